@@ -4,7 +4,14 @@
 //! current, and with `HOLDFAST_BLESS=1` in its environment writes them anew.
 
 /// Requests, answers and services.
-#[expect(missing_docs, clippy::pedantic, clippy::as_conversions, reason = "generated")]
+#[expect(
+    missing_docs,
+    unused_qualifications,
+    clippy::pedantic,
+    clippy::as_conversions,
+    clippy::clone_on_ref_ptr,
+    reason = "generated"
+)]
 #[rustfmt::skip]
 pub mod etcdserverpb;
 /// Keys, values and events.
