@@ -37,5 +37,6 @@ mod writer;
 mod tests;
 
 pub use config::{Config, Retention, Tls};
-pub use lifecycle::{OpenError, RunError, Server};
+pub use journal::Damage;
 use lifecycle::random;
+pub use lifecycle::{OpenError, RunError, Server};
