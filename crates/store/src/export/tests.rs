@@ -109,7 +109,7 @@ async fn every_cut_and_every_flipped_byte_is_noticed_and_nothing_written() {
 #[test]
 fn other_files_and_newer_ones_are_named_for_what_they_are() {
     assert!(matches!(verify(&b"PK\x03\x04 something else"[..]), Err(FormatError::NotAnExport)));
-    let mut newer = b"HFSTORE\n\x02\0\0\0".to_vec();
+    let mut newer = b"HFEXPORT\x02\0\0\0".to_vec();
     newer.extend_from_slice(&crc32c::crc32c(&newer).to_le_bytes());
     let error = verify(newer.as_slice()).unwrap_err();
     assert!(matches!(error, FormatError::Newer { found: 2 }), "{error}");
