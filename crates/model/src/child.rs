@@ -66,7 +66,7 @@ pub struct ChildStatus {
 
 /// What a child is worth to its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "state", rename_all = "camelCase")]
+#[serde(tag = "name", rename_all = "camelCase")]
 pub enum ChildState {
     /// It has every acknowledged write; reads may go there.
     InSync,

@@ -37,7 +37,7 @@ pub struct HostAddress {
 
 /// What can be done to a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "change", rename_all = "camelCase", deny_unknown_fields)]
+#[serde(tag = "kind", rename_all = "camelCase", deny_unknown_fields)]
 pub enum HostChange {
     /// It said how it is reached now.
     Register {

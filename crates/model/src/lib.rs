@@ -10,8 +10,8 @@
 //!   refused and changes nothing.
 //! - Generations and epochs never go back, and one generation never stands for two contents.
 //!
-//! JSON: names in camelCase; enums with data carry the name of the variant in a field (`state`, `kind`,
-//! `change`), those without are strings; sizes are whole bytes, times RFC 3339 in UTC.
+//! JSON: names in camelCase; enums with data carry the name of the variant in a field (`kind`, `name`
+//! of a state, `state` of a life), those without are strings; sizes are whole bytes, times RFC 3339 in UTC.
 //! **Specs, changes, orders and stored records are read strictly**: an unknown field is refused, since
 //! somebody meant something by it. **Statuses, events and problems are read leniently**: a newer server
 //! may tell an older client more. A field that came later is written only when it is used, so an older
@@ -89,7 +89,7 @@ pub use problem::{Blame, Csi, Kind, Problem};
 pub use rebuild::{Extent, Progress, Rebuild, RebuildEvent, RebuildPlan, RebuildState};
 pub use replica::{Label, Replica, ReplicaChange, ReplicaSpec, ReplicaState, ReplicaStatus, Stamp};
 pub use replica_set::{ReplicaSet, SetChange, SetRefused};
-pub use size::{BLOCK, Size};
+pub use size::Size;
 pub use snapshot::{
     Consistency, Snapshot, SnapshotChange, SnapshotCopy, SnapshotLabel, SnapshotSpec,
     SnapshotState, SnapshotStatus,

@@ -58,7 +58,7 @@ pub struct Heartbeat<A> {
 
 /// What can be done to a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "change", rename_all = "camelCase", deny_unknown_fields)]
+#[serde(tag = "kind", rename_all = "camelCase", deny_unknown_fields)]
 pub enum NodeChange {
     /// It said how it is reached now.
     Register {

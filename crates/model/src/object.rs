@@ -165,6 +165,14 @@ impl<S: Spec> Object<S> {
         Ok(())
     }
 
+    /// A change that needs no steps: begun, done and committed at once, to be stored once.
+    pub fn change(&mut self, change: S::Change, now: Timestamp) -> Result<(), Problem> {
+        self.begin(change, now)?;
+        self.end(Outcome::Done {})?;
+        self.commit()?;
+        Ok(())
+    }
+
     /// It is to go. An operation under way must end first.
     pub fn delete(&mut self) -> Result<(), Problem> {
         match self.lifecycle {

@@ -46,7 +46,7 @@ pub struct PoolSpec {
 
 /// What can be done to a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "change", rename_all = "camelCase", deny_unknown_fields)]
+#[serde(tag = "kind", rename_all = "camelCase", deny_unknown_fields)]
 pub enum PoolChange {
     /// Give it these labels instead of those it has.
     Label {
@@ -103,7 +103,7 @@ pub struct PoolStatus {
 
 /// How well a pool is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "state", rename_all = "camelCase")]
+#[serde(tag = "name", rename_all = "camelCase")]
 pub enum PoolState {
     /// Well.
     Online,

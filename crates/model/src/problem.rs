@@ -5,6 +5,7 @@
 //!
 //! Deliberately not here: causes and backtraces (they are logged where the error is handled).
 
+use alloc::format;
 use alloc::string::{String, ToString};
 use core::fmt;
 
@@ -204,10 +205,12 @@ impl From<Invalid> for Problem {
     }
 }
 
-/// What is on the wire: `title` and `status` follow from the kind.
+/// What is on the wire: `type`, `title` and `status` follow from the kind.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Wire {
+    #[serde(default, rename = "type")]
+    uri: String,
     kind: String,
     #[serde(default)]
     title: String,
@@ -230,6 +233,7 @@ impl From<Wire> for Problem {
 impl From<Problem> for Wire {
     fn from(problem: Problem) -> Wire {
         Wire {
+            uri: format!("urn:holdfast:problem:{}", problem.kind),
             kind: problem.kind.name().to_string(),
             title: problem.kind.title().to_string(),
             status: problem.kind.http(),
@@ -244,7 +248,6 @@ impl From<Problem> for Wire {
 mod tests {
     use super::*;
     use alloc::collections::BTreeSet;
-    use alloc::format;
 
     #[test]
     fn the_status_says_who_acts() {

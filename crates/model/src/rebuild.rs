@@ -78,7 +78,7 @@ impl Progress {
 
 /// Where a rebuild is in its life.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "state", rename_all = "camelCase", deny_unknown_fields)]
+#[serde(tag = "name", rename_all = "camelCase", deny_unknown_fields)]
 pub enum RebuildState {
     /// It waits for its turn.
     Pending {},

@@ -41,7 +41,7 @@ pub struct ReplicaSpec {
 
 /// What can be done to a replica.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "change", rename_all = "camelCase", deny_unknown_fields)]
+#[serde(tag = "kind", rename_all = "camelCase", deny_unknown_fields)]
 pub enum ReplicaChange {
     /// Another size.
     Resize {
@@ -73,7 +73,7 @@ pub struct ReplicaStatus {
 
 /// How well a replica is. Whether its content may be believed is the business of the set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "state", rename_all = "camelCase")]
+#[serde(tag = "name", rename_all = "camelCase")]
 pub enum ReplicaState {
     /// It can be read and written.
     Online,

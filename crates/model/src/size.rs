@@ -18,12 +18,11 @@ use crate::Invalid;
 #[serde(transparent)]
 pub struct Size(u64);
 
-/// Every size of a volume, replica or pool is a whole number of these.
-pub const BLOCK: Size = Size::kib(4);
-
 impl Size {
     /// Nothing.
     pub const ZERO: Size = Size(0);
+    /// Sizes of volumes and replicas are whole numbers of these.
+    pub const BLOCK: Size = Size::kib(4);
 
     /// This many kibibytes.
     pub const fn kib(n: u32) -> Size {
@@ -47,11 +46,11 @@ impl Size {
 
     /// Refuses a size outside `least..=most` or with a part of a block.
     pub fn check(self, field: &str, least: Size, most: Size) -> Result<(), Invalid> {
-        let whole = self.0.is_multiple_of(BLOCK.0);
+        let whole = self.0.is_multiple_of(Size::BLOCK.0);
         if whole && (least..=most).contains(&self) {
             return Ok(());
         }
-        let remedy = format!("give {least} to {most} in steps of {BLOCK}");
+        let remedy = format!("give {least} to {most} in steps of {}", Size::BLOCK);
         Err(Invalid::new(field, self, remedy))
     }
 }

@@ -30,7 +30,7 @@ pub struct SnapshotSpec {
 
 /// What can be done to a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "change", rename_all = "camelCase", deny_unknown_fields)]
+#[serde(tag = "kind", rename_all = "camelCase", deny_unknown_fields)]
 pub enum SnapshotChange {
     /// Give it these labels instead of those it has.
     Label {

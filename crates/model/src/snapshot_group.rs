@@ -26,7 +26,7 @@ pub struct SnapshotGroupSpec {
 
 /// What can be done to a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "change", rename_all = "camelCase", deny_unknown_fields)]
+#[serde(tag = "kind", rename_all = "camelCase", deny_unknown_fields)]
 pub enum SnapshotGroupChange {
     /// Give it these labels instead of those it has.
     Label {

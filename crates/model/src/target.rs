@@ -69,7 +69,7 @@ pub enum Ana {
 
 /// What can be done to a target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "change", rename_all = "camelCase", deny_unknown_fields)]
+#[serde(tag = "kind", rename_all = "camelCase", deny_unknown_fields)]
 pub enum TargetChange {
     /// One more replica, or another way to one it has.
     PutChild {
@@ -121,7 +121,7 @@ pub struct TargetStatus {
 
 /// How a target serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "state", rename_all = "camelCase")]
+#[serde(tag = "name", rename_all = "camelCase")]
 pub enum TargetState {
     /// It is being built; nothing is served.
     Init,

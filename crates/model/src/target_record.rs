@@ -9,7 +9,9 @@ use alloc::format;
 use serde::{Deserialize, Serialize};
 
 use crate::stored::Record;
-use crate::{Epoch, Kind, NodeName, Problem, Refused, ReplicaSet, Stamp, TargetId, VolumeId};
+use crate::{
+    Epoch, Kind, Label, NodeName, Problem, Refused, ReplicaSet, Stamp, TargetId, VolumeId,
+};
 
 /// Who owns a volume and which copies may be believed: one record a volume in the store, kept by the
 /// engine of its target with compare-and-swap, and never dropped while the volume lives.
@@ -38,6 +40,12 @@ impl TargetRecord {
     /// The first ownership of a volume.
     pub fn new(volume: VolumeId, target: TargetId, node: NodeName, set: ReplicaSet) -> Self {
         TargetRecord { volume, target, node, epoch: Epoch::FIRST, set, end: End::Unclean }
+    }
+
+    /// The next ownership after the store was lost, from the newest label found on the disks.
+    pub fn recovered(label: &Label, target: TargetId, node: NodeName) -> TargetRecord {
+        let first = TargetRecord::new(label.volume, target, node, label.set.clone());
+        TargetRecord { epoch: label.epoch.next(), ..first }
     }
 
     /// The next ownership: a new target, a higher epoch, the same copies.

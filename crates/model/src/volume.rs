@@ -108,7 +108,7 @@ fn yes() -> bool {
 
 /// What can be done to a volume. Everything that was decided before the first step is in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "change", rename_all = "camelCase", deny_unknown_fields)]
+#[serde(tag = "kind", rename_all = "camelCase", deny_unknown_fields)]
 pub enum VolumeChange {
     /// Serve it.
     Publish {
