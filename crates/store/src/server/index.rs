@@ -191,7 +191,8 @@ impl Index {
                 dead.push(Arc::clone(&change.record));
             }
         }
-        let done = self.changes_from(reached + 1).next().is_none_or(|c| c.record.revision.main > to);
+        let done =
+            self.changes_from(reached + 1).next().is_none_or(|c| c.record.revision.main > to);
         for record in dead {
             self.drop_version(&record);
         }

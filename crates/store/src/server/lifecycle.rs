@@ -240,7 +240,9 @@ fn explain(dir: &Path, error: LoadError) -> OpenError {
         LoadError::Damage(Damage::Newer(found)) => {
             OpenError::Newer { path, found, known: super::journal::FORMAT }
         }
-        LoadError::Damage(Damage::Read(source)) => OpenError::Folder { dir: dir.to_owned(), source },
+        LoadError::Damage(Damage::Read(source)) => {
+            OpenError::Folder { dir: dir.to_owned(), source }
+        }
         LoadError::Damage(source) => OpenError::Damaged { path, source },
     }
 }

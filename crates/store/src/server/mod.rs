@@ -37,5 +37,5 @@ mod writer;
 mod tests;
 
 pub use config::{Config, Retention, Tls};
-pub use lifecycle::{OpenError, RunError, Server};
 use lifecycle::random;
+pub use lifecycle::{OpenError, RunError, Server};

@@ -75,9 +75,8 @@ fn is_plain(request: &RangeRequest) -> bool {
 }
 
 fn passes(request: &RangeRequest, record: &Record) -> bool {
-    let within = |value: i64, min: i64, max: i64| {
-        (min == 0 || value >= min) && (max == 0 || value <= max)
-    };
+    let within =
+        |value: i64, min: i64, max: i64| (min == 0 || value >= min) && (max == 0 || value <= max);
     within(record.revision.main, request.min_mod_revision, request.max_mod_revision)
         && within(record.create_revision, request.min_create_revision, request.max_create_revision)
 }

@@ -23,15 +23,8 @@ use std::{
 use tokio::sync::{Semaphore, oneshot};
 
 use super::{
-    disk::Head,
-    entry::Entry,
-    index::Index,
-    journal::Journal,
-    leases::Millis,
-    machine::Machine,
-    media::Folder,
-    refusal::Refusal,
-    shared::Shared,
+    disk::Head, entry::Entry, index::Index, journal::Journal, leases::Millis, machine::Machine,
+    media::Folder, refusal::Refusal, shared::Shared,
 };
 use upkeep::{Finished, Upkeep};
 

@@ -151,7 +151,8 @@ impl Journal {
         let payload = self.buffer.len() - FRAME_HEADER_LEN;
         let length = u32::try_from(payload)
             .map_err(|_| io::Error::new(io::ErrorKind::FileTooLarge, "a frame over 4 GiB"))?;
-        let header = frame_header(length, self.sequence, self.salt, &self.buffer[FRAME_HEADER_LEN..]);
+        let header =
+            frame_header(length, self.sequence, self.salt, &self.buffer[FRAME_HEADER_LEN..]);
         self.buffer[..FRAME_HEADER_LEN].copy_from_slice(&header);
         self.buffer.resize(self.buffer.len().next_multiple_of(ALIGN), 0);
         let end = self.end + space(self.buffer.len());

@@ -32,9 +32,9 @@ impl Kv for Service {
     async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutResponse>, Status> {
         let request = request.into_inner();
         check::put(&request)?;
-        let call = self.writer.call(request.encoded_len(), move |machine, index, _| {
-            machine.put(index, &request)
-        });
+        let call = self
+            .writer
+            .call(request.encoded_len(), move |machine, index, _| machine.put(index, &request));
         let mut response = call.await?;
         self.shared.sign(&mut response.header);
         Ok(Response::new(response))
@@ -61,9 +61,9 @@ impl Kv for Service {
             let index = self.shared.index();
             txn::read(&index, &request, self.shared.published())?
         } else {
-            let call = self.writer.call(request.encoded_len(), move |machine, index, _| {
-                machine.txn(index, &request)
-            });
+            let call = self
+                .writer
+                .call(request.encoded_len(), move |machine, index, _| machine.txn(index, &request));
             call.await?
         };
         self.shared.sign(&mut response.header);

@@ -39,7 +39,8 @@ impl Lease for Service {
         request: Request<LeaseRevokeRequest>,
     ) -> Result<Response<LeaseRevokeResponse>, Status> {
         let id = request.into_inner().id;
-        let call = self.writer.call(SMALL, move |machine, index, _| machine.lease_revoke(index, id));
+        let call =
+            self.writer.call(SMALL, move |machine, index, _| machine.lease_revoke(index, id));
         let mut response = call.await?;
         self.shared.sign(&mut response.header);
         Ok(Response::new(response))

@@ -43,10 +43,7 @@ const PIECES: usize = 4;
 impl Maintenance for Service {
     type SnapshotStream = ReceiverStream<Result<SnapshotResponse, Status>>;
 
-    async fn alarm(
-        &self,
-        _: Request<AlarmRequest>,
-    ) -> Result<Response<AlarmResponse>, Status> {
+    async fn alarm(&self, _: Request<AlarmRequest>) -> Result<Response<AlarmResponse>, Status> {
         // The only alarm is a disk that cannot be written, and only a restart clears it.
         let alarm = |_| AlarmMember {
             member_id: self.shared.identity().member,

@@ -43,12 +43,7 @@ pub struct Place {
 
 impl Service {
     /// The services; their streams end when `stop` is cancelled.
-    pub fn new(
-        shared: Arc<Shared>,
-        writer: Handle,
-        stop: CancellationToken,
-        place: Place,
-    ) -> Self {
+    pub fn new(shared: Arc<Shared>, writer: Handle, stop: CancellationToken, place: Place) -> Self {
         let streams = Arc::new(Semaphore::new(STREAMS));
         Self { shared, writer, stop, streams, place: Arc::new(place) }
     }
