@@ -1,0 +1,1 @@
+//! Tests of the journal on a disk that crashes.
