@@ -14,8 +14,8 @@
 //!                   └── Reopened(in sync) ──► InSync
 //! ```
 //!
-//! A child that comes back is what the target's record says it is: only one that is still recorded in
-//! sync, because it was the last, may be believed without a rebuild.
+//! A child that comes back is what the target's record says it is: only one that is still recorded
+//! in sync, because it was the last, may be believed without a rebuild.
 
 use alloc::vec::Vec;
 use core::fmt;

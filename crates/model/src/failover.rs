@@ -9,8 +9,8 @@
 //!                                                                  Successful
 //! ```
 //!
-//! The record is stored before each stage is begun. Once the paths are replaced it has worked: what is
-//! left to clean up is tried until it is done.
+//! The record is stored before each stage is begun. Once the paths are replaced it has worked: what
+//! is left to clean up is tried until it is done.
 
 use alloc::collections::BTreeSet;
 use core::fmt;

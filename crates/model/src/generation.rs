@@ -1,7 +1,7 @@
 //! Numbers that only grow, and the refusal of orders that come late.
 //!
-//! Invariant: a generation stands for one content. Whoever sends the same number again sends the same
-//! content again; whoever has a newer number refuses an older one.
+//! Invariant: a generation stands for one content. Whoever sends the same number again sends the
+//! same content again; whoever has a newer number refuses an older one.
 
 use core::fmt;
 use core::num::NonZeroU64;
@@ -51,8 +51,8 @@ macro_rules! growing {
 growing! {
     /// Number of a spec, or of the state of a set of replicas.
     Generation;
-    /// Number of the ownership of a volume; grows with each new target. It is also the key with which
-    /// that target registers at the replicas, and they refuse lower ones.
+    /// Number of the ownership of a volume; grows with each new target. It is also the key with
+    /// which that target registers at the replicas, and they refuse lower ones.
     Epoch;
 }
 

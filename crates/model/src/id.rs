@@ -1,7 +1,7 @@
 //! Ids of things that people do not name: a UUID each, and no two kinds mix.
 //!
-//! Ids are chosen by the caller (a `PUT` with the same id is the same thing), so the nil UUID, which
-//! every forgotten field would be, is refused. Making new ones needs randomness: not here.
+//! Ids are chosen by the caller (a `PUT` with the same id is the same thing), so the nil UUID,
+//! which every forgotten field would be, is refused. Making new ones needs randomness: not here.
 
 use core::fmt;
 use core::str::FromStr;

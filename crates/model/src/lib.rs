@@ -1,21 +1,23 @@
 //! The resources: typed ids, specs, statuses, generations, legal transitions.
 //!
-//! These types are the one definition of each thing for the store, REST, the node API, custom resources
-//! and the command line. A *spec* is what is wanted, a *status* is what was seen.
+//! These types are the one definition of each thing for the store, REST, the node API, custom
+//! resources and the command line. A *spec* is what is wanted, a *status* is what was seen.
 //!
 //! Invariants:
-//! - What was parsed is good: an id is never nil, a name can be a key, a path segment and a resource
-//!   name, a set of replicas always has one in sync.
+//! - What was parsed is good: an id is never nil, a name can be a key, a path segment and a
+//!   resource name, a set of replicas always has one in sync.
 //! - States change by one function per machine, drawn at the top of its module; what has no edge is
 //!   refused and changes nothing.
 //! - Generations and epochs never go back, and one generation never stands for two contents.
 //!
-//! JSON: names in camelCase; enums with data carry the name of the variant in a field (`kind`, `name`
-//! of a state, `state` of a life), those without are strings; sizes are whole bytes, times RFC 3339 in UTC.
-//! **Specs, changes, orders and stored records are read strictly**: an unknown field is refused, since
-//! somebody meant something by it. **Statuses, events and problems are read leniently**: a newer server
-//! may tell an older client more. A field that came later is written only when it is used, so an older
-//! reader meets it only where it matters.
+//! JSON: names in camelCase; enums with data carry the name of the variant in a field (`kind`,
+//! `name` of a state, `state` of a life), those without are strings; sizes are whole bytes, times
+//! RFC 3339 in UTC.
+//!
+//! **Specs, changes, orders and stored records are read strictly**: an unknown
+//! field is refused, since somebody meant something by it. **Statuses, events and problems are read
+//! leniently**: a newer server may tell an older client more. A field that came later is written
+//! only when it is used, so an older reader meets it only where it matters.
 //!
 //! Deliberately not here: clocks and randomness (times and ids are arguments), decisions (planner),
 //! paging, filters and routes (api), keys of the store (control, engine).

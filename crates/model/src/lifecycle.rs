@@ -10,9 +10,9 @@
 //!      └──────► Deleting ◄──┘      Deleting ──Gone──► Deleted
 //! ```
 //!
-//! The operation is the write-ahead intent: it is stored before anything is done, so that after a crash
-//! whoever finds it `running` finishes or undoes it. `ended` is what was learned but perhaps not stored
-//! yet; nothing else may begin until it is.
+//! The operation is the write-ahead intent: it is stored before anything is done, so that after a
+//! crash whoever finds it `running` finishes or undoes it. `ended` is what was learned but perhaps
+//! not stored yet; nothing else may begin until it is.
 
 use core::fmt;
 

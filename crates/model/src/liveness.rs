@@ -10,8 +10,9 @@
 //!    └───────────────────────────► Offline ──────────┘
 //! ```
 //!
-//! `Unknown` is doubt: nothing is moved away yet. `Offline` is certain enough to act; what it is certain
-//! of is that the machine does not answer, not that it does nothing: fencing takes care of the rest.
+//! `Unknown` is doubt: nothing is moved away yet. `Offline` is certain enough to act; what it is
+//! certain of is that the machine does not answer, not that it does nothing: fencing takes care of
+//! the rest.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,9 +1,9 @@
 //! What every resource is made of: an id, a wish, a life, and what was seen of it.
 //!
 //! Invariants:
-//! - A generation stands for one wanted content ([`Object::order`]): beginning a change takes the next
-//!   one, finishing it keeps that, undoing it takes another. So an order of an undone change that
-//!   arrives late is refused by whoever has seen the next one.
+//! - A generation stands for one wanted content ([`Object::order`]): beginning a change takes the
+//!   next one, finishing it keeps that, undoing it takes another. So an order of an undone change
+//!   that arrives late is refused by whoever has seen the next one.
 //! - A change that would make the spec invalid is refused before anything is stored.
 
 use alloc::format;

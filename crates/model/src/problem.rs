@@ -1,7 +1,7 @@
 //! Errors as callers see them: one table of kinds, one wire form.
 //!
-//! The HTTP status says who must act: 4xx the caller, 503 try again, 507 no room (the operator), 500 a
-//! bug. Kinds are finer than that and stable: programs compare kinds, people read the detail.
+//! The HTTP status says who must act: 4xx the caller, 503 try again, 507 no room (the operator),
+//! 500 a bug. Kinds are finer than that and stable: programs compare kinds, people read the detail.
 //!
 //! Deliberately not here: causes and backtraces (they are logged where the error is handled).
 
@@ -49,38 +49,38 @@ macro_rules! kinds {
 }
 
 kinds! {
-    // kind             name on the wire       HTTP CSI code           in words
-    InvalidArgument     "invalidArgument"       400 InvalidArgument    "A value is not acceptable";
-    Malformed           "malformed"             400 InvalidArgument    "The request cannot be read";
-    OutOfRange          "outOfRange"            400 OutOfRange         "A size is not possible";
-    Unauthenticated     "unauthenticated"       401 Unauthenticated    "Who are you";
-    PermissionDenied    "permissionDenied"      403 PermissionDenied   "You may not do this";
-    NotFound            "notFound"              404 NotFound           "No such thing";
-    MethodNotAllowed    "methodNotAllowed"      405 Unimplemented      "Not this method here";
-    AlreadyExists       "alreadyExists"         409 AlreadyExists      "It exists with other content";
-    Deleting            "deleting"              409 Aborted            "It is being deleted";
-    InUse               "inUse"                 409 FailedPrecondition "It is in use";
-    NotPublished        "notPublished"          409 FailedPrecondition "The volume is not published";
-    AlreadyPublished    "alreadyPublished"      409 FailedPrecondition "The volume is published elsewhere";
-    LastReplica         "lastReplica"           409 FailedPrecondition "It is the last copy in sync";
-    SnapshotLimit       "snapshotLimit"         409 FailedPrecondition "The volume has all its snapshots";
-    NotSupported        "notSupported"          409 FailedPrecondition "This thing cannot do that";
-    GenerationReused    "generationReused"      409 Aborted            "One generation, two contents";
-    Fenced              "fenced"                409 Aborted            "A newer epoch owns the volume";
-    StaleGeneration     "staleGeneration"       412 Aborted            "It has changed meanwhile";
-    TooLarge            "tooLarge"              413 OutOfRange         "The request is too large";
-    WrongMediaType      "wrongMediaType"        415 InvalidArgument    "Not this media type here";
-    Internal            "internal"              500 Internal           "A bug in Holdfast";
-    Busy                "busy"                  503 Aborted            "Another operation is running";
-    Overloaded          "overloaded"            503 Unavailable        "Too much at once";
-    Unavailable         "unavailable"           503 Unavailable        "Not ready to serve";
-    NodeUnavailable     "nodeUnavailable"       503 Unavailable        "The node cannot be reached";
-    NoHealthyReplica    "noHealthyReplica"      503 Unavailable        "No copy in sync can be reached";
-    StoreUnavailable    "storeUnavailable"      503 Unavailable        "The store cannot be reached";
-    TimedOut            "timedOut"              503 DeadlineExceeded   "It took too long";
-    NoSpace             "noSpace"               507 ResourceExhausted  "No space is left";
-    NoPlacement         "noPlacement"           507 ResourceExhausted  "No place satisfies the rules";
-    CapacityLimit       "capacityLimit"         507 ResourceExhausted  "The limit of capacity is reached";
+    // kind          on the wire        HTTP CSI code          in words
+    InvalidArgument  "invalidArgument"  400 InvalidArgument    "A value is not acceptable";
+    Malformed        "malformed"        400 InvalidArgument    "The request cannot be read";
+    OutOfRange       "outOfRange"       400 OutOfRange         "A size is not possible";
+    Unauthenticated  "unauthenticated"  401 Unauthenticated    "The caller is not known";
+    PermissionDenied "permissionDenied" 403 PermissionDenied   "You may not do this";
+    NotFound         "notFound"         404 NotFound           "No such thing";
+    MethodNotAllowed "methodNotAllowed" 405 Unimplemented      "Not this method here";
+    AlreadyExists    "alreadyExists"    409 AlreadyExists      "It exists with other content";
+    Deleting         "deleting"         409 Aborted            "It is being deleted";
+    InUse            "inUse"            409 FailedPrecondition "It is in use";
+    NotPublished     "notPublished"     409 FailedPrecondition "The volume is not published";
+    AlreadyPublished "alreadyPublished" 409 FailedPrecondition "The volume is published elsewhere";
+    LastReplica      "lastReplica"      409 FailedPrecondition "It is the last copy in sync";
+    SnapshotLimit    "snapshotLimit"    409 FailedPrecondition "The volume has all its snapshots";
+    NotSupported     "notSupported"     409 FailedPrecondition "This thing cannot do that";
+    GenerationReused "generationReused" 409 Aborted            "One generation, two contents";
+    Fenced           "fenced"           409 Aborted            "A newer epoch owns the volume";
+    StaleGeneration  "staleGeneration"  412 Aborted            "It has changed meanwhile";
+    TooLarge         "tooLarge"         413 OutOfRange         "The request is too large";
+    WrongMediaType   "wrongMediaType"   415 InvalidArgument    "Not this media type here";
+    Internal         "internal"         500 Internal           "A bug in Holdfast";
+    Busy             "busy"             503 Aborted            "Another operation is running";
+    Overloaded       "overloaded"       503 Unavailable        "Too much at once";
+    Unavailable      "unavailable"      503 Unavailable        "Not ready to serve";
+    NodeUnavailable  "nodeUnavailable"  503 Unavailable        "The node cannot be reached";
+    NoHealthyReplica "noHealthyReplica" 503 Unavailable        "No copy in sync can be reached";
+    StoreUnavailable "storeUnavailable" 503 Unavailable        "The store cannot be reached";
+    TimedOut         "timedOut"         503 DeadlineExceeded   "It took too long";
+    NoSpace          "noSpace"          507 ResourceExhausted  "No space is left";
+    NoPlacement      "noPlacement"      507 ResourceExhausted  "No place satisfies the rules";
+    CapacityLimit    "capacityLimit"    507 ResourceExhausted  "The limit of capacity is reached";
 }
 
 /// Who must act on a problem.

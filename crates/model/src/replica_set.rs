@@ -1,8 +1,8 @@
 //! Which copies a volume has, and which of them may be believed.
 //!
 //! Invariants:
-//! - One copy at least is in sync, always: the last one is never recorded stale, since then nobody could
-//!   say any more which copy to trust.
+//! - One copy at least is in sync, always: the last one is never recorded stale, since then nobody
+//!   could say any more which copy to trust.
 //! - Each change takes the next generation; none goes back.
 
 use alloc::collections::BTreeSet;

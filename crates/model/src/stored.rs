@@ -4,10 +4,10 @@
 //! {"kind": "volume", "version": 1, "record": {…}}
 //! ```
 //!
-//! Records are read strictly. A reader that skipped a field it does not know would drop it at its next
-//! write; so a field nobody older may drop is written only when it is used, and an older reader refuses
-//! such a record with a sentence that names it. A change that is not such an addition takes a new version
-//! and a conversion here, in a module named after the old version.
+//! Records are read strictly. A reader that skipped a field it does not know would drop it at its
+//! next write; so a field nobody older may drop is written only when it is used, and an older
+//! reader refuses such a record with a sentence that names it. A change that is not such an
+//! addition takes a new version and a conversion here, in a module named after the old version.
 
 use alloc::format;
 use alloc::string::{String, ToString};

@@ -23,7 +23,8 @@ use crate::{
     ReplicaId, Size, Spec, TargetId, VolumeId, VolumeSpec,
 };
 
-/// A target. A volume that moves gets a new one; the old one stays, shut down, until the hosts left it.
+/// A target. A volume that moves gets a new one; the old one stays, shut down, until the hosts left
+/// it.
 pub type Target = Object<TargetSpec>;
 
 /// What is wanted of a target.
@@ -279,7 +280,8 @@ impl Spec for TargetSpec {
 
     fn validate(&self) -> Result<(), Invalid> {
         self.size.check("size", VolumeSpec::LEAST_SIZE, VolumeSpec::MOST_SIZE)?;
-        // One more than a volume may have: a replica that replaces another joins before that leaves.
+        // One more than a volume may have: a replica that replaces another joins before that
+        // leaves.
         let most = usize::from(VolumeSpec::MOST_REPLICAS) + 1;
         let count = self.children.len();
         if !(1..=most).contains(&count) {

@@ -1,8 +1,8 @@
 //! Who owns a volume: the record that the engine itself keeps in the store.
 //!
-//! Invariants: the epoch and the generation of the set never go back, and only the owner of the epoch
-//! in the record changes it. The compare-and-swap that makes this true between processes is the
-//! store's; what may be written is decided here.
+//! Invariants: the epoch and the generation of the set never go back, and only the owner of the
+//! epoch in the record changes it. The compare-and-swap that makes this true between processes is
+//! the store's; what may be written is decided here.
 
 use alloc::format;
 
@@ -13,8 +13,8 @@ use crate::{
     Epoch, Kind, Label, NodeName, Problem, Refused, ReplicaSet, Stamp, TargetId, VolumeId,
 };
 
-/// Who owns a volume and which copies may be believed: one record a volume in the store, kept by the
-/// engine of its target with compare-and-swap, and never dropped while the volume lives.
+/// Who owns a volume and which copies may be believed: one record a volume in the store, kept by
+/// the engine of its target with compare-and-swap, and never dropped while the volume lives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TargetRecord {
@@ -30,7 +30,8 @@ pub struct TargetRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum End {
-    /// It is open, or it ended without saying so: regions with a write intent may differ between copies.
+    /// It is open, or it ended without saying so: regions with a write intent may differ between
+    /// copies.
     Unclean,
     /// It wrote everything and said so: copies in sync are equal.
     Clean,

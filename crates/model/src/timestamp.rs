@@ -72,7 +72,8 @@ impl FromStr for Timestamp {
 
 as_text!(Timestamp);
 
-/// The date of a day counted from 1970. Years are counted from March, so that a leap day is the last.
+/// The date of a day counted from 1970. Years are counted from March, so that a leap day is the
+/// last.
 fn date(days: u64) -> (u64, u64, u64) {
     let days = days + TO_1970;
     let (era, day) = (days / ERA, days % ERA);

@@ -1,7 +1,7 @@
 //! Where copies of a volume may lie, and where they should.
 //!
-//! The rules hold for the life of the volume: for its first replicas and for each that replaces one.
-//! An absent rule forbids nothing.
+//! The rules hold for the life of the volume: for its first replicas and for each that replaces
+//! one. An absent rule forbids nothing.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;

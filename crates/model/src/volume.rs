@@ -1,7 +1,7 @@
 //! What users ask for: a block device with copies.
 //!
-//! The spec holds what users choose. Where replicas and targets are is decided for them and lies in the
-//! specs of those: a volume is published when it has a target that admits hosts.
+//! The spec holds what users choose. Where replicas and targets are is decided for them and lies in
+//! the specs of those: a volume is published when it has a target that admits hosts.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
