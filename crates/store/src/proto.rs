@@ -5,7 +5,6 @@
 
 /// Requests, answers and services.
 #[expect(
-    missing_docs,
     unused_qualifications,
     clippy::pedantic,
     clippy::as_conversions,

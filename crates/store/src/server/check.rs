@@ -14,12 +14,12 @@ use crate::proto::etcdserverpb::{
 use super::{keys::KeyRange, refusal::Refusal};
 
 /// Most operations, compares or both branches of one transaction, all levels together.
-pub const MAX_TXN_OPS: usize = 128;
+pub(crate) const MAX_TXN_OPS: usize = 128;
 /// Most bytes of one request.
-pub const MAX_REQUEST_BYTES: usize = 3 << 19;
+pub(crate) const MAX_REQUEST_BYTES: usize = 3 << 19;
 
 /// Checks a request to read.
-pub fn range(request: &RangeRequest) -> Result<(), Refusal> {
+pub(crate) fn range(request: &RangeRequest) -> Result<(), Refusal> {
     key(&request.key)?;
     let order = SortOrder::try_from(request.sort_order);
     let target = SortTarget::try_from(request.sort_target);
@@ -27,7 +27,7 @@ pub fn range(request: &RangeRequest) -> Result<(), Refusal> {
 }
 
 /// Checks a request to write.
-pub fn put(request: &PutRequest) -> Result<(), Refusal> {
+pub(crate) fn put(request: &PutRequest) -> Result<(), Refusal> {
     key(&request.key)?;
     if request.ignore_value && !request.value.is_empty() {
         return Err(Refusal::ValueProvided);
@@ -39,13 +39,13 @@ pub fn put(request: &PutRequest) -> Result<(), Refusal> {
 }
 
 /// Checks a request to delete.
-pub fn delete(request: &DeleteRangeRequest) -> Result<(), Refusal> {
+pub(crate) fn delete(request: &DeleteRangeRequest) -> Result<(), Refusal> {
     key(&request.key)?;
     size(request)
 }
 
 /// Checks a transaction.
-pub fn txn(request: &TxnRequest) -> Result<(), Refusal> {
+pub(crate) fn txn(request: &TxnRequest) -> Result<(), Refusal> {
     txn_ops(request, MAX_TXN_OPS)?;
     writes(&request.success)?;
     writes(&request.failure)?;
@@ -53,7 +53,7 @@ pub fn txn(request: &TxnRequest) -> Result<(), Refusal> {
 }
 
 /// Whether neither branch of a transaction can write.
-pub fn is_read_only(request: &TxnRequest) -> bool {
+pub(crate) fn is_read_only(request: &TxnRequest) -> bool {
     request.success.iter().chain(&request.failure).all(|op| match &op.request {
         Some(Request::RequestTxn(inner)) => is_read_only(inner),
         Some(Request::RequestRange(_)) => true,

@@ -28,7 +28,7 @@ impl Config {
             tls: None,
             retention: Retention::default(),
             quota: 2 << 30,
-            progress_interval: Duration::from_secs(600),
+            progress_interval: Duration::from_mins(10),
         }
     }
 }
@@ -44,7 +44,7 @@ pub struct Retention {
 
 impl Default for Retention {
     fn default() -> Self {
-        Self { revisions: Some(10_000), age: Some(Duration::from_secs(3600)) }
+        Self { revisions: Some(10_000), age: Some(Duration::from_hours(1)) }
     }
 }
 

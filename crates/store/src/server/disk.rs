@@ -18,25 +18,25 @@ use super::{
 };
 
 /// Name of a journal that is not finished yet.
-pub const NEW_NAME: &str = "store.journal.new";
+pub(crate) const NEW_NAME: &str = "store.journal.new";
 /// Keys that a checkpoint reads under one lock.
 const KEYS_AT_ONCE: usize = 256;
 /// About the most bytes of one frame of a checkpoint.
 const FRAME_BYTES: usize = 1 << 20;
 
 /// What was found on disk.
-pub struct Loaded {
+pub(crate) struct Loaded {
     /// All keys.
-    pub index: Index,
+    pub(crate) index: Index,
     /// All leases: number and seconds granted.
-    pub leases: Vec<(i64, i64)>,
+    pub(crate) leases: Vec<(i64, i64)>,
     /// Where to write on.
-    pub journal: Journal,
+    pub(crate) journal: Journal,
 }
 
 /// Why the store cannot be loaded.
 #[derive(Debug, thiserror::Error)]
-pub enum LoadError {
+pub(crate) enum LoadError {
     /// The journal is damaged, newer or none.
     #[error(transparent)]
     Damage(#[from] Damage),
@@ -47,22 +47,20 @@ pub enum LoadError {
 
 /// Numbers for a store or a journal that is to be made.
 #[derive(Clone, Copy, Debug)]
-pub struct Fresh {
+pub(crate) struct Fresh {
     /// Who a new store is.
-    pub identity: Identity,
+    pub(crate) identity: Identity,
     /// Salt of a new journal.
-    pub salt: u64,
+    pub(crate) salt: u64,
 }
 
 /// Loads the store of a folder, or makes an empty one.
-pub fn load(folder: &dyn Folder, fresh: Fresh) -> Result<Loaded, LoadError> {
-    match folder.open(NAME).map_err(Damage::Read)? {
-        Some(file) => replay(file),
-        None => {
-            let journal = make_empty(folder, fresh).map_err(LoadError::Write)?;
-            Ok(Loaded { index: Index::build(Vec::new(), 1, 0), leases: Vec::new(), journal })
-        }
+pub(crate) fn load(folder: &dyn Folder, fresh: Fresh) -> Result<Loaded, LoadError> {
+    if let Some(file) = folder.open(NAME).map_err(Damage::Read)? {
+        return replay(file);
     }
+    let journal = make_empty(folder, fresh).map_err(LoadError::Write)?;
+    Ok(Loaded { index: Index::build(Vec::new(), 1, 0), leases: Vec::new(), journal })
 }
 
 fn make_empty(folder: &dyn Folder, fresh: Fresh) -> io::Result<Journal> {
@@ -110,22 +108,22 @@ fn replay(file: Box<dyn Media>) -> Result<Loaded, LoadError> {
 
 /// What a checkpoint begins with: the state of the store at one moment between two batches.
 #[derive(Clone, Debug)]
-pub struct Head {
+pub(crate) struct Head {
     /// Who the store is.
-    pub identity: Identity,
+    pub(crate) identity: Identity,
     /// The newest revision; later ones stay out.
-    pub revision: i64,
+    pub(crate) revision: i64,
     /// What was compacted last.
-    pub compacted: i64,
+    pub(crate) compacted: i64,
     /// All leases: number and seconds granted.
-    pub leases: Vec<(i64, i64)>,
+    pub(crate) leases: Vec<(i64, i64)>,
 }
 
 /// Writes all that the store held at `head` into an empty file, as a journal that can be loaded.
 ///
 /// The writer may go on meanwhile: later revisions are left out, and what a later compaction takes
 /// away nobody may read once the frame that tells of it follows.
-pub fn write_checkpoint(
+pub(crate) fn write_checkpoint(
     file: Box<dyn Media>,
     salt: u64,
     head: &Head,

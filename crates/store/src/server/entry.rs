@@ -8,7 +8,7 @@ use super::record::{Record, Revision};
 
 /// One thing that must survive a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub(crate) enum Entry {
     /// A key was written or deleted.
     Changed(Arc<Record>),
     /// A lease was made.
@@ -43,11 +43,11 @@ const CLOSED: u8 = 6;
 
 /// The bytes are no entry: we never wrote them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoEntry;
+pub(crate) struct NoEntry;
 
 impl Entry {
     /// Appends the bytes of this entry.
-    pub fn encode(&self, out: &mut Vec<u8>) {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::Changed(record) if record.is_tombstone() => {
                 out.push(DELETE);
@@ -82,7 +82,7 @@ impl Entry {
     }
 
     /// Takes one entry from the front of the bytes.
-    pub fn decode(bytes: &mut &[u8]) -> Result<Self, NoEntry> {
+    pub(crate) fn decode(bytes: &mut &[u8]) -> Result<Self, NoEntry> {
         let [kind] = take(bytes)?;
         Ok(match kind {
             PUT => {

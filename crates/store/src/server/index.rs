@@ -28,25 +28,25 @@ const GRACE_BYTES: usize = 16 << 20;
 
 /// One change, with what it replaced.
 #[derive(Clone, Debug)]
-pub struct Change {
+pub(crate) struct Change {
     /// The key after the change.
-    pub record: Arc<Record>,
+    pub(crate) record: Arc<Record>,
     /// The key before it, if it existed.
-    pub prev: Option<Arc<Record>>,
+    pub(crate) prev: Option<Arc<Record>>,
 }
 
 /// All versions of one key.
 #[derive(Clone, Debug)]
-pub struct History {
+pub(crate) struct History {
     /// The key.
-    pub key: Bytes,
+    pub(crate) key: Bytes,
     /// Its versions, in order of revision.
-    pub versions: Vec<Arc<Record>>,
+    pub(crate) versions: Vec<Arc<Record>>,
 }
 
 /// All keys at all revisions that are not compacted.
 #[derive(Debug)]
-pub struct Index {
+pub(crate) struct Index {
     keys: BTreeMap<Bytes, Vec<Arc<Record>>>,
     log: VecDeque<Change>,
     revision: i64,
@@ -60,7 +60,7 @@ pub struct Index {
 impl Index {
     /// Builds the index from records in order of revision. `revision` is at least what the store
     /// had reached, `compacted` what was compacted last.
-    pub fn build(records: Vec<Arc<Record>>, revision: i64, compacted: i64) -> Self {
+    pub(crate) fn build(records: Vec<Arc<Record>>, revision: i64, compacted: i64) -> Self {
         let mut index = Self {
             keys: BTreeMap::new(),
             log: VecDeque::new(),
@@ -98,27 +98,27 @@ impl Index {
     }
 
     /// The last revision that was applied; it may not be on disk yet.
-    pub fn revision(&self) -> i64 {
+    pub(crate) fn revision(&self) -> i64 {
         self.revision
     }
 
     /// Revision of the last compaction, or 0.
-    pub fn compacted(&self) -> i64 {
+    pub(crate) fn compacted(&self) -> i64 {
         self.compacted
     }
 
     /// The first revision of which the log holds every change.
-    pub fn floor(&self) -> i64 {
+    pub(crate) fn floor(&self) -> i64 {
         self.floor
     }
 
     /// About how many bytes all records take.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Adds one change. It counts when its revision is reached.
-    pub fn insert(&mut self, record: Arc<Record>) {
+    pub(crate) fn insert(&mut self, record: Arc<Record>) {
         self.bytes += record.cost();
         let versions = self.keys.entry(record.key.clone()).or_default();
         let prev = versions.last().filter(|prev| !prev.is_tombstone()).map(Arc::clone);
@@ -127,18 +127,18 @@ impl Index {
     }
 
     /// Moves to a revision all of whose changes were added.
-    pub fn reach(&mut self, revision: i64) {
+    pub(crate) fn reach(&mut self, revision: i64) {
         debug_assert!(revision >= self.revision, "revisions never go back");
         self.revision = revision;
     }
 
     /// The key as it was at a revision.
-    pub fn get(&self, key: &[u8], at: i64) -> Option<&Arc<Record>> {
+    pub(crate) fn get(&self, key: &[u8], at: i64) -> Option<&Arc<Record>> {
         live(self.keys.get(key)?, at)
     }
 
     /// The keys of a range as they were at a revision, in order.
-    pub fn range(&self, range: &KeyRange, at: i64) -> impl Iterator<Item = &Arc<Record>> {
+    pub(crate) fn range(&self, range: &KeyRange, at: i64) -> impl Iterator<Item = &Arc<Record>> {
         range
             .bounds()
             .into_iter()
@@ -147,7 +147,7 @@ impl Index {
     }
 
     /// Up to `limit` keys of a range, each with all its versions up to a revision.
-    pub fn histories(&self, range: &KeyRange, limit: usize, up_to: i64) -> Vec<History> {
+    pub(crate) fn histories(&self, range: &KeyRange, limit: usize, up_to: i64) -> Vec<History> {
         let history = |(key, versions): (&Bytes, &Vec<Arc<Record>>)| {
             let known = versions.iter().filter(|version| version.revision.main <= up_to);
             History { key: key.clone(), versions: known.map(Arc::clone).collect() }
@@ -158,20 +158,20 @@ impl Index {
     }
 
     /// The changes from a revision on, in order. Complete only from `floor` on.
-    pub fn changes_from(&self, revision: i64) -> impl Iterator<Item = &Change> {
+    pub(crate) fn changes_from(&self, revision: i64) -> impl Iterator<Item = &Change> {
         let first = self.log.partition_point(|change| change.record.revision.main < revision);
         self.log.range(first..)
     }
 
     /// Begins to forget history below a revision: reads there are refused from now on. Call
     /// [`Self::sweep`] until it says that it is done.
-    pub fn compact(&mut self, revision: i64) {
+    pub(crate) fn compact(&mut self, revision: i64) {
         debug_assert!(revision > self.compacted && revision <= self.revision);
         self.compacted = revision;
     }
 
     /// Drops dead versions, looking at about `budget` changes. Whether it is done.
-    pub fn sweep(&mut self, budget: usize) -> bool {
+    pub(crate) fn sweep(&mut self, budget: usize) -> bool {
         let (from, to) = (self.swept, self.compacted);
         let mut dead = Vec::new();
         let mut reached = to;

@@ -6,10 +6,13 @@ use bytes::Bytes;
 
 /// A key, or all keys from one on, perhaps up to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyRange {
+pub(crate) struct KeyRange {
     start: Bytes,
     end: End,
 }
+
+/// Both ends of a range, to walk an ordered map with.
+pub(crate) type Bounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum End {
@@ -20,7 +23,7 @@ enum End {
 
 impl KeyRange {
     /// The range that `key` and `range_end` of a request mean.
-    pub fn new(key: &Bytes, range_end: &Bytes) -> Self {
+    pub(crate) fn new(key: &Bytes, range_end: &Bytes) -> Self {
         let end = match &range_end[..] {
             [] => End::Point,
             [0] => End::Open,
@@ -30,12 +33,12 @@ impl KeyRange {
     }
 
     /// Whether no key can be in the range.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         matches!(&self.end, End::Before(end) if *end <= self.start)
     }
 
     /// Whether the key is in the range.
-    pub fn contains(&self, key: &[u8]) -> bool {
+    pub(crate) fn contains(&self, key: &[u8]) -> bool {
         match &self.end {
             End::Point => key == self.start,
             End::Before(end) => key >= &self.start[..] && key < &end[..],
@@ -44,7 +47,7 @@ impl KeyRange {
     }
 
     /// The bounds to walk an ordered map with; `None` when the range is empty.
-    pub fn bounds(&self) -> Option<(Bound<&[u8]>, Bound<&[u8]>)> {
+    pub(crate) fn bounds(&self) -> Option<Bounds<'_>> {
         let start: &[u8] = &self.start;
         if self.is_empty() {
             return None;

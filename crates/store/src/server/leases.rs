@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 /// Milliseconds since the server was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Millis(pub u64);
+pub(crate) struct Millis(pub u64);
 
 impl Millis {
     fn after(self, seconds: i64) -> Self {
@@ -20,17 +20,17 @@ impl Millis {
 
 /// One lease.
 #[derive(Debug)]
-pub struct Lease {
+pub(crate) struct Lease {
     /// Seconds it was granted.
-    pub ttl: i64,
+    pub(crate) ttl: i64,
     deadline: Millis,
     /// The keys that hang on it.
-    pub keys: BTreeSet<Bytes>,
+    pub(crate) keys: BTreeSet<Bytes>,
 }
 
 impl Lease {
     /// Whole seconds left, rounded up.
-    pub fn left(&self, now: Millis) -> i64 {
+    pub(crate) fn left(&self, now: Millis) -> i64 {
         let millis = self.deadline.0.saturating_sub(now.0);
         i64::try_from(millis.div_ceil(1000)).unwrap_or(i64::MAX)
     }
@@ -38,14 +38,14 @@ impl Lease {
 
 /// All leases.
 #[derive(Debug, Default)]
-pub struct Leases {
+pub(crate) struct Leases {
     leases: BTreeMap<i64, Lease>,
     queue: BTreeSet<(Millis, i64)>,
 }
 
 impl Leases {
     /// Adds a lease, unless there is one with this number.
-    pub fn grant(&mut self, id: i64, ttl: i64, now: Millis) -> bool {
+    pub(crate) fn grant(&mut self, id: i64, ttl: i64, now: Millis) -> bool {
         if self.leases.contains_key(&id) {
             return false;
         }
@@ -56,14 +56,14 @@ impl Leases {
     }
 
     /// Takes a lease out.
-    pub fn remove(&mut self, id: i64) -> Option<Lease> {
+    pub(crate) fn remove(&mut self, id: i64) -> Option<Lease> {
         let lease = self.leases.remove(&id)?;
         self.queue.remove(&(lease.deadline, id));
         Some(lease)
     }
 
     /// Gives a lease its full time again; its seconds to live.
-    pub fn renew(&mut self, id: i64, now: Millis) -> Option<i64> {
+    pub(crate) fn renew(&mut self, id: i64, now: Millis) -> Option<i64> {
         let lease = self.leases.get_mut(&id)?;
         self.queue.remove(&(lease.deadline, id));
         lease.deadline = now.after(lease.ttl);
@@ -72,32 +72,32 @@ impl Leases {
     }
 
     /// One lease.
-    pub fn get(&self, id: i64) -> Option<&Lease> {
+    pub(crate) fn get(&self, id: i64) -> Option<&Lease> {
         self.leases.get(&id)
     }
 
     /// All leases, those that end first in front.
-    pub fn by_deadline(&self) -> impl Iterator<Item = i64> {
+    pub(crate) fn by_deadline(&self) -> impl Iterator<Item = i64> {
         self.queue.iter().map(|(_, id)| *id)
     }
 
     /// All leases with the seconds they were granted.
-    pub fn granted(&self) -> impl Iterator<Item = (i64, i64)> {
+    pub(crate) fn granted(&self) -> impl Iterator<Item = (i64, i64)> {
         self.leases.iter().map(|(id, lease)| (*id, lease.ttl))
     }
 
     /// The first lease whose time is over.
-    pub fn expired(&self, now: Millis) -> Option<i64> {
+    pub(crate) fn expired(&self, now: Millis) -> Option<i64> {
         self.queue.first().filter(|(deadline, _)| *deadline <= now).map(|(_, id)| *id)
     }
 
     /// When the next lease ends.
-    pub fn next_deadline(&self) -> Option<Millis> {
+    pub(crate) fn next_deadline(&self) -> Option<Millis> {
         self.queue.first().map(|(deadline, _)| *deadline)
     }
 
     /// Moves a key from one lease to another; 0 is none.
-    pub fn attach(&mut self, key: &Bytes, from: i64, to: i64) {
+    pub(crate) fn attach(&mut self, key: &Bytes, from: i64, to: i64) {
         if from == to {
             return;
         }

@@ -38,7 +38,7 @@ const EXPIRE_AT_ONCE: usize = 1000;
 
 /// Keys and leases, and what each request does to them.
 #[derive(Debug)]
-pub struct Machine {
+pub(crate) struct Machine {
     leases: Leases,
     outbox: Vec<Entry>,
     quota: usize,
@@ -47,7 +47,7 @@ pub struct Machine {
 
 impl Machine {
     /// A machine with the leases that were granted before. `seed` makes lease numbers differ.
-    pub fn new(index: &Index, granted: &[(i64, i64)], quota: usize, seed: u64) -> Self {
+    pub(crate) fn new(index: &Index, granted: &[(i64, i64)], quota: usize, seed: u64) -> Self {
         let mut leases = Leases::default();
         for (id, ttl) in granted {
             leases.grant(*id, *ttl, Millis(0));
@@ -60,17 +60,21 @@ impl Machine {
     }
 
     /// The leases.
-    pub fn leases(&self) -> &Leases {
+    pub(crate) fn leases(&self) -> &Leases {
         &self.leases
     }
 
     /// Takes what must go to disk.
-    pub fn take_outbox(&mut self) -> Vec<Entry> {
+    pub(crate) fn take_outbox(&mut self) -> Vec<Entry> {
         mem::take(&mut self.outbox)
     }
 
     /// Writes one key.
-    pub fn put(&mut self, index: &mut Index, request: &PutRequest) -> Result<PutResponse, Refusal> {
+    pub(crate) fn put(
+        &mut self,
+        index: &mut Index,
+        request: &PutRequest,
+    ) -> Result<PutResponse, Refusal> {
         check::put(request)?;
         self.check_quota(index)?;
         let mut step = self.begin(index);
@@ -81,7 +85,7 @@ impl Machine {
     }
 
     /// Deletes keys.
-    pub fn delete_range(
+    pub(crate) fn delete_range(
         &mut self,
         index: &mut Index,
         request: &DeleteRangeRequest,
@@ -94,7 +98,11 @@ impl Machine {
     }
 
     /// Compares, then does one of two lists of operations, all in one revision.
-    pub fn txn(&mut self, index: &mut Index, request: &TxnRequest) -> Result<TxnResponse, Refusal> {
+    pub(crate) fn txn(
+        &mut self,
+        index: &mut Index,
+        request: &TxnRequest,
+    ) -> Result<TxnResponse, Refusal> {
         check::txn(request)?;
         let path = txn::path(index, request, index.revision());
         if txn::puts(&path) {
@@ -108,7 +116,7 @@ impl Machine {
     }
 
     /// Makes a lease.
-    pub fn lease_grant(
+    pub(crate) fn lease_grant(
         &mut self,
         index: &Index,
         request: &LeaseGrantRequest,
@@ -128,7 +136,7 @@ impl Machine {
     }
 
     /// Ends a lease and deletes its keys.
-    pub fn lease_revoke(
+    pub(crate) fn lease_revoke(
         &mut self,
         index: &mut Index,
         id: i64,
@@ -144,13 +152,18 @@ impl Machine {
     }
 
     /// Renews a lease; 0 seconds to live says that there is none.
-    pub fn lease_renew(&mut self, index: &Index, id: i64, now: Millis) -> LeaseKeepAliveResponse {
+    pub(crate) fn lease_renew(
+        &mut self,
+        index: &Index,
+        id: i64,
+        now: Millis,
+    ) -> LeaseKeepAliveResponse {
         let ttl = self.leases.renew(id, now).unwrap_or(0);
         LeaseKeepAliveResponse { header: header(index.revision()), id, ttl }
     }
 
     /// Tells how long a lease has to live; -1 says that there is none.
-    pub fn lease_time_to_live(
+    pub(crate) fn lease_time_to_live(
         &self,
         index: &Index,
         request: &LeaseTimeToLiveRequest,
@@ -166,13 +179,13 @@ impl Machine {
     }
 
     /// Lists the leases, those that end first in front.
-    pub fn lease_leases(&self, index: &Index) -> LeaseLeasesResponse {
+    pub(crate) fn lease_leases(&self, index: &Index) -> LeaseLeasesResponse {
         let leases = self.leases.by_deadline().map(|id| LeaseStatus { id }).collect();
         LeaseLeasesResponse { header: header(index.revision()), leases }
     }
 
     /// Ends leases whose time is over.
-    pub fn expire(&mut self, index: &mut Index, now: Millis) {
+    pub(crate) fn expire(&mut self, index: &mut Index, now: Millis) {
         for _ in 0..EXPIRE_AT_ONCE {
             let Some(id) = self.leases.expired(now) else { return };
             // It exists: it was just found.
@@ -191,7 +204,7 @@ impl Machine {
 }
 
 /// One revision in the making.
-pub struct Step<'a> {
+pub(crate) struct Step<'a> {
     index: &'a mut Index,
     leases: &'a mut Leases,
     outbox: &'a mut Vec<Entry>,
@@ -200,17 +213,17 @@ pub struct Step<'a> {
 
 impl Step<'_> {
     /// The index, with the changes so far.
-    pub fn index(&self) -> &Index {
+    pub(crate) fn index(&self) -> &Index {
         self.index
     }
 
     /// The newest revision that this step itself sees.
-    pub fn current(&self) -> i64 {
+    pub(crate) fn current(&self) -> i64 {
         if self.next.sub > 0 { self.next.main } else { self.next.main - 1 }
     }
 
     /// Whether a checked put can be done.
-    pub fn check_put(&self, request: &PutRequest) -> Result<(), Refusal> {
+    pub(crate) fn check_put(&self, request: &PutRequest) -> Result<(), Refusal> {
         let keeps = request.ignore_value || request.ignore_lease;
         if keeps && self.index.get(&request.key, i64::MAX).is_none() {
             return Err(Refusal::KeyNotFound);
@@ -222,7 +235,7 @@ impl Step<'_> {
     }
 
     /// Writes one key.
-    pub fn put(&mut self, request: &PutRequest) -> PutResponse {
+    pub(crate) fn put(&mut self, request: &PutRequest) -> PutResponse {
         let prev = self.index.get(&request.key, i64::MAX).map(Arc::clone);
         let revision = self.take_revision();
         // Own copies: what came in shares the buffer of the whole request.
@@ -256,7 +269,7 @@ impl Step<'_> {
     }
 
     /// Deletes keys.
-    pub fn delete_range(&mut self, request: &DeleteRangeRequest) -> DeleteRangeResponse {
+    pub(crate) fn delete_range(&mut self, request: &DeleteRangeRequest) -> DeleteRangeResponse {
         let range = KeyRange::new(&request.key, &request.range_end);
         let found: Vec<_> = self.index.range(&range, i64::MAX).map(Arc::clone).collect();
         for record in &found {
@@ -279,7 +292,7 @@ impl Step<'_> {
     }
 
     /// Ends the step; the revision of the store after it.
-    pub fn finish(self) -> i64 {
+    pub(crate) fn finish(self) -> i64 {
         let current = self.current();
         self.index.reach(current);
         current

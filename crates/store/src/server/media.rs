@@ -10,7 +10,7 @@ use std::{
 
 /// A folder. A rename is durable when it returns, and so is everything in the renamed file that
 /// was synced.
-pub trait Folder: Send + Sync {
+pub(crate) trait Folder: Send + Sync {
     /// Opens a file to read and write, if it exists.
     fn open(&self, name: &str) -> io::Result<Option<Box<dyn Media>>>;
     /// Makes an empty file, in place of what may be there.
@@ -22,7 +22,7 @@ pub trait Folder: Send + Sync {
 }
 
 /// A file. Bytes are safe once `sync` returns, and not before.
-pub trait Media: Send + Sync {
+pub(crate) trait Media: Send + Sync {
     /// Number of bytes.
     fn len(&self) -> io::Result<u64>;
     /// Fills the buffer from the bytes at an offset, which must exist.
@@ -37,11 +37,11 @@ pub trait Media: Send + Sync {
 
 /// A folder of the file system.
 #[derive(Debug)]
-pub struct RealFolder(PathBuf);
+pub(crate) struct RealFolder(PathBuf);
 
 impl RealFolder {
     /// The folder with this path, which must exist.
-    pub fn new(path: PathBuf) -> Self {
+    pub(crate) fn new(path: PathBuf) -> Self {
         Self(path)
     }
 }

@@ -37,5 +37,9 @@ mod writer;
 mod tests;
 
 pub use config::{Config, Retention, Tls};
+<<<<<<< HEAD
+=======
+pub use journal::Damage;
+>>>>>>> store
 use lifecycle::random;
 pub use lifecycle::{OpenError, RunError, Server};

@@ -10,12 +10,13 @@ use crate::proto::etcdserverpb::{
 use super::{index::Index, keys::KeyRange, record::Record, refusal::Refusal};
 
 /// A header that only tells the revision; the edge adds who answered.
-pub fn header(revision: i64) -> Option<ResponseHeader> {
+#[expect(clippy::unnecessary_wraps, reason = "every answer has the header as an option")]
+pub(crate) fn header(revision: i64) -> Option<ResponseHeader> {
     Some(ResponseHeader { revision, ..ResponseHeader::default() })
 }
 
 /// The revision that a request means, if it can be read when `current` is the newest.
-pub fn readable(index: &Index, asked: i64, current: i64) -> Result<i64, Refusal> {
+pub(crate) fn readable(index: &Index, asked: i64, current: i64) -> Result<i64, Refusal> {
     if asked > current {
         return Err(Refusal::FutureRevision);
     }
@@ -24,7 +25,7 @@ pub fn readable(index: &Index, asked: i64, current: i64) -> Result<i64, Refusal>
 }
 
 /// Answers a checked range request when `current` is the newest revision to be seen.
-pub fn range(
+pub(crate) fn range(
     index: &Index,
     request: &RangeRequest,
     current: i64,
@@ -98,6 +99,6 @@ fn sort(request: &RangeRequest, found: &mut [&Arc<Record>]) {
 }
 
 /// A length as the protocol has it.
-pub fn length(length: usize) -> i64 {
+pub(crate) fn length(length: usize) -> i64 {
     i64::try_from(length).unwrap_or(i64::MAX)
 }

@@ -9,7 +9,7 @@ use tonic::{Code, Status};
 
 /// Why a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub(crate) enum Refusal {
     /// A request without a key.
     #[error("etcdserver: key is not provided")]
     EmptyKey,
@@ -65,7 +65,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// The gRPC code of this refusal.
-    pub fn code(&self) -> Code {
+    pub(crate) fn code(&self) -> Code {
         match self {
             Self::EmptyKey
             | Self::KeyNotFound

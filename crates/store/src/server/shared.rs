@@ -16,7 +16,7 @@ const TERM: u64 = 2;
 
 /// What the writer and all connections share.
 #[derive(Debug)]
-pub struct Shared {
+pub(crate) struct Shared {
     index: RwLock<Index>,
     published: watch::Sender<i64>,
     identity: Identity,
@@ -26,7 +26,7 @@ pub struct Shared {
 
 impl Shared {
     /// Shares a loaded index; all of it is published.
-    pub fn new(index: Index, identity: Identity, disk_bytes: u64) -> Self {
+    pub(crate) fn new(index: Index, identity: Identity, disk_bytes: u64) -> Self {
         let published = watch::Sender::new(index.revision());
         Self {
             index: RwLock::new(index),
@@ -38,27 +38,27 @@ impl Shared {
     }
 
     /// The lock itself, for a checkpoint that takes it many times.
-    pub fn lock(&self) -> &RwLock<Index> {
+    pub(crate) fn lock(&self) -> &RwLock<Index> {
         &self.index
     }
 
     /// The index, to read at a published revision.
-    pub fn index(&self) -> RwLockReadGuard<'_, Index> {
+    pub(crate) fn index(&self) -> RwLockReadGuard<'_, Index> {
         self.index.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The index, to change. Only the writer does so.
-    pub fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
+    pub(crate) fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The newest revision that is on disk: what clients may see.
-    pub fn published(&self) -> i64 {
+    pub(crate) fn published(&self) -> i64 {
         *self.published.borrow()
     }
 
     /// Lets clients see a revision that is on disk.
-    pub fn publish(&self, revision: i64) {
+    pub(crate) fn publish(&self, revision: i64) {
         self.published.send_if_modified(|published| {
             let newer = revision > *published;
             *published = revision.max(*published);
@@ -67,17 +67,17 @@ impl Shared {
     }
 
     /// Tells of each newly published revision.
-    pub fn subscribe(&self) -> watch::Receiver<i64> {
+    pub(crate) fn subscribe(&self) -> watch::Receiver<i64> {
         self.published.subscribe()
     }
 
     /// Who this store is.
-    pub fn identity(&self) -> Identity {
+    pub(crate) fn identity(&self) -> Identity {
         self.identity
     }
 
     /// The header of an answer at a revision.
-    pub fn header(&self, revision: i64) -> ResponseHeader {
+    pub(crate) fn header(&self, revision: i64) -> ResponseHeader {
         ResponseHeader {
             cluster_id: self.identity.cluster,
             member_id: self.identity.member,
@@ -87,29 +87,29 @@ impl Shared {
     }
 
     /// Adds to a header that only has the revision who answered.
-    pub fn sign(&self, header: &mut Option<ResponseHeader>) {
+    pub(crate) fn sign(&self, header: &mut Option<ResponseHeader>) {
         let revision = header.as_ref().map_or_else(|| self.published(), |header| header.revision);
         *header = Some(self.header(revision));
     }
 
     /// Remembers why nothing can be written any more.
-    pub fn fail(&self, why: String) {
+    pub(crate) fn fail(&self, why: String) {
         // The first reason counts.
         let _ = self.failure.set(why);
     }
 
     /// Why nothing can be written any more.
-    pub fn failure(&self) -> Option<&str> {
+    pub(crate) fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
     }
 
     /// Bytes of the journal.
-    pub fn disk_bytes(&self) -> u64 {
+    pub(crate) fn disk_bytes(&self) -> u64 {
         self.disk_bytes.load(Ordering::Relaxed)
     }
 
     /// Remembers the bytes of the journal.
-    pub fn set_disk_bytes(&self, bytes: u64) {
+    pub(crate) fn set_disk_bytes(&self, bytes: u64) {
         self.disk_bytes.store(bytes, Ordering::Relaxed);
     }
 }

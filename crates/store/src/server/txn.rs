@@ -22,7 +22,7 @@ use super::{
 };
 
 /// A transaction with its branches chosen.
-pub struct Path<'a> {
+pub(crate) struct Path<'a> {
     succeeded: bool,
     steps: Vec<PathStep<'a>>,
 }
@@ -33,7 +33,7 @@ enum PathStep<'a> {
 }
 
 /// Chooses the branches by the newest revision to be seen.
-pub fn path<'a>(index: &Index, request: &'a TxnRequest, current: i64) -> Path<'a> {
+pub(crate) fn path<'a>(index: &Index, request: &'a TxnRequest, current: i64) -> Path<'a> {
     let succeeded = request.compare.iter().all(|compare| holds(index, compare, current));
     let ops = if succeeded { &request.success } else { &request.failure };
     let step = |op: &'a RequestOp| match &op.request {
@@ -45,7 +45,7 @@ pub fn path<'a>(index: &Index, request: &'a TxnRequest, current: i64) -> Path<'a
 }
 
 /// Whether anything is put on the path.
-pub fn puts(path: &Path<'_>) -> bool {
+pub(crate) fn puts(path: &Path<'_>) -> bool {
     path.steps.iter().any(|step| match step {
         PathStep::Op(op) => matches!(op, Request::RequestPut(_)),
         PathStep::Inner(inner) => puts(inner),
@@ -53,7 +53,7 @@ pub fn puts(path: &Path<'_>) -> bool {
 }
 
 /// Whether all on the path can be done.
-pub fn check(step: &Step<'_>, path: &Path<'_>) -> Result<(), Refusal> {
+pub(crate) fn check(step: &Step<'_>, path: &Path<'_>) -> Result<(), Refusal> {
     for op in &path.steps {
         match op {
             PathStep::Op(Request::RequestPut(put)) => step.check_put(put)?,
@@ -68,7 +68,7 @@ pub fn check(step: &Step<'_>, path: &Path<'_>) -> Result<(), Refusal> {
 }
 
 /// Does all that is on a checked path.
-pub fn apply(step: &mut Step<'_>, path: &Path<'_>) -> Result<TxnResponse, Refusal> {
+pub(crate) fn apply(step: &mut Step<'_>, path: &Path<'_>) -> Result<TxnResponse, Refusal> {
     let mut responses = Vec::with_capacity(path.steps.len());
     for op in &path.steps {
         let response = match op {
@@ -89,7 +89,11 @@ pub fn apply(step: &mut Step<'_>, path: &Path<'_>) -> Result<TxnResponse, Refusa
 }
 
 /// Answers a transaction that cannot write, when `current` is the newest revision to be seen.
-pub fn read(index: &Index, request: &TxnRequest, current: i64) -> Result<TxnResponse, Refusal> {
+pub(crate) fn read(
+    index: &Index,
+    request: &TxnRequest,
+    current: i64,
+) -> Result<TxnResponse, Refusal> {
     read_path(index, &path(index, request, current), current)
 }
 

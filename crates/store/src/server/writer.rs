@@ -55,7 +55,7 @@ enum Message {
 
 /// Sends requests to the writer.
 #[derive(Clone)]
-pub struct Handle {
+pub(crate) struct Handle {
     inbox: SyncSender<Message>,
     room: Arc<Semaphore>,
 }
@@ -63,7 +63,7 @@ pub struct Handle {
 impl Handle {
     /// Runs a job on the writer; the answer comes when all it did is on disk. `bytes` is the size
     /// of the request.
-    pub async fn call<T: Send + 'static>(
+    pub(crate) async fn call<T: Send + 'static>(
         &self,
         bytes: usize,
         job: impl FnOnce(&mut Machine, &mut Index, Millis) -> Result<T, Refusal> + Send + 'static,
@@ -87,17 +87,17 @@ impl Handle {
     }
 
     /// Forgets history below a revision; the newest revision.
-    pub async fn compact(&self, revision: i64) -> Result<i64, Refusal> {
+    pub(crate) async fn compact(&self, revision: i64) -> Result<i64, Refusal> {
         self.ask(|reply| Message::Compact(revision, reply)).await
     }
 
     /// Writes the journal anew; the newest revision.
-    pub async fn rewrite(&self) -> Result<i64, Refusal> {
+    pub(crate) async fn rewrite(&self) -> Result<i64, Refusal> {
         self.ask(Message::Rewrite).await
     }
 
     /// The state between two batches, for a copy of the store.
-    pub async fn head(&self) -> Result<Head, Refusal> {
+    pub(crate) async fn head(&self) -> Result<Head, Refusal> {
         self.ask(Message::Head).await
     }
 
@@ -111,7 +111,7 @@ impl Handle {
     }
 
     /// Tells the writer to write the end of the journal and stop.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         // Full or gone: a full queue is emptied, and then it stops for lack of senders.
         let _ = self.inbox.send(Message::Stop);
     }
@@ -125,7 +125,7 @@ impl Handle {
 }
 
 /// What the writer owns.
-pub struct Writer {
+pub(crate) struct Writer {
     shared: Arc<Shared>,
     machine: Machine,
     journal: Journal,
@@ -138,24 +138,24 @@ pub struct Writer {
 }
 
 /// What the writer is made of.
-pub struct Parts {
+pub(crate) struct Parts {
     /// The index, shared with readers.
-    pub shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     /// The state machine.
-    pub machine: Machine,
+    pub(crate) machine: Machine,
     /// Where to write.
-    pub journal: Journal,
+    pub(crate) journal: Journal,
     /// Where the journal is.
-    pub folder: Arc<dyn Folder>,
+    pub(crate) folder: Arc<dyn Folder>,
     /// The same, for messages.
-    pub dir: PathBuf,
+    pub(crate) dir: PathBuf,
     /// How much history is kept.
-    pub retention: super::config::Retention,
+    pub(crate) retention: super::config::Retention,
 }
 
 impl Writer {
     /// Starts the writer's thread.
-    pub fn start(parts: Parts) -> io::Result<(Handle, thread::JoinHandle<()>)> {
+    pub(crate) fn start(parts: Parts) -> io::Result<(Handle, thread::JoinHandle<()>)> {
         let (sender, inbox) = sync_channel(QUEUE);
         let handle = Handle { inbox: sender, room: Arc::new(Semaphore::new(QUEUE_KIB)) };
         let upkeep = Upkeep::new(parts.retention, handle.inbox.clone());

@@ -1,3 +1,4 @@
 //! Integration tests of the store.
 
+mod conformance;
 mod generated;

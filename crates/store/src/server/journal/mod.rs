@@ -11,19 +11,17 @@
 
 mod read;
 
-#[cfg(test)]
-mod tests;
-
 use std::io;
 
-pub use read::{Damage, Frames};
+pub use read::Damage;
+pub(crate) use read::Frames;
 
 use super::{entry::Entry, media::Media};
 
 /// Name of the journal in its folder.
-pub const NAME: &str = "store.journal";
+pub(crate) const NAME: &str = "store.journal";
 /// Version of the format; a greater one is refused.
-pub const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"HFSTORE\n";
 const HEADER_LEN: usize = 64;
@@ -38,22 +36,22 @@ const AHEAD: usize = 1 << 20;
 
 /// Who this store is, in every answer's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub(crate) struct Identity {
     /// Number of the cluster.
-    pub cluster: u64,
+    pub(crate) cluster: u64,
     /// Number of the only member.
-    pub member: u64,
+    pub(crate) member: u64,
 }
 
 /// A place between two frames.
 #[derive(Clone, Copy, Debug)]
-pub struct Mark {
+pub(crate) struct Mark {
     at: u64,
     sequence: u64,
 }
 
 /// The end of a journal, where frames are added.
-pub struct Journal {
+pub(crate) struct Journal {
     file: Box<dyn Media>,
     identity: Identity,
     salt: u64,
@@ -67,7 +65,7 @@ pub struct Journal {
 impl Journal {
     /// Begins a journal in an empty file. Nothing is synced yet. `salt` must differ from that of
     /// any journal whose bytes the file system might hand back to us.
-    pub fn create(file: Box<dyn Media>, identity: Identity, salt: u64) -> io::Result<Self> {
+    pub(crate) fn create(file: Box<dyn Media>, identity: Identity, salt: u64) -> io::Result<Self> {
         let mut header = [0; HEADER_LEN];
         header[..8].copy_from_slice(&MAGIC);
         header[8..12].copy_from_slice(&FORMAT.to_le_bytes());
@@ -82,17 +80,17 @@ impl Journal {
     }
 
     /// Who this store is.
-    pub fn identity(&self) -> Identity {
+    pub(crate) fn identity(&self) -> Identity {
         self.identity
     }
 
     /// Bytes of the journal, without zeros written ahead.
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.end
     }
 
     /// Adds one frame. It is safe once [`Self::sync`] returns.
-    pub fn append(&mut self, entries: &[Entry]) -> io::Result<()> {
+    pub(crate) fn append(&mut self, entries: &[Entry]) -> io::Result<()> {
         self.buffer.clear();
         self.buffer.resize(FRAME_HEADER_LEN, 0);
         for entry in entries {
@@ -110,12 +108,12 @@ impl Journal {
     }
 
     /// Makes all frames safe.
-    pub fn sync(&self) -> io::Result<()> {
+    pub(crate) fn sync(&self) -> io::Result<()> {
         self.file.sync()
     }
 
     /// Fills the file with zeros to a multiple of `unit` bytes, its new length.
-    pub fn pad(&mut self, unit: u64) -> io::Result<u64> {
+    pub(crate) fn pad(&mut self, unit: u64) -> io::Result<u64> {
         let length = self.end.next_multiple_of(unit);
         self.file.truncate(self.end)?;
         let zeros = usize::try_from(length - self.end).map_err(io::Error::other)?;
@@ -125,18 +123,23 @@ impl Journal {
     }
 
     /// Reads bytes of the file.
-    pub fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+    pub(crate) fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         self.file.read_at(offset, buffer)
     }
 
     /// The place behind the last frame, to read on from later.
-    pub fn mark(&self) -> Mark {
+    pub(crate) fn mark(&self) -> Mark {
         Mark { at: self.end, sequence: self.sequence }
     }
 
     /// Copies all frames of `old` behind a mark to the end of this journal. `file` is a second
     /// handle of the file of `old`.
-    pub fn copy_tail(&mut self, old: &Self, file: Box<dyn Media>, from: Mark) -> io::Result<()> {
+    pub(crate) fn copy_tail(
+        &mut self,
+        old: &Self,
+        file: Box<dyn Media>,
+        from: Mark,
+    ) -> io::Result<()> {
         let mut frames = Frames::resume(old, file, from);
         while let Some(payload) = frames.next_payload().map_err(io::Error::other)? {
             self.append_payload(&payload)?;

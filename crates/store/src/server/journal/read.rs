@@ -25,7 +25,7 @@ pub enum Damage {
 }
 
 /// The frames of a journal, in order.
-pub struct Frames {
+pub(crate) struct Frames {
     file: Box<dyn Media>,
     length: u64,
     identity: Identity,
@@ -42,7 +42,7 @@ enum Found {
 
 impl Frames {
     /// Begins to read.
-    pub fn open(file: Box<dyn Media>) -> Result<Self, Damage> {
+    pub(crate) fn open(file: Box<dyn Media>) -> Result<Self, Damage> {
         let length = file.len().map_err(Damage::Read)?;
         if length < HEADER_SPACE {
             return Err(Damage::NoJournal);
@@ -75,12 +75,12 @@ impl Frames {
     }
 
     /// Where the next frame begins.
-    pub fn position(&self) -> u64 {
+    pub(crate) fn position(&self) -> u64 {
         self.at
     }
 
     /// The payload of the next frame; `None` at the end, torn or not.
-    pub fn next_payload(&mut self) -> Result<Option<Vec<u8>>, Damage> {
+    pub(crate) fn next_payload(&mut self) -> Result<Option<Vec<u8>>, Damage> {
         match self.frame_at(self.at)? {
             (sequence, Found::Frame(payload)) if sequence == self.sequence => {
                 self.at += space((FRAME_HEADER_LEN + payload.len()).next_multiple_of(ALIGN));
@@ -93,7 +93,7 @@ impl Frames {
     }
 
     /// Ends reading and goes on to write behind the last good frame. What was torn is cut off.
-    pub fn into_journal(self) -> io::Result<Journal> {
+    pub(crate) fn into_journal(self) -> io::Result<Journal> {
         self.file.truncate(self.at)?;
         Ok(Journal {
             file: self.file,

@@ -7,7 +7,7 @@ mod kv;
 mod lease;
 mod maintenance;
 mod watch;
-mod watchers;
+pub(super) mod watchers;
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ const STREAMS: usize = 4096;
 
 /// What every service needs.
 #[derive(Clone)]
-pub struct Service {
+pub(crate) struct Service {
     shared: Arc<Shared>,
     writer: Handle,
     stop: CancellationToken,
@@ -30,20 +30,29 @@ pub struct Service {
 }
 
 /// Where the server is, and how it was told to behave.
-pub struct Place {
+pub(crate) struct Place {
     /// Where it listens.
-    pub address: SocketAddr,
+    pub(crate) address: SocketAddr,
     /// Whether it speaks TLS.
-    pub tls: bool,
+    pub(crate) tls: bool,
     /// The folder of the store.
-    pub dir: PathBuf,
+    pub(crate) dir: PathBuf,
     /// How often a watcher that asked for it is told that nothing happened.
-    pub progress_interval: Duration,
+    pub(crate) progress_interval: Duration,
 }
 
 impl Service {
     /// The services; their streams end when `stop` is cancelled.
+<<<<<<< HEAD
     pub fn new(shared: Arc<Shared>, writer: Handle, stop: CancellationToken, place: Place) -> Self {
+=======
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        writer: Handle,
+        stop: CancellationToken,
+        place: Place,
+    ) -> Self {
+>>>>>>> store
         let streams = Arc::new(Semaphore::new(STREAMS));
         Self { shared, writer, stop, streams, place: Arc::new(place) }
     }

@@ -12,7 +12,9 @@ use bytes::Bytes;
 use prost::Message;
 
 use crate::proto::{
-    etcdserverpb::{WatchCreateRequest, WatchResponse, watch_create_request::FilterType},
+    etcdserverpb::{
+        ResponseHeader, WatchCreateRequest, WatchResponse, watch_create_request::FilterType,
+    },
     mvccpb::Event,
 };
 
@@ -36,13 +38,14 @@ const NO_WATCHER: i64 = -1;
 
 /// The watchers of one stream.
 #[derive(Default)]
-pub struct Watchers {
+pub(crate) struct Watchers {
     watchers: BTreeMap<i64, Watcher>,
     next_id: i64,
     /// The client wants to know how far the stream is, as soon as all watchers are up to date.
     progress_wanted: bool,
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "each is a wish of the client by itself")]
 struct Watcher {
     range: KeyRange,
     /// The next revision to report.
@@ -58,7 +61,7 @@ struct Watcher {
 
 impl Watchers {
     /// Starts a watcher, or tells why not.
-    pub fn create(
+    pub(crate) fn create(
         &mut self,
         request: &WatchCreateRequest,
         shared: &Shared,
@@ -132,7 +135,7 @@ impl Watchers {
     }
 
     /// Ends a watcher.
-    pub fn cancel(&mut self, id: i64, shared: &Shared, answers: &mut Vec<WatchResponse>) {
+    pub(crate) fn cancel(&mut self, id: i64, shared: &Shared, answers: &mut Vec<WatchResponse>) {
         if self.watchers.remove(&id).is_some() {
             answers.push(WatchResponse {
                 header: Some(shared.header(shared.published())),
@@ -144,12 +147,12 @@ impl Watchers {
     }
 
     /// The client wants to know how far the stream is.
-    pub fn want_progress(&mut self) {
+    pub(crate) fn want_progress(&mut self) {
         self.progress_wanted = true;
     }
 
     /// Tells watchers that asked for it, and got nothing for a while, how far they are.
-    pub fn notify(&mut self, shared: &Shared, answers: &mut Vec<WatchResponse>) {
+    pub(crate) fn notify(&mut self, shared: &Shared, answers: &mut Vec<WatchResponse>) {
         for (id, watcher) in &mut self.watchers {
             if watcher.progress_notify && !watcher.busy {
                 answers.push(WatchResponse {
@@ -163,7 +166,7 @@ impl Watchers {
     }
 
     /// Takes what the watchers need next; whether there is more.
-    pub fn collect(&mut self, shared: &Shared, answers: &mut Vec<WatchResponse>) -> bool {
+    pub(crate) fn collect(&mut self, shared: &Shared, answers: &mut Vec<WatchResponse>) -> bool {
         let published = shared.published();
         let index = shared.index();
         self.cut_off_late(&index, shared, published, answers);
@@ -239,7 +242,7 @@ impl Watchers {
         &mut self,
         id: i64,
         events: Vec<Event>,
-        header: crate::proto::etcdserverpb::ResponseHeader,
+        header: ResponseHeader,
         answers: &mut Vec<WatchResponse>,
     ) {
         let Some(watcher) = self.watchers.get_mut(&id) else { return };

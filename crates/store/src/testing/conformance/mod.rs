@@ -107,7 +107,7 @@ pub const WIRE: &[WireCase] = cases! { WireCase:
     range {
         one_key_and_its_place_in_history, missing_key, limit_and_more, sorted_by_each_target,
         sorted_then_limited, count_only, keys_only, old_revisions, future_revision,
-        filtered_by_revisions, from_a_key_on, backward_range_is_empty, bad_requests,
+        filtered_by_revisions, from_a_key_on, backward_range_is_empty, refuses_no_key,
         serializable, more_than_four_mebibytes,
     }
     put {

@@ -183,14 +183,9 @@ pub(super) async fn backward_range_is_empty(at: Target) -> Checked {
     same("backward", (answer.kvs.len(), answer.count), (0, 0))
 }
 
-pub(super) async fn bad_requests(at: Target) -> Checked {
+pub(super) async fn refuses_no_key(at: Target) -> Checked {
     let answer = at.range(pb::RangeRequest::default()).await;
-    refused("no key", answer, (InvalidArgument, "etcdserver: key is not provided"))?;
-    let invalid = (InvalidArgument, "etcdserver: invalid sort option");
-    let answer = at.range(pb::RangeRequest { sort_order: 9, ..at.all() }).await;
-    refused("unknown order", answer, invalid)?;
-    let answer = at.range(pb::RangeRequest { sort_target: 9, ..at.all() }).await;
-    refused("unknown target", answer, invalid)
+    refused("no key", answer, (InvalidArgument, "etcdserver: key is not provided"))
 }
 
 pub(super) async fn serializable(at: Target) -> Checked {

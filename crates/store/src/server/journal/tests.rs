@@ -1,1 +1,0 @@
-//! Tests of the journal on a disk that crashes.
