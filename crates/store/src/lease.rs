@@ -164,7 +164,7 @@ mod tests {
         let memory = MemoryStore::new(Arc::new(clock.clone()));
         let store = Arc::new(Cut { store: memory.clone(), cut: AtomicBool::new(false) });
         let ttl = Duration::from_secs(9);
-        let shared: Arc<dyn Store> = Arc::clone(&store) as _;
+        let shared: Arc<dyn Store> = Arc::<Cut>::clone(&store);
         let (lease, keeper) = KeptLease::grant(shared, Arc::new(clock.clone()), ttl).await.unwrap();
         tokio::spawn(keeper);
         memory.put_leased("a", "1", lease.id()).await.unwrap();

@@ -1,3 +1,4 @@
 //! The lane `real`: whole programs, a real etcd, real files.
+#![cfg(test)]
 
 mod store;

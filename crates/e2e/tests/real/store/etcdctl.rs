@@ -1,5 +1,6 @@
 //! etcd's own command line cannot tell the two servers apart.
 
+use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
@@ -41,7 +42,7 @@ impl Ctl {
             said.push('\n');
         }
         if !output.status.success() {
-            said.push_str(&format!("exit {:?}\n", output.status.code()));
+            let _ = writeln!(said, "exit {:?}", output.status.code());
         }
         said.replace(&self.endpoint, "ENDPOINT")
     }
