@@ -49,7 +49,9 @@ async fn compare(options: Options) -> Result<Vec<Figure>> {
         let mut samples = [Vec::new(), Vec::new()];
         for round in 0..rounds {
             for (server, samples) in servers.iter().zip(&mut samples) {
-                samples.push(swaps_per_second(server, clients, round, time).await?);
+                samples.push(
+                    swaps_per_second(server, clients, &format!("{clients}/{round}"), time).await?,
+                );
             }
         }
         let rates = samples.map(median);
@@ -89,17 +91,17 @@ async fn range(servers: &[StoreServer; 2], rounds: u32) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Each client swaps a key of its own, as fast as it is answered.
+/// Each client swaps a key of its own in `room`, as fast as it is answered.
 async fn swaps_per_second(
     server: &StoreServer,
     clients: u32,
-    round: u32,
+    room: &str,
     time: Duration,
 ) -> Result<f64> {
     let mut tasks = Vec::new();
     for number in 0..clients {
         let client = server.client().await?;
-        let key = format!("cas/{clients}/{round}/{number}");
+        let key = format!("cas/{room}/{number}");
         let mut last = client.put(key.clone(), "0").await?;
         tasks.push(async move {
             let end = Instant::now() + time;
