@@ -32,7 +32,7 @@ async fn filled() -> MemoryStore {
     store.put("gone", "1").await.unwrap();
     store.delete(Keys::one("gone")).await.unwrap();
     store.put(vec![0xff, 0, 10], vec![b'v'; 200_000]).await.unwrap();
-    let (lease, _) = store.grant(Duration::from_secs(60)).await.unwrap();
+    let (lease, _) = store.grant(Duration::from_mins(1)).await.unwrap();
     store.put_leased("lock", "me", lease).await.unwrap();
     store
 }
@@ -121,7 +121,7 @@ async fn the_documented_example_is_what_is_written() {
     let store = empty();
     store.put("k", "v1").await.unwrap();
     let (file, _) = dump(&store).await;
-    let hex: String = file.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex: Vec<String> = file.iter().map(|byte| format!("{byte:02x}")).collect();
     let document = include_str!("../../../../docs/format/store-export.md");
     let (_, example) = document.split_once("## Example").unwrap();
     let shown: String = example
@@ -131,5 +131,5 @@ async fn the_documented_example_is_what_is_written() {
         .flat_map(str::chars)
         .filter(|char| !char.is_whitespace())
         .collect();
-    assert_eq!(hex, shown);
+    assert_eq!(hex.concat(), shown);
 }

@@ -113,7 +113,8 @@ impl Kv for Faulty {
 
 #[tokio::test]
 async fn a_write_without_an_answer_is_unknown_and_sent_once() {
-    for answer in [None, Some((|| Status::unavailable("etcdserver: request timed out")) as _)] {
+    let timed_out: fn() -> Status = || Status::unavailable("etcdserver: request timed out");
+    for answer in [None, Some(timed_out)] {
         let (client, seen) = Faulty::start(answer);
         let error = client.put("a", "1").await.unwrap_err();
         assert!(matches!(error, WriteError::Unknown { .. }), "{error}");
@@ -182,7 +183,7 @@ async fn status_members_and_leases_are_told() {
     assert_eq!(status.revision, now);
     let members = client.members().await.unwrap();
     assert_eq!(members.iter().map(|member| member.id).collect::<Vec<_>>(), [status.member]);
-    let (lease, ttl) = client.grant(Duration::from_secs(60)).await.unwrap();
+    let (lease, ttl) = client.grant(Duration::from_mins(1)).await.unwrap();
     assert_eq!(client.leases().await.unwrap(), [lease]);
     assert!(client.time_to_live(lease).await.unwrap() <= ttl);
     client.revoke(lease).await.unwrap();

@@ -65,6 +65,9 @@ async fn histories_of_the_store_in_memory_are_linear() {
 async fn histories_of_the_embedded_server_are_linear() {
     let dir = tempfile::tempdir().unwrap();
     let server = Embedded::start(dir.path().join("store"));
-    let client = || Arc::new(server.client()) as Arc<dyn Store>;
-    histories_are_linear((0..8).map(|_| client()).collect()).await;
+    let mut clients: Vec<Arc<dyn Store>> = Vec::new();
+    for _ in 0..8 {
+        clients.push(Arc::new(server.client()));
+    }
+    histories_are_linear(clients).await;
 }

@@ -1,4 +1,5 @@
 //! Integration tests of the store.
+#![cfg(test)]
 
 mod client;
 mod conformance;

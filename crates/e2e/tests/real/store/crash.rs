@@ -103,7 +103,7 @@ async fn nothing_acknowledged_is_lost() {
 async fn leases_and_watches_survive_a_crash() {
     let mut server = StoreServer::start(Kind::Embedded).unwrap();
     let store = Arc::new(server.client().await.unwrap());
-    let (lease, _) = store.grant(std::time::Duration::from_secs(600)).await.unwrap();
+    let (lease, _) = store.grant(std::time::Duration::from_mins(10)).await.unwrap();
     store.put_leased("leased", "1", lease).await.unwrap();
     server.program().kill().unwrap();
     server.restart().unwrap();

@@ -37,7 +37,7 @@ async fn fill(server: &StoreServer) {
     store.put(vec![0, 255, 10], vec![0; 1_000_000]).await.unwrap();
     store.put("k/gone", "1").await.unwrap();
     store.delete(Keys::one("k/gone")).await.unwrap();
-    let (lease, _) = store.grant(std::time::Duration::from_secs(600)).await.unwrap();
+    let (lease, _) = store.grant(std::time::Duration::from_mins(10)).await.unwrap();
     store.put_leased("lock", "me", lease).await.unwrap();
 }
 
