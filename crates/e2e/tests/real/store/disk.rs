@@ -26,13 +26,15 @@ impl Small<'_> {
     }
 
     /// The command, with the limit on it if there is no disk of its own.
-    fn limit(&self, plain: Command) -> Command {
+    /// `blocks` are of 512 bytes.
+    fn limit(&self, plain: Command, blocks: u32) -> Command {
         match self {
             Small::Mounted(_) => plain,
             Small::Limited => {
                 let mut limited = Command::new("sh");
                 // Without the signal a write beyond the limit fails as on a full disk.
-                limited.args(["-c", "trap '' XFSZ; ulimit -f 16384; exec \"$@\"", "sh"]);
+                let script = format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$@\"");
+                limited.args(["-c", &script, "sh"]);
                 limited.arg(plain.get_program()).args(plain.get_args());
                 limited
             }
@@ -69,7 +71,7 @@ async fn a_full_disk_refuses_writes_and_loses_nothing() {
     let small = Small::new(dir.path());
     let port = free_port().unwrap();
     let plain = || command(Kind::Embedded, dir.path(), port).unwrap();
-    let mut program = Program::start(&mut small.limit(plain())).unwrap();
+    let mut program = Program::start(&mut small.limit(plain(), 16384)).unwrap();
     let store = connect(port).await;
     let mut acknowledged = 0u32;
     let refusal = loop {
@@ -98,14 +100,12 @@ async fn a_full_disk_refuses_writes_and_loses_nothing() {
 async fn a_new_store_on_a_full_disk_does_not_start() {
     let dir = tempfile::tempdir().unwrap();
     let small = Small::new(dir.path());
-    let Small::Mounted(_) = small else {
-        // Without a disk of its own there is no way to fill one.
-        return;
-    };
-    let filled = fs::write(dir.path().join("filler"), vec![1; 9 << 20]);
-    assert!(filled.is_err(), "the disk is full");
+    if let Small::Mounted(dir) = small {
+        let filled = fs::write(dir.join("filler"), vec![1; 9 << 20]);
+        assert!(filled.is_err(), "the disk is not full");
+    }
     let port = free_port().unwrap();
-    let mut command = command(Kind::Embedded, dir.path(), port).unwrap();
+    let mut command = small.limit(command(Kind::Embedded, dir.path(), port).unwrap(), 0);
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "it started: {said}");

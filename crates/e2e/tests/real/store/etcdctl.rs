@@ -210,7 +210,7 @@ async fn health_status_members_and_snapshot() {
         let want = "ENDPOINT is healthy: successfully committed proposal: took = ";
         assert!(health.starts_with(want), "{kind:?}: {health}");
         let status = ctl.say(&["endpoint", "status"]);
-        let words: Vec<&str> = status.trim().split(", ").collect();
+        let words: Vec<&str> = status.trim_end_matches('\n').split(", ").collect();
         // Endpoint, number, version, size, leader, learner, term, index, applied index, errors.
         assert_eq!(words.len(), 10, "{kind:?}: {status}");
         assert_eq!((words[0], words[4], words[5]), ("ENDPOINT", "true", "false"), "{status}");

@@ -107,6 +107,7 @@ fn history_comes_first_and_then_news_without_gap() {
     scene.create(&watch("a", "", 2));
     scene.put("a", "2");
     assert_eq!(told(&scene.collect()), ["P a 2", "D a 4", "P a 5"]);
+    assert!(scene.collect().is_empty(), "nothing comes twice");
 }
 
 #[test]
