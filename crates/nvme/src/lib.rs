@@ -1,5 +1,6 @@
 //! NVMe, NVMe over Fabrics and NVMe/TCP without sockets or clock.
 //!
+//! - [`auth`]: DH-HMAC-CHAP, both sides.
 //! - [`wire`]: the structures of the specifications, byte by byte.
 //! - [`pdu`]: framing of NVMe/TCP: headers, digests, alignment.
 //! - [`target`]: the controller's side of a connection, and the subsystem its connections share.
@@ -19,6 +20,7 @@
 
 extern crate alloc;
 
+pub mod auth;
 pub mod pdu;
 pub mod target;
 pub mod wire;

@@ -45,8 +45,6 @@ pub use message::{
 pub use response::{Entropy, Names, Sequence};
 pub use secret::{BadSecret, Secret};
 
-/// Security protocol number of NVMe in Authentication Send and Receive (SECP).
-pub const SECURITY_PROTOCOL: u8 = 0xE9;
 
 /// What both sides of one association know before they talk.
 #[derive(Clone, Debug)]
