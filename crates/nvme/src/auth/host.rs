@@ -76,15 +76,17 @@ struct Expected {
 }
 
 impl HostSide {
-    /// One exchange on one queue. `transaction` tells exchanges of this host apart.
-    pub fn new(
-        names: Names,
-        keys: Keys,
-        accepted: Accepted,
-        transaction: u16,
-        entropy: Entropy,
-    ) -> HostSide {
+    /// One exchange on one queue.
+    pub fn new(names: Names, keys: Keys, accepted: Accepted, entropy: Entropy) -> HostSide {
+        // Tells exchanges of this host apart, as the number of its challenge does.
+        let [low, high, ..] = entropy.sequence.get().to_le_bytes();
+        let transaction = u16::from_le_bytes([low, high]);
         HostSide { names, keys, accepted, transaction, entropy, state: State::Begin }
+    }
+
+    /// Whether the next event is [`Event::Received`].
+    pub fn is_receiving(&self) -> bool {
+        matches!(self.state, State::AwaitChallenge | State::AwaitSuccess1 { .. })
     }
 
     /// One event in, the next step out. An event that does not fit ends the exchange.

@@ -45,7 +45,6 @@ pub use message::{
 pub use response::{Entropy, Names, Sequence};
 pub use secret::{BadSecret, Secret};
 
-
 /// What both sides of one association know before they talk.
 #[derive(Clone, Debug)]
 pub struct Keys {

@@ -37,7 +37,7 @@ fn keys(host: u8, controller: Option<u8>) -> Keys {
 }
 
 fn host(keys: Keys, accepted: Accepted) -> HostSide {
-    HostSide::new(names(), keys, accepted, 0x77, entropy(3))
+    HostSide::new(names(), keys, accepted, entropy(3))
 }
 
 fn controller(keys: Keys, accepted: Accepted) -> ControllerSide {
@@ -138,7 +138,7 @@ fn names_are_part_of_the_proof() {
     let mut other = names();
     other.host.push('x');
     let accepted = only(Hash::Sha256, Group::Null);
-    let mut host = HostSide::new(other, keys(1, None), accepted, 1, entropy(3));
+    let mut host = HostSide::new(other, keys(1, None), accepted, entropy(3));
     let mut controller = controller(keys(1, None), Accepted::default());
     assert_eq!(run(&mut host, &mut controller), Step::Failed(Reason::Failed));
 }
