@@ -4,6 +4,7 @@
 //! - [`wire`]: the structures of the specifications, byte by byte.
 //! - [`pdu`]: framing of NVMe/TCP: headers, digests, alignment.
 //! - [`target`]: the controller's side of a connection, and the subsystem its connections share.
+//! - [`time`]: moments, given by the caller.
 //!
 //! Invariants:
 //! - Nothing here does I/O, reads a clock or makes random numbers: bytes, time and randomness are
@@ -23,4 +24,5 @@ extern crate alloc;
 pub mod auth;
 pub mod pdu;
 pub mod target;
+pub mod time;
 pub mod wire;

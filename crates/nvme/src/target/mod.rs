@@ -51,3 +51,19 @@
 //!
 //! Deliberately not here: buffers, devices, random numbers, the way a connection reaches the thread
 //! of its subsystem.
+
+mod command;
+mod connection;
+mod event;
+mod subsystem;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
+pub use connection::{Connection, ConnectionConfig};
+pub use event::{ConnId, Effect, Event, Need, Payload, Slot, Transmit};
+pub use subsystem::{
+    Access, AcquireKeys, BadNamespace, Change, ConnectRequest, Controller, DiscoveryRecord, Holder,
+    HostId, Hosts, Limits, MAX_GROUPS, MAX_NSID, MAX_REGISTRANTS, Namespace, NamespaceConfig,
+    NamespaceIds, Notice, Refusal, Registration, Reservation, Reservations, Service, Subsystem,
+    SubsystemConfig, Traffic,
+};
