@@ -71,7 +71,7 @@ impl Sequence {
     }
 
     /// The next number.
-    pub fn take(&mut self) -> NonZeroU32 {
+    pub fn advance(&mut self) -> NonZeroU32 {
         loop {
             self.0 = self.0.wrapping_add(1);
             if let Some(number) = NonZeroU32::new(self.0) {
@@ -156,9 +156,9 @@ mod tests {
     #[test]
     fn sequence_numbers_skip_zero() {
         let mut sequence = Sequence::starting_at(u32::MAX - 1);
-        assert_eq!(sequence.take().get(), u32::MAX);
-        assert_eq!(sequence.take().get(), 1);
-        assert_eq!(sequence.take().get(), 2);
+        assert_eq!(sequence.advance().get(), u32::MAX);
+        assert_eq!(sequence.advance().get(), 1);
+        assert_eq!(sequence.advance().get(), 2);
     }
 
     #[test]

@@ -18,7 +18,7 @@ fn entropy(fill: u8) -> Entropy {
     for (at, byte) in (0u8..).zip(random.iter_mut()) {
         *byte = byte.wrapping_add(at.wrapping_mul(31));
     }
-    Entropy::new(&mut random, Sequence::starting_at(u32::from(fill)).take())
+    Entropy::new(&mut random, Sequence::starting_at(u32::from(fill)).advance())
 }
 
 fn names() -> Names {

@@ -2,9 +2,9 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::time::Duration;
 
 use super::transmit::{Lost, Payload};
+use crate::time::Instant;
 use crate::wire::{Sqe, Status};
 
 /// How a command ended.
@@ -40,7 +40,7 @@ pub(super) enum Data {
 pub(super) struct Flight {
     pub(super) sqe: Sqe,
     pub(super) data: Data,
-    pub(super) deadline: Option<Duration>,
+    pub(super) deadline: Option<Instant>,
     /// Bytes that travel in the capsule.
     pub(super) in_capsule: u32,
     pub(super) sent: bool,
@@ -54,7 +54,7 @@ pub(super) struct Flight {
 }
 
 impl Flight {
-    pub(super) fn new(sqe: Sqe, data: Data, in_capsule: u32, deadline: Option<Duration>) -> Flight {
+    pub(super) fn new(sqe: Sqe, data: Data, in_capsule: u32, deadline: Option<Instant>) -> Flight {
         Flight {
             sqe,
             data,

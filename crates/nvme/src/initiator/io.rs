@@ -2,7 +2,6 @@
 
 use alloc::vec;
 use alloc::vec::Vec;
-use core::time::Duration;
 
 use block::{Command, Completion, Fault};
 
@@ -17,6 +16,7 @@ use super::reservation::{Report, Reservation};
 use super::slots::MAX_SLOTS;
 use super::transmit::{Lost, Need, Transmit};
 use crate::auth::Entropy;
+use crate::time::Instant;
 
 /// One I/O queue: `Setup ─► Login ─► Ready ─► over`.
 ///
@@ -100,7 +100,7 @@ impl Io {
     }
 
     /// The socket is connected.
-    pub fn start(&mut self, now: Duration) {
+    pub fn start(&mut self, now: Instant) {
         self.queue.start(now);
     }
 
@@ -123,7 +123,7 @@ impl Io {
     /// a read go there.
     pub fn submit(
         &mut self,
-        now: Duration,
+        now: Instant,
         slot: u16,
         namespace: &Namespace,
         command: Command,
@@ -142,7 +142,7 @@ impl Io {
     /// Sends a reservation command; its result is a completion, or a report.
     pub fn reserve(
         &mut self,
-        now: Duration,
+        now: Instant,
         slot: u16,
         nsid: u32,
         command: Reservation,
@@ -156,7 +156,7 @@ impl Io {
     }
 
     /// Random bytes, asked for by [`IoEvent::Entropy`].
-    pub fn authenticate(&mut self, now: Duration, entropy: Entropy) {
+    pub fn authenticate(&mut self, now: Instant, entropy: Entropy) {
         self.login.authenticate(entropy, &mut self.queue, now);
     }
 
@@ -181,12 +181,12 @@ impl Io {
     }
 
     /// When to call [`Io::handle_timeout`].
-    pub fn poll_timeout(&self) -> Option<Duration> {
+    pub fn poll_timeout(&self) -> Option<Instant> {
         self.queue.poll_timeout()
     }
 
     /// Time has passed.
-    pub fn handle_timeout(&mut self, now: Duration) {
+    pub fn handle_timeout(&mut self, now: Instant) {
         self.queue.handle_timeout(now);
     }
 
@@ -196,7 +196,7 @@ impl Io {
     }
 
     /// What happened since the last call; to be called until there is nothing more.
-    pub fn poll(&mut self, now: Duration) -> Option<IoEvent> {
+    pub fn poll(&mut self, now: Instant) -> Option<IoEvent> {
         self.login.begin(&mut self.queue, now);
         while let Some((slot, outcome)) = self.queue.poll_done() {
             let event = if self.login.is_done() {
@@ -228,7 +228,7 @@ impl Io {
         Ok(())
     }
 
-    fn on_login(&mut self, outcome: Outcome, now: Duration) -> Option<IoEvent> {
+    fn on_login(&mut self, outcome: Outcome, now: Instant) -> Option<IoEvent> {
         debug_assert_eq!(SLOT, 0, "the login uses the first slot");
         match self.login.on(outcome, &mut self.queue, now) {
             Progress::Pending => None,

@@ -7,7 +7,6 @@
 
 use alloc::boxed::Box;
 use alloc::string::ToString;
-use core::time::Duration;
 
 use zerocopy::IntoBytes;
 
@@ -15,6 +14,7 @@ use super::Association;
 use super::flight::{Data, Outcome};
 use super::queue::Queue;
 use crate::auth::{self, Entropy, HostSide, Names};
+use crate::time::Instant;
 use crate::wire::{AUTH_REQUIRED, Auth, Connect, ConnectData, Sqe, Status};
 
 /// Why a controller cannot be used.
@@ -108,7 +108,7 @@ impl Login {
     }
 
     /// The queue is open: sends the Connect, once.
-    pub(super) fn begin(&mut self, queue: &mut Queue, now: Duration) {
+    pub(super) fn begin(&mut self, queue: &mut Queue, now: Instant) {
         if !matches!(self.state, State::Setup) || !queue.is_open() {
             return;
         }
@@ -129,7 +129,7 @@ impl Login {
     }
 
     /// The command at work ended.
-    pub(super) fn on(&mut self, outcome: Outcome, queue: &mut Queue, now: Duration) -> Progress {
+    pub(super) fn on(&mut self, outcome: Outcome, queue: &mut Queue, now: Instant) -> Progress {
         let Outcome::Answered { status, result, bytes } = outcome else {
             return Progress::Pending;
         };
@@ -149,7 +149,7 @@ impl Login {
     }
 
     /// Random bytes, as asked for.
-    pub(super) fn authenticate(&mut self, entropy: Entropy, queue: &mut Queue, now: Duration) {
+    pub(super) fn authenticate(&mut self, entropy: Entropy, queue: &mut Queue, now: Instant) {
         let (State::AwaitEntropy { cntlid }, Some(keys)) = (&self.state, &self.association.keys)
         else {
             return;
@@ -195,7 +195,7 @@ impl Login {
         mut host: Box<HostSide>,
         bytes: &[u8],
         queue: &mut Queue,
-        now: Duration,
+        now: Instant,
     ) -> Progress {
         let event =
             if host.is_receiving() { auth::Event::Received(bytes) } else { auth::Event::Sent };
@@ -211,7 +211,7 @@ impl Login {
     }
 }
 
-fn carry_out(step: auth::Step, queue: &mut Queue, now: Duration) {
+fn carry_out(step: auth::Step, queue: &mut Queue, now: Instant) {
     let (sqe, data) = match step {
         auth::Step::Send(message) => (send(&message), Data::OutOwned { bytes: message.into() }),
         auth::Step::Receive { room } => (args(room).to_receive(0), Data::InOwned { len: room }),

@@ -32,7 +32,7 @@
 //! end:   conn.close() when the socket is gone; every slot then ends with `Fault::Unreachable`
 //! ```
 //!
-//! `now` is the time since any fixed moment; it never goes back.
+//! `now` never goes back.
 //!
 //! Invariants:
 //! - Each command that was accepted ends exactly once, also when the connection is lost.

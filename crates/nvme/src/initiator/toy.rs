@@ -9,9 +9,10 @@ use super::transmit::{Need, Payload, Transmit};
 use crate::pdu::{
     Align, Digests, Expect, Framing, IcResp, Inline, Pdu, Reader, Received, Side, digest,
 };
+use crate::time::Instant;
 
 /// A moment.
-pub(super) const NOW: Duration = Duration::from_secs(1000);
+pub(super) const NOW: Instant = Instant::since_start(Duration::from_secs(1000));
 
 /// The controller's end of one connection.
 pub(super) struct Toy {

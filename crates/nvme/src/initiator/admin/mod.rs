@@ -22,6 +22,7 @@ use super::queue::{Queue, Shape};
 use super::transmit::{Lost, Need, Transmit};
 use crate::auth::Entropy;
 use crate::pdu::ADMIN_CAPSULE_DATA;
+use crate::time::Instant;
 use crate::wire::{AdminOpcode, AsyncEvent, CNTLID_DYNAMIC, Cc, ReservationNotice, Sqe};
 
 pub use request::{Answer, Request, Ticket};
@@ -57,7 +58,7 @@ pub struct Admin {
 enum Script {
     Idle,
     Running(Step),
-    Waiting { step: Step, until: Duration },
+    Waiting { step: Step, until: Instant },
 }
 
 #[derive(Clone, Copy, Default)]
@@ -69,7 +70,7 @@ struct Due {
 
 #[derive(Clone, Copy)]
 struct Alive {
-    sent: Duration,
+    sent: Instant,
     answered: bool,
 }
 
@@ -141,12 +142,12 @@ impl Admin {
     }
 
     /// The socket is connected.
-    pub fn start(&mut self, now: Duration) {
+    pub fn start(&mut self, now: Instant) {
         self.queue.start(now);
     }
 
     /// Sends an admin command; nothing if the controller is not up or too many are at work.
-    pub fn request(&mut self, now: Duration, request: Request) -> Option<Ticket> {
+    pub fn request(&mut self, now: Instant, request: Request) -> Option<Ticket> {
         if !self.live {
             return None;
         }
@@ -163,13 +164,13 @@ impl Admin {
     }
 
     /// Ends the association in good order: the answer to this request is the last sign of life.
-    pub fn shut_down(&mut self, now: Duration) -> Option<Ticket> {
+    pub fn shut_down(&mut self, now: Instant) -> Option<Ticket> {
         let cc = Cc::ENABLE_NVM.with_normal_shutdown();
         self.request(now, Request::Configure { cc })
     }
 
     /// Random bytes, asked for by [`AdminEvent::Entropy`].
-    pub fn authenticate(&mut self, now: Duration, entropy: Entropy) {
+    pub fn authenticate(&mut self, now: Instant, entropy: Entropy) {
         self.login.authenticate(entropy, &mut self.queue, now);
     }
 
@@ -189,7 +190,7 @@ impl Admin {
     }
 
     /// When to call [`Admin::handle_timeout`].
-    pub fn poll_timeout(&self) -> Option<Duration> {
+    pub fn poll_timeout(&self) -> Option<Instant> {
         let waiting = match self.script {
             Script::Waiting { until, .. } => Some(until),
             _ => None,
@@ -199,7 +200,7 @@ impl Admin {
     }
 
     /// Time has passed.
-    pub fn handle_timeout(&mut self, now: Duration) {
+    pub fn handle_timeout(&mut self, now: Instant) {
         self.queue.handle_timeout(now);
         if let Script::Waiting { until, .. } = self.script
             && until <= now
@@ -221,7 +222,7 @@ impl Admin {
     }
 
     /// What happened since the last call; to be called until there is nothing more.
-    pub fn poll(&mut self, now: Duration) -> Option<AdminEvent> {
+    pub fn poll(&mut self, now: Instant) -> Option<AdminEvent> {
         self.login.begin(&mut self.queue, now);
         loop {
             if let Some(event) = self.events.pop_front() {
@@ -236,7 +237,7 @@ impl Admin {
         Some(self.refused.map_or(AdminEvent::Lost(over), AdminEvent::Refused))
     }
 
-    fn on_done(&mut self, slot: u16, outcome: Outcome, now: Duration) {
+    fn on_done(&mut self, slot: u16, outcome: Outcome, now: Instant) {
         if !self.login.is_done() {
             return self.on_login(outcome, now);
         }
@@ -266,7 +267,7 @@ impl Admin {
         }
     }
 
-    fn on_login(&mut self, outcome: Outcome, now: Duration) {
+    fn on_login(&mut self, outcome: Outcome, now: Instant) {
         match self.login.on(outcome, &mut self.queue, now) {
             Progress::Pending => {}
             Progress::Entropy => self.events.push_back(AdminEvent::Entropy),
@@ -280,7 +281,7 @@ impl Admin {
         }
     }
 
-    fn follow(&mut self, next: Next, now: Duration) {
+    fn follow(&mut self, next: Next, now: Instant) {
         match next {
             Next::Do(step) => return self.run(step, now),
             Next::Wait { step, until } => self.script = Script::Waiting { step, until },
@@ -303,7 +304,7 @@ impl Admin {
         self.look_again(now);
     }
 
-    fn on_namespaces(&mut self, found: Vec<Namespace>, now: Duration) {
+    fn on_namespaces(&mut self, found: Vec<Namespace>, now: Instant) {
         if self.live {
             if found != self.namespaces {
                 self.namespaces.clone_from(&found);
@@ -320,7 +321,7 @@ impl Admin {
         self.look_again(now);
     }
 
-    fn on_event(&mut self, result: u64, now: Duration) {
+    fn on_event(&mut self, result: u64, now: Instant) {
         let dw0 = u32::try_from(result & u64::from(u32::MAX)).unwrap_or_default();
         match AsyncEvent::from_dw0(dw0) {
             Some(AsyncEvent::AnaChanged) => self.due.ana = true,
@@ -334,7 +335,7 @@ impl Admin {
     }
 
     /// Starts the next look, if one is due and none is under way.
-    fn look_again(&mut self, now: Duration) {
+    fn look_again(&mut self, now: Instant) {
         if !self.live || !matches!(self.script, Script::Idle) {
             return;
         }
@@ -352,7 +353,7 @@ impl Admin {
         self.run(step, now);
     }
 
-    fn run(&mut self, step: Step, now: Duration) {
+    fn run(&mut self, step: Step, now: Instant) {
         let (sqe, data) = self.known.command(&step);
         if self.queue.submit(SLOT, sqe, data, Some(now)) {
             self.script = Script::Running(step);
@@ -365,12 +366,12 @@ impl Admin {
     }
 
     /// When a keep-alive is to be sent, or the last one is overdue.
-    fn alive_due(&self, alive: Alive) -> Duration {
+    fn alive_due(&self, alive: Alive) -> Instant {
         let wait = if alive.answered { self.keep_alive / 2 } else { self.keep_alive };
-        alive.sent.saturating_add(wait)
+        alive.sent.after(wait)
     }
 
-    fn on_alive_due(&mut self, alive: Alive, now: Duration) {
+    fn on_alive_due(&mut self, alive: Alive, now: Instant) {
         if !alive.answered {
             self.queue.close(Lost::TimedOut, Some(now));
             return;

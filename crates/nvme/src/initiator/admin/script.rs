@@ -16,6 +16,7 @@ use super::super::flight::Data;
 use super::super::info::{ControllerInfo, Namespace, NamespaceIds, active};
 use super::super::login::Refused;
 use super::request::{Request, ana_log};
+use crate::time::Instant;
 use crate::wire::{
     Cap, Cc, Cns, Csts, EventConfig, FeatureId, LogId, Nqn, Property, ReservationNotice, Sqe,
     Status,
@@ -49,7 +50,7 @@ pub(super) struct Known {
     pub(super) subsystem: Nqn,
     pub(super) wanted_queues: u16,
     cap: Cap,
-    ready_by: Option<Duration>,
+    ready_by: Option<Instant>,
     pub(super) controller: Option<ControllerInfo>,
     pub(super) ana: Option<AnaLog>,
     /// Namespaces found by the look that is under way.
@@ -63,7 +64,7 @@ pub(super) enum Next {
     /// The same step again, later.
     Wait {
         step: Step,
-        until: Duration,
+        until: Instant,
     },
     Ana(AnaLog),
     Namespaces(Vec<Namespace>),
@@ -124,7 +125,7 @@ impl Known {
         step: Step,
         status: Status,
         answer: (u64, Vec<u8>),
-        now: Duration,
+        now: Instant,
     ) -> Next {
         if !status.is_success() {
             return failed(step, status, &mut self.found);
@@ -137,7 +138,7 @@ impl Known {
             }
             Step::Enable => {
                 let patience = Duration::from_millis(500) * self.cap.ready_halfseconds().into();
-                self.ready_by = Some(now.saturating_add(patience.max(Duration::from_secs(1))));
+                self.ready_by = Some(now.after(patience.max(Duration::from_secs(1))));
                 Next::Do(Step::Status)
             }
             Step::Status => self.on_status(Csts(low(result)), now),
@@ -169,7 +170,7 @@ impl Known {
         }
     }
 
-    fn on_status(&self, csts: Csts, now: Duration) -> Next {
+    fn on_status(&self, csts: Csts, now: Instant) -> Next {
         if csts.fatal() {
             return Next::Refused(Refused::Unusable("it has failed (CSTS.CFS)"));
         }
@@ -179,7 +180,7 @@ impl Known {
         if self.ready_by.is_some_and(|by| by <= now) {
             return Next::Refused(Refused::Unusable("it did not become ready in time"));
         }
-        Next::Wait { step: Step::Status, until: now.saturating_add(READY_INTERVAL) }
+        Next::Wait { step: Step::Status, until: now.after(READY_INTERVAL) }
     }
 
     fn on_identify(&mut self, bytes: &[u8]) -> Next {

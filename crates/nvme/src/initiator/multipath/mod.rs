@@ -27,6 +27,7 @@ use core::time::Duration;
 
 use block::{Blame, Command, Completion, Fault};
 
+use crate::time::Instant;
 use crate::wire::AnaState;
 use path::Path;
 pub use path::{PathId, PathState};
@@ -148,16 +149,16 @@ pub struct Multipath {
 #[derive(Clone, Copy, Debug)]
 struct Request {
     command: Command,
-    give_up_at: Duration,
+    give_up_at: Instant,
     place: Place,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Place {
     /// Waits, not to be sent before a time.
-    Held { not_before: Duration },
+    Held { not_before: Instant },
     /// Was sent.
-    Sent { path: PathId, at: Duration },
+    Sent { path: PathId, at: Instant },
 }
 
 impl Multipath {
@@ -175,7 +176,7 @@ impl Multipath {
 
     /// A new path; `near` if it is on this machine or otherwise close. A path with this id that is
     /// known already stays as it is.
-    pub fn add(&mut self, now: Duration, id: PathId, near: bool) {
+    pub fn add(&mut self, now: Instant, id: PathId, near: bool) {
         self.paths.retain(|path| path.id != id || path.has_hope());
         if self.paths.iter().all(|path| path.id != id) {
             self.paths.push(Path::new(id, near, now, &self.policy));
@@ -184,7 +185,7 @@ impl Multipath {
     }
 
     /// A path is not to be used any more; its commands still end.
-    pub fn remove(&mut self, now: Duration, id: PathId) {
+    pub fn remove(&mut self, now: Instant, id: PathId) {
         self.paths.retain(|path| path.id != id);
         self.release(now);
         self.fail_hopeless();
@@ -201,12 +202,12 @@ impl Multipath {
     }
 
     /// Whether a command could be sent now.
-    pub fn is_usable(&self, now: Duration) -> bool {
+    pub fn is_usable(&self, now: Instant) -> bool {
         self.paths.iter().any(|path| path.score(now).is_some())
     }
 
     /// Something happened to a path.
-    pub fn on(&mut self, now: Duration, id: PathId, event: PathEvent) {
+    pub fn on(&mut self, now: Instant, id: PathId, event: PathEvent) {
         let Some(path) = self.paths.iter_mut().find(|path| path.id == id) else { return };
         match event {
             PathEvent::Live { slots, ana } => path.on_live(slots, ana),
@@ -217,12 +218,7 @@ impl Multipath {
     }
 
     /// A new request.
-    pub fn submit(
-        &mut self,
-        now: Duration,
-        id: RequestId,
-        command: Command,
-    ) -> Result<(), Refusal> {
+    pub fn submit(&mut self, now: Instant, id: RequestId, command: Command) -> Result<(), Refusal> {
         if !self.paths.iter().any(Path::has_hope) {
             return Err(Refusal::NoPath);
         }
@@ -230,7 +226,7 @@ impl Multipath {
         let place = place.filter(|place| place.is_none()).ok_or(Refusal::Id(id.0))?;
         *place = Some(Request {
             command,
-            give_up_at: now.saturating_add(self.policy.hold_for),
+            give_up_at: now.after(self.policy.hold_for),
             place: Place::Held { not_before: now },
         });
         // In order of arrival: nobody overtakes those who wait already.
@@ -240,7 +236,7 @@ impl Multipath {
     }
 
     /// A command that was sent is over.
-    pub fn ended(&mut self, now: Duration, ended: Ended) {
+    pub fn ended(&mut self, now: Instant, ended: Ended) {
         let Ended { request: id, result } = ended;
         let Some(request) = self.request(id) else { return };
         let Place::Sent { path: by, at } = request.place else { return };
@@ -249,7 +245,7 @@ impl Multipath {
             path.in_flight = path.in_flight.saturating_sub(1);
             match result {
                 Err(fault) if fault.blame() == Blame::Path => {
-                    let until = now.saturating_add(self.policy.suspect_for);
+                    let until = now.after(self.policy.suspect_for);
                     if matches!(path.state, PathState::Live { .. }) {
                         if path.trusted_at(now).is_none() {
                             self.effects.push_back(Effect::Refresh(by));
@@ -257,7 +253,7 @@ impl Multipath {
                         path.suspect(until);
                     }
                 }
-                _ => path.measured(now.saturating_sub(at)),
+                _ => path.measured(now.since(at)),
             }
         }
         match result {
@@ -274,7 +270,7 @@ impl Multipath {
     }
 
     /// When to call [`Multipath::handle_timeout`].
-    pub fn poll_timeout(&self, now: Duration) -> Option<Duration> {
+    pub fn poll_timeout(&self, now: Instant) -> Option<Instant> {
         let connect = self.paths.iter().filter_map(|path| match path.state {
             PathState::Waiting { until } => Some(until),
             _ => None,
@@ -291,7 +287,7 @@ impl Multipath {
     }
 
     /// Time has passed.
-    pub fn handle_timeout(&mut self, now: Duration) {
+    pub fn handle_timeout(&mut self, now: Instant) {
         for path in &mut self.paths {
             if path.abandon_at(&self.policy).is_some_and(|at| at <= now) {
                 path.state = PathState::Abandoned;
@@ -323,7 +319,7 @@ impl Multipath {
         }
     }
 
-    fn connect_due(&mut self, now: Duration) {
+    fn connect_due(&mut self, now: Instant) {
         for path in &mut self.paths {
             if let PathState::Waiting { until } = path.state
                 && until <= now
@@ -335,10 +331,10 @@ impl Multipath {
     }
 
     /// Puts a command that failed by fault of its path back, before those that came after it.
-    fn hold_again(&mut self, now: Duration, id: RequestId, mut request: Request, fault: Fault) {
+    fn hold_again(&mut self, now: Instant, id: RequestId, mut request: Request, fault: Fault) {
         let doubtful = fault.leaves_doubt() && request.command.is_mutation();
         let settle = if doubtful { self.policy.settle } else { Duration::ZERO };
-        request.place = Place::Held { not_before: now.saturating_add(settle) };
+        request.place = Place::Held { not_before: now.after(settle) };
         self.place(id, Some(request));
         if request.give_up_at <= now {
             self.complete(id, Err(fault));
@@ -348,7 +344,7 @@ impl Multipath {
     }
 
     /// Sends what can be sent, oldest first.
-    fn release(&mut self, now: Duration) {
+    fn release(&mut self, now: Instant) {
         let mut at = 0;
         while let Some(id) = self.held.get(at).copied() {
             let Some(path) = self.best(now) else { return };
@@ -371,7 +367,7 @@ impl Multipath {
     }
 
     /// The best path, if it has room.
-    fn best(&self, now: Duration) -> Option<PathId> {
+    fn best(&self, now: Instant) -> Option<PathId> {
         let scored = self.paths.iter().filter_map(|path| Some((path.score(now)?, path)));
         let (_, path) = scored.min_by_key(|(score, _)| *score)?;
         path.has_room().then_some(path.id)

@@ -9,6 +9,7 @@ use core::time::Duration;
 
 use super::Policy;
 use super::backoff::Backoff;
+use crate::time::Instant;
 use crate::wire::AnaState;
 
 /// Names a path, chosen by its owner.
@@ -21,7 +22,7 @@ pub enum PathState {
     /// To be connected at a later time.
     Waiting {
         /// When.
-        until: Duration,
+        until: Instant,
     },
     /// Being connected.
     Connecting,
@@ -41,12 +42,12 @@ pub(super) struct Path {
     /// On this machine, or otherwise close.
     near: bool,
     /// Since when it has not been live.
-    down_since: Duration,
+    down_since: Instant,
     backoff: Backoff,
     slots: u32,
     pub(super) in_flight: u32,
     /// Commands failed here without the path being lost: not before this time again.
-    suspect_until: Duration,
+    suspect_until: Instant,
     /// How long commands took of late, in nanoseconds.
     latency: u64,
 }
@@ -63,7 +64,7 @@ pub(super) struct Score {
 }
 
 impl Path {
-    pub(super) fn new(id: PathId, near: bool, now: Duration, policy: &Policy) -> Path {
+    pub(super) fn new(id: PathId, near: bool, now: Instant, policy: &Policy) -> Path {
         // Each path waits differently, whatever the seed of the host.
         let seed = policy.seed ^ u64::from(id.0) << 32;
         Path {
@@ -74,7 +75,7 @@ impl Path {
             backoff: Backoff::new(policy.reconnect_first, policy.reconnect_most, seed),
             slots: 0,
             in_flight: 0,
-            suspect_until: Duration::ZERO,
+            suspect_until: Instant::default(),
             latency: 0,
         }
     }
@@ -83,7 +84,7 @@ impl Path {
         if self.state != PathState::Abandoned {
             self.state = PathState::Live { ana };
             self.slots = slots;
-            self.suspect_until = Duration::ZERO;
+            self.suspect_until = Instant::default();
             self.backoff.reset();
         }
     }
@@ -91,29 +92,29 @@ impl Path {
     pub(super) fn on_ana(&mut self, ana: AnaState) {
         if let PathState::Live { .. } = self.state {
             self.state = PathState::Live { ana };
-            self.suspect_until = Duration::ZERO;
+            self.suspect_until = Instant::default();
         }
     }
 
-    pub(super) fn on_lost(&mut self, now: Duration) {
+    pub(super) fn on_lost(&mut self, now: Instant) {
         if let PathState::Live { .. } = self.state {
             self.down_since = now;
         }
         if matches!(self.state, PathState::Live { .. } | PathState::Connecting) {
-            let until = now.saturating_add(self.backoff.next());
+            let until = now.after(self.backoff.next());
             self.state = PathState::Waiting { until };
         }
     }
 
-    pub(super) fn suspect(&mut self, until: Duration) {
+    pub(super) fn suspect(&mut self, until: Instant) {
         self.suspect_until = self.suspect_until.max(until);
     }
 
     /// Until when it is down at most before it is given up.
-    pub(super) fn abandon_at(&self, policy: &Policy) -> Option<Duration> {
+    pub(super) fn abandon_at(&self, policy: &Policy) -> Option<Instant> {
         match self.state {
             PathState::Waiting { .. } | PathState::Connecting => {
-                policy.abandon_after.map(|after| self.down_since.saturating_add(after))
+                policy.abandon_after.map(|after| self.down_since.after(after))
             }
             PathState::Live { .. } | PathState::Abandoned => None,
         }
@@ -129,7 +130,7 @@ impl Path {
     }
 
     /// How good it is now; nothing if no command can go by it.
-    pub(super) fn score(&self, now: Duration) -> Option<Score> {
+    pub(super) fn score(&self, now: Instant) -> Option<Score> {
         let PathState::Live { ana } = self.state else { return None };
         let not_optimized = match ana {
             AnaState::Optimized => false,
@@ -149,7 +150,7 @@ impl Path {
     }
 
     /// When it may be used again after a failure that did not end it.
-    pub(super) fn trusted_at(&self, now: Duration) -> Option<Duration> {
+    pub(super) fn trusted_at(&self, now: Instant) -> Option<Instant> {
         let is_live = matches!(self.state, PathState::Live { .. });
         (is_live && now < self.suspect_until).then_some(self.suspect_until)
     }

@@ -16,8 +16,12 @@ fn policy() -> Policy {
     Policy { requests: 8, ..Policy::default() }
 }
 
-fn at(millis: u64) -> Duration {
+fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
+}
+
+fn at(millis: u64) -> Instant {
+    Instant::since_start(ms(millis))
 }
 
 fn write() -> Command {
@@ -139,7 +143,7 @@ fn a_path_that_fails_commands_is_left_alone_for_a_while() {
 
 #[test]
 fn changes_settle_before_they_are_repeated() {
-    let policy = Policy { settle: at(5000), ..policy() };
+    let policy = Policy { settle: ms(5000), ..policy() };
     let mut paths = pair(policy, AnaState::Optimized, AnaState::NonOptimized);
     submit(&mut paths, 0, 0);
     let read = Command::Read { span: write().span().unwrap() };
@@ -193,7 +197,7 @@ fn reconnecting_slows_down_and_ends() {
     loop {
         paths.on(now, A, PathEvent::Lost);
         let next = paths.poll_timeout(now).unwrap();
-        delays.push(next - now);
+        delays.push(next.since(now));
         now = next;
         paths.handle_timeout(now);
         match effects(&mut paths)[..] {
@@ -205,8 +209,8 @@ fn reconnecting_slows_down_and_ends() {
             ref other => panic!("{other:?}"),
         }
     }
-    assert_eq!(now, Duration::from_secs(60));
-    assert!(delays[0] <= at(100) && delays[4] >= at(800), "{delays:?}");
+    assert_eq!(now, at(60_000));
+    assert!(delays[0] <= ms(100) && delays[4] >= ms(800), "{delays:?}");
     assert_eq!(paths.path(A), Some(PathState::Abandoned));
     assert_eq!(paths.submit(now, RequestId(0), write()), Err(Refusal::NoPath));
     // Adding it anew gives it another life.
@@ -279,7 +283,7 @@ impl World {
         }
     }
 
-    fn lose(&mut self, paths: &mut Multipath, now: Duration, path: PathId) {
+    fn lose(&mut self, paths: &mut Multipath, now: Instant, path: PathId) {
         paths.on(now, path, PathEvent::Lost);
         let (lost, rest) = self.at_work.iter().partition(|work| work.1 == path);
         self.at_work = rest;
@@ -332,7 +336,7 @@ proptest! {
                     }
                 }
                 Happens::Time(millis) => {
-                    now += at(millis);
+                    now = now.after(ms(millis));
                     paths.handle_timeout(now);
                 }
             }
@@ -343,7 +347,7 @@ proptest! {
             world.lose(&mut paths, now, PathId(id));
             world.carry_out(&mut paths);
         }
-        now += policy().hold_for;
+        now = now.after(policy().hold_for);
         paths.handle_timeout(now);
         world.carry_out(&mut paths);
         prop_assert_eq!(world.open, vec![]);

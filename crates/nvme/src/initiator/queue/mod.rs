@@ -23,6 +23,7 @@ use crate::pdu::{
     ADMIN_CAPSULE_DATA, Align, DataHeader, Digests, Expect, FatalError, Framing, IcReq, IcResp,
     Inline, Kind, MIN_MAXH2CDATA, Pdu, Progress, R2t, Reader, Received, Side,
 };
+use crate::time::Instant;
 use crate::wire::{Cqe, Sgl, Sqe, Status, U16};
 
 /// How a queue shall behave.
@@ -54,7 +55,7 @@ pub(super) struct Queue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     New,
-    Setup { until: Duration },
+    Setup { until: Instant },
     Open,
     Closed(Lost),
 }
@@ -90,9 +91,9 @@ impl Queue {
     }
 
     /// The socket is connected.
-    pub(super) fn start(&mut self, now: Duration) {
+    pub(super) fn start(&mut self, now: Instant) {
         if self.state == State::New {
-            self.state = State::Setup { until: now.saturating_add(self.shape.patience) };
+            self.state = State::Setup { until: now.after(self.shape.patience) };
             let r2ts = u32::from(self.shape.r2ts.max(1)) - 1;
             let request = IcReq::new(0, self.shape.digests.to_field(), r2ts);
             self.sends.push_back(Send::Head(Transmit::bare(Framing::plain(request.as_bytes()))));
@@ -132,7 +133,7 @@ impl Queue {
         slot: u16,
         mut sqe: Sqe,
         data: Data,
-        from: Option<Duration>,
+        from: Option<Instant>,
     ) -> bool {
         if self.state != State::Open {
             return false;
@@ -145,7 +146,7 @@ impl Queue {
             _ if in_capsule > 0 => Sgl::in_capsule(in_capsule),
             _ => Sgl::transport(data.len()),
         };
-        let deadline = from.map(|now| now.saturating_add(self.shape.patience));
+        let deadline = from.map(|now| now.after(self.shape.patience));
         let flight = Flight::new(sqe, data, in_capsule, deadline);
         let Ok(cid) = self.slots.insert(slot, flight, from.is_some()) else { return false };
         if let Some((_, flight)) = self.slots.by_cid(cid) {
@@ -160,7 +161,7 @@ impl Queue {
         self.done.pop_front()
     }
 
-    pub(super) fn poll_timeout(&self) -> Option<Duration> {
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
         match self.state {
             State::Setup { until } => Some(until),
             State::Open => self.slots.oldest().and_then(|(_, flight)| flight.deadline),
@@ -168,14 +169,14 @@ impl Queue {
         }
     }
 
-    pub(super) fn handle_timeout(&mut self, now: Duration) {
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
         if self.poll_timeout().is_some_and(|due| due <= now) {
             self.close(Lost::TimedOut, Some(now));
         }
     }
 
     /// Ends the connection: commands at work are lost, those overdue at `now` by their own fault.
-    pub(super) fn close(&mut self, why: Lost, now: Option<Duration>) {
+    pub(super) fn close(&mut self, why: Lost, now: Option<Instant>) {
         if matches!(self.state, State::Closed(_)) {
             return;
         }

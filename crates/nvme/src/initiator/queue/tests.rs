@@ -312,15 +312,15 @@ fn a_command_that_takes_too_long_ends_the_connection() {
     let mut pair = Pair::open(both(), 8192);
     let step = Duration::from_secs(1);
     for slot in 0..3 {
-        let from = NOW + step * u32::from(slot);
+        let from = NOW.after(step * u32::from(slot));
         assert!(pair.queue.submit(slot, Sqe::new(0, 0), Data::None, Some(from)));
     }
     // One without a deadline, as event requests are.
     assert!(pair.queue.submit(3, Sqe::new(0, 0), Data::None, None));
-    assert_eq!(pair.queue.poll_timeout(), Some(NOW + PATIENCE));
-    pair.queue.handle_timeout(NOW + PATIENCE - step);
+    assert_eq!(pair.queue.poll_timeout(), Some(NOW.after(PATIENCE)));
+    pair.queue.handle_timeout(NOW.after(PATIENCE - step));
     assert_eq!(pair.queue.lost(), None);
-    pair.queue.handle_timeout(NOW + PATIENCE + step);
+    pair.queue.handle_timeout(NOW.after(PATIENCE + step));
     assert_eq!(pair.queue.lost(), Some(Lost::TimedOut));
     let (late, other) = (Err(Lost::TimedOut), Err(Lost::Closed));
     assert_eq!(pair.ended(), [(0, late), (1, late), (2, other), (3, other)]);
@@ -332,7 +332,7 @@ fn a_set_up_that_takes_too_long_ends_too() {
     let mut queue = Queue::new(shape(both()));
     assert_eq!(queue.poll_timeout(), None);
     queue.start(NOW);
-    queue.handle_timeout(NOW + PATIENCE);
+    queue.handle_timeout(NOW.after(PATIENCE));
     assert_eq!(queue.lost(), Some(Lost::TimedOut));
 }
 
