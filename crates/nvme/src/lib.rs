@@ -3,6 +3,7 @@
 //! - [`auth`]: DH-HMAC-CHAP, both sides.
 //! - [`wire`]: the structures of the specifications, byte by byte.
 //! - [`pdu`]: framing of NVMe/TCP: headers, digests, alignment.
+//! - [`initiator`]: the host's side: queues, controllers, several paths to one namespace.
 //! - [`target`]: the controller's side of a connection, and the subsystem its connections share.
 //! - [`time`]: moments, given by the caller.
 //!
@@ -22,6 +23,7 @@
 extern crate alloc;
 
 pub mod auth;
+pub mod initiator;
 pub mod pdu;
 pub mod target;
 pub mod time;
