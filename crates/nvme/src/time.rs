@@ -7,6 +7,9 @@ use core::time::Duration;
 pub struct Instant(Duration);
 
 impl Instant {
+    /// The caller's start.
+    pub const ZERO: Instant = Instant(Duration::ZERO);
+
     /// The moment so long after the caller's start.
     pub const fn since_start(elapsed: Duration) -> Instant {
         Instant(elapsed)

@@ -40,3 +40,6 @@ pub const MIN_MAXH2CDATA: u32 = 4096;
 pub fn digest(crc: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, bytes)
 }
+
+#[cfg(test)]
+mod tests;

@@ -134,9 +134,8 @@ impl Rim {
 
     /// Carries out a device command that was kept, or ends it as told.
     pub fn release(&mut self, id: ConnId, event: Event, end: Option<Completion>) {
-        let slot = match event {
-            Event::Io { slot, .. } | Event::CompareAndWrite { write: slot, .. } => slot,
-            _ => return,
+        let (Event::Io { slot, .. } | Event::CompareAndWrite { write: slot, .. }) = event else {
+            return;
         };
         let completion = end.unwrap_or_else(|| self.carry_out(id, event));
         if let Some(link) = self.links.get_mut(&id) {

@@ -73,3 +73,6 @@ macro_rules! layout {
     };
 }
 pub(crate) use layout;
+
+#[cfg(test)]
+mod tests;

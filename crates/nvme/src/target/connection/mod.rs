@@ -82,6 +82,15 @@ enum Out {
     Answer(Slot),
 }
 
+/// How a host ended the connection.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    /// It broke the protocol.
+    Error(FatalError),
+    /// It said that we did.
+    ByHost,
+}
+
 /// A preempt-and-abort that waits for commands of this connection.
 #[derive(Clone, Copy, Debug)]
 struct Fence {
@@ -123,6 +132,8 @@ pub struct Connection {
     touched: Instant,
     deadline: Option<Instant>,
     detached: bool,
+    /// The end came, and waits until what came before it has been carried out.
+    end: Option<End>,
     error: Option<FatalError>,
 }
 
@@ -155,6 +166,7 @@ impl Connection {
             touched: now,
             deadline: Some(now.after(config.setup_timeout)),
             detached: false,
+            end: None,
             error: None,
         }
     }
@@ -341,13 +353,26 @@ impl Connection {
         self.auth.as_ref().is_none_or(ControllerSide::is_authenticated)
     }
 
-    /// The host broke the protocol: says so, and that is the last it hears.
-    fn fail(&mut self, error: FatalError) {
-        self.error = Some(error);
-        self.out.clear();
-        let term = Framing::term_req(Side::Controller, error, self.reader.offending());
-        self.out.push_back(Out::Head(term));
-        self.phase = Phase::Ending;
+    /// The stream is over. What came before is still carried out, so that it does not matter
+    /// with how many bytes it came.
+    fn stop_reading(&mut self, end: End) {
+        self.end = Some(end);
+        self.end_if_idle();
+    }
+
+    /// Ends the connection if that was due and nothing is left to carry out. A host that broke the
+    /// protocol is told so, and that is the last it hears.
+    fn end_if_idle(&mut self) {
+        let is_idle = self.ready.is_empty() && self.events.is_empty() && self.expanding.is_none();
+        if let Some(end) = self.end.take_if(|_| is_idle) {
+            if let End::Error(error) = end {
+                self.error = Some(error);
+                let head = self.reader.offending();
+                let term = Framing::term_req(Side::Controller, error, head);
+                self.out.push_back(Out::Head(term));
+            }
+            self.phase = Phase::Ending;
+        }
     }
 
     fn answer_connect(&mut self, slot: Slot, refusal: Refusal) {

@@ -8,7 +8,7 @@ use super::super::command::{Answer, MAX_TRANSFER, Peer};
 use super::super::event::{Event, Slot};
 use super::super::subsystem::{ConnectRequest, Refusal};
 use super::slots::Stage;
-use super::{Connection, Into, Out, Phase};
+use super::{Connection, End, Into, Out, Phase};
 use crate::pdu::{
     ADMIN_CAPSULE_DATA, Align, DataHeader, Digests, Expect, FatalError, Framing, IcReq, IcResp,
     Kind, MIN_MAXH2CDATA, Pdu, Progress, Received,
@@ -35,8 +35,11 @@ impl Connection {
     pub fn feed(&mut self, bytes: &[u8]) -> usize {
         let mut taken = 0;
         while let Some(rest) = bytes.get(taken..).filter(|rest| !rest.is_empty()) {
+            // What comes after the end is of no interest.
+            if self.end.is_some() {
+                return bytes.len();
+            }
             match (&self.phase, self.reader.expect(), self.into) {
-                // What comes after the end is of no interest.
                 (Phase::Ending, ..) => return bytes.len(),
                 (Phase::Deciding { .. }, ..) | (_, Expect::Payload(_), Into::Buffer(_)) => {
                     return taken;
@@ -48,10 +51,10 @@ impl Connection {
                         if let Some(received) = received
                             && let Err(error) = self.on_received(received)
                         {
-                            self.fail(error);
+                            self.stop_reading(End::Error(error));
                         }
                     }
-                    Err(error) => self.fail(error),
+                    Err(error) => self.stop_reading(End::Error(error)),
                 },
             }
         }
@@ -98,8 +101,7 @@ impl Connection {
             Received::Head(Pdu::H2cData(data)) => self.on_data(&data),
             // The host says that we broke the protocol; there is nothing to say to that.
             Received::Head(Pdu::TermReq(_)) => {
-                self.out.clear();
-                self.phase = Phase::Ending;
+                self.stop_reading(End::ByHost);
                 Ok(())
             }
             // The reader lets nothing else through to a controller.

@@ -39,7 +39,10 @@ impl Connection {
                 return Some(event);
             }
             let Phase::Live(peer) = self.phase else { return None };
-            let slot = self.ready.pop_front()?;
+            let Some(slot) = self.ready.pop_front() else {
+                self.end_if_idle();
+                return None;
+            };
             let event = self.execute(slot, &peer, subsystem, now);
             if peer.qid == 0 {
                 self.arm_keep_alive(subsystem);

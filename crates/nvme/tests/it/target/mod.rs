@@ -1,0 +1,13 @@
+//! The target machine, seen by a host that speaks bytes.
+
+mod admin;
+mod auth;
+mod discovery;
+mod fused;
+mod host;
+mod io;
+mod life;
+mod malformed;
+mod reservation;
+mod setup;
+mod split;
