@@ -148,6 +148,7 @@ fn entry(bytes: &[u8]) -> Option<Entry> {
 mod tests {
     use super::*;
     use alloc::format;
+    use alloc::string::String;
     use alloc::vec;
     use proptest::prelude::*;
 
@@ -176,7 +177,7 @@ mod tests {
     #[test]
     fn a_log_is_read_in_parts() {
         let names: Vec<_> = (0..40).map(|n| format!("nqn.2026-01.io.holdfast:v{n}")).collect();
-        let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let log = log(1, &names);
         let (mut reader, mut request) = DiscoveryReader::begin();
         let mut asked = 0;

@@ -102,7 +102,8 @@ fn check(id: &IdController, subsystem: &Nqn) -> Result<(), Refused> {
     if Nqn::from_field(&id.subnqn).as_ref() != Ok(subsystem) {
         return Err(Refused::Unusable("it belongs to another subsystem"));
     }
-    if id.sgls.get() & 3 == 0 {
+    let descriptors = id.sgls.get() & 3;
+    if descriptors == 0 {
         return Err(Refused::Unusable("it takes no data descriptors (SGLS)"));
     }
     if id.ioccsz.get() < 4 || id.iorcsz.get() < 1 || id.icdoff.get() != 0 {

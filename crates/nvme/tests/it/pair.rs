@@ -24,7 +24,8 @@ use net::{BLOCK, Dice, Net, Told, config, demand, host, namespace, nqn, seeds, s
 const BLOCKS: usize = 128;
 
 fn node(net: &mut Net, number: u16) -> usize {
-    let node = net.add_node(subsystem(number, BLOCKS as u64), ConnectionConfig::default());
+    let node = net
+        .add_node(subsystem(number, u64::try_from(BLOCKS).unwrap()), ConnectionConfig::default());
     net.nodes[node].disks.insert(1, vec![0; BLOCKS * BLOCK]);
     node
 }

@@ -141,7 +141,7 @@ mod tests {
     fn dwords(request: Request) -> (u8, [u32; 5]) {
         let (sqe, _) = request.encode();
         let rest = [sqe.nsid, sqe.cdw10, sqe.cdw11, sqe.cdw12, sqe.cdw13];
-        (sqe.opcode, rest.map(|dword| dword.get()))
+        (sqe.opcode, rest.map(U32::get))
     }
 
     #[test]

@@ -58,7 +58,7 @@ impl Default for Policy {
     fn default() -> Policy {
         Policy {
             requests: 1024,
-            hold_for: Duration::from_secs(60),
+            hold_for: Duration::from_mins(1),
             settle: Duration::ZERO,
             suspect_for: Duration::from_millis(100),
             reconnect_first: Duration::from_millis(100),

@@ -187,7 +187,7 @@ fn queues_are_bounded() {
 
 #[test]
 fn reconnecting_slows_down_and_ends() {
-    let policy = Policy { abandon_after: Some(Duration::from_secs(60)), ..policy() };
+    let policy = Policy { abandon_after: Some(Duration::from_mins(1)), ..policy() };
     let mut paths = Multipath::new(policy);
     paths.add(at(0), A, false);
     assert_eq!(effects(&mut paths), [Effect::Connect(A)]);

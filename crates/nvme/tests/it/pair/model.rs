@@ -5,23 +5,27 @@ use block::{Blocks, Command, Lba, Span};
 use super::net::{BLOCK, Dice};
 
 /// Tags that a block may hold: one, or more while a lost command leaves doubt.
-pub struct Model {
+pub(super) struct Model {
     blocks: Vec<Vec<u64>>,
     next_tag: u64,
 }
 
 impl Model {
-    pub fn new(blocks: usize) -> Model {
+    pub(super) fn new(blocks: usize) -> Model {
         Model { blocks: vec![vec![0]; blocks], next_tag: 1 }
     }
 
-    pub fn span(&self) -> Span {
-        Span::new(Lba(0), Blocks(self.blocks.len() as u64)).unwrap()
+    pub(super) fn span(&self) -> Span {
+        Span::new(Lba(0), Blocks(u64::try_from(self.blocks.len()).unwrap())).unwrap()
     }
 
     /// A random command that does not conflict with those at work, and the tag that it writes.
-    pub fn choose(&mut self, dice: &mut Dice, at_work: &[Command]) -> Option<(Command, u64)> {
-        let total = self.blocks.len() as u64;
+    pub(super) fn choose(
+        &mut self,
+        dice: &mut Dice,
+        at_work: &[Command],
+    ) -> Option<(Command, u64)> {
+        let Blocks(total) = self.span().len();
         let most = [1, 4, 64][dice.index(3)];
         let len = 1 + dice.below(most);
         let start = dice.below(total - len + 1);
@@ -49,7 +53,7 @@ impl Model {
     }
 
     /// Bytes to send with a command. A compare sends what the first block may hold, everywhere.
-    pub fn fill(&self, command: Command, tag: u64, buffer: &mut [u8]) {
+    pub(super) fn fill(&self, command: Command, tag: u64, buffer: &mut [u8]) {
         match command {
             Command::Write { span, .. } => {
                 let len = usize::try_from(span.len().0).unwrap() * BLOCK;
@@ -60,7 +64,7 @@ impl Model {
             Command::Compare { span } => {
                 let start = usize::try_from(span.start().0).unwrap();
                 for (at, block) in buffer.chunks_mut(BLOCK).enumerate() {
-                    if at as u64 >= span.len().0 {
+                    if u64::try_from(at).unwrap() >= span.len().0 {
                         break;
                     }
                     let tag = self.blocks[start + at][0];
@@ -72,7 +76,7 @@ impl Model {
     }
 
     /// A command was carried out.
-    pub fn done(&mut self, command: Command, tag: u64, buffer: &[u8]) {
+    pub(super) fn done(&mut self, command: Command, tag: u64, buffer: &[u8]) {
         let Some(span) = command.span() else { return };
         for (at, lba) in (span.start().0..span.end().0).enumerate() {
             let known = &mut self.blocks[usize::try_from(lba).unwrap()];
@@ -97,7 +101,7 @@ impl Model {
     }
 
     /// Nobody knows whether a command was carried out.
-    pub fn doubted(&mut self, command: Command, tag: u64) {
+    pub(super) fn doubted(&mut self, command: Command, tag: u64) {
         let Some(span) = command.span().filter(|_| command.is_mutation()) else { return };
         for lba in span.start().0..span.end().0 {
             let known = &mut self.blocks[usize::try_from(lba).unwrap()];
@@ -108,7 +112,7 @@ impl Model {
     }
 
     /// Whether a compare of this span must succeed.
-    pub fn is_certain(&self, span: Span) -> bool {
+    pub(super) fn is_certain(&self, span: Span) -> bool {
         (span.start().0..span.end().0)
             .all(|lba| self.blocks[usize::try_from(lba).unwrap()].len() == 1)
     }

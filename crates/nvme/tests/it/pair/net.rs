@@ -18,20 +18,20 @@ use nvme::target::{
 use nvme::time::Instant;
 use nvme::wire::Nqn;
 
-pub const SUBSYSTEM: &str = "nqn.2026-01.io.holdfast:pair";
-pub const BLOCK: usize = 4096;
+pub(super) const SUBSYSTEM: &str = "nqn.2026-01.io.holdfast:pair";
+pub(super) const BLOCK: usize = 4096;
 /// Room of a slot: more than the largest command here.
 const BUFFER: usize = 1 << 19;
 
 /// Chance from a seed.
-pub struct Dice(u64);
+pub(super) struct Dice(u64);
 
 impl Dice {
-    pub fn new(seed: u64) -> Dice {
+    pub(super) fn new(seed: u64) -> Dice {
         Dice(seed)
     }
 
-    pub fn roll(&mut self) -> u64 {
+    pub(super) fn roll(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -39,64 +39,64 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    pub fn below(&mut self, limit: u64) -> u64 {
+    pub(super) fn below(&mut self, limit: u64) -> u64 {
         self.roll() % limit
     }
 
-    pub fn index(&mut self, limit: usize) -> usize {
-        usize::try_from(self.below(limit as u64)).unwrap()
+    pub(super) fn index(&mut self, limit: usize) -> usize {
+        usize::try_from(self.below(u64::try_from(limit).unwrap())).unwrap()
     }
 
-    pub fn one_in(&mut self, n: u64) -> bool {
+    pub(super) fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 }
 
 /// How many seeds to run: more in the deep lane.
-pub fn seeds(quick: u64) -> std::ops::Range<u64> {
+pub(super) fn seeds(quick: u64) -> std::ops::Range<u64> {
     let more = std::env::var("HOLDFAST_SEEDS").ok().and_then(|n| n.parse().ok());
     0..more.unwrap_or(quick)
 }
 
 /// A host's end of a connection.
-pub enum End {
+pub(super) enum End {
     Admin(Box<Admin>),
     Io(Box<Io>),
 }
 
 /// Something a host was told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub(super) enum Told {
     Admin(AdminEvent),
     Io(IoEvent),
 }
 
-pub struct Link {
-    pub node: usize,
-    pub conn: ConnId,
-    pub end: End,
-    pub buffers: Vec<Vec<u8>>,
+pub(super) struct Link {
+    pub(super) node: usize,
+    pub(super) conn: ConnId,
+    pub(super) end: End,
+    pub(super) buffers: Vec<Vec<u8>>,
     up: VecDeque<u8>,
     down: VecDeque<u8>,
     /// The host knows that the socket is closed.
-    pub over: bool,
+    pub(super) over: bool,
 }
 
 /// Nodes with targets, and hosts connected to them.
-pub struct Net {
-    pub dice: Dice,
-    pub nodes: Vec<Rim>,
-    pub links: Vec<Link>,
-    pub now: Instant,
+pub(super) struct Net {
+    pub(super) dice: Dice,
+    pub(super) nodes: Vec<Rim>,
+    pub(super) links: Vec<Link>,
+    pub(super) now: Instant,
     /// Links whose bytes do not move and whose ends are not noticed.
-    pub stalled: Vec<usize>,
+    pub(super) stalled: Vec<usize>,
     /// A disk that every node serves as namespace 1; whichever node is at work has it.
-    pub shared: Option<Vec<u8>>,
+    pub(super) shared: Option<Vec<u8>>,
     sequence: Sequence,
 }
 
 impl Net {
-    pub fn new(seed: u64) -> Net {
+    pub(super) fn new(seed: u64) -> Net {
         let now = Instant::default();
         Net {
             dice: Dice::new(seed),
@@ -109,7 +109,7 @@ impl Net {
         }
     }
 
-    pub fn add_node(&mut self, subsystem: Subsystem, config: ConnectionConfig) -> usize {
+    pub(super) fn add_node(&mut self, subsystem: Subsystem, config: ConnectionConfig) -> usize {
         self.nodes.push(Rim::new(subsystem, config));
         self.nodes.len() - 1
     }
@@ -122,13 +122,13 @@ impl Net {
         self.links.len() - 1
     }
 
-    pub fn connect_admin(&mut self, node: usize, association: &Association) -> usize {
+    pub(super) fn connect_admin(&mut self, node: usize, association: &Association) -> usize {
         let mut admin = Box::new(Admin::new(association.clone()));
         admin.start(self.now);
         self.add_link(node, End::Admin(admin), 0)
     }
 
-    pub fn connect_io(
+    pub(super) fn connect_io(
         &mut self,
         node: usize,
         association: &Association,
@@ -141,14 +141,14 @@ impl Net {
         self.add_link(node, End::Io(io), slots.into())
     }
 
-    pub fn io(&mut self, link: usize) -> &mut Io {
+    pub(super) fn io(&mut self, link: usize) -> &mut Io {
         match &mut self.links[link].end {
             End::Io(io) => io,
             End::Admin(_) => panic!("link {link} is an admin queue"),
         }
     }
 
-    pub fn admin(&mut self, link: usize) -> &mut Admin {
+    pub(super) fn admin(&mut self, link: usize) -> &mut Admin {
         match &mut self.links[link].end {
             End::Admin(admin) => admin,
             End::Io(_) => panic!("link {link} is an I/O queue"),
@@ -156,7 +156,7 @@ impl Net {
     }
 
     /// The network loses a connection, with whatever is on its way.
-    pub fn cut(&mut self, link: usize) {
+    pub(super) fn cut(&mut self, link: usize) {
         let Link { node, conn, .. } = self.links[link];
         self.links[link].up.clear();
         self.links[link].down.clear();
@@ -165,7 +165,7 @@ impl Net {
     }
 
     /// Time passes everywhere.
-    pub fn advance(&mut self, by: Duration) {
+    pub(super) fn advance(&mut self, by: Duration) {
         self.now = self.now.after(by);
         for node in 0..self.nodes.len() {
             self.at(node, |node| node.advance(by));
@@ -179,7 +179,7 @@ impl Net {
     }
 
     /// Moves some bytes of some connection; tells what came of it. Nothing moved: `None`.
-    pub fn step(&mut self) -> Option<Vec<(usize, Told)>> {
+    pub(super) fn step(&mut self) -> Option<Vec<(usize, Told)>> {
         let mut told = Vec::new();
         for at in 0..self.links.len() {
             self.collect(at);
@@ -211,7 +211,7 @@ impl Net {
     }
 
     /// Does something at a node while it has the shared disk.
-    pub fn at(&mut self, node: usize, act: impl FnOnce(&mut Rim)) {
+    pub(super) fn at(&mut self, node: usize, act: impl FnOnce(&mut Rim)) {
         let node = &mut self.nodes[node];
         if let Some(disk) = self.shared.take() {
             node.disks.insert(1, disk);
@@ -223,7 +223,7 @@ impl Net {
     }
 
     /// Runs until nothing moves any more.
-    pub fn settle(&mut self) -> Vec<(usize, Told)> {
+    pub(super) fn settle(&mut self) -> Vec<(usize, Told)> {
         let mut told = Vec::new();
         while let Some(more) = self.step() {
             told.extend(more);
@@ -325,7 +325,7 @@ impl Net {
     }
 
     /// Brings a controller up; panics if that does not work.
-    pub fn bring_up(
+    pub(super) fn bring_up(
         &mut self,
         node: usize,
         association: &Association,
@@ -356,18 +356,18 @@ fn bytes_of(transmit: &Transmit, buffers: &[Vec<u8>]) -> Vec<u8> {
     [transmit.head.as_slice(), payload, transmit.tail([payload]).as_slice()].concat()
 }
 
-pub fn nqn(name: &str) -> Nqn {
+pub(super) fn nqn(name: &str) -> Nqn {
     Nqn::new(name).unwrap()
 }
 
 /// A subsystem with one namespace of `blocks` blocks, on the node with this number.
-pub fn subsystem(node: u16, blocks: u64) -> Subsystem {
+pub(super) fn subsystem(node: u16, blocks: u64) -> Subsystem {
     let mut subsystem = Subsystem::new(config(SUBSYSTEM, node));
     subsystem.add_namespace(1, namespace(blocks)).unwrap();
     subsystem
 }
 
-pub fn config(name: &str, node: u16) -> SubsystemConfig {
+pub(super) fn config(name: &str, node: u16) -> SubsystemConfig {
     SubsystemConfig {
         nqn: nqn(name),
         serial: "HF0001".into(),
@@ -379,7 +379,7 @@ pub fn config(name: &str, node: u16) -> SubsystemConfig {
     }
 }
 
-pub fn namespace(blocks: u64) -> NamespaceConfig {
+pub(super) fn namespace(blocks: u64) -> NamespaceConfig {
     NamespaceConfig {
         ids: NamespaceIds { uuid: [0xAB; 16], nguid: [0xCD; 16], eui64: [0; 8] },
         geometry: Geometry::new(BlockSize::B4096, Blocks(blocks)).unwrap(),
@@ -391,7 +391,7 @@ pub fn namespace(blocks: u64) -> NamespaceConfig {
 }
 
 /// A host with this number.
-pub fn host(number: u8) -> Association {
+pub(super) fn host(number: u8) -> Association {
     Association {
         host: Host {
             nqn: nqn(&format!("nqn.2026-01.io.holdfast:host-{number}")),
@@ -405,7 +405,7 @@ pub fn host(number: u8) -> Association {
 }
 
 /// Makes a node ask every host for this secret.
-pub fn demand(rim: &mut Rim, keys: Keys, accepted: Accepted) {
+pub(super) fn demand(rim: &mut Rim, keys: Keys, accepted: Accepted) {
     rim.authentication = Some(Box::new(move |request| {
         let names =
             Names { host: request.host.as_str().to_string(), subsystem: SUBSYSTEM.to_string() };
