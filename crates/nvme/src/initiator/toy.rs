@@ -51,6 +51,8 @@ impl Toy {
                 Expect::Head => {
                     let (used, received) = self.reader.feed(rest).unwrap();
                     match received {
+                        // What follows an end is for people to read.
+                        Some(Received::Head(Pdu::TermReq(_))) => return,
                         Some(Received::Head(pdu)) => self.seen.push((pdu, Vec::new())),
                         Some(Received::Payload { intact }) => self.intact &= intact,
                         None => {}

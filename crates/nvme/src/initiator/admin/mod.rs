@@ -169,6 +169,14 @@ impl Admin {
         self.request(now, Request::Configure { cc })
     }
 
+    /// Looks at the ANA states again, also without an event; [`AdminEvent::Ana`] follows.
+    pub fn refresh(&mut self, now: Instant) {
+        if self.known.ana.is_some() {
+            self.due.ana = true;
+            self.look_again(now);
+        }
+    }
+
     /// Random bytes, asked for by [`AdminEvent::Entropy`].
     pub fn authenticate(&mut self, now: Instant, entropy: Entropy) {
         self.login.authenticate(entropy, &mut self.queue, now);

@@ -134,7 +134,12 @@ impl World {
                 }
                 Effect::Send { path, request, command } => self.send(path, request, command),
                 Effect::Complete { request, result } => self.ended.push((request, result)),
-                Effect::Refresh(_) => {}
+                Effect::Refresh(id) => {
+                    let now = self.net.now;
+                    if let Some(admin) = self.paths[usize::from(id.0)].admin {
+                        self.net.admin(admin).refresh(now);
+                    }
+                }
                 Effect::Abandon(id) => panic!("{id:?} was given up"),
             }
         }
