@@ -236,7 +236,12 @@ pub(super) fn high16(value: u32) -> u16 {
 
 /// Declares an enumeration of one-byte codes.
 macro_rules! codes {
-    ($(#[$meta:meta])* pub enum $name:ident { $($(#[doc = $doc:literal])* $code:ident = $value:literal,)* }) => {
+    (
+        $(#[$meta:meta])*
+        pub enum $name:ident {
+            $($(#[doc = $doc:literal])* $code:ident = $value:literal,)*
+        }
+    ) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum $name { $($(#[doc = $doc])* $code,)* }

@@ -2,6 +2,7 @@
 
 mod admin;
 mod auth;
+mod corpus;
 mod discovery;
 mod fused;
 mod host;

@@ -4,6 +4,8 @@
 //! fuzzers see exactly what a host would see. Device commands are carried out at once, or kept
 //! until the test lets them go ([`Rim::hold_io`]).
 
+pub mod fuzz;
+
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
