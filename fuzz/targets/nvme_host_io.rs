@@ -2,4 +2,6 @@
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|input: &[u8]| nvme::initiator::testing::io(input));
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    nvme::initiator::testing::io(input);
+});

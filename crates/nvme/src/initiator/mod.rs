@@ -62,6 +62,8 @@ mod multipath;
 mod queue;
 mod reservation;
 mod slots;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 mod toy;
 mod transmit;

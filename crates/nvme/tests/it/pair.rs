@@ -1,5 +1,6 @@
 //! The initiator's and the target's machines against each other in one thread.
 
+mod corpus;
 mod model;
 mod net;
 mod paths;

@@ -240,6 +240,8 @@ fn a_controller_may_take_a_moment() {
     assert!(matches!(lab.events[..], [AdminEvent::Ready { .. }]), "{:?}", lab.events);
 }
 
+type Change = fn(&mut IdController);
+
 #[test]
 fn what_cannot_be_used_is_refused_with_a_reason() {
     let never = || Some((Status::SUCCESS, 0, Vec::new()));
@@ -250,7 +252,6 @@ fn what_cannot_be_used_is_refused_with_a_reason() {
     }
     assert_eq!(lab.refused(), Refused::Unusable("it did not become ready in time"));
 
-    type Change = fn(&mut IdController);
     let changes: [Change; 4] = [
         |id| id.subnqn[20] = b'x',
         |id| id.sgls = U32::ZERO,

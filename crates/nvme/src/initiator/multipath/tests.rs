@@ -106,6 +106,18 @@ fn near_paths_and_quick_paths_are_preferred() {
 }
 
 #[test]
+fn a_full_path_does_not_hold_up_one_that_is_as_good() {
+    let mut paths = Multipath::new(policy());
+    paths.add(at(0), A, true);
+    paths.add(at(0), B, false);
+    paths.on(at(0), A, live(1, AnaState::Optimized));
+    paths.on(at(0), B, live(1, AnaState::Optimized));
+    effects(&mut paths);
+    assert_eq!(sent(&submit(&mut paths, 0, 0)), [(A, 0)]);
+    assert_eq!(sent(&submit(&mut paths, 0, 1)), [(B, 1)]);
+}
+
+#[test]
 fn what_a_lost_path_had_goes_by_another() {
     let mut paths = pair(policy(), AnaState::Optimized, AnaState::NonOptimized);
     assert_eq!(sent(&submit(&mut paths, 0, 0)), [(A, 0)]);
