@@ -16,7 +16,7 @@ use super::{Accepted, Keys};
 ///
 /// ```text
 /// Idle ─Negotiate─► ChallengeDue ─receive─► AwaitReply ─Reply─► Success1Due ─receive─► Idle
-///                                                                         └─► AwaitSuccess2 ─► Idle
+///                                                            └─► AwaitSuccess2 ─Success2─► Idle
 /// any ─bad message─► FailureDue ─receive─► Failed        any ─Failure2─► Failed
 /// ```
 ///

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! Invariants:
-//! - Answers are compared in constant time; exponentiation with a private exponent is constant time.
+//! - Answers are compared in constant time; so is exponentiation with a private exponent.
 //! - Keys, shared secrets and unused randomness are wiped when dropped and never printed.
 //! - A host that was told a controller key refuses a controller that does not prove it knows it.
 //! - A peer's group value outside `2..=p-2` is refused: it would give away the shared secret.
@@ -65,8 +65,8 @@ pub struct Accepted {
 }
 
 impl Default for Accepted {
-    /// Everything. Larger groups than 3072 bits come after it because each doubling costs the
-    /// core that serves the queue about six times as much; no group at all comes last.
+    /// Everything. Groups larger than 3072 bits come after it because each doubling costs the core
+    /// that serves the queue about four times as much; no group at all comes last.
     fn default() -> Accepted {
         use Group::{Ffdhe2048, Ffdhe3072, Ffdhe4096, Ffdhe6144, Ffdhe8192, Null};
         Accepted {

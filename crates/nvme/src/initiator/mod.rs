@@ -36,7 +36,7 @@
 //!
 //! Invariants:
 //! - Each command that was accepted ends exactly once, also when the connection is lost.
-//! - The machine never owns the bytes of reads and writes; small structures of the protocol it does.
+//! - The bytes of reads and writes are never owned here; small structures of the protocol are.
 //! - Whatever a controller sends, nothing here panics or grows without bound: it ends that
 //!   connection.
 //!

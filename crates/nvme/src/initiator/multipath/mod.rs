@@ -7,8 +7,8 @@
 //! Invariants:
 //! - Each accepted request is completed exactly once.
 //! - A command that failed by fault of its path is sent again by another one (every block command
-//!   may be carried out twice), at most [`Policy::hold_for`] after it was submitted. Any other fault
-//!   is the caller's to see.
+//!   may be carried out twice), at most [`Policy::hold_for`] after it was submitted. Any other
+//!   fault is the caller's to see.
 //! - No path carries more commands than it has slots; no more than [`Policy::requests`] requests
 //!   exist. Nothing is allocated once they do.
 //! - A path that is not live is tried again with growing delays until it is abandoned.

@@ -412,7 +412,8 @@ proptest! {
                 6 => (Kind::C2hData.code(), 24 + 16),
                 _ => (frame[0], frame[4]),
             };
-            frame[..8].copy_from_slice(&[lead, 0, 24, if kind == 6 { 24 } else { 0 }, plen, 0, 0, 0]);
+            let pdo = if kind == 6 { 24 } else { 0 };
+            frame[..8].copy_from_slice(&[lead, 0, 24, pdo, plen, 0, 0, 0]);
             frame[8..10].copy_from_slice(&cid.to_le_bytes());
             if kind >= 3 {
                 let page = frame[13] & 15;

@@ -1,5 +1,5 @@
-//! Hosts and targets in one thread, with a network between them that cuts streams anywhere, lets one
-//! connection overtake another, and loses connections.
+//! Hosts and targets in one thread, with a network between them that cuts streams anywhere, lets
+//! one connection overtake another, and loses connections.
 
 use std::collections::VecDeque;
 use std::time::Duration;
