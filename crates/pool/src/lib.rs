@@ -7,24 +7,38 @@
 #![forbid(unsafe_code)]
 
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
 mod bits;
+mod checkpoint;
 mod entity;
 mod journal;
 mod layout;
+mod life;
 mod map;
+mod pool;
 mod record;
+mod recovery;
 mod space;
 mod state;
+mod sums;
 mod sums_page;
 mod superblock;
 mod widen;
 mod wire;
 
 #[cfg(test)]
-mod codec_tests;
+mod tests;
 
 pub use entity::{BadEntity, Entity, Id, Kind, Label, Layer};
 pub use layout::{BLOCK, Cluster, ClusterSize, Disk, Place};
+pub use checkpoint::BadCheckpoint;
+pub use life::{BadPool, NewPool, Probe, Step, assemble, create};
+pub use pool::{
+    Buffer, Change, DiskFailed, Effect, Health, Io, KEY_CHECK, Limits, NewReplica, NewSnapshot, Pool,
+    Token, Usage,
+};
+pub use recovery::{ImportError, Recovery};
 pub use state::Refused;
 pub use superblock::{FORMAT_VERSION, Member, NotSuper, Superblock, super_offset};

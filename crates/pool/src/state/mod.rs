@@ -10,6 +10,7 @@
 
 mod edit;
 mod resolve;
+mod restore;
 mod tree;
 
 #[cfg(test)]
@@ -82,6 +83,9 @@ pub enum Refused {
     /// The key check value is another one.
     #[error("the key is not the one this replica was encrypted with")]
     WrongKey,
+    /// The journal or a flush failed.
+    #[error("the pool's journal cannot be written; replace the disk")]
+    Broken,
     /// A bounded queue is full.
     #[error("too many commands are waiting; try again")]
     Busy,
@@ -220,12 +224,42 @@ impl State {
         if clusters > u64::from(u32::MAX) { u32::MAX } else { low32(clusters) }
     }
 
-    /// Whether a layer may have one more cluster now.
-    pub(crate) fn may_allocate(&self, layer: Layer) -> bool {
+    /// Whether a layer may have that many more clusters now.
+    pub(crate) fn may_allocate(&self, layer: Layer, more: u32) -> bool {
         let own = self.layers.get(&layer).map_or(0, Tier::promise);
-        let bytes = 16 + crate::widen::count(self.size.bitmap_bytes());
-        let limit = self.meta_limit - self.meta_limit / 16;
-        self.space.free() > self.promised - own && self.meta_bytes + bytes <= limit
+        let bytes = (16 + crate::widen::count(self.size.bitmap_bytes())) * u64::from(more);
+        let kept = self.promised - own.min(more);
+        self.space.free() >= kept.saturating_add(more) && self.has_map_room(bytes)
+    }
+
+    /// Whether that many more clusters can be promised to a thick replica.
+    pub(crate) fn may_promise(&self, more: u32) -> bool {
+        self.space.free() >= self.promised.saturating_add(more)
+    }
+
+    /// Whether a snapshot leaves enough space for all of a thick replica.
+    pub(crate) fn may_renew_promise(&self, layer: Layer) -> bool {
+        self.layers.get(&layer).is_some_and(|tier| self.may_promise(tier.want - tier.promise()))
+    }
+
+    /// Whether the marks of a discard fit a checkpoint for certain.
+    pub(crate) fn may_discard(&self, layer: Layer, start: u64, len: u64) -> bool {
+        let touched = (len >> self.size.shift()) + 2;
+        let mut known = 0;
+        let mut here = layer;
+        while let Some(tier) = self.layers.get(&here) {
+            known += crate::widen::count(tier.map.len());
+            here = tier.parent;
+        }
+        // Only the first and the last cluster need a bitmap where there was none.
+        let bitmap = crate::widen::count(self.size.bitmap_bytes());
+        let whole = touched.min(known) * 16;
+        let ragged = (start | len) & (self.size.blocks() - 1) != 0;
+        self.has_map_room(whole + if ragged { 4 * bitmap } else { 0 })
+    }
+
+    fn has_map_room(&self, bytes: u64) -> bool {
+        self.meta_bytes + bytes <= self.meta_limit - self.meta_limit / 16
     }
 
     /// Whether that many more bytes of small records fit a checkpoint.

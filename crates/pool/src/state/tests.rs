@@ -1,7 +1,5 @@
 //! The state against a model: plain vectors of stamps.
 
-extern crate std;
-
 use std::collections::BTreeMap;
 use std::vec;
 use std::vec::Vec;
@@ -136,7 +134,7 @@ impl Bench {
                 let Some(gone) = self.pick(who / 2, kind) else { return };
                 self.state.delete(gone.id).unwrap();
                 self.model.remove(&gone.id);
-                while let Some(layer) = self.state.collapsible() {
+                while let Some(layer) = self.state.collapsible(&BTreeSet::new()) {
                     self.state.collapse(layer).unwrap();
                 }
             }
@@ -156,7 +154,7 @@ impl Bench {
         } else {
             let place = self.state.place_for(to.layer, logical, inside);
             let Some(cluster) = place.or_else(|| {
-                self.state.may_allocate(to.layer).then(|| self.state.space.take_any())?
+                self.state.may_allocate(to.layer, 1).then(|| self.state.space.take_any())?
             }) else {
                 return;
             };
@@ -230,7 +228,7 @@ proptest! {
         for id in ids {
             bench.state.delete(id).unwrap();
         }
-        while let Some(layer) = bench.state.collapsible() {
+        while let Some(layer) = bench.state.collapsible(&BTreeSet::new()) {
             bench.state.collapse(layer).unwrap();
         }
         while let Some(cluster) = bench.state.freed.pop() {
@@ -248,10 +246,10 @@ fn a_thick_replica_keeps_its_space_from_others() {
     state.create(Entity { thick: true, ..entity(1, 0, 1, SIZE * 8) }).unwrap();
     state.create(entity(2, 0, 2, SIZE * 10)).unwrap();
     for logical in 0..2 {
-        assert!(state.may_allocate(Layer(2)));
+        assert!(state.may_allocate(Layer(2), 1));
         let cluster = state.space.take_any().unwrap();
         state.pin(Layer(2), logical, cluster);
     }
-    assert!(!state.may_allocate(Layer(2)));
-    assert!(state.may_allocate(Layer(1)));
+    assert!(!state.may_allocate(Layer(2), 1));
+    assert!(state.may_allocate(Layer(1), 8));
 }

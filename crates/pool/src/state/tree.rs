@@ -1,5 +1,8 @@
 //! Changes of the tree: create, snapshot, clone, resize, delete, collapse.
 
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+
 use block::Blocks;
 
 use crate::bits::{Bits, Run};
@@ -123,7 +126,7 @@ impl State {
         let limit = if tier.parent == Layer::NONE { 0 } else { tier.limit };
         let from = crate::widen::low32((limit >> self.size.shift()).min(u64::from(u32::MAX)));
         let marked = |(logical, entry): (&u32, &Entry)| (!entry.zero.is_empty()).then_some(*logical);
-        let marked: alloc::vec::Vec<_> = tier.map.range(from..).filter_map(marked).collect();
+        let marked: Vec<_> = tier.map.range(from..).filter_map(marked).collect();
         for logical in marked {
             let beyond = self.beyond(logical, limit);
             let size = self.size;
@@ -149,11 +152,15 @@ impl State {
         Ok(())
     }
 
-    /// The next hidden layer that can be collapsed.
-    pub(crate) fn collapsible(&self) -> Option<Layer> {
-        let ripe = |tier: &Tier| tier.owner == Id::NONE && tier.children <= 1;
-        self.layers.iter().find(|(layer, tier)| ripe(tier) && !self.blocks_collapse(**layer))
-            .map(|(layer, _)| *layer)
+    /// The next hidden layer that can be collapsed, except those that are being hidden.
+    pub(crate) fn collapsible(&self, not: &BTreeSet<Layer>) -> Option<Layer> {
+        let ripe = |(layer, tier): &(&Layer, &Tier)| {
+            tier.owner == Id::NONE
+                && tier.children <= 1
+                && !not.contains(layer)
+                && !self.blocks_collapse(**layer)
+        };
+        self.layers.iter().find(ripe).map(|(layer, _)| *layer)
     }
 
     /// Whether moving its fragments into its child would mix with a damaged map.
@@ -195,6 +202,13 @@ impl State {
         }
         if let Some(child) = child {
             self.trim_zeros(child);
+        }
+        if tier.damaged && !self.layers.values().any(|tier| tier.damaged) {
+            // Nobody is left whose clusters are unknown.
+            for cluster in core::mem::take(&mut self.quarantine) {
+                self.freed.push(cluster);
+                self.space.give_up();
+            }
         }
         Ok(())
     }

@@ -1,7 +1,5 @@
 //! Every codec gives back what it was given, and survives any bytes.
 
-extern crate std;
-
 use std::vec;
 use std::vec::Vec;
 

@@ -1,0 +1,58 @@
+//! Reading sums pages: both copies, once for everybody who waits.
+
+use alloc::vec::Vec;
+
+use crate::sums_page::{self, Page};
+
+use super::effect::{Buffer, Effect};
+use super::lane::OpId;
+use super::op::{self, Pending, Purpose};
+use super::Pool;
+
+/// A page that is being read.
+#[derive(Debug, Default)]
+pub(super) struct Loading {
+    copies: [Option<Page>; 2],
+    arrived: u8,
+    waiters: Vec<OpId>,
+}
+
+impl Pool {
+    /// Has a page read; `waiter` goes on when it is there.
+    pub(super) fn load_page(&mut self, page: u64, waiter: Option<OpId>) {
+        let is_new = !self.loading.contains_key(&page);
+        self.loading.entry(page).or_default().waiters.extend(waiter);
+        if let Some(op) = waiter.and_then(|waiter| self.ops.get_mut(waiter)) {
+            op.outstanding += 1;
+        }
+        if !is_new {
+            return;
+        }
+        for copy in [0, 1] {
+            let place = self.geography.page_place(page, copy);
+            let pending = Pending { purpose: Purpose::Page { page, copy }, bytes: Vec::new() };
+            let io = op::io(self.ios.insert(pending));
+            self.effects.push_back(Effect::Read { io, place, blocks: 1, into: Buffer::Own });
+        }
+    }
+
+    pub(super) fn page_read(&mut self, page: u64, copy: u8, bytes: Option<&[u8]>) {
+        let Some(loading) = self.loading.get_mut(&page) else { return };
+        let sums = bytes.and_then(|bytes| sums_page::decode(self.superblock.pool, page, bytes));
+        loading.copies[usize::from(copy)] = sums;
+        loading.arrived += 1;
+        if loading.arrived < 2 {
+            return;
+        }
+        if let Some(Loading { copies, waiters, .. }) = self.loading.remove(&page) {
+            self.sums.load(page, copies);
+            for waiter in waiters {
+                if let Some(op) = self.ops.get_mut(waiter) {
+                    op.outstanding -= 1;
+                }
+                self.step_op(waiter);
+            }
+            self.checkpoint_page_loaded(page);
+        }
+    }
+}
