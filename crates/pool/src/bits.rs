@@ -143,9 +143,8 @@ impl Bits {
         let mut at = within.first;
         core::iter::from_fn(move || {
             let first = (at..within.end()).find(|block| self.contains(*block))?;
-            let end = (first..within.end())
-                .find(|block| !self.contains(*block))
-                .unwrap_or(within.end());
+            let end =
+                (first..within.end()).find(|block| !self.contains(*block)).unwrap_or(within.end());
             at = end;
             Some(Run { first, len: end - first })
         })

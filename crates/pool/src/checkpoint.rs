@@ -85,9 +85,8 @@ impl Header {
             sections: le32(block, at::SECTIONS),
             directory_crc: le32(block, at::DIRECTORY_CRC),
         };
-        let directory_end = u64::from(header.sections)
-            .checked_mul(count(ENTRY))?
-            .checked_add(header.directory)?;
+        let directory_end =
+            u64::from(header.sections).checked_mul(count(ENTRY))?.checked_add(header.directory)?;
         (header.body <= room && directory_end == header.body).then_some(header)
     }
 }
@@ -137,13 +136,11 @@ pub(crate) fn encode(state: &State, regions: &Regions, out: &mut Vec<u8>) -> Hea
 
 fn encode_pool(state: &State, regions: &Regions, out: &mut Vec<u8>) {
     out.put32(state.next_layer);
-    let lens = [
-        state.layers.len(),
-        state.entities.len(),
-        regions.dirty.len(),
-        regions.doubtful.len(),
-    ];
-    lens.iter().for_each(|len| out.put32(low32(count(*len))));
+    let lens =
+        [state.layers.len(), state.entities.len(), regions.dirty.len(), regions.doubtful.len()];
+    for len in lens {
+        out.put32(low32(count(len)));
+    }
     for (layer, tier) in &state.layers {
         out.put32(layer.0);
         out.put32(tier.parent.0);
@@ -201,8 +198,6 @@ pub(crate) struct Restored {
     pub(crate) regions: Regions,
     /// Layers whose map is lost.
     pub(crate) damaged: Vec<Layer>,
-    /// A section was bad in one copy.
-    pub(crate) healed: bool,
 }
 
 struct Section {
@@ -224,17 +219,12 @@ pub(crate) fn restore(
         let bytes = copies[copy].get(index(at)..index(end))?;
         (crc32c::crc32c(bytes) == crc).then_some(bytes)
     };
-    let mut healed = false;
-    let mut either = |at, len, crc| {
-        let first = part(0, at, len, crc);
-        healed |= first.is_none();
-        first.or_else(|| part(1, at, len, crc))
-    };
+    let either = |at, len, crc| part(0, at, len, crc).or_else(|| part(1, at, len, crc));
     let len = header.body - header.directory;
     let directory = either(header.directory, len, header.directory_crc);
     let directory = sections(directory.ok_or(BadCheckpoint::Directory)?);
     let directory = directory.ok_or(BadCheckpoint::Directory)?;
-    let mut bytes_of = |kind, id| {
+    let bytes_of = |kind, id| {
         let found = directory.iter().find(|section| (section.kind, section.id) == (kind, id))?;
         either(found.at, found.len, found.crc)
     };
@@ -252,7 +242,7 @@ pub(crate) fn restore(
     if !damaged.is_empty() {
         state.keep_lost(bytes_of(2, 0));
     }
-    Ok(Restored { state, regions, damaged, healed })
+    Ok(Restored { state, regions, damaged })
 }
 
 fn sections(bytes: &[u8]) -> Option<Vec<Section>> {

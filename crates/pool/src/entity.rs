@@ -28,9 +28,9 @@ impl Layer {
 }
 
 /// Longest byte string of an entity.
-pub const MAX_STRING: usize = 4096;
+pub(crate) const MAX_STRING: usize = 4096;
 /// Most replicas of a set.
-pub const MAX_SET: usize = 64;
+pub(crate) const MAX_SET: usize = 64;
 const FIXED: usize = 4 + 16 + 16 + 4 + 4 + 8 + 8 + 16 + 8 + 8 + 16;
 /// Fixed part of an encoded entity, and the lengths of its five strings.
 pub(crate) const MIN_LEN: usize = FIXED + 5 * 2;
@@ -154,7 +154,9 @@ impl Entity {
         debug_assert_eq!(out.len() - start, FIXED);
         for set in [&self.label.set, &self.label.in_sync] {
             out.put16(crate::widen::low16(count(set.len() * 16)));
-            set.iter().for_each(|id| out.put128(id.0));
+            for id in set {
+                out.put128(id.0);
+            }
         }
         out.put_string(&self.key);
         out.put_string(&self.share);

@@ -166,7 +166,8 @@ impl Copies<'_> {
     fn block(&self, from: Position, nth: u64, first: Option<Header>) -> Option<(Header, &[u8])> {
         let ring = count(self.bytes[0].len() / BLOCK);
         let number = from.number.checked_add(nth)?;
-        let sound = |copy: &usize| decode_block(self.pool, nth_block(self.bytes[*copy], number % ring));
+        let sound =
+            |copy: &usize| decode_block(self.pool, nth_block(self.bytes[*copy], number % ring));
         let fits = |(header, _): &(Header, &[u8])| {
             header.number == number
                 && header.group == from.group + 1

@@ -11,17 +11,17 @@ use crate::widen::{count, low32};
 /// Bytes in a block.
 pub const BLOCK: usize = 4096;
 /// Sums in a sums page.
-pub const SUMS_PER_PAGE: u64 = 1008;
+pub(crate) const SUMS_PER_PAGE: u64 = 1008;
 /// Blocks in front of the first area of a disk, where the superblocks are.
-pub const FIRST_AREA: u64 = 512;
+pub(crate) const FIRST_AREA: u64 = 512;
 /// Block of the second superblock.
-pub const SECOND_SUPER: u64 = 256;
+pub(crate) const SECOND_SUPER: u64 = 256;
 /// Most disks of a pool.
-pub const MAX_DISKS: usize = 16;
+pub(crate) const MAX_DISKS: usize = 16;
 /// Most areas of a pool.
-pub const MAX_AREAS: usize = 96;
+pub(crate) const MAX_AREAS: usize = 96;
 /// Bytes of physical space under one write-intent mark.
-pub const REGION_BYTES: u64 = 16 << 20;
+pub(crate) const REGION_BYTES: u64 = 16 << 20;
 /// Clusters are numbered by 32 bits; the last numbers are kept unused.
 const MAX_CLUSTERS: u64 = 0xffff_0000;
 /// Data areas and the data in them begin at a multiple of this many blocks.
@@ -56,7 +56,10 @@ impl ClusterSize {
 
     /// A cluster of this many bytes, if that is supported.
     pub fn of_bytes(bytes: Bytes) -> Option<ClusterSize> {
-        bytes.0.is_multiple_of(count(BLOCK)).then_some(bytes.0 / count(BLOCK))
+        bytes
+            .0
+            .is_multiple_of(count(BLOCK))
+            .then_some(bytes.0 / count(BLOCK))
             .and_then(ClusterSize::of_blocks)
     }
 

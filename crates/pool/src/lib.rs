@@ -29,15 +29,20 @@ mod widen;
 mod wire;
 
 #[cfg(test)]
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    reason = "tests count in small numbers"
+)]
 mod tests;
 
+pub use checkpoint::BadCheckpoint;
 pub use entity::{BadEntity, Entity, Id, Kind, Label, Layer};
 pub use layout::{BLOCK, Cluster, ClusterSize, Disk, Place};
-pub use checkpoint::BadCheckpoint;
 pub use life::{BadPool, NewPool, Probe, Step, assemble, create};
 pub use pool::{
-    Buffer, Change, DiskFailed, Effect, Health, Io, KEY_CHECK, Limits, NewReplica, NewSnapshot, Pool,
-    Token, Usage,
+    Buffer, Change, DiskFailed, Effect, Health, Io, KEY_CHECK, Limits, NewReplica, NewSnapshot,
+    Pool, Token, Usage,
 };
 pub use recovery::{ImportError, Recovery};
 pub use state::Refused;

@@ -4,7 +4,7 @@
 
 use alloc::vec::Vec;
 
-use crate::bits::{Bits, Run};
+use crate::bits::Bits;
 use crate::layout::{Cluster, ClusterSize};
 
 /// A physical cluster, and which of its blocks are valid.
@@ -70,15 +70,8 @@ impl Entry {
         let bitmap = crate::widen::count(size.bitmap_bytes());
         let bits = |bits: &Bits| if matches!(bits, Bits::Some(_)) { bitmap } else { 0 };
         // A fragment that waits for its first write to complete counts as one block.
-        let fragment = |fragment: &Fragment| {
-            8 + if fragment.valid == Bits::All { 0 } else { bitmap }
-        };
+        let fragment =
+            |fragment: &Fragment| 8 + if fragment.valid == Bits::All { 0 } else { bitmap };
         8 + self.fragments.iter().map(fragment).sum::<u64>() + bits(&self.zero)
-    }
-
-    /// Whether a block of the run is valid or marked zero.
-    pub(crate) fn touches(&self, run: Run) -> bool {
-        self.zero.touches(run)
-            || self.fragments.iter().any(|fragment| fragment.valid.touches(run))
     }
 }

@@ -51,7 +51,9 @@ pub(crate) fn put_first_write(out: &mut Vec<u8>, at: FirstWrite, crcs: &[u32]) {
     out.put32(at.cluster.0);
     out.put16(at.first);
     out.put16(low16(count(crcs.len())));
-    crcs.iter().for_each(|crc| out.put32(*crc));
+    for crc in crcs {
+        out.put32(*crc);
+    }
 }
 
 impl Record {

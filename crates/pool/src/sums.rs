@@ -44,13 +44,11 @@ impl Sums {
     /// The sum, if it is in memory.
     pub(crate) fn get(&self, at: SumAt) -> Option<u32> {
         let page = self.pages.get(&at.page)?;
-        match &page.sums {
-            Some(sums) => Some(sums[usize::from(at.slot)]),
-            None => {
-                let found = page.changes.binary_search_by_key(&at.slot, |(slot, _)| *slot).ok()?;
-                Some(page.changes[found].1)
-            }
+        if let Some(sums) = &page.sums {
+            return Some(sums[usize::from(at.slot)]);
         }
+        let found = page.changes.binary_search_by_key(&at.slot, |(slot, _)| *slot).ok()?;
+        Some(page.changes[found].1)
     }
 
     /// Changes a sum.

@@ -8,12 +8,13 @@ use alloc::vec::Vec;
 
 use block::Blocks;
 
+use crate::Id;
 use crate::layout::{
-    Area, BLOCK, Cluster, ClusterSize, Disk, FIRST_AREA, Geography, MAX_AREAS, MAX_DISKS, Place, Use,
+    Area, BLOCK, Cluster, ClusterSize, Disk, FIRST_AREA, Geography, MAX_AREAS, MAX_DISKS, Place,
+    Use,
 };
 use crate::widen::{count, index, low16};
 use crate::wire::{le16, le32, le64, le128, set};
-use crate::Id;
 
 /// The format this code writes, and the highest it reads.
 pub const FORMAT_VERSION: u32 = 1;
@@ -229,8 +230,7 @@ fn decode_body(block: &[u8]) -> Option<Superblock> {
     let entries = |from: usize, number: usize| {
         (0..number).map(move |nth| &block[from + nth * ENTRY..from + (nth + 1) * ENTRY])
     };
-    let member =
-        |entry: &[u8]| Member { id: Id(le128(entry, 0)), blocks: Blocks(le64(entry, 16)) };
+    let member = |entry: &[u8]| Member { id: Id(le128(entry, 0)), blocks: Blocks(le64(entry, 16)) };
     let name = &block[at::NAME..at::NAME + NAME_LEN];
     let len = name.iter().position(|byte| *byte == 0).unwrap_or(NAME_LEN);
     Some(Superblock {

@@ -127,11 +127,6 @@ pub(crate) fn crc_around(block: &[u8], hole: usize) -> u32 {
     crc32c::crc32c_append(crc, &block[hole + 4..])
 }
 
-/// How many whole units of `unit` bytes hold `bytes`.
-pub(crate) fn units(bytes: usize, unit: u64) -> u64 {
-    count(bytes).div_ceil(unit)
-}
-
 /// The bytes of block `number` in a row of blocks.
 pub(crate) fn nth_block(bytes: &[u8], number: u64) -> &[u8] {
     let at = index(number) * crate::BLOCK;

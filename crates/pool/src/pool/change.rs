@@ -9,10 +9,10 @@ use crate::record::Record;
 use crate::state::Refused;
 use crate::widen::count;
 
+use super::Pool;
 use super::effect::{Effect, Token};
 use super::lane::{Claim, OpId};
 use super::op::{Op, Work};
-use super::Pool;
 
 /// Length of the check value in front of a wrapped key.
 pub const KEY_CHECK: usize = 16;
@@ -112,15 +112,12 @@ impl Pool {
         } else {
             (self.ops.len() >= self.limits.commands).then_some(Refused::Busy)
         };
-        match refused {
-            Some(refused) => {
-                self.effects.push_back(Effect::Changed { token, result: Err(refused) });
-            }
-            None => {
-                let (id, claim) = change.about();
-                let work = Work::Change(change.into());
-                self.enter(Op::new(token, id, work, Vec::new()), claim);
-            }
+        if let Some(refused) = refused {
+            self.effects.push_back(Effect::Changed { token, result: Err(refused) });
+        } else {
+            let (id, claim) = change.about();
+            let work = Work::Change(change.into());
+            self.enter(Op::new(token, id, work, Vec::new()), claim);
         }
         self.run();
     }

@@ -17,8 +17,8 @@ use crate::layout::{BLOCK, Place, Use};
 use crate::sums_page;
 use crate::widen::count;
 
-use super::op::Purpose;
 use super::Pool;
+use super::op::Purpose;
 
 /// Most I/O of a checkpoint at once, so that it stays out of the way.
 const AT_ONCE: u32 = 16;
@@ -115,16 +115,13 @@ impl Pool {
             return;
         }
         self.checkpoint.wanted = false;
-        let used = |region: &u32| {
-            self.hot.contains(region) || self.overwriting.contains_key(region)
-        };
+        let used =
+            |region: &u32| self.hot.contains(region) || self.overwriting.contains_key(region);
         let (kept, cleaned) = self.regions.dirty.iter().copied().partition(used);
         self.regions.dirty = kept;
         self.hot.clear();
-        let mut regions = Regions {
-            dirty: self.regions.dirty.clone(),
-            doubtful: self.regions.doubtful.clone(),
-        };
+        let mut regions =
+            Regions { dirty: self.regions.dirty.clone(), doubtful: self.regions.doubtful.clone() };
         if let Some(writing) = &self.writing {
             regions.dirty.extend(&writing.batch.marks);
         }

@@ -13,9 +13,9 @@ use crate::record::{MAX_RECORD, Record};
 use crate::widen::{count, index};
 use crate::wire::le16;
 
+use super::Pool;
 use super::lane::OpId;
 use super::op::{Purpose, Work};
-use super::Pool;
 
 /// A batch is written without being asked when it has this many bytes.
 const HEAVY: usize = 64 << 10;

@@ -37,10 +37,11 @@ impl Claim {
 
     fn conflicts(self, other: Claim) -> bool {
         match (self, other) {
-            (Claim::Free, _) | (_, Claim::Free) | (Claim::Read(_), Claim::Read(_)) => false,
-            (Claim::Alone, _) | (_, Claim::Alone) => true,
-            (Claim::Still, Claim::Read(_)) | (Claim::Read(_), Claim::Still) => false,
-            (Claim::Still, _) | (_, Claim::Still) => true,
+            (Claim::Free, _)
+            | (_, Claim::Free)
+            | (Claim::Read(_), Claim::Read(_) | Claim::Still)
+            | (Claim::Still, Claim::Read(_)) => false,
+            (Claim::Alone | Claim::Still, _) | (_, Claim::Alone | Claim::Still) => true,
             (Claim::Write(a), Claim::Write(b) | Claim::Read(b))
             | (Claim::Read(a), Claim::Write(b)) => a.overlaps(b),
         }

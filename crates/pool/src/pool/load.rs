@@ -4,10 +4,10 @@ use alloc::vec::Vec;
 
 use crate::sums_page::{self, Page};
 
+use super::Pool;
 use super::effect::{Buffer, Effect};
 use super::lane::OpId;
 use super::op::{self, Pending, Purpose};
-use super::Pool;
 
 /// A page that is being read.
 #[derive(Debug, Default)]

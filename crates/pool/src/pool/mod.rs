@@ -43,6 +43,9 @@ use commit::{Batch, Writing};
 use lane::{Claim, Lane, OpId};
 use op::{IoTable, Op, Pending, Purpose, Table, Way, Work};
 
+/// Most blocks of one read or write.
+const MAX_TRANSFER: u64 = 16384;
+
 /// What a pool may use of memory and queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -175,50 +178,58 @@ impl Pool {
     /// stay the caller's, and must stay as they are until the command ends. A compare is carried
     /// out as a read; the caller compares.
     pub fn submit(&mut self, token: Token, id: Id, command: Command, data: &[u8]) {
-        match self.check(id, command, data) {
-            Err(fault) => self.effects.push_back(Effect::Done { token, result: Err(fault) }),
-            Ok(()) => {
-                let mut sums = Vec::new();
-                if let Command::Write { .. } = command {
-                    sums.extend(data.chunks_exact(BLOCK).map(crc32c::crc32c));
-                }
-                let op = Op::new(token, id, Work::Block(command), sums);
-                self.enter(op, Claim::of(command));
-            }
+        let mut sums = Vec::new();
+        let mut data_len = None;
+        if let Command::Write { .. } = command {
+            sums.extend(data.chunks_exact(BLOCK).map(crc32c::crc32c));
+            data_len = Some(data.len());
         }
-        self.run();
+        self.take(Op::new(token, id, Work::Block(command), sums), command, data_len);
     }
 
-    /// Writes good bytes over damaged blocks, of a snapshot as well.
+    /// Writes good bytes over damaged blocks, of a snapshot as well. Blocks that were never written
+    /// stay so.
     pub fn repair(&mut self, token: Token, id: Id, span: Span, data: &[u8]) {
-        match self.check(id, Command::Compare { span }, data) {
-            Err(fault) => self.effects.push_back(Effect::Done { token, result: Err(fault) }),
-            Ok(()) => {
-                let sums = data.chunks_exact(BLOCK).map(crc32c::crc32c).collect();
-                let op = Op::new(token, id, Work::Repair(span), sums);
-                self.enter(op, Claim::Write(span));
+        let sums = data.chunks_exact(BLOCK).map(crc32c::crc32c).collect();
+        let op = Op::new(token, id, Work::Repair(span), sums);
+        self.take(op, Command::Compare { span }, Some(data.len()));
+    }
+
+    fn take(&mut self, op: Op, command: Command, data_len: Option<usize>) {
+        let claim = match op.work {
+            Work::Repair(span) => Claim::Write(span),
+            _ => Claim::of(command),
+        };
+        match self.check(op.id, command, data_len) {
+            Ok(()) => self.enter(op, claim),
+            Err(fault) => {
+                self.effects.push_back(Effect::Done { token: op.token, result: Err(fault) });
             }
         }
         self.run();
     }
 
-    fn check(&self, id: Id, command: Command, data: &[u8]) -> Result<(), Fault> {
+    fn check(&self, id: Id, command: Command, data_len: Option<usize>) -> Result<(), Fault> {
         let entity = self.state.entities.get(&id).ok_or(Fault::Unreachable)?;
         let device = Geometry::new(BlockSize::B4096, entity.size).map_err(|_| Fault::Internal)?;
         command.check(device)?;
-        let len = command.span().map_or(0, |span| span.len().0.saturating_mul(count(BLOCK)));
-        let is_write = matches!(command, Command::Write { .. });
-        if is_write && count(data.len()) != len || len > u64::from(u32::MAX) && is_write {
+        let blocks = command.span().map_or(0, |span| span.len().0);
+        let moves_bytes = matches!(
+            command,
+            Command::Read { .. } | Command::Write { .. } | Command::Compare { .. }
+        );
+        let data_fits = data_len.is_none_or(|len| count(len) == blocks * count(BLOCK));
+        let locked = entity.is_encrypted() && !self.unlocked.contains(&id);
+        if moves_bytes && (blocks > MAX_TRANSFER || !data_fits || locked) {
             return Err(Fault::Unsupported);
         }
-        if command.is_mutation() && (entity.kind == Kind::Snapshot || self.broken) {
+        if (command.is_mutation() || data_len.is_some()) && self.broken
+            || command.is_mutation() && entity.kind == Kind::Snapshot
+        {
             return Err(Fault::ReadOnly);
         }
         if self.ops.len() >= self.limits.commands {
             return Err(Fault::Busy);
-        }
-        if entity.is_encrypted() && !self.unlocked.contains(&id) {
-            return Err(Fault::Unsupported);
         }
         match command.span() {
             Some(span) if self.state.is_damaged(entity.layer) => Err(Fault::Medium { span }),

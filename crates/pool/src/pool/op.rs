@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use block::{Command, Fault};
+use block::Command;
 
 use crate::bits::Run;
 use crate::entity::{Id, Layer};
@@ -62,14 +62,13 @@ pub(super) struct Op {
     pub(super) sums: Vec<u32>,
     /// Disk I/O and pages that it waits for.
     pub(super) outstanding: u32,
-    pub(super) fault: Option<Fault>,
 }
 
 impl Op {
     pub(super) fn new(token: Token, id: Id, work: Work, sums: Vec<u32>) -> Op {
         let layer = Layer::NONE;
-        let (parts, outstanding, fault) = (Vec::new(), 0, None);
-        Op { token, id, work, layer, parts, sums, outstanding, fault }
+        let (parts, outstanding) = (Vec::new(), 0);
+        Op { token, id, work, layer, parts, sums, outstanding }
     }
 
     /// The blocks of a block command.

@@ -6,10 +6,10 @@ use crate::bits::Run;
 use crate::layout::Cluster;
 use crate::widen::{count, index, low32};
 
+use super::Pool;
 use super::effect::{Buffer, Effect, Token};
 use super::lane::OpId;
 use super::op::{self, Part, Pending, Purpose, Way};
-use super::Pool;
 
 /// The runs of a span in each logical cluster, with the offset in the span.
 pub(super) fn by_cluster(span: Span, shift: u8) -> impl Iterator<Item = (u32, Run, u32)> {

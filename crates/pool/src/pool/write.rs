@@ -12,11 +12,11 @@ use crate::map::{Entry, Says};
 use crate::record::{self, FirstWrite, MAX_FIRST, Record};
 use crate::widen::{count, index, low32};
 
+use super::Pool;
 use super::effect::{Buffer, Effect};
 use super::lane::OpId;
 use super::op::{self, Part, Pending, Purpose, Way, Work};
 use super::read::by_cluster;
-use super::Pool;
 
 /// A cluster that is still to be allocated.
 const NEW: Cluster = Cluster(u32::MAX);
@@ -75,7 +75,12 @@ impl Pool {
     }
 
     /// Chooses the way of every block.
-    fn plan(&mut self, layer: Layer, span: Span, parts: &mut alloc::vec::Vec<Part>) -> Result<(), Wait> {
+    fn plan(
+        &mut self,
+        layer: Layer,
+        span: Span,
+        parts: &mut alloc::vec::Vec<Part>,
+    ) -> Result<(), Wait> {
         if self.open.is_full() {
             return Err(Wait::Batch);
         }
@@ -139,7 +144,11 @@ impl Pool {
             let physical = self.physical(cluster, block);
             if self.open.fresh.contains(&physical) {
                 // O3: the record is taken back, which is not possible once somebody waits for it.
-                return if self.open.wanted { Err(Wait::Batch) } else { Ok((Way::Overlay, cluster)) };
+                return if self.open.wanted {
+                    Err(Wait::Batch)
+                } else {
+                    Ok((Way::Overlay, cluster))
+                };
             }
             if self.is_fresh(physical..physical + 1) {
                 return Err(Wait::Proof);

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use crate::bits::{Bits, Run};
 use crate::entity::{Entity, Layer};
 use crate::layout::{Cluster, ClusterSize, PhysicalBlock};
-use crate::map::{Entry, Fragment};
+use crate::map::Entry;
 use crate::widen::{count, low32};
 
 use super::State;
@@ -149,14 +149,6 @@ impl State {
             }
         }
         self.edit(layer, logical, |_, _| {});
-    }
-
-    /// Where the block may be written for the first time: a fragment of this layer that has the
-    /// place free.
-    pub(crate) fn place_for(&self, layer: Layer, logical: u32, block: u16) -> Option<Cluster> {
-        let entry = self.layers.get(&layer)?.map.get(&logical)?;
-        let vacant = |fragment: &&Fragment| !fragment.valid.contains(block);
-        entry.fragments.iter().find(vacant).map(|fragment| fragment.cluster)
     }
 }
 

@@ -14,6 +14,11 @@ mod restore;
 mod tree;
 
 #[cfg(test)]
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    reason = "tests count in small numbers"
+)]
 mod tests;
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -28,7 +33,7 @@ use crate::record::Record;
 use crate::space::Space;
 use crate::widen::low32;
 
-pub(crate) use resolve::{Flat, Piece};
+pub(crate) use resolve::Piece;
 
 /// One layer.
 #[derive(Clone, Debug, Default)]
@@ -190,15 +195,10 @@ impl State {
     }
 
     /// Makes sure that the cluster is a fragment of this entry.
-    fn adopt(
-        &mut self,
-        layer: Layer,
-        logical: u32,
-        cluster: Cluster,
-    ) -> Result<(), Contradiction> {
+    fn adopt(&mut self, layer: Layer, logical: u32, cluster: Cluster) -> Result<(), Contradiction> {
         let entry = self.tier(layer)?.map.get(&logical);
-        let has = entry
-            .is_some_and(|entry| entry.fragments.iter().any(|part| part.cluster == cluster));
+        let has =
+            entry.is_some_and(|entry| entry.fragments.iter().any(|part| part.cluster == cluster));
         if has || self.space.take(cluster) { Ok(()) } else { Err(Contradiction) }
     }
 

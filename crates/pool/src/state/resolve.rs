@@ -17,7 +17,7 @@ use crate::widen::index;
 use super::State;
 
 /// A flat table: the cluster of each block, or [`HOLE`].
-pub(crate) type Flat = Box<[u32]>;
+type Flat = Box<[u32]>;
 const HOLE: u32 = u32::MAX;
 /// Most blocks that all flat tables together cover: 64 MiB of memory.
 const FLAT_BLOCKS: usize = 16 << 20;
@@ -140,7 +140,12 @@ impl State {
 
     /// Runs of blocks that are written, from `start`, at most `most` of them; for "which ranges are
     /// written". A range that is only zero marks is not.
-    pub(crate) fn written(&mut self, layer: Layer, range: (u64, u64), most: usize) -> Vec<(u64, u64)> {
+    pub(crate) fn written(
+        &mut self,
+        layer: Layer,
+        range: (u64, u64),
+        most: usize,
+    ) -> Vec<(u64, u64)> {
         self.select(layer, range, most, |state, logical, run, out| {
             state.pieces(layer, logical, run, out);
             out.retain(|piece| piece.at.is_some());

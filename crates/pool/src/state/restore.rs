@@ -106,7 +106,8 @@ impl State {
     /// that is every one.
     pub(crate) fn keep_lost(&mut self, used: Option<&[u8]>) {
         for number in 0..self.space.clusters() {
-            let byte = used.map_or(Some(&0xff), |used| used.get(crate::widen::index(u64::from(number / 8))));
+            let byte = used
+                .map_or(Some(&0xff), |used| used.get(crate::widen::index(u64::from(number / 8))));
             let was_used = byte.is_none_or(|byte| byte >> (number % 8) & 1 != 0);
             let cluster = Cluster(number);
             if was_used && self.space.take(cluster) {

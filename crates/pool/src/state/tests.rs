@@ -152,7 +152,10 @@ impl Bench {
         let cluster = if let Some(crate::map::Says::At(cluster)) = own {
             cluster
         } else {
-            let place = self.state.place_for(to.layer, logical, inside);
+            let entry = self.state.layers[&to.layer].map.get(&logical);
+            let mut fragments = entry.into_iter().flat_map(|entry| &entry.fragments);
+            let vacant = fragments.find(|fragment| !fragment.valid.contains(inside));
+            let place = vacant.map(|fragment| fragment.cluster);
             let Some(cluster) = place.or_else(|| {
                 self.state.may_allocate(to.layer, 1).then(|| self.state.space.take_any())?
             }) else {

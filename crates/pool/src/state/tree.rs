@@ -68,10 +68,7 @@ impl State {
             tier.children += 1;
             want = core::mem::take(&mut tier.want);
         });
-        self.add_layer(
-            top,
-            Tier { parent: frozen, limit: size, owner: source, ..Tier::default() },
-        );
+        self.add_layer(top, Tier { parent: frozen, limit: size, owner: source, ..Tier::default() });
         self.change_tier(top, |tier| tier.want = want);
         self.meta_bytes += entity_bytes(&entity);
         self.entities.insert(entity.id, entity);
@@ -89,8 +86,8 @@ impl State {
         entity.check()?;
         let old = self.entities.get_mut(&entity.id).ok_or(Refused::NotFound)?;
         self.meta_bytes = self.meta_bytes + entity_bytes(&entity) - entity_bytes(old);
-        let (layer, kind, size, thick) = (old.layer, old.kind, old.size, old.thick);
-        *old = Entity { layer, kind, size, thick, ..entity };
+        let (kind, layer, size, thick) = (old.kind, old.layer, old.size, old.thick);
+        *old = Entity { kind, layer, size, thick, ..entity };
         Ok(())
     }
 
@@ -125,7 +122,8 @@ impl State {
         let Ok(tier) = self.tier(layer) else { return };
         let limit = if tier.parent == Layer::NONE { 0 } else { tier.limit };
         let from = crate::widen::low32((limit >> self.size.shift()).min(u64::from(u32::MAX)));
-        let marked = |(logical, entry): (&u32, &Entry)| (!entry.zero.is_empty()).then_some(*logical);
+        let marked =
+            |(logical, entry): (&u32, &Entry)| (!entry.zero.is_empty()).then_some(*logical);
         let marked: Vec<_> = tier.map.range(from..).filter_map(marked).collect();
         for logical in marked {
             let beyond = self.beyond(logical, limit);

@@ -11,18 +11,16 @@ use crate::entity::{Entity, Id, Kind, Label, Layer};
 use crate::journal::{self, Copies, Position};
 use crate::layout::{self, BLOCK, Cluster, ClusterSize, Disk, Geography};
 use crate::record::{FirstWrite, Record};
+use crate::sums_page;
 use crate::superblock::{Member, NotSuper, Superblock};
 use crate::wire::Reader;
-use crate::sums_page;
 
 const POOL: Id = Id(0x1234_5678_9abc_def0_1122_3344_5566_7788);
 
 fn superblock(sizes: &[u64]) -> Superblock {
     let disks: Vec<_> = sizes.iter().map(|blocks| Blocks(*blocks)).collect();
-    let member = |(nth, blocks): (usize, &Blocks)| Member {
-        id: Id(100 + nth as u128),
-        blocks: *blocks,
-    };
+    let member =
+        |(nth, blocks): (usize, &Blocks)| Member { id: Id(100 + nth as u128), blocks: *blocks };
     Superblock {
         pool: POOL,
         name: "disk pool one".into(),

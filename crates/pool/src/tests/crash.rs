@@ -127,9 +127,7 @@ impl History {
 
     fn pick(&mut self, snapshot: bool) -> Option<(Id, u64)> {
         let volumes: Vec<_> = (self.model.volumes.iter())
-            .filter(|(_, volume)| {
-                !volume.uncertain && !volume.busy && volume.snapshot == snapshot
-            })
+            .filter(|(_, volume)| !volume.uncertain && !volume.busy && volume.snapshot == snapshot)
             .map(|(id, volume)| (*id, volume.cells.len() as u64))
             .collect();
         let nth = self.random.next() as usize;
@@ -137,14 +135,6 @@ impl History {
     }
 
     fn act(&mut self) {
-        let before = self.model.intents.keys().last().copied();
-        self.act_inner();
-        if let Some((token, intent)) = self.model.intents.last_key_value() && Some(*token) != before {
-            std::eprintln!("{token:?} {}", format!("{intent:?}").chars().take(150).collect::<String>());
-        }
-    }
-
-    fn act_inner(&mut self) {
         let count = self.model.volumes.len();
         match self.random.below(100) {
             _ if count == 0 => self.create(),
@@ -266,16 +256,6 @@ impl History {
     }
 }
 
-#[test]
-fn debug_one() {
-    let seed = std::env::var("SEED").unwrap_or("1".into()).parse().unwrap();
-    let plan = Plan { seed, sizes: &[3600], steps: 60, lies: false };
-    let mut history = History::new(plan);
-    let result = history.run();
-    std::eprintln!("{result:?} after {} cuts", history.cuts);
-    result.unwrap();
-}
-
 fn run(plan: Plan) -> Result<u64, String> {
     History::new(plan).run().map_err(|error| format!("seed {}: {error}", plan.seed))
 }
@@ -283,16 +263,16 @@ fn run(plan: Plan) -> Result<u64, String> {
 #[test]
 fn nothing_flushed_is_lost_at_any_cut() {
     let mut cuts = 0;
-    for seed in 0..seeds(30) {
+    for seed in 0..seeds(8) {
         let plan = Plan { seed, sizes: &[3600], steps: 60, lies: false };
         cuts += run(plan).unwrap();
     }
-    assert!(cuts > 1000, "{cuts}");
+    assert!(cuts > 500, "{cuts}");
 }
 
 #[test]
 fn nothing_flushed_is_lost_on_two_disks() {
-    for seed in 1000..1000 + seeds(10) {
+    for seed in 1000..1000 + seeds(3) {
         let plan = Plan { seed, sizes: &[7000, 2600], steps: 50, lies: false };
         run(plan).unwrap();
     }
@@ -300,9 +280,9 @@ fn nothing_flushed_is_lost_on_two_disks() {
 
 #[test]
 fn a_flush_left_out_is_noticed() {
-    let noticed = (0..20).filter(|seed| {
+    let noticed = (0..10).filter(|seed| {
         let plan = Plan { seed: *seed, sizes: &[3600], steps: 60, lies: true };
         run(plan).is_err()
     });
-    assert!(noticed.count() > 15);
+    assert!(noticed.count() > 7);
 }

@@ -52,10 +52,8 @@ pub(super) struct Rig {
 }
 
 pub(super) fn new_disks(sizes: &[u64], cluster: u64) -> Disks {
-    let member = |(nth, blocks): (usize, &u64)| Member {
-        id: Id(50 + nth as u128),
-        blocks: Blocks(*blocks),
-    };
+    let member =
+        |(nth, blocks): (usize, &u64)| Member { id: Id(50 + nth as u128), blocks: Blocks(*blocks) };
     let new = NewPool {
         id: Id(7),
         name: "sim".into(),
@@ -235,6 +233,17 @@ impl Rig {
             Ended::Done(_, Err(fault)) => Err(fault),
             other => panic!("a read ended as {other:?}"),
         }
+    }
+
+    /// The stamps of blocks, each of which must be of one piece.
+    pub(super) fn stamps(
+        &mut self,
+        id: Id,
+        start: u64,
+        len: u64,
+    ) -> Result<Vec<u64>, block::Fault> {
+        let bytes = self.read(id, start, len)?;
+        Ok(bytes.chunks_exact(BLOCK).map(|block| super::model::stamp_of(block).unwrap()).collect())
     }
 
     pub(super) fn write(&mut self, id: Id, start: u64, data: &[u8]) -> Completion {

@@ -2,6 +2,8 @@
 
 mod codec;
 mod crash;
+mod damage;
 mod disk;
 mod driver;
+mod feature;
 mod model;

@@ -27,6 +27,12 @@ pub(super) fn stamps(block: &[u8]) -> Result<BTreeSet<u64>, String> {
         .collect()
 }
 
+/// The stamp of a block, if it is of one piece.
+pub(super) fn stamp_of(block: &[u8]) -> Option<u64> {
+    let stamps = stamps(block).ok()?;
+    if stamps.len() == 1 { stamps.first().copied() } else { None }
+}
+
 /// One block: what is durable, and what was written since.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cell {
@@ -116,7 +122,14 @@ impl Model {
         self.next
     }
 
-    pub(super) fn begin_write(&mut self, token: Token, id: Id, start: u64, stamps: Vec<u64>, fua: bool) {
+    pub(super) fn begin_write(
+        &mut self,
+        token: Token,
+        id: Id,
+        start: u64,
+        stamps: Vec<u64>,
+        fua: bool,
+    ) {
         let cells = &mut self.volumes.get_mut(&id).unwrap().cells;
         for (at, stamp) in (start as usize..).zip(&stamps) {
             cells[at].later.push(Written { stamp: *stamp, by: token, completed: false });
@@ -125,9 +138,8 @@ impl Model {
     }
 
     pub(super) fn begin_flush(&mut self, token: Token, id: Id) {
-        let completed = |cell: &Cell| {
-            cell.later.iter().rfind(|write| write.completed).map(|write| write.by)
-        };
+        let completed =
+            |cell: &Cell| cell.later.iter().rfind(|write| write.completed).map(|write| write.by);
         let upto = self.volumes[&id].cells.iter().map(completed).collect();
         self.intents.insert(token, Intent::Flush { id, upto });
     }
