@@ -115,7 +115,6 @@ pub fn create(new: &NewPool) -> Result<Vec<Step>, BadPool> {
         cluster: new.cluster,
         generation: 1,
         compatible: 0,
-        in_use: false,
         number: Disk(0),
         disks: new.disks.clone(),
         areas,

@@ -225,9 +225,8 @@ impl Recovery {
 
     /// Takes the state from the checkpoint; has the second copy read if the first is not good.
     fn restore(&mut self) -> Result<(), ImportError> {
-        let (header, slot) = self.newest()?;
-        let room = self.superblock.area(Use::Checkpoint { slot, copy: 0 });
-        let room = room.map_or(0, |area| (area.blocks - 1) * count(BLOCK));
+        let (header, _) = self.newest()?;
+        let room = self.superblock.checkpoint_room();
         let clusters = self.geography.clusters();
         let state = State::new(self.superblock.cluster, clusters, room);
         let copies = [&self.bodies[0][..], &self.bodies[1][..]];

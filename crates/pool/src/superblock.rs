@@ -32,7 +32,7 @@ mod at {
     pub(super) const NUMBER: usize = 72;
     pub(super) const DISK_COUNT: usize = 74;
     pub(super) const AREA_COUNT: usize = 76;
-    pub(super) const STATE: usize = 78;
+    pub(super) const ZERO: usize = 78;
     pub(super) const NAME: usize = 80;
     pub(super) const RESERVED: usize = 144;
     pub(super) const DISKS: usize = 256;
@@ -42,6 +42,7 @@ mod at {
 }
 const NAME_LEN: usize = 64;
 const ENTRY: usize = 32;
+const _: () = assert!(at::AREA_COUNT + 2 == at::ZERO && at::ZERO + 2 == at::NAME);
 const _: () = assert!(at::NAME + NAME_LEN == at::RESERVED && at::RESERVED < at::DISKS);
 const _: () = assert!(at::DISKS + MAX_DISKS * ENTRY == at::AREAS);
 const _: () = assert!(at::AREAS + MAX_AREAS * ENTRY == at::TAIL);
@@ -69,8 +70,6 @@ pub struct Superblock {
     pub generation: u64,
     /// Compatible features, known or not.
     pub compatible: u64,
-    /// Whether the pool was left in use, by an export that did not happen.
-    pub in_use: bool,
     /// Which disk this copy was read from.
     pub number: Disk,
     /// All disks.
@@ -118,7 +117,6 @@ impl Superblock {
         set(&mut block, at::NUMBER, &number.0.to_le_bytes());
         set(&mut block, at::DISK_COUNT, &low16(count(self.disks.len())).to_le_bytes());
         set(&mut block, at::AREA_COUNT, &low16(count(self.areas.len())).to_le_bytes());
-        set(&mut block, at::STATE, &u16::from(self.in_use).to_le_bytes());
         set(&mut block, at::NAME, self.name.as_bytes());
         for (disk, at) in self.disks.iter().zip((at::DISKS..).step_by(ENTRY)) {
             set(&mut block, at, &disk.id.0.to_le_bytes());
@@ -161,7 +159,15 @@ impl Superblock {
         self.areas.iter().find(|area| area.usage == usage).copied()
     }
 
-    fn is_sound(&self) -> bool {
+    /// Bytes of a checkpoint that both slots have room for.
+    pub(crate) fn checkpoint_room(&self) -> u64 {
+        let slots = [0, 1].map(|slot| self.area(Use::Checkpoint { slot, copy: 0 }));
+        let rooms = slots.map(|area| area.map_or(0, |area| (area.blocks - 1) * count(BLOCK)));
+        rooms[0].min(rooms[1])
+    }
+
+    /// Whether it describes a pool.
+    pub(crate) fn is_sound(&self) -> bool {
         let journals = [0, 1].map(|copy| self.area(Use::Journal { copy }).map(|area| area.blocks));
         let slots = [(0, 0), (0, 1), (1, 0), (1, 1)]
             .map(|(slot, copy)| self.area(Use::Checkpoint { slot, copy }).map(|area| area.blocks));
@@ -239,7 +245,6 @@ fn decode_body(block: &[u8]) -> Option<Superblock> {
         cluster: ClusterSize::of_blocks(u64::from(le32(block, at::CLUSTER)))?,
         generation: le64(block, at::GENERATION),
         compatible: le64(block, at::COMPATIBLE),
-        in_use: le16(block, at::STATE) != 0,
         number: Disk(le16(block, at::NUMBER)),
         disks: entries(at::DISKS, disks).map(member).collect(),
         areas: entries(at::AREAS, areas).map(decode_area).collect::<Option<_>>()?,

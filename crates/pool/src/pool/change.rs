@@ -107,7 +107,7 @@ impl Change {
 impl Pool {
     /// Takes a change.
     pub fn change(&mut self, token: Token, change: Change) {
-        let refused = if self.broken {
+        let refused = if self.broken || self.is_exporting() {
             Some(Refused::Broken)
         } else {
             (self.ops.len() >= self.limits.commands).then_some(Refused::Busy)

@@ -28,7 +28,7 @@ const CHUNK: usize = 1 << 20;
 /// Checkpoints of a pool: the current one, and the one being written.
 #[derive(Debug)]
 pub(super) struct Checkpointing {
-    slot: u8,
+    pub(super) slot: u8,
     generation: u64,
     wanted: bool,
     run: Option<Run>,
@@ -111,7 +111,8 @@ impl Pool {
     /// Takes the state, at a moment when it is exactly what the journal and the batch being
     /// written lead to.
     pub(super) fn cut_checkpoint(&mut self) {
-        if !self.checkpoint.wanted || self.checkpoint.run.is_some() {
+        let moving = self.table.is_some();
+        if !self.checkpoint.wanted || self.checkpoint.run.is_some() || moving {
             return;
         }
         self.checkpoint.wanted = false;
@@ -149,9 +150,10 @@ impl Pool {
         });
     }
 
-    pub(super) fn advance_checkpoint(&mut self) {
+    /// Moves a checkpoint on; true if one ended.
+    pub(super) fn advance_checkpoint(&mut self) -> bool {
         if self.broken {
-            return;
+            return false;
         }
         if self.checkpoint.wanted && self.checkpoint.run.is_none() {
             self.open.wanted = true;
@@ -162,7 +164,7 @@ impl Pool {
         }
         while let Some(run) = &mut self.checkpoint.run {
             if run.outstanding >= AT_ONCE {
-                return;
+                return false;
             }
             let stage = run.stage;
             match run.jobs.pop_front() {
@@ -170,14 +172,15 @@ impl Pool {
                     run.outstanding += 1;
                     self.start_job(stage, job);
                 }
-                None if run.outstanding > 0 => return,
+                None if run.outstanding > 0 => return false,
                 None => {
                     if !self.next_stage(stage) {
-                        return;
+                        return !self.checkpoint.is_running();
                     }
                 }
             }
         }
+        false
     }
 
     fn start_job(&mut self, stage: Stage, job: Job) {
@@ -194,6 +197,16 @@ impl Pool {
                 self.load_page(page, None);
             }
             Job::Page { page } => self.write_page(page),
+        }
+    }
+
+    /// A page cannot be read: a checkpoint that waits for it cannot be written.
+    pub(super) fn checkpoint_page_failed(&mut self, page: u64) {
+        if let Some(run) = &mut self.checkpoint.run
+            && run.reading.remove(&page)
+        {
+            run.outstanding -= 1;
+            run.pages_good = false;
         }
     }
 
@@ -306,6 +319,7 @@ impl Pool {
             self.sums.written(page, version);
         }
         self.checkpoint_absorbed();
+        self.move_smaller_slot();
     }
 
     /// The checkpoint cannot be written. The old one and the journal still hold everything, unless

@@ -14,6 +14,8 @@ use super::op::{self, Pending, Purpose};
 pub(super) struct Loading {
     copies: [Option<Page>; 2],
     arrived: u8,
+    /// The disk failed to read a copy, which may be good.
+    failed: bool,
     waiters: Vec<OpId>,
 }
 
@@ -41,17 +43,27 @@ impl Pool {
         let sums = bytes.and_then(|bytes| sums_page::decode(self.superblock.pool, page, bytes));
         loading.copies[usize::from(copy)] = sums;
         loading.arrived += 1;
+        loading.failed |= bytes.is_none();
         if loading.arrived < 2 {
             return;
         }
-        if let Some(Loading { copies, waiters, .. }) = self.loading.remove(&page) {
+        let Some(Loading { copies, waiters, failed, .. }) = self.loading.remove(&page) else {
+            return;
+        };
+        let lost = failed && copies.iter().all(Option::is_none);
+        if !lost {
             self.sums.load(page, copies);
-            for waiter in waiters {
-                if let Some(op) = self.ops.get_mut(waiter) {
-                    op.outstanding -= 1;
-                }
-                self.step_op(waiter);
+        }
+        for waiter in waiters {
+            if let Some(op) = self.ops.get_mut(waiter) {
+                op.outstanding -= 1;
+                op.parts.iter_mut().for_each(|part| part.failed |= lost);
             }
+            self.step_op(waiter);
+        }
+        if lost {
+            self.checkpoint_page_failed(page);
+        } else {
             self.checkpoint_page_loaded(page);
         }
     }

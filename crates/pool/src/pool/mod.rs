@@ -19,6 +19,8 @@ mod load;
 mod op;
 mod read;
 mod report;
+mod scrub;
+mod table;
 mod write;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -29,7 +31,7 @@ use block::{BlockSize, Command, Completion, Fault, Geometry, Span};
 use crate::checkpoint::Regions;
 use crate::entity::{Id, Kind};
 use crate::journal::Position;
-use crate::layout::{BLOCK, Cluster, Geography, Place, Use};
+use crate::layout::{BLOCK, Cluster, Disk, Geography, Place, Use};
 use crate::state::{Refused, State};
 use crate::sums::Sums;
 use crate::superblock::Superblock;
@@ -101,6 +103,10 @@ pub struct Pool {
     /// The journal or a flush failed: nothing can be made durable any more.
     broken: bool,
     pieces: Vec<crate::state::Piece>,
+    /// The next block to be summed anew, if that is under way.
+    resum: scrub::Resum,
+    table: Option<table::Update>,
+    export: table::Export,
 }
 
 /// What recovery hands over.
@@ -152,6 +158,9 @@ impl Pool {
             effects: VecDeque::new(),
             broken: false,
             pieces: Vec::new(),
+            resum: scrub::Resum::default(),
+            table: None,
+            export: table::Export::No,
         };
         if from.dropped {
             // A later group would prove the newest one, with the records that were dropped. So the
@@ -223,7 +232,7 @@ impl Pool {
         if moves_bytes && (blocks > MAX_TRANSFER || !data_fits || locked) {
             return Err(Fault::Unsupported);
         }
-        if (command.is_mutation() || data_len.is_some()) && self.broken
+        if (command.is_mutation() || data_len.is_some()) && (self.broken || self.is_exporting())
             || command.is_mutation() && entity.kind == Kind::Snapshot
         {
             return Err(Fault::ReadOnly);
@@ -255,6 +264,7 @@ impl Pool {
             Purpose::GroupFlush => self.group_flushed(result.is_ok()),
             Purpose::Checkpoint { copy } => self.checkpoint_written(copy, result.is_ok()),
             Purpose::CheckpointFlush => self.checkpoint_flushed(result.is_ok()),
+            Purpose::Table => self.table_step_done(result.is_ok()),
         }
         drop(bytes);
         self.run();
@@ -266,8 +276,11 @@ impl Pool {
             while let Some(op) = self.ready.pop() {
                 self.start(op);
             }
-            self.advance_checkpoint();
-            if !self.advance_commit() && self.ready.is_empty() {
+            self.advance_table();
+            self.advance_export();
+            let ended = self.advance_checkpoint();
+            let committed = self.advance_commit();
+            if !ended && !committed && self.ready.is_empty() {
                 break;
             }
         }
@@ -278,6 +291,8 @@ impl Pool {
         match op.work.clone() {
             Work::Change(change) => self.apply_change(at, *change),
             Work::Repair(span) => self.start_write(at, span),
+            Work::Verify(span) => self.start_read(at, span),
+            Work::Resum(first) => self.start_resum(at, first),
             Work::Block(command) => match command {
                 Command::Read { span } | Command::Compare { span } => self.start_read(at, span),
                 Command::Write { span, .. } => self.start_write(at, span),
@@ -316,6 +331,9 @@ impl Pool {
         let Some(op) = self.ops.get(at) else { return };
         if op.outstanding > 0 {
             return;
+        }
+        if let Work::Resum(first) = op.work {
+            return self.step_resum(at, first);
         }
         match op.parts.first().map(|part| part.way) {
             Some(Way::Read) | None => self.finish_read(at),
@@ -365,12 +383,15 @@ impl Pool {
 
     /// Asks for a flush of every disk; says how many.
     fn flush_all(&mut self, purpose: fn() -> Purpose) -> u32 {
-        let disks = 0..crate::widen::low16(count(self.superblock.disks.len()));
-        for disk in disks.clone() {
-            let pending = Pending { purpose: purpose(), bytes: Vec::new() };
-            let io = op::io(self.ios.insert(pending));
-            self.effects.push_back(Effect::Flush { io, disk: crate::layout::Disk(disk) });
+        let disks = crate::widen::low16(count(self.superblock.disks.len()));
+        for disk in 0..disks {
+            self.flush_one(purpose(), Disk(disk));
         }
-        u32::from(disks.end)
+        u32::from(disks)
+    }
+
+    fn flush_one(&mut self, purpose: Purpose, disk: Disk) {
+        let io = op::io(self.ios.insert(Pending { purpose, bytes: Vec::new() }));
+        self.effects.push_back(Effect::Flush { io, disk });
     }
 }

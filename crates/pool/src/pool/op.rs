@@ -20,6 +20,10 @@ pub(super) enum Work {
     Block(Command),
     /// A repair of these blocks: an overwrite that needs no right to write.
     Repair(block::Span),
+    /// A look at these blocks, without handing them out.
+    Verify(block::Span),
+    /// New sums for blocks of a doubtful region, from this physical one on.
+    Resum(u64),
     /// A change of replicas or snapshots.
     Change(alloc::boxed::Box<Change>),
 }
@@ -75,8 +79,8 @@ impl Op {
     pub(super) fn span(&self) -> Option<block::Span> {
         match &self.work {
             Work::Block(command) => command.span(),
-            Work::Repair(span) => Some(*span),
-            Work::Change(_) => None,
+            Work::Repair(span) | Work::Verify(span) => Some(*span),
+            Work::Resum(_) | Work::Change(_) => None,
         }
     }
 }
@@ -138,6 +142,8 @@ pub(super) enum Purpose {
     Checkpoint { copy: u8 },
     /// A flush of a checkpoint.
     CheckpointFlush,
+    /// A superblock, or a flush between superblocks.
+    Table,
 }
 
 /// A disk I/O under way.

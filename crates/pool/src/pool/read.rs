@@ -7,9 +7,9 @@ use crate::layout::Cluster;
 use crate::widen::{count, index, low32};
 
 use super::Pool;
-use super::effect::{Buffer, Effect, Token};
+use super::effect::{Buffer, Effect};
 use super::lane::OpId;
-use super::op::{self, Part, Pending, Purpose, Way};
+use super::op::{self, Part, Pending, Purpose, Way, Work};
 
 /// The runs of a span in each logical cluster, with the offset in the span.
 pub(super) fn by_cluster(span: Span, shift: u8) -> impl Iterator<Item = (u32, Run, u32)> {
@@ -31,6 +31,7 @@ impl Pool {
     pub(super) fn start_read(&mut self, at: OpId, span: Span) {
         let Some(op) = self.ops.get_mut(at) else { return };
         let token = op.token;
+        let quiet = matches!(op.work, Work::Verify(_));
         let Some(entity) = self.state.entities.get(&op.id) else {
             return self.done(at, Err(Fault::Unreachable));
         };
@@ -43,6 +44,7 @@ impl Pool {
             for piece in &pieces {
                 let offset = offset + u32::from(piece.run.first - run.first);
                 match piece.at {
+                    None if quiet => {}
                     None => {
                         let blocks = u32::from(piece.run.len);
                         self.effects.push_back(Effect::Zero { token, block: offset, blocks });
@@ -51,7 +53,9 @@ impl Pool {
                         let run = piece.run;
                         let way = Way::Read;
                         let part = Part { way, logical, cluster, run, offset, failed: false };
-                        self.read_part(at, token, part);
+                        let own = quiet.then_some(Buffer::Own);
+                        let into = own.unwrap_or(Buffer::Caller { token, block: offset });
+                        self.read_part(at, part, into);
                     }
                 }
             }
@@ -61,7 +65,7 @@ impl Pool {
         self.step_op(at);
     }
 
-    fn read_part(&mut self, at: OpId, token: Token, part: Part) {
+    pub(super) fn read_part(&mut self, at: OpId, part: Part, into: Buffer) {
         let place = self.geography.place(self.physical(part.cluster, part.run.first));
         let Some(op) = self.ops.get_mut(at) else { return };
         let number = low32(count(op.parts.len()));
@@ -70,13 +74,12 @@ impl Pool {
         let purpose = Purpose::Data { op: at, part: number };
         let pending = Pending { purpose, bytes: alloc::vec::Vec::new() };
         let io = op::io(self.ios.insert(pending));
-        let into = Buffer::Caller { token, block: part.offset };
         let blocks = u32::from(part.run.len);
         self.effects.push_back(Effect::Read { io, place, blocks, into });
     }
 
     /// Has every page read that the parts need; true if one is missing.
-    fn request_sums(&mut self, at: OpId) -> bool {
+    pub(super) fn request_sums(&mut self, at: OpId) -> bool {
         let mut missing = false;
         let parts = self.ops.get(at).map_or(0, |op| op.parts.len());
         for nth in 0..parts {
@@ -97,9 +100,6 @@ impl Pool {
     }
 
     pub(super) fn finish_read(&mut self, at: OpId) {
-        if self.request_sums(at) {
-            return;
-        }
         let Some(op) = self.ops.get(at) else { return };
         let Some(span) = op.span() else { return };
         let lba = |offset: u32| Lba(span.start().0 + u64::from(offset));
@@ -108,6 +108,10 @@ impl Pool {
             let failed = Span::new(start, block::Blocks(u64::from(part.run.len))).unwrap_or(span);
             return self.done(at, Err(Fault::Medium { span: failed }));
         }
+        if self.request_sums(at) {
+            return;
+        }
+        let Some(op) = self.ops.get(at) else { return };
         let mut bad: Option<(u32, u32)> = None;
         let mut believed = alloc::vec::Vec::new();
         for part in &op.parts {

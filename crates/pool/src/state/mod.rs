@@ -89,8 +89,11 @@ pub enum Refused {
     #[error("the key is not the one this replica was encrypted with")]
     WrongKey,
     /// The journal or a flush failed.
-    #[error("the pool's journal cannot be written; replace the disk")]
+    #[error("the pool takes no changes: it is being exported, or its journal failed")]
     Broken,
+    /// The disks are not larger than before.
+    #[error("no disk has room for one more cluster; is it really larger?")]
+    NotLarger,
     /// A bounded queue is full.
     #[error("too many commands are waiting; try again")]
     Busy,

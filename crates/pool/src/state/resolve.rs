@@ -146,10 +146,48 @@ impl State {
         range: (u64, u64),
         most: usize,
     ) -> Vec<(u64, u64)> {
+        self.written_where(layer, range, most, |_| true)
+    }
+
+    /// As [`State::written`], of those in clusters that `wanted` picks.
+    pub(crate) fn written_where(
+        &mut self,
+        layer: Layer,
+        range: (u64, u64),
+        most: usize,
+        wanted: impl Fn(Cluster) -> bool,
+    ) -> Vec<(u64, u64)> {
         self.select(layer, range, most, |state, logical, run, out| {
             state.pieces(layer, logical, run, out);
-            out.retain(|piece| piece.at.is_some());
+            out.retain(|piece| piece.at.is_some_and(&wanted));
         })
+    }
+
+    /// Runs of blocks that this very layer has; all layers together have every block once.
+    pub(crate) fn own(&self, layer: Layer, from: u64, most: usize) -> Vec<(u64, u64)> {
+        let mut found: Vec<(u64, u64)> = Vec::new();
+        let Some(tier) = self.layers.get(&layer) else { return found };
+        let shift = self.size.shift();
+        let first = crate::widen::low32((from >> shift).min(u64::from(u32::MAX)));
+        for (logical, entry) in tier.map.range(first..) {
+            if found.len() > most {
+                break;
+            }
+            let base = u64::from(*logical) << shift;
+            let skip = from.saturating_sub(base);
+            let mut pieces = Vec::new();
+            let says = |block| match entry.says(block) {
+                Says::At(cluster) => Some(cluster),
+                Says::Zero | Says::Nothing => None,
+            };
+            join(Run::new(skip, self.size.blocks() - skip), says, &mut pieces);
+            for piece in pieces.iter().filter(|piece| piece.at.is_some()) {
+                let from = base + u64::from(piece.run.first);
+                push_run(&mut found, from, from + u64::from(piece.run.len));
+            }
+        }
+        found.truncate(most);
+        found
     }
 
     /// Runs of blocks whose place is another one in `newer` than in `older`.

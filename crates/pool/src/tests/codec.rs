@@ -27,7 +27,6 @@ fn superblock(sizes: &[u64]) -> Superblock {
         cluster: ClusterSize::DEFAULT,
         generation: 7,
         compatible: 1 << 40,
-        in_use: true,
         number: Disk(0),
         disks: disks.iter().enumerate().map(member).collect(),
         areas: layout::plan(&disks, ClusterSize::DEFAULT).unwrap(),
@@ -147,7 +146,9 @@ proptest! {
     #[test]
     fn records_come_back_as_written(records in vec_of(records(), 0..20)) {
         let mut bytes = Vec::new();
-        records.iter().for_each(|record| record.encode(&mut bytes));
+        for record in &records {
+            record.encode(&mut bytes);
+        }
         let mut from = Reader::new(&bytes);
         for record in records {
             prop_assert_eq!(Record::decode(&mut from), Some(record));

@@ -7,7 +7,8 @@ use block::{Blocks, Fault, Lba, Span};
 
 use super::crash::replica;
 use super::disk::Disks;
-use super::driver::{Ended, Rig, new_disks, open};
+use super::disk::Random;
+use super::driver::{Ended, Moment, Rig, new_disks, open};
 use super::model::stamped;
 use crate::layout::{BLOCK, Use};
 use crate::superblock::Superblock;
@@ -222,4 +223,94 @@ fn sums_pages_are_healed_from_the_second_copy_and_their_loss_is_a_fault() {
         assert!(!faults.is_empty());
         assert!(faults.iter().all(|fault| matches!(fault, Fault::Checksum { .. })));
     }
+}
+
+/// Leaves a pool in the middle of an overwrite of block 30 of B.
+fn torn() -> Rig {
+    let (disks, _) = sample();
+    let mut rig = open(disks, SIZES).unwrap();
+    rig.write(B, 30, &stamped(1)).unwrap();
+    rig.write(B, 31, &stamped(1)).unwrap();
+    rig.flush(B).unwrap();
+    rig.write(B, 30, &stamped(2)).unwrap();
+    // Overwritten behind the back of the pool: as a torn write leaves it.
+    let at = place_of(&rig.disks, 2);
+    rig.disks.damage(at, 0, 0xff);
+    open(rig.disks.after_crash(&mut Random(0)), SIZES).unwrap()
+}
+
+fn place_of(disks: &Disks, stamp: u64) -> Place {
+    let places = (512..3600).map(|block| Place { disk: Disk(0), block });
+    let found: Vec<_> = places.filter(|at| disks.read(*at, 1) == stamped(stamp)).collect();
+    assert_eq!(found.len(), 1);
+    found[0]
+}
+
+#[test]
+fn doubt_after_a_crash_is_listed_and_ends() {
+    let mut rig = torn();
+    assert_eq!(rig.pool.health().doubtful_regions, 1);
+    let listed = rig.pool.doubtful(B, Blocks(0), 10).unwrap();
+    assert!(listed.contains(&(30, 32)), "{listed:?}");
+    rig.read(B, 30, 1).unwrap();
+    assert_eq!(rig.doubted, vec![(B, Lba(30))]);
+    loop {
+        let token = rig.token();
+        if !rig.pool.resum(token) {
+            break;
+        }
+        assert_eq!(rig.finish(token), Ended::Done(token, Ok(())));
+    }
+    assert_eq!(rig.pool.health().doubtful_regions, 0);
+    for _ in 0..2 {
+        rig.pool.request_checkpoint();
+        rig.settle();
+    }
+    let mut rig = open(rig.disks, SIZES).unwrap();
+    assert_eq!(rig.pool.health().doubtful_regions, 0);
+    rig.read(B, 30, 1).unwrap();
+    assert!(rig.doubted.is_empty());
+    // From now on damage there is damage.
+    let at = place_of(&rig.disks, 500 + 11);
+    rig.disks.damage(at, 9, 1);
+    let span = Span::new(Lba(11), Blocks(1)).unwrap();
+    assert_eq!(rig.stamps(A, 11, 1), Err(Fault::Checksum { span }));
+}
+
+#[test]
+fn a_scrub_sees_every_block_once_and_finds_the_bad_one() {
+    let (disks, _) = sample();
+    let mut rig = open(disks, SIZES).unwrap();
+    let at = place_of(&rig.disks, 100 + 42);
+    rig.disks.damage(at, 4000, 4);
+    let (mut seen, mut bad) = (0, Vec::new());
+    for id in [A, B, Id(3)] {
+        for (from, to) in rig.pool.written_own(id, Blocks(0), 100).unwrap() {
+            for block in from..to {
+                let token = rig.token();
+                rig.pool.verify(token, id, Span::new(Lba(block), Blocks(1)).unwrap());
+                let Ended::Done(_, result) = rig.finish(token) else { panic!("no block command") };
+                bad.extend(result.err().map(|_| (id, block)));
+                seen += 1;
+            }
+        }
+    }
+    assert_eq!((seen, bad), (100, vec![(Id(3), 42)]));
+}
+
+#[test]
+fn a_disk_that_fails_ends_commands_and_not_the_process() {
+    let (disks, _) = sample();
+    let mut rig = open(disks, SIZES).unwrap();
+    rig.fails = true;
+    assert!(matches!(rig.write(B, 50, &stamped(1)), Err(Fault::Medium { .. })));
+    assert!(matches!(rig.stamps(A, 5, 1), Err(Fault::Medium { .. } | Fault::Checksum { .. })));
+    assert!(rig.flush(B).is_err());
+    assert!(rig.pool.health().broken);
+    rig.fails = false;
+    assert_eq!(rig.write(B, 50, &stamped(1)), Err(Fault::ReadOnly));
+    assert_eq!(rig.stamps(A, 5, 1), Ok(vec![105]));
+    assert!(matches!(rig.step(&mut Random(1)), Moment::Quiet));
+    let mut rig = open(rig.disks.after_crash(&mut Random(0)), SIZES).unwrap();
+    assert_eq!(check(&mut rig), vec![]);
 }

@@ -12,8 +12,8 @@ use super::disk::{Disks, Random};
 use crate::layout::BLOCK;
 use crate::life::{self, NewPool, Probe, Step};
 use crate::{
-    Buffer, Change, ClusterSize, Disk, Effect, Id, ImportError, Io, Limits, Member, Place, Pool,
-    Recovery, Refused, Token,
+    Buffer, Change, ClusterSize, Disk, DiskFailed, Effect, Id, ImportError, Io, Limits, Member,
+    Place, Pool, Recovery, Refused, Token,
 };
 
 /// A disk I/O that was sent.
@@ -48,6 +48,8 @@ pub(super) struct Rig {
     /// Buffers of commands.
     pub(super) buffers: BTreeMap<Token, Vec<u8>>,
     pub(super) doubted: Vec<(Id, Lba)>,
+    /// Every disk I/O fails.
+    pub(super) fails: bool,
     next: u64,
 }
 
@@ -109,6 +111,7 @@ pub(super) fn open(mut disks: Disks, sizes: &[u64]) -> Result<Rig, ImportError> 
                         sent: Vec::new(),
                         buffers: BTreeMap::new(),
                         doubted: Vec::new(),
+                        fails: false,
                         next: 0,
                     });
                 }
@@ -181,7 +184,13 @@ impl Rig {
             return Moment::Quiet;
         }
         let at = random.below(self.sent.len() as u64) as usize;
-        match self.sent.swap_remove(at) {
+        let sent = self.sent.swap_remove(at);
+        if self.fails {
+            let (Sent::Read { io, .. } | Sent::Write { io, .. } | Sent::Flush { io, .. }) = sent;
+            self.pool.complete(io, Err(DiskFailed));
+            return Moment::Io;
+        }
+        match sent {
             Sent::Write { io, number } => {
                 self.disks.written(number);
                 self.pool.complete(io, Ok(&[]));
@@ -251,7 +260,7 @@ impl Rig {
         let token = self.submit(id, Command::Write { span, fua: false }, data.to_vec());
         match self.finish(token) {
             Ended::Done(_, result) => result,
-            other => panic!("a write ended as {other:?}"),
+            other @ Ended::Changed(..) => panic!("a write ended as {other:?}"),
         }
     }
 
@@ -259,7 +268,7 @@ impl Rig {
         let token = self.submit(id, Command::Flush, Vec::new());
         match self.finish(token) {
             Ended::Done(_, result) => result,
-            other => panic!("a flush ended as {other:?}"),
+            other @ Ended::Changed(..) => panic!("a flush ended as {other:?}"),
         }
     }
 

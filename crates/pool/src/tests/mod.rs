@@ -6,4 +6,5 @@ mod damage;
 mod disk;
 mod driver;
 mod feature;
+mod life;
 mod model;
