@@ -74,7 +74,13 @@ impl History {
                 self.act();
             }
             match self.rig.step(&mut self.random) {
-                Moment::Io => self.cut()?,
+                Moment::Io => {
+                    self.cut()?;
+                    // In half of the histories the next one begins in the middle of things.
+                    if left < self.plan.steps / 2 && self.random.one_in(100) {
+                        return Ok(());
+                    }
+                }
                 Moment::Ended(Ended::Done(token, result)) => self.ended(token, result)?,
                 Moment::Ended(Ended::Changed(token, Ok(()))) => self.model.succeeded(token),
                 Moment::Ended(Ended::Changed(_, Err(refused))) => {
@@ -116,7 +122,15 @@ impl History {
         let after: Disks = self.rig.disks.after_crash(&mut random);
         let mut rig = import(after, self.plan.sizes)?;
         rig.pool.check_state();
-        self.model.check(&mut rig)?;
+        let found = self.model.check(&mut rig)?;
+        if random.one_in(4) {
+            // Cut again, while the pool is still tidying up.
+            for _ in 0..random.below(8) {
+                rig.step(&mut random);
+            }
+            rig = import(rig.disks.after_crash(&mut random), self.plan.sizes)?;
+            found.check(&mut rig)?;
+        }
         rig.settle();
         rig.pool.check_state();
         if rig.pool.usage().pending.0 != 0 {
