@@ -1,7 +1,23 @@
 //! The thin pool: format, allocator, journal, snapshots, clones, checksums, recovery.
 //!
-//! The format and its crash argument are in `docs/format/pool.md`. This crate asks for disk I/O and
-//! is told how it went; it never does any.
+//! A pool is the disk or disks that an engine owns. It holds replicas and their snapshots. The format
+//! and the argument why a crash loses nothing are in `docs/format/pool.md`.
+//!
+//! | to | use |
+//! |---|---|
+//! | make a pool | [`create`]: a list of writes and flushes |
+//! | find its disks | [`Probe`], [`assemble`] |
+//! | open it | [`Recovery`]: asks for reads, ends with a [`Pool`] |
+//! | use it | [`Pool::submit`], [`Pool::change`]; then carry out [`Pool::poll`], report to [`Pool::complete`] |
+//! | leave | [`Pool::export`] |
+//!
+//! Invariants:
+//! - what is acknowledged as durable is found after any crash;
+//! - a read returns what was written last, zeros where nothing was, or a fault;
+//! - a cluster belongs to one layer, and is used again only when giving it up is durable.
+//!
+//! Deliberately not here: disk I/O, threads, time, randomness, encryption (the edge does it with the
+//! logical block as tweak), locks against a second engine, and the choice when to scrub.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -17,6 +33,7 @@ mod journal;
 mod layout;
 mod life;
 mod map;
+mod occupant;
 mod pool;
 mod record;
 mod recovery;
@@ -39,7 +56,8 @@ mod tests;
 pub use checkpoint::BadCheckpoint;
 pub use entity::{BadEntity, Entity, Id, Kind, Label, Layer};
 pub use layout::{BLOCK, Cluster, ClusterSize, Disk, Place};
-pub use life::{BadPool, NewPool, Probe, Step, assemble, create};
+pub use life::{BadPool, NewPool, Probe, Step, assemble, create, wipe};
+pub use occupant::{OCCUPANT_BYTES, Occupant, occupant};
 pub use pool::{
     Buffer, Change, DiskFailed, Effect, Health, Io, KEY_CHECK, Limits, NewReplica, NewSnapshot,
     Pool, Token, Usage,

@@ -158,6 +158,19 @@ pub(crate) fn super_writes(superblock: &Superblock, copy: u8) -> impl Iterator<I
     })
 }
 
+/// The steps that destroy a pool: its superblocks go, nothing else is touched.
+pub fn wipe(disks: u16) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for disk in (0..disks).map(Disk) {
+        for copy in [0, 1] {
+            let place = Place { disk, block: super_offset(copy) / count(BLOCK) };
+            steps.push(Step::Write { place, bytes: alloc::vec![0; BLOCK] });
+        }
+    }
+    steps.push(Step::Flush);
+    steps
+}
+
 /// What was read from a disk that may belong to a pool.
 #[derive(Clone, Copy, Debug)]
 pub struct Probe<'a> {

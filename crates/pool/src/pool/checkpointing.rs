@@ -116,6 +116,7 @@ impl Pool {
             return;
         }
         self.checkpoint.wanted = false;
+        self.overwriting.retain(|_, under_way| *under_way > 0);
         let used =
             |region: &u32| self.hot.contains(region) || self.overwriting.contains_key(region);
         let (kept, cleaned) = self.regions.dirty.iter().copied().partition(used);

@@ -75,7 +75,7 @@ pub struct Pool {
     regions: Regions,
     /// Regions overwritten since the last checkpoint began.
     hot: BTreeSet<u32>,
-    /// How many overwrites are under way in a region.
+    /// How many overwrites are under way in a region; zeros are dropped at a checkpoint.
     overwriting: BTreeMap<u32, u32>,
     position: Position,
     /// Number of the first journal block that is still needed.
@@ -106,6 +106,7 @@ pub struct Pool {
     /// The next block to be summed anew, if that is under way.
     resum: scrub::Resum,
     table: Option<table::Update>,
+    spare: op::Spare,
     export: table::Export,
 }
 
@@ -160,6 +161,7 @@ impl Pool {
             pieces: Vec::new(),
             resum: scrub::Resum::default(),
             table: None,
+            spare: op::Spare::default(),
             export: table::Export::No,
         };
         if from.dropped {
@@ -187,13 +189,13 @@ impl Pool {
     /// stay the caller's, and must stay as they are until the command ends. A compare is carried
     /// out as a read; the caller compares.
     pub fn submit(&mut self, token: Token, id: Id, command: Command, data: &[u8]) {
-        let mut sums = Vec::new();
+        let mut op = self.spare.op(token, id, Work::Block(command));
         let mut data_len = None;
         if let Command::Write { .. } = command {
-            sums.extend(data.chunks_exact(BLOCK).map(crc32c::crc32c));
+            op.sums.extend(data.chunks_exact(BLOCK).map(crc32c::crc32c));
             data_len = Some(data.len());
         }
-        self.take(Op::new(token, id, Work::Block(command), sums), command, data_len);
+        self.take(op, command, data_len);
     }
 
     /// Writes good bytes over damaged blocks, of a snapshot as well. Blocks that were never written
@@ -288,6 +290,16 @@ impl Pool {
 
     fn start(&mut self, at: OpId) {
         let Some(op) = self.ops.get(at) else { return };
+        if let Some(span) = op.span() {
+            // The replica may have been shrunk or deleted since the command was taken.
+            match self.state.entities.get(&op.id) {
+                None => return self.done(at, Err(Fault::Unreachable)),
+                Some(entity) if span.end().0 > entity.size.0 => {
+                    return self.done(at, Err(Fault::OutOfRange { span }));
+                }
+                Some(_) => {}
+            }
+        }
         match op.work.clone() {
             Work::Change(change) => self.apply_change(at, *change),
             Work::Repair(span) => self.start_write(at, span),
@@ -345,6 +357,7 @@ impl Pool {
     fn done(&mut self, at: OpId, result: Completion) {
         if let Some(op) = self.leave(at) {
             self.effects.push_back(Effect::Done { token: op.token, result });
+            self.spare.put(op);
         }
     }
 
@@ -359,7 +372,8 @@ impl Pool {
         let op = self.ops.remove(at)?;
         if let Some(lane) = self.lanes.get_mut(&op.id) {
             lane.leave(at, &mut self.ready);
-            if lane.is_empty() {
+            // Lanes of live replicas stay, so that the next command need not make one.
+            if lane.is_empty() && !self.state.entities.contains_key(&op.id) {
                 self.lanes.remove(&op.id);
             }
         }

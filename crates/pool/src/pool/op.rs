@@ -85,6 +85,31 @@ impl Op {
     }
 }
 
+/// Vectors of operations that have ended, for those to come: the hot path allocates nothing.
+#[derive(Debug, Default)]
+pub(super) struct Spare {
+    vectors: Vec<(Vec<Part>, Vec<u32>)>,
+}
+
+impl Spare {
+    /// Most vectors kept, and the most sums one may have room for.
+    const MOST: usize = 256;
+
+    pub(super) fn op(&mut self, token: Token, id: Id, work: Work) -> Op {
+        let (parts, sums) = self.vectors.pop().unwrap_or_default();
+        Op { parts, ..Op::new(token, id, work, sums) }
+    }
+
+    pub(super) fn put(&mut self, op: Op) {
+        let Op { mut parts, mut sums, .. } = op;
+        if self.vectors.len() < Self::MOST && sums.capacity() <= Self::MOST {
+            parts.clear();
+            sums.clear();
+            self.vectors.push((parts, sums));
+        }
+    }
+}
+
 /// A table of things under way, by number.
 #[derive(Debug)]
 pub(super) struct Table<T> {

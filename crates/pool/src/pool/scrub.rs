@@ -16,6 +16,7 @@ use super::Pool;
 use super::effect::{Buffer, Token};
 use super::lane::{Claim, OpId};
 use super::op::{Op, Part, Way, Work};
+use super::read::by_cluster;
 
 /// Blocks of one step.
 const STEP: u64 = 256;
@@ -60,6 +61,23 @@ impl Pool {
         let doubtful = &self.regions.doubtful;
         let wanted = |cluster: Cluster| doubtful.contains(&(cluster.0 / per_region));
         Ok(self.state.written_where(layer, (from.0, size), most, wanted))
+    }
+
+    /// Believes what is on the disk where these blocks are: their regions become doubtful. For
+    /// blocks whose sums were lost, when no other replica has them.
+    pub fn accept(&mut self, id: Id, span: Span) -> Result<(), Refused> {
+        let entity = self.state.entities.get(&id).ok_or(Refused::NotFound)?;
+        let layer = entity.layer;
+        let mut pieces = Vec::new();
+        for (logical, run, _) in by_cluster(span, self.state.size.shift()) {
+            self.state.pieces(layer, logical, run, &mut pieces);
+            for cluster in pieces.iter().filter_map(|piece| piece.at) {
+                let region = self.region(cluster);
+                self.regions.doubtful.insert(region);
+            }
+        }
+        self.resum.next = 0;
+        Ok(())
     }
 
     /// Gives the next blocks of the doubtful regions new sums. False if there are none, or a step

@@ -253,6 +253,10 @@ impl Pool {
                 failed = Some(part);
             }
         }
+        let failed = failed.copied();
+        if let Some(op) = self.ops.get_mut(at) {
+            (op.parts, op.sums) = (parts, sums);
+        }
         match (failed, span) {
             (Some(part), Some(span)) => {
                 let start = Lba(span.start().0 + u64::from(part.offset));
@@ -289,9 +293,6 @@ impl Pool {
                 let region = self.region(cluster);
                 if let Some(under_way) = self.overwriting.get_mut(&region) {
                     *under_way -= 1;
-                    if *under_way == 0 {
-                        self.overwriting.remove(&region);
-                    }
                 }
             }
             Way::Read => {}

@@ -202,7 +202,9 @@ impl State {
         let entry = self.tier(layer)?.map.get(&logical);
         let has =
             entry.is_some_and(|entry| entry.fragments.iter().any(|part| part.cluster == cluster));
-        if has || self.space.take(cluster) { Ok(()) } else { Err(Contradiction) }
+        // A lost map's record may have given the cluster up since.
+        let free = has || self.quarantine.remove(&cluster) || self.space.take(cluster);
+        if free { Ok(()) } else { Err(Contradiction) }
     }
 
     pub(crate) fn tier(&self, layer: Layer) -> Result<&Tier, Contradiction> {

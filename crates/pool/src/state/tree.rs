@@ -192,6 +192,8 @@ impl State {
             seen_below = child.limit;
             child.parent = tier.parent;
             child.limit = child.limit.min(tier.limit);
+            // What it showed of a lost map is lost.
+            child.damaged |= tier.damaged;
         }
         for (logical, entry) in tier.map {
             self.meta_bytes -= entry.encoded_len(self.size);

@@ -225,6 +225,60 @@ fn sums_pages_are_healed_from_the_second_copy_and_their_loss_is_a_fault() {
     }
 }
 
+#[test]
+fn lost_sums_can_be_accepted() {
+    let (disks, superblock) = sample();
+    let mut rig = open(disks, SIZES).unwrap();
+    rig.pool.request_checkpoint();
+    rig.settle();
+    let is_data = |area: &&crate::layout::Area| matches!(area.usage, Use::Data { .. });
+    let area = *superblock.areas.iter().find(is_data).unwrap();
+    for block in 0..8 {
+        let place = Place { block: area.start.block + block, ..area.start };
+        rig.disks.damage(place, 100, 1);
+    }
+    let mut rig = open(rig.disks, SIZES).unwrap();
+    let all = Span::new(Lba(0), Blocks(100)).unwrap();
+    assert!(!check(&mut rig).is_empty());
+    for id in [A, B, Id(3)] {
+        rig.pool.accept(id, all).unwrap();
+    }
+    assert_eq!(check(&mut rig), vec![]);
+}
+
+#[test]
+fn a_lost_map_that_was_collapsed_later_is_not_forgotten() {
+    let (disks, superblock) = sample();
+    let mut rig = open(disks, SIZES).unwrap();
+    rig.pool.request_checkpoint();
+    rig.settle();
+    rig.must(Change::Delete(Id(3)));
+    rig.settle();
+    rig.write(B, 70, &stamped(3)).unwrap();
+    rig.flush(B).unwrap();
+    let disks = rig.disks;
+    let mut lost = 0;
+    for slot in [0, 1] {
+        let starts = [0, 1].map(|copy| area(&superblock, Use::Checkpoint { slot, copy }).0);
+        for byte in (0..BLOCK).step_by(7) {
+            let mut disks = disks.clone();
+            for start in starts {
+                disks.damage(Place { block: start.block + 1, ..start }, byte, 0x40);
+            }
+            let Ok(mut rig) = open(disks, SIZES) else { continue };
+            rig.pool.check_state();
+            // Block 40 of A came from the snapshot.
+            let damaged = rig.pool.health().damaged.contains(&A);
+            assert_eq!(rig.stamps(A, 40, 1).is_err(), damaged);
+            if !damaged {
+                assert_eq!(rig.stamps(A, 40, 1), Ok(vec![140]));
+            }
+            lost += usize::from(damaged);
+        }
+    }
+    assert!(lost > 5);
+}
+
 /// Leaves a pool in the middle of an overwrite of block 30 of B.
 fn torn() -> Rig {
     let (disks, _) = sample();

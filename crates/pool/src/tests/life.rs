@@ -1,5 +1,6 @@
 //! Life of a pool: growing, adding disks, leaving, coming back.
 
+use std::string::String;
 use std::vec;
 use std::vec::Vec;
 
@@ -9,7 +10,7 @@ use super::crash::replica;
 use super::disk::{Disks, Random};
 use super::driver::{Ended, Moment, Rig, new_disks, open};
 use super::model::stamped;
-use crate::life::{NewPool, Probe, assemble, create};
+use crate::life::{NewPool, Probe, Step, assemble, create, wipe};
 use crate::{BadPool, ClusterSize, Disk, Id, Member, NotSuper, Place, Superblock, Token};
 
 const A: Id = Id(1);
@@ -165,6 +166,11 @@ fn creation_is_a_few_small_writes_at_any_size() {
         disks: vec![Member { id: Id(2), blocks: Blocks(blocks) }],
     };
     assert!(create(&new(1 << 38)).unwrap().len() < 12);
+    for step in wipe(1) {
+        if let Step::Write { place, bytes } = step {
+            assert!(matches!(place.block, 0 | 256) && bytes.iter().all(|byte| *byte == 0));
+        }
+    }
     assert!(matches!(create(&new(1500)), Err(BadPool::TooSmall { .. })));
-    assert_eq!(create(&NewPool { name: "".into(), ..new(9000) }), Err(BadPool::Name));
+    assert_eq!(create(&NewPool { name: String::new(), ..new(9000) }), Err(BadPool::Name));
 }
