@@ -10,5 +10,6 @@ mod io;
 mod life;
 mod malformed;
 mod reservation;
+mod reservation_model;
 mod setup;
 mod split;
