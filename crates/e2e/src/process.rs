@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 
 /// How long a healthy program may take to become ready or to stop, on a loaded machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The built `holdfast` binary, ready for arguments.
 pub fn holdfast() -> Result<Command> {
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn waits_for_what_is_said_and_for_the_end() {
         let mut program = shell("echo one; echo two >&2; exit 3");
-        let two = program.wait_for("two", |line| (line == "two").then(|| line.len())).unwrap();
+        let two = program.wait_for("two", |line| (line == "two").then_some(line.len())).unwrap();
         assert_eq!(two, 3);
         assert_eq!(program.wait().unwrap().code(), Some(3));
     }
