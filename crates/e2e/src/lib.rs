@@ -9,4 +9,8 @@
 pub mod bench;
 pub mod figure;
 pub mod process;
+<<<<<<< HEAD
 pub mod vm;
+=======
+pub mod store;
+>>>>>>> main

@@ -10,7 +10,7 @@ use std::{
     process,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     thread,
     time::Duration,
@@ -116,6 +116,7 @@ impl VmBuilder {
             control: Mutex::new(control),
             disks,
             run_dir: dir.to_owned(),
+            condemned: AtomicBool::new(false),
         })
     }
 
@@ -163,6 +164,7 @@ pub struct Vm {
     control: Mutex<Qmp>,
     disks: Vec<Attached>,
     run_dir: PathBuf,
+    condemned: AtomicBool,
 }
 
 impl Vm {
@@ -235,6 +237,11 @@ impl Vm {
         String::from_utf8_lossy(&console).into_owned()
     }
 
+    /// A test failed: the machine's end shall show its console and keep it, as after a panic.
+    pub fn condemn(&self) {
+        self.condemned.store(true, Ordering::Relaxed);
+    }
+
     fn control<T>(&self, act: impl FnOnce(&mut Qmp) -> Result<T>) -> Result<T> {
         act(&mut self.control.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -250,7 +257,7 @@ impl Vm {
 impl Drop for Vm {
     fn drop(&mut self) {
         self.qemu = None;
-        if thread::panicking() {
+        if thread::panicking() || self.condemned.load(Ordering::Relaxed) {
             show(&format!("{}:\n{}", self.run_dir.display(), last_words(&self.run_dir)));
         } else if env::var_os("HOLDFAST_VM_KEEP").is_none() {
             let _left_for_the_sweep = fs::remove_dir_all(&self.run_dir);

@@ -35,4 +35,3 @@ pub use disk::{Disk, Loss};
 pub use guest::{Job, Output};
 pub use kernel::Kernel;
 pub use machine::{HOST, Link, SECOND_HOST, Vm, VmBuilder};
-pub use userland::PACKAGES;

@@ -1,20 +1,17 @@
-//! The kernel lane.
+//! The lane `kernel`: a stock Linux in a virtual machine, as host of our target and as target of
+//! our initiator.
+//!
+//! A check of [`checks`] runs as `holdfast::…` against our target on this machine, and the cheap
+//! ones also as `reference::…` against the kernel's own target inside the guest. With the variable
+//! `HOLDFAST_REFERENCE` set, the former use the kernel's target too. A check that fails with both
+//! is wrong itself, or the machine is.
+//!
+//! The tests share one machine, one test at a time. After a failure the machine is thrown away and
+//! the next test boots another.
 
-use e2e::vm::Vm;
-use std::{
-    path::Path,
-    time::{Duration, Instant},
-};
-
-#[test]
-fn boots() {
-    let start = Instant::now();
-    let vm = Vm::builder("boot", Path::new(env!("CARGO_BIN_EXE_guest-agent"))).boot().unwrap();
-    println!("booted in {:?}", start.elapsed());
-    for s in std::fs::read_to_string("/tmp/vmx/scripts").unwrap().split("\n\n") {
-        let t = Instant::now();
-        let o = vm.run(s, Duration::from_secs(60)).unwrap();
-        println!("== {s} {} {:?}\n{}\n{}", o.status, t.elapsed(), o.stdout, o.stderr);
-    }
-    println!("CONSOLE {}", vm.console());
-}
+mod checks;
+mod engine;
+mod harness;
+mod lab;
+mod nvmet;
+mod shared;

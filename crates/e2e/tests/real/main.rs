@@ -1,1 +1,3 @@
 //! The lane `real`: whole programs, a real etcd, real files.
+
+mod store;

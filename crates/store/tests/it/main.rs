@@ -1,0 +1,4 @@
+//! Integration tests of the store.
+
+mod conformance;
+mod generated;
