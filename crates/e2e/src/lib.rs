@@ -9,8 +9,5 @@
 pub mod bench;
 pub mod figure;
 pub mod process;
-<<<<<<< HEAD
-pub mod vm;
-=======
 pub mod store;
->>>>>>> main
+pub mod vm;
