@@ -37,9 +37,6 @@ mod writer;
 mod tests;
 
 pub use config::{Config, Retention, Tls};
-<<<<<<< HEAD
-=======
 pub use journal::Damage;
->>>>>>> store
 use lifecycle::random;
 pub use lifecycle::{OpenError, RunError, Server};

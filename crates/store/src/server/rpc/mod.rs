@@ -43,16 +43,12 @@ pub(crate) struct Place {
 
 impl Service {
     /// The services; their streams end when `stop` is cancelled.
-<<<<<<< HEAD
-    pub fn new(shared: Arc<Shared>, writer: Handle, stop: CancellationToken, place: Place) -> Self {
-=======
     pub(crate) fn new(
         shared: Arc<Shared>,
         writer: Handle,
         stop: CancellationToken,
         place: Place,
     ) -> Self {
->>>>>>> store
         let streams = Arc::new(Semaphore::new(STREAMS));
         Self { shared, writer, stop, streams, place: Arc::new(place) }
     }
