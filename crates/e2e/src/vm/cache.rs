@@ -31,7 +31,8 @@ impl Cache {
             .join(".cache"),
         };
         let root = base.join("holdfast/vm");
-        for part in ["kernels", "images", "runs"] {
+        for part in ["kernels", "images", "runs", "apt/lists/partial", "apt/cache/archives/partial"]
+        {
             let dir = root.join(part);
             fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
         }
@@ -41,6 +42,11 @@ impl Cache {
     /// Unpacked kernels, one directory each.
     pub(super) fn kernels(&self) -> PathBuf {
         self.root.join("kernels")
+    }
+
+    /// Lists of packages of suites this machine is not set up for.
+    pub(super) fn apt(&self) -> PathBuf {
+        self.root.join("apt")
     }
 
     /// Initramfs files.
@@ -66,7 +72,7 @@ impl Cache {
         for dir in [self.images(), self.runs()] {
             for entry in fs::read_dir(&dir).with_context(|| format!("list {}", dir.display()))? {
                 let path = entry?.path();
-                if is_stale(&path) {
+                if age(&path).is_some_and(|age| age > KEEP) {
                     // Another process may sweep at the same time: what is gone is fine.
                     let _gone = fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path));
                 }
@@ -76,10 +82,8 @@ impl Cache {
     }
 }
 
-fn is_stale(path: &Path) -> bool {
-    fs::metadata(path)
-        .and_then(|found| found.modified())
-        .ok()
-        .and_then(|modified| SystemTime::now().duration_since(modified).ok())
-        .is_some_and(|age| age > KEEP)
+/// How long ago something was made or used; nothing if it is not there.
+pub(super) fn age(path: &Path) -> Option<Duration> {
+    let modified = fs::metadata(path).and_then(|found| found.modified()).ok()?;
+    SystemTime::now().duration_since(modified).ok()
 }

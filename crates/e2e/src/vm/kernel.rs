@@ -1,28 +1,34 @@
-//! Stock kernels of Debian 12: which there are, and how one gets into the cache.
+//! Stock kernels of Debian: which there are, and how one gets into the cache.
 
 use std::{
     fs,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
 
-use super::{cache::Cache, userland::command_output};
+use super::{
+    cache::{Cache, age},
+    userland::command_output,
+};
 
-/// A kernel that Debian 12 ships.
+/// A kernel as Debian ships it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kernel {
     /// What Debian 12 installs by default. Built without `NVME_AUTH`, so no DH-HMAC-CHAP.
     V6_1,
     /// The newer series of Debian 12, with DH-HMAC-CHAP for host and target, ublk and TLS.
     V6_12,
+    /// The newest: backports of Debian 13. Its target knows reservations.
+    Newest,
 }
 
 impl Kernel {
     /// The package that always depends on the newest kernel of its series.
     fn metapackage(self) -> &'static str {
         match self {
-            Kernel::V6_1 => "linux-image-amd64",
+            Kernel::V6_1 | Kernel::Newest => "linux-image-amd64",
             Kernel::V6_12 => "linux-image-6.12-amd64",
         }
     }
@@ -40,47 +46,119 @@ pub(super) struct Unpacked {
 
 /// Takes the kernel out of the cache, or downloads and unpacks it first.
 pub(super) fn unpacked(cache: &Cache, kernel: Kernel) -> Result<Unpacked> {
-    let package = newest_package(kernel)?;
+    let apt = Apt::new(cache, kernel)?;
+    let package = apt.newest_package(kernel.metapackage())?;
     let dir = cache.kernels().join(&package);
     if !dir.exists() {
         let _lock = cache.lock()?;
         if !dir.exists() {
-            download(cache, &package, &dir)?;
+            apt.download(cache, &package, &dir)?;
         }
     }
-    Ok(Unpacked {
-        vmlinuz: only_entry(&dir.join("boot"), "vmlinuz-")?,
-        modules: only_entry(&dir.join("lib/modules"), "")?,
-        package,
-    })
-}
-
-fn newest_package(kernel: Kernel) -> Result<String> {
-    let meta = kernel.metapackage();
-    let depends = command_output("apt-cache", &["depends", "--important", meta])
-        .with_context(|| format!("look up {meta}; `apt-get update` may help"))?;
-    depends
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("Depends: "))
-        .find(|name| name.starts_with("linux-image-"))
-        .map(str::to_owned)
-        .with_context(|| format!("{meta} depends on no kernel; `apt-get update` may help"))
-}
-
-fn download(cache: &Cache, package: &str, into: &Path) -> Result<()> {
-    let work = cache.kernels().join(format!(".unpacking-{package}"));
-    if work.exists() {
-        fs::remove_dir_all(&work).with_context(|| format!("remove {}", work.display()))?;
+    // Debian 13 moved everything below /usr, and the kernel beside its modules.
+    let merged = dir.join("usr/lib/modules");
+    if merged.exists() {
+        let modules = only_entry(&merged, "")?;
+        return Ok(Unpacked { vmlinuz: modules.join("vmlinuz"), modules, package });
     }
-    let tree = work.join("tree");
-    fs::create_dir_all(&tree).with_context(|| format!("create {}", tree.display()))?;
-    let script = "cd \"$1\" && apt-get -qq -o APT::Sandbox::User=root download \"$2\" \
-                  && dpkg-deb --extract ./*.deb tree && rm -rf ./*.deb tree/usr";
-    let work_arg = work.to_str().context("the cache's path is not UTF-8")?;
-    command_output("sh", &["-c", script, "sh", work_arg, package])
-        .with_context(|| format!("download {package}; `apt-get update` may help"))?;
-    fs::rename(&tree, into).with_context(|| format!("move {package} into the cache"))?;
-    fs::remove_dir_all(&work).with_context(|| format!("remove {}", work.display()))
+    let vmlinuz = only_entry(&dir.join("boot"), "vmlinuz-")?;
+    let modules = only_entry(&dir.join("lib/modules"), "")?;
+    Ok(Unpacked { vmlinuz, modules, package })
+}
+
+/// How long lists of packages that we fetched ourselves are good.
+const LISTS_KEEP: Duration = Duration::from_hours(7 * 24);
+
+/// Where packages come from: what this machine is set up for, or a suite of our own choice.
+struct Apt {
+    options: Vec<String>,
+}
+
+impl Apt {
+    fn new(cache: &Cache, kernel: Kernel) -> Result<Apt> {
+        let mut options = vec!["--option=APT::Sandbox::User=root".to_owned()];
+        if kernel != Kernel::Newest {
+            return Ok(Apt { options });
+        }
+        let dir = cache.apt();
+        let root = dir.display();
+        options.extend([
+            format!("--option=Dir::Etc::sourcelist={root}/sources.list"),
+            "--option=Dir::Etc::sourceparts=-".to_owned(),
+            format!("--option=Dir::State::lists={root}/lists"),
+            format!("--option=Dir::Cache={root}/cache"),
+        ]);
+        let apt = Apt { options };
+        let fetched = dir.join("fetched");
+        if age(&fetched).is_none_or(|age| age > LISTS_KEEP) {
+            let _lock = cache.lock()?;
+            let source = format!("deb [signed-by={KEYRING}] {} {BACKPORTS} main\n", mirror()?);
+            fs::write(dir.join("sources.list"), source).context("choose the suite")?;
+            apt.run("apt-get", &["--quiet=2", "update"]).context("fetch a list of packages")?;
+            fs::write(&fetched, "").context("remember when the list was fetched")?;
+        }
+        Ok(apt)
+    }
+
+    fn run(&self, program: &str, args: &[&str]) -> Result<String> {
+        let options = self.options.iter().map(String::as_str);
+        command_output(program, &options.chain(args.iter().copied()).collect::<Vec<_>>())
+    }
+
+    fn newest_package(&self, meta: &str) -> Result<String> {
+        let mut found = self.dependencies(meta, &["linux-image-"])?;
+        found.pop().with_context(|| format!("{meta} depends on no kernel"))
+    }
+
+    /// What a package depends on, as far as it is part of a kernel.
+    fn dependencies(&self, package: &str, prefixes: &[&str]) -> Result<Vec<String>> {
+        let listing = self
+            .run("apt-cache", &["depends", "--important", package])
+            .with_context(|| format!("look up {package}; `apt-get update` may help"))?;
+        let names = listing.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
+        let wanted = |name: &&str| prefixes.iter().any(|prefix| name.starts_with(prefix));
+        Ok(names.filter(wanted).map(str::to_owned).collect())
+    }
+
+    fn download(&self, cache: &Cache, package: &str, into: &Path) -> Result<()> {
+        let work = cache.kernels().join(format!(".unpacking-{package}"));
+        if work.exists() {
+            fs::remove_dir_all(&work).with_context(|| format!("remove {}", work.display()))?;
+        }
+        let tree = work.join("tree");
+        fs::create_dir_all(&tree).with_context(|| format!("create {}", tree.display()))?;
+        // Debian 13 split a kernel into several packages.
+        let parts = self.dependencies(package, &["linux-binary-", "linux-modules-"])?;
+        let script = "cd \"$1\" && shift && apt-get --quiet=2 download \"$@\" && \
+                      for deb in *.deb; do dpkg-deb --extract \"$deb\" tree || exit 1; done && \
+                      rm -rf tree/usr/share";
+        let mut args = vec!["-c", script, "sh", path_text(&work)?, package];
+        args.extend(parts.iter().chain(&self.options).map(String::as_str));
+        command_output("sh", &args)
+            .with_context(|| format!("download {package}; `apt-get update` may help"))?;
+        fs::rename(&tree, into).with_context(|| format!("move {package} into the cache"))?;
+        fs::remove_dir_all(&work).with_context(|| format!("remove {}", work.display()))
+    }
+}
+
+const BACKPORTS: &str = "trixie-backports";
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// Where this machine gets Debian from, which has the other suites too.
+fn mirror() -> Result<String> {
+    let wanted = ["Created-By: Packages", "Origin: Debian", "Component: main"];
+    let mut args = vec!["indextargets", "--format", "$(SUITE) $(REPO_URI)"];
+    args.extend(wanted);
+    command_output("apt-get", &args)?
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .find(|(suite, _)| !suite.contains('-'))
+        .map(|(_, address)| address.to_owned())
+        .context("this machine is not set up for Debian's main archive")
+}
+
+fn path_text(path: &Path) -> Result<&str> {
+    path.to_str().context("the cache's path is not UTF-8")
 }
 
 fn only_entry(dir: &Path, prefix: &str) -> Result<PathBuf> {

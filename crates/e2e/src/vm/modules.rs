@@ -27,11 +27,22 @@ const AT_BOOT: &[&str] = &[
 ];
 
 /// What a guest loads when it is used: file systems by mounting one, the rest by `modprobe`.
-const ON_DEMAND: &[&str] =
-    &["xfs", "ext4", "loop", "null_blk", "brd", "dm_mod", "raid1", "raid10", "fuse"];
+const ON_DEMAND: &[&str] = &[
+    "xfs",
+    "ext4",
+    "loop",
+    "null_blk",
+    "brd",
+    "dm_mod",
+    "raid1",
+    "raid10",
+    "fuse",
+    "nvme_loop",
+    "ublk_drv",
+];
 
-/// As above, but only some kernels have them.
-const WHERE_THERE_IS: &[&str] = &["nvme_loop", "ublk_drv"];
+/// Those of the above that not every kernel has.
+const NOT_EVERYWHERE: &[&str] = &["crc32c_generic", "crc32c_intel", "nvme_loop", "ublk_drv"];
 
 /// What a module is told when it is loaded: no devices before a test asks for one.
 const OPTIONS: &[(&str, &str)] = &[("null_blk", "nr_devices=0"), ("brd", "rd_nr=0")];
@@ -52,8 +63,7 @@ impl Modules {
         let tree = Tree::open(release_dir)?;
         let mut modules = Modules::default();
         modules.add(&tree, "boot", AT_BOOT)?;
-        let there = WHERE_THERE_IS.iter().filter(|name| tree.files.contains_key(**name));
-        for name in ON_DEMAND.iter().chain(there) {
+        for name in ON_DEMAND {
             modules.add(&tree, name, &[name])?;
         }
         Ok(modules)
@@ -82,7 +92,7 @@ impl Modules {
             return Ok(());
         }
         let Some(path) = tree.files.get(name) else {
-            if tree.built_in.contains(name) {
+            if tree.built_in.contains(name) || NOT_EVERYWHERE.contains(&name) {
                 return Ok(());
             }
             bail!("this kernel has no module {name}");

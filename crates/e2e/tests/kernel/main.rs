@@ -12,6 +12,7 @@
 mod checks;
 mod engine;
 mod harness;
+mod initiator;
 mod lab;
 mod nvmet;
 mod shared;

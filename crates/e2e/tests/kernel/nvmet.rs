@@ -36,6 +36,7 @@ truncate -s {SIZE} $FILE
 mkdir $SUBSYSTEM/namespaces/1
 echo 1 > $SUBSYSTEM/namespaces/1/buffered_io
 echo $FILE > $SUBSYSTEM/namespaces/1/device_path
+[ ! -e $SUBSYSTEM/namespaces/1/resv_enable ] || echo 1 > $SUBSYSTEM/namespaces/1/resv_enable
 echo 1 > $SUBSYSTEM/namespaces/1/enable
 {allow}
 for port in $PORTS; do

@@ -10,35 +10,37 @@ mod reservations;
 use std::env;
 
 use anyhow::{Context, Result};
-use e2e::vm::Vm;
+use e2e::vm::{Kernel, Vm};
 
 use crate::engine::Engine;
 use crate::lab::{Lab, PATIENCE, Secrets, Target};
 use crate::nvmet::Nvmet;
-use crate::shared::with_vm;
+use crate::shared::with_kernel;
 
 type Check = fn(&mut Lab) -> Result<()>;
 type Start = fn(&Vm, Option<&Secrets>) -> Result<Box<dyn Target>>;
 
-/// One test per check and target.
+/// One test per check, on a kernel, against a target.
 macro_rules! tests {
-    ($start:ident, $($name:ident = $check:path;)*) => {
+    ($kernel:ident, $start:ident, $secrets:ident, $($name:ident = $check:path;)*) => {
         $(#[test]
         fn $name() -> anyhow::Result<()> {
-            super::run(super::$start, false, $check)
-        })*
-    };
-    ($start:ident with secrets, $($name:ident = $check:path;)*) => {
-        $(#[test]
-        fn $name() -> anyhow::Result<()> {
-            super::run(super::$start, true, $check)
+            use super::Knowledge::$secrets;
+            super::run(super::Kernel::$kernel, super::$start, $secrets, $check)
         })*
     };
 }
 
+/// Whether host and target know each other's secrets.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Knowledge {
+    NoSecrets,
+    Secrets,
+}
+
 /// The cheap checks, to tell a broken machine from a broken target.
 mod reference {
-    tests! { nvmet,
+    tests! { V6_12, nvmet, NoSecrets,
         discover = super::connect::discover;
         connect = super::connect::plain;
         list_subsystems = super::identify::subsystems;
@@ -49,14 +51,19 @@ mod reference {
         losing_one_of_two_paths_fails_no_request = super::paths::lose_one_of_two;
         killing_the_target_fails_no_request = super::paths::kill_and_revive;
     }
-    tests! { nvmet with secrets,
+    tests! { V6_12, nvmet, Secrets,
         authenticate = super::connect::authenticate;
+    }
+    // The kernel's target knows reservations since 6.13.
+    tests! { Newest, nvmet, NoSecrets,
+        one_host_reserves = super::reservations::register_acquire_report;
+        another_host_is_fenced = super::reservations::preempt;
     }
 }
 
 /// All checks.
 mod holdfast {
-    tests! { engine,
+    tests! { V6_12, engine, NoSecrets,
         discover = super::connect::discover;
         connect = super::connect::plain;
         connect_with_digests = super::connect::with_digests;
@@ -76,7 +83,7 @@ mod holdfast {
         one_host_reserves = super::reservations::register_acquire_report;
         another_host_is_fenced = super::reservations::preempt;
     }
-    tests! { engine with secrets,
+    tests! { V6_12, engine, Secrets,
         authenticate = super::connect::authenticate;
         a_wrong_secret_is_refused = super::connect::wrong_secret;
     }
@@ -93,9 +100,12 @@ fn engine(vm: &Vm, secrets: Option<&Secrets>) -> Result<Box<dyn Target>> {
     Ok(Box::new(Engine::start(secrets)?))
 }
 
-fn run(start: Start, with_secrets: bool, check: Check) -> Result<()> {
-    with_vm(|vm| {
-        let secrets = if with_secrets { Some(make_secrets(vm)?) } else { None };
+fn run(kernel: Kernel, start: Start, knowledge: Knowledge, check: Check) -> Result<()> {
+    with_kernel(kernel, |vm| {
+        let secrets = match knowledge {
+            Knowledge::NoSecrets => None,
+            Knowledge::Secrets => Some(make_secrets(vm)?),
+        };
         let mut lab = Lab { vm, target: start(vm, secrets.as_ref())?, secrets };
         check(&mut lab).with_context(|| format!("the target said:\n{}", lab.target.said()))?;
         lab.close()
