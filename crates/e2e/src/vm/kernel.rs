@@ -128,7 +128,8 @@ impl Apt {
         let tree = work.join("tree");
         fs::create_dir_all(&tree).with_context(|| format!("create {}", tree.display()))?;
         // Debian 13 split a kernel into several packages.
-        let parts = self.dependencies(package, &["linux-binary-", "linux-modules-"])?;
+        let prefixes = ["linux-base-", "linux-binary-", "linux-modules-"];
+        let parts = self.dependencies(package, &prefixes)?;
         let script = "cd \"$1\" && shift && apt-get --quiet=2 download \"$@\" && \
                       for deb in *.deb; do dpkg-deb --extract \"$deb\" tree || exit 1; done && \
                       rm -rf tree/usr/share";

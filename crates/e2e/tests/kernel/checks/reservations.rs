@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use crate::lab::{Lab, Way, expect_eq};
 
-const OTHER: &str = "--hostnqn=nqn.2014-08.org.nvmexpress:uuid:0b3e1dbb-6a40-4c5c-9d0e-0c6f5ce3a3aa \
-    --hostid=0b3e1dbb-6a40-4c5c-9d0e-0c6f5ce3a3aa";
+const OTHER: &str = "--hostid=0b3e1dbb-6a40-4c5c-9d0e-0c6f5ce3a3aa \
+    --hostnqn=nqn.2014-08.org.nvmexpress:uuid:0b3e1dbb-6a40-4c5c-9d0e-0c6f5ce3a3aa";
 
 /// Register, acquire and report, as seen by `nvme resv-report`.
 pub(super) fn register_acquire_report(lab: &mut Lab) -> Result<()> {
@@ -60,7 +60,7 @@ fn reserve(lab: &Lab, controller: &str, command: &str) -> Result<()> {
 }
 
 fn report(lab: &Lab, controller: &str) -> Result<Value> {
-    lab.json(&format!("nvme resv-report /dev/{controller} --namespace-id=1 --eds=1 -o json"))
+    lab.json(&format!("nvme resv-report /dev/{controller} --namespace-id=1 --eds -o json"))
 }
 
 /// A conflict is status 83h; nvme-cli prints it.
