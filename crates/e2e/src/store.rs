@@ -34,7 +34,12 @@ pub struct StoreServer {
 impl StoreServer {
     /// Starts a server on an empty folder.
     pub fn start(kind: Kind) -> Result<StoreServer> {
-        let dir = tempfile::tempdir().context("cannot make a folder")?;
+        StoreServer::start_in(kind, &std::env::temp_dir())
+    }
+
+    /// Starts a server on an empty folder in `parent`.
+    pub fn start_in(kind: Kind, parent: &Path) -> Result<StoreServer> {
+        let dir = tempfile::tempdir_in(parent).context("cannot make a folder")?;
         let port = free_port()?;
         let program = Program::start(&mut command(kind, dir.path(), port)?)?;
         Ok(StoreServer { kind, program, dir, port })
@@ -53,6 +58,11 @@ impl StoreServer {
     /// Its process.
     pub fn program(&mut self) -> &mut Program {
         &mut self.program
+    }
+
+    /// The number of its process.
+    pub fn pid(&self) -> rustix::process::Pid {
+        self.program.pid()
     }
 
     /// Starts it again, after it was killed or stopped, on the same folder and port.

@@ -86,7 +86,7 @@ fn date(days: u64) -> (u64, u64, u64) {
 }
 
 /// Days since 1970 of a date of 1970 or later, if that date exists.
-fn days(year: u64, month: u64, day: u64) -> Option<u64> {
+fn days((year, month, day): (u64, u64, u64)) -> Option<u64> {
     if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || day == 0 {
         return None;
     }
@@ -115,7 +115,7 @@ fn read(text: &str) -> Option<Timestamp> {
     }
     let millis = fraction(&mut rest)?;
     let seconds = hour * 3600 + minute * 60 + second;
-    let local = days(year, month, day)? * DAY + seconds * SECOND + millis;
+    let local = days((year, month, day))? * DAY + seconds * SECOND + millis;
     let utc = match rest {
         "Z" | "z" => local,
         _ if rest.starts_with('+') => local.checked_sub(offset(&rest[1..])?)?,
@@ -221,7 +221,7 @@ mod tests {
         let (mut year, mut month, mut day) = (1970, 1, 1);
         for number in 0..=Timestamp::MAX.0 / DAY {
             assert_eq!(date(number), (year, month, day));
-            assert_eq!(days(year, month, day), Some(number));
+            assert_eq!(days((year, month, day)), Some(number));
             let last = match month {
                 2 => 28 + u64::from(leap(year)),
                 4 | 6 | 9 | 11 => 30,

@@ -105,3 +105,99 @@ enum Renewed {
     NotYet,
     Never,
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use futures::future::BoxFuture;
+
+    use super::*;
+    use crate::contract::{
+        Page, Query, ReadError, Revision, StoreExt as _, Txn, TxnOutcome, Watch, WatchFrom,
+        WriteError,
+    };
+    use crate::testing::{ManualClock, MemoryStore};
+
+    /// A store to which renewals can be cut off.
+    struct Cut {
+        store: MemoryStore,
+        cut: AtomicBool,
+    }
+
+    impl Store for Cut {
+        fn range(&self, query: Query) -> BoxFuture<'_, Result<Page, ReadError>> {
+            self.store.range(query)
+        }
+        fn txn(&self, txn: Txn) -> BoxFuture<'_, Result<TxnOutcome, WriteError>> {
+            self.store.txn(txn)
+        }
+        fn watch(&self, from: WatchFrom) -> Watch {
+            self.store.watch(from)
+        }
+        fn grant(&self, ttl: Duration) -> BoxFuture<'_, Result<(LeaseId, Duration), LeaseError>> {
+            self.store.grant(ttl)
+        }
+        fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Duration, LeaseError>> {
+            if self.cut.load(Ordering::SeqCst) {
+                return Box::pin(std::future::pending());
+            }
+            self.store.keep_alive(lease)
+        }
+        fn revoke(&self, lease: LeaseId) -> BoxFuture<'_, Result<(), LeaseError>> {
+            self.store.revoke(lease)
+        }
+        fn compact(&self, revision: Revision) -> BoxFuture<'_, Result<(), WriteError>> {
+            self.store.compact(revision)
+        }
+    }
+
+    async fn settle() {
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn it_lives_while_kept_and_is_lost_no_later_than_the_store_ends_it() {
+        let clock = ManualClock::new();
+        let memory = MemoryStore::new(Arc::new(clock.clone()));
+        let store = Arc::new(Cut { store: memory.clone(), cut: AtomicBool::new(false) });
+        let ttl = Duration::from_secs(9);
+        let shared: Arc<dyn Store> = Arc::<Cut>::clone(&store);
+        let (lease, keeper) = KeptLease::grant(shared, Arc::new(clock.clone()), ttl).await.unwrap();
+        tokio::spawn(keeper);
+        memory.put_leased("a", "1", lease.id()).await.unwrap();
+        settle().await;
+        for _ in 0..30 {
+            clock.advance(Duration::from_secs(1));
+            settle().await;
+            assert!(!lease.is_lost());
+        }
+        assert!(memory.get("a").await.unwrap().is_some(), "kept for more than three lives");
+        store.cut.store(true, Ordering::SeqCst);
+        for _ in 0..9 {
+            clock.advance(Duration::from_secs(1));
+            settle().await;
+            if memory.get("a").await.unwrap().is_none() {
+                assert!(lease.is_lost(), "the key is gone and the owner does not know");
+            }
+        }
+        assert!(lease.is_lost());
+    }
+
+    #[tokio::test]
+    async fn it_ends_by_itself_when_nobody_holds_it() {
+        let clock = ManualClock::new();
+        let memory = MemoryStore::new(Arc::new(clock.clone()));
+        let ttl = Duration::from_secs(9);
+        let shared: Arc<dyn Store> = Arc::new(memory.clone());
+        let (lease, keeper) = KeptLease::grant(shared, Arc::new(clock.clone()), ttl).await.unwrap();
+        let keeper = tokio::spawn(keeper);
+        memory.put_leased("a", "1", lease.id()).await.unwrap();
+        drop(lease);
+        keeper.await.unwrap();
+        clock.advance(ttl);
+        assert_eq!(memory.get("a").await.unwrap(), None);
+    }
+}

@@ -58,8 +58,9 @@ impl Client {
     /// The same without waiting: the first call connects.
     ///
     /// Must be called from within a tokio runtime.
+    #[expect(clippy::needless_pass_by_value, reason = "options are made for one client")]
     pub fn lazy<E: AsRef<str>>(endpoints: &[E], options: Options) -> Result<Client, ConnectError> {
-        Ok(Client { ring: Arc::new(Ring::new(endpoints, options)?) })
+        Ok(Client { ring: Arc::new(Ring::new(endpoints, &options)?) })
     }
 }
 

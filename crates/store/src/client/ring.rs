@@ -55,10 +55,10 @@ pub(super) enum Failure {
 impl Ring {
     pub(super) fn new<E: AsRef<str>>(
         endpoints: &[E],
-        options: Options,
+        options: &Options,
     ) -> Result<Ring, ConnectError> {
         let server = |given: &E| {
-            let endpoint = options::endpoint(given.as_ref(), &options)?;
+            let endpoint = options::endpoint(given.as_ref(), options)?;
             Ok(Server {
                 name: given.as_ref().to_owned(),
                 channel: endpoint.connect_lazy(),
@@ -118,10 +118,10 @@ impl Ring {
                 Ok(Err(status)) => classify(endpoint, status),
                 Err(elapsed) => Failure::Lost { endpoint, source: elapsed.into() },
             };
-            let again = match (&failure, repeat) {
-                (Failure::Refused { .. }, _) => false,
-                (Failure::NotSent { .. }, _) | (Failure::Lost { .. }, Repeat::Harmless) => true,
-                (Failure::Lost { .. }, Repeat::Harmful) => false,
+            let again = match &failure {
+                Failure::Refused { .. } => false,
+                Failure::NotSent { .. } => true,
+                Failure::Lost { .. } => repeat == Repeat::Harmless,
             };
             if !matches!(failure, Failure::Refused { .. }) {
                 self.leave(turn);

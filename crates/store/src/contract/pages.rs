@@ -12,7 +12,7 @@ pub(super) fn pages<S: Store + ?Sized>(
     query: Query,
     page: NonZeroU32,
 ) -> impl Stream<Item = Result<Page, ReadError>> + Send {
-    let first = Some(query.limit(page.get().into()));
+    let first = Some(query.limit(page.get()));
     stream::try_unfold(first, move |query| async move {
         let Some(query) = query else { return Ok(None) };
         let page = store.range(query.clone()).await?;

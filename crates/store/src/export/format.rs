@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 
 use bytes::Bytes;
 
-const MAGIC: &[u8; 8] = b"HFSTORE\n";
+const MAGIC: &[u8; 8] = b"HFEXPORT";
 const VERSION: u32 = 1;
 /// A block is closed once it holds this many bytes.
 const BLOCK: usize = 64 << 10;

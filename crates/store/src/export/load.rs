@@ -100,9 +100,8 @@ fn read_batch(
     let mut batch = vec![first];
     loop {
         // Damage here would be of a file that was sound a moment ago.
-        let record = match reader.next().map_err(io::Error::other)? {
-            Some(record) => record,
-            None => return Ok((batch, None)),
+        let Some(record) = reader.next().map_err(io::Error::other)? else {
+            return Ok((batch, None));
         };
         bytes += size(&record);
         let ascends = batch.last().is_none_or(|last| last.key < record.key);

@@ -32,7 +32,7 @@ async fn filled() -> MemoryStore {
     store.put("gone", "1").await.unwrap();
     store.delete(Keys::one("gone")).await.unwrap();
     store.put(vec![0xff, 0, 10], vec![b'v'; 200_000]).await.unwrap();
-    let (lease, _) = store.grant(Duration::from_secs(60)).await.unwrap();
+    let (lease, _) = store.grant(Duration::from_mins(1)).await.unwrap();
     store.put_leased("lock", "me", lease).await.unwrap();
     store
 }
@@ -109,7 +109,7 @@ async fn every_cut_and_every_flipped_byte_is_noticed_and_nothing_written() {
 #[test]
 fn other_files_and_newer_ones_are_named_for_what_they_are() {
     assert!(matches!(verify(&b"PK\x03\x04 something else"[..]), Err(FormatError::NotAnExport)));
-    let mut newer = b"HFSTORE\n\x02\0\0\0".to_vec();
+    let mut newer = b"HFEXPORT\x02\0\0\0".to_vec();
     newer.extend_from_slice(&crc32c::crc32c(&newer).to_le_bytes());
     let error = verify(newer.as_slice()).unwrap_err();
     assert!(matches!(error, FormatError::Newer { found: 2 }), "{error}");
@@ -121,7 +121,7 @@ async fn the_documented_example_is_what_is_written() {
     let store = empty();
     store.put("k", "v1").await.unwrap();
     let (file, _) = dump(&store).await;
-    let hex: String = file.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex: Vec<String> = file.iter().map(|byte| format!("{byte:02x}")).collect();
     let document = include_str!("../../../../docs/format/store-export.md");
     let (_, example) = document.split_once("## Example").unwrap();
     let shown: String = example
@@ -131,5 +131,5 @@ async fn the_documented_example_is_what_is_written() {
         .flat_map(str::chars)
         .filter(|char| !char.is_whitespace())
         .collect();
-    assert_eq!(hex, shown);
+    assert_eq!(hex.concat(), shown);
 }

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use store::client::{Client, Options};
 use store::contract::{Store, SystemClock};
-use store::server::{Config, Server};
 use store::testing::MemoryStore;
 use store::testing::conformance::{CONTRACT, Checked, WIRE};
+use store::testing::linear::{self, Workload};
+
+use crate::embedded::Embedded;
 
 fn report(failed: &mut Vec<String>, name: &str, result: Checked) {
     if let Err(failure) = result {
@@ -15,12 +16,15 @@ fn report(failed: &mut Vec<String>, name: &str, result: Checked) {
     }
 }
 
+fn memory() -> MemoryStore {
+    MemoryStore::new(Arc::new(SystemClock::new()))
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_store_in_memory_keeps_the_contract() {
     let mut failed = Vec::new();
     for case in CONTRACT {
-        let store = Arc::new(MemoryStore::new(Arc::new(SystemClock::new())));
-        report(&mut failed, case.name, case.run(store).await);
+        report(&mut failed, case.name, case.run(Arc::new(memory())).await);
     }
     assert_eq!(failed, Vec::<String>::new());
 }
@@ -28,24 +32,42 @@ async fn the_store_in_memory_keeps_the_contract() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_embedded_server_conforms() {
     let dir = tempfile::tempdir().unwrap();
-    let config = Config::new(dir.path().join("store"), "127.0.0.1:0".parse().unwrap());
-    let server = Server::open(config).unwrap();
-    let endpoint = format!("http://{}", server.local_addr());
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let serving = tokio::spawn(server.run(async move {
-        let _ = stopped.await;
-    }));
+    let mut server = Embedded::start(dir.path().join("store"));
     let mut failed = Vec::new();
     for case in WIRE {
-        report(&mut failed, case.name, case.run(&endpoint).await);
+        report(&mut failed, case.name, case.run(&server.endpoint()).await);
     }
-    let client: Arc<dyn Store> =
-        Arc::new(Client::connect(&[&endpoint], Options::default()).await.unwrap());
+    let client: Arc<dyn Store> = Arc::new(server.client());
     for case in CONTRACT {
         report(&mut failed, case.name, case.run(Arc::clone(&client)).await);
     }
     drop(client);
-    stop.send(()).unwrap();
-    serving.await.unwrap().unwrap();
+    server.stop().await;
     assert_eq!(failed, Vec::<String>::new());
+}
+
+async fn histories_are_linear(clients: Vec<Arc<dyn Store>>) {
+    let calls = 100;
+    let expected = clients.len() * 100;
+    let workload = Workload { prefix: "linear/".into(), keys: 3, calls, seed: 1 };
+    let history = linear::run(clients, &workload).await;
+    assert_eq!(history.len(), expected);
+    linear::check(&history).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn histories_of_the_store_in_memory_are_linear() {
+    let store: Arc<dyn Store> = Arc::new(memory());
+    histories_are_linear(vec![store; 8]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn histories_of_the_embedded_server_are_linear() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Embedded::start(dir.path().join("store"));
+    let mut clients: Vec<Arc<dyn Store>> = Vec::new();
+    for _ in 0..8 {
+        clients.push(Arc::new(server.client()));
+    }
+    histories_are_linear(clients).await;
 }

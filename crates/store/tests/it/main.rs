@@ -1,4 +1,7 @@
 //! Integration tests of the store.
+#![cfg(test)]
 
+mod client;
 mod conformance;
+mod embedded;
 mod generated;

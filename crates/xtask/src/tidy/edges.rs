@@ -28,7 +28,7 @@ const fn row(name: &'static str, layer: Layer, uses: &'static [&'static str]) ->
     Row { name, layer, uses }
 }
 
-/// The allowed edges. A new edge is a reviewed change of its own; `ARCHITECTURE.md` shows this table.
+/// The allowed edges, as `ARCHITECTURE.md` shows them. A new edge is a reviewed change of its own.
 pub(crate) const TABLE: &[Row] = &[
     row("block", Layer::Core, &[]),
     row("model", Layer::Core, &["block"]),

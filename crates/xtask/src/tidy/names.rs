@@ -6,7 +6,7 @@ use syn::visit::{self, Visit};
 use super::{Offence, Source, Tree, assert_clean};
 
 const EMPTY_NAMES: &[&str] =
-    &["base", "common", "helper", "helpers", "misc", "shared", "types", "util", "utils"];
+    &["base", "common", "helper", "helpers", "misc", "types", "util", "utils"];
 
 /// Crates where the kernel's contracts are kept by hand, each block with its argument.
 const MAY_BE_UNSAFE: &[&str] = &["linux", "reactor"];

@@ -1,8 +1,8 @@
 //! Rules that measure, with a list of exceptions that may only shrink.
 //!
-//! `tidy/ratchet.txt` lists the exceptions with their measure. An entry must say the exact measure, so
-//! it is lowered when the code gets better, and removed when the code keeps the rule. Nothing may
-//! grow past its entry.
+//! `tidy/ratchet.txt` lists the exceptions with their measure. An entry must say the exact measure,
+//! so it is lowered when the code gets better, and removed when the code keeps the rule. Nothing
+//! may grow past its entry.
 
 use std::collections::BTreeMap;
 

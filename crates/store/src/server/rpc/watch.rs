@@ -13,7 +13,7 @@ use crate::proto::etcdserverpb::{
     WatchRequest, WatchResponse, watch_request::RequestUnion, watch_server::Watch,
 };
 
-use super::{Service, watchers::Watchers};
+use super::{super::refusal::Refusal, Service, watchers::Watchers};
 
 /// Answers that wait for a client to take them.
 const ANSWERS: usize = 4;
@@ -33,7 +33,7 @@ impl Watch for Service {
         tokio::spawn(async move {
             tokio::select! {
                 () = service.stop.cancelled() => {
-                    let _ = answers.try_send(Err(Status::unavailable("etcdserver: server stopped")));
+                    let _ = answers.try_send(Err(Refusal::Stopped.into()));
                 }
                 () = answers.closed() => {}
                 () = service.serve(requests, &answers) => {}

@@ -106,16 +106,14 @@ impl CrashDisk {
         state.files[id].current[byte] ^= 1 << bit;
     }
 
-    /// Length of a file.
-    pub(super) fn length(&self, name: &str) -> usize {
-        let state = self.state();
-        state.files[state.names[name]].current.len()
-    }
-
     /// A copy of the disk as it is, alive.
     pub(super) fn copy(&self) -> Self {
         let state = self.state();
-        let (names, files) = (state.names.clone(), state.files.clone());
+        let names = state.names.clone();
+        let mut files = vec![Contents::default(); state.files.len()];
+        for id in names.values() {
+            files[*id] = state.files[*id].clone();
+        }
         Self(Arc::new(Mutex::new(State { names, files, ..State::default() })))
     }
 

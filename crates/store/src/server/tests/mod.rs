@@ -2,5 +2,7 @@
 
 mod crash;
 mod crashdisk;
+mod lifecycle;
 mod model;
+mod tls;
 mod watch;

@@ -35,7 +35,8 @@ enum Op {
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
     let op = prop_oneof![
-        6 => (0..5u8, 0..4u8, 0..3i64).prop_map(|(key, value, lease)| Op::Put { key, value, lease }),
+        6 => (0..5u8, 0..4u8, 0..3i64)
+            .prop_map(|(key, value, lease)| Op::Put { key, value, lease }),
         2 => (0..5u8, 0..6u8).prop_map(|(from, to)| Op::Delete { from, to }),
         3 => (0..5u8, 0..3i64, 0..5u8)
             .prop_map(|(key, version, other)| Op::Swap { key, version, other }),

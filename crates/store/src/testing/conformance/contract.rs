@@ -16,7 +16,7 @@ use crate::lease::KeptLease;
 
 type Any = Arc<dyn Store>;
 
-const MINUTE: Duration = Duration::from_secs(60);
+const MINUTE: Duration = Duration::from_mins(1);
 
 async fn clear(store: &Any, room: &'static str) -> Result<Revision, Failure> {
     store.delete(Keys::prefix(room)).await?;

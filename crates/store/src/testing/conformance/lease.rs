@@ -10,8 +10,14 @@ use crate::proto::etcdserverpb as pb;
 
 const NOT_FOUND: (tonic::Code, &str) = (NotFound, "etcdserver: requested lease not found");
 
-async fn grant(at: &Target, ttl: i64, id: i64) -> Result<pb::LeaseGrantResponse, tonic::Status> {
-    Ok(at.lease().lease_grant(pb::LeaseGrantRequest { ttl, id }).await?.into_inner())
+/// Makes a lease of `ttl` seconds with the given number, or with one that the server chooses.
+async fn grant(
+    at: &Target,
+    ttl: i64,
+    id: Option<i64>,
+) -> Result<pb::LeaseGrantResponse, tonic::Status> {
+    let request = pb::LeaseGrantRequest { ttl, id: id.unwrap_or(0) };
+    Ok(at.lease().lease_grant(request).await?.into_inner())
 }
 
 async fn revoke(at: &Target, id: i64) -> Result<(), tonic::Status> {
@@ -35,15 +41,15 @@ async fn renew(at: &Target, ids: &[i64]) -> Result<Vec<(i64, i64)>, Failure> {
 }
 
 pub(super) async fn grants(at: Target) -> Checked {
-    let first = grant(&at, 60, 0).await?;
+    let first = grant(&at, 60, None).await?;
     holds("the server chooses a number", first.id > 0)?;
     same("time to live", first.ttl, 60)?;
     same("error", first.error, String::new())?;
-    let second = grant(&at, 60, 0).await?;
+    let second = grant(&at, 60, None).await?;
     holds("another number", second.id != first.id)?;
     // Left over if an earlier run was interrupted.
     let _ = revoke(&at, 70_001).await;
-    same("a chosen number", grant(&at, 60, 70_001).await?.id, 70_001)?;
+    same("a chosen number", grant(&at, 60, Some(70_001)).await?.id, 70_001)?;
     for id in [first.id, second.id, 70_001] {
         revoke(&at, id).await?;
     }
@@ -51,12 +57,12 @@ pub(super) async fn grants(at: Target) -> Checked {
 }
 
 pub(super) async fn refuses_bad_grants(at: Target) -> Checked {
-    let lease = grant(&at, 60, 0).await?.id;
+    let lease = grant(&at, 60, None).await?.id;
     let exists = (FailedPrecondition, "etcdserver: lease already exists");
-    refused("the same number", grant(&at, 60, lease).await, exists)?;
+    refused("the same number", grant(&at, 60, Some(lease)).await, exists)?;
     let too_long = (OutOfRange, "etcdserver: too large lease TTL");
-    refused("too long", grant(&at, 9_000_000_001, 0).await, too_long)?;
-    let shortest = grant(&at, 0, 0).await?;
+    refused("too long", grant(&at, 9_000_000_001, None).await, too_long)?;
+    let shortest = grant(&at, 0, None).await?;
     holds("no time becomes the shortest time", shortest.ttl > 0)?;
     revoke(&at, lease).await?;
     revoke(&at, shortest.id).await?;

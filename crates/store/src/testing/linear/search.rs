@@ -13,6 +13,10 @@ pub(super) fn linear(calls: &[Call]) -> bool {
     Search::new(&calls).run()
 }
 
+/// What a register holds.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Register(Option<u64>);
+
 /// A place in the list of events still to be explained; the head is place 0.
 type Place = usize;
 
@@ -28,10 +32,10 @@ struct Search<'a> {
     calls: &'a [Call],
     events: Vec<Event>,
     /// The calls put in order so far, each with the value before it.
-    order: Vec<(Place, Option<u64>)>,
-    value: Option<u64>,
+    order: Vec<(Place, Register)>,
+    value: Register,
     done: Vec<u64>,
-    dead_ends: HashSet<(Vec<u64>, Option<u64>)>,
+    dead_ends: HashSet<(Vec<u64>, Register)>,
 }
 
 impl<'a> Search<'a> {
@@ -63,7 +67,7 @@ impl<'a> Search<'a> {
             calls,
             events,
             order: Vec::new(),
-            value: None,
+            value: Register(None),
             done: vec![0; calls.len().div_ceil(64)],
             dead_ends: HashSet::new(),
         }
@@ -81,10 +85,8 @@ impl<'a> Search<'a> {
                 place = self.events[last].after;
                 continue;
             }
-            place = match self.try_next(place) {
-                true => self.events[0].after,
-                false => self.events[place].after,
-            };
+            let taken = self.try_next(place);
+            place = if taken { self.events[0].after } else { self.events[place].after };
         }
         true
     }
@@ -129,19 +131,16 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The value after the call, if its outcome fits the value before it.
-fn step(value: Option<u64>, call: &Call) -> Option<Option<u64>> {
-    match (call.action, call.outcome) {
-        (Action::Read, Outcome::Read(seen)) => (seen == value).then_some(value),
-        (Action::Write(new), Outcome::Written | Outcome::Unknown) => Some(Some(new)),
-        (Action::Swap { expect, to }, Outcome::Swapped(done)) => {
-            let fits = expect == value;
-            (fits == done).then_some(if done { Some(to) } else { value })
-        }
-        (Action::Swap { expect, to }, Outcome::Unknown) => {
-            Some(if expect == value { Some(to) } else { value })
-        }
-        // An answer to another question.
-        _ => None,
-    }
+/// The register after the call, if its outcome fits the register before it.
+fn step(Register(value): Register, call: &Call) -> Option<Register> {
+    let after = match (call.action, call.outcome) {
+        (Action::Read, Outcome::Read(seen)) if seen == value => value,
+        (Action::Write(new), Outcome::Written | Outcome::Unknown) => Some(new),
+        (Action::Swap { expect, to }, Outcome::Swapped(true)) if expect == value => Some(to),
+        (Action::Swap { expect, .. }, Outcome::Swapped(false)) if expect != value => value,
+        (Action::Swap { expect, to }, Outcome::Unknown) if expect == value => Some(to),
+        (Action::Swap { .. }, Outcome::Unknown) => value,
+        _ => return None,
+    };
+    Some(Register(after))
 }

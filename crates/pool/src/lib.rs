@@ -1,0 +1,67 @@
+//! The thin pool: format, allocator, journal, snapshots, clones, checksums, recovery.
+//!
+//! A pool is the disk or disks that an engine owns. It holds replicas and their snapshots. The format
+//! and the argument why a crash loses nothing are in `docs/format/pool.md`.
+//!
+//! | to | use |
+//! |---|---|
+//! | make a pool | [`create`]: a list of writes and flushes |
+//! | find its disks | [`Probe`], [`assemble`] |
+//! | open it | [`Recovery`]: asks for reads, ends with a [`Pool`] |
+//! | use it | [`Pool::submit`], [`Pool::change`]; then carry out [`Pool::poll`], report to [`Pool::complete`] |
+//! | leave | [`Pool::export`] |
+//!
+//! Invariants:
+//! - what is acknowledged as durable is found after any crash;
+//! - a read returns what was written last, zeros where nothing was, or a fault;
+//! - a cluster belongs to one layer, and is used again only when giving it up is durable.
+//!
+//! Deliberately not here: disk I/O, threads, time, randomness, encryption (the edge does it with the
+//! logical block as tweak), locks against a second engine, and the choice when to scrub.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod bits;
+mod checkpoint;
+mod entity;
+mod journal;
+mod layout;
+mod life;
+mod map;
+mod occupant;
+mod pool;
+mod record;
+mod recovery;
+mod space;
+mod state;
+mod sums;
+mod sums_page;
+mod superblock;
+mod widen;
+mod wire;
+
+#[cfg(test)]
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    reason = "tests count in small numbers"
+)]
+mod tests;
+
+pub use checkpoint::BadCheckpoint;
+pub use entity::{BadEntity, Entity, Id, Kind, Label, Layer};
+pub use layout::{BLOCK, Cluster, ClusterSize, Disk, Place};
+pub use life::{BadPool, NewPool, Probe, Step, assemble, create, wipe};
+pub use occupant::{OCCUPANT_BYTES, Occupant, occupant};
+pub use pool::{
+    Buffer, Change, DiskFailed, Effect, Health, Io, KEY_CHECK, Limits, NewReplica, NewSnapshot,
+    Pool, Token, Usage,
+};
+pub use recovery::{ImportError, Recovery};
+pub use state::Refused;
+pub use superblock::{FORMAT_VERSION, Member, NotSuper, Superblock, super_offset};

@@ -1,0 +1,334 @@
+//! Writing a checkpoint beside I/O (O6, O7).
+//!
+//! ```text
+//!   cut ──► First (first copies of sums pages, bodies) ──► FirstFlush ──► Second ──► SecondFlush
+//!       ──► Headers ──► LastFlush ──► the journal before the cut is free
+//! ```
+//!
+//! The headers wait until the batch at whose sealing the state was cut is durable in the journal,
+//! or, if that is full, take its place.
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+
+use crate::checkpoint::{self, Header, Regions};
+use crate::journal::Position;
+use crate::layout::{BLOCK, Place, Use};
+use crate::sums_page;
+use crate::widen::count;
+
+use super::Pool;
+use super::op::Purpose;
+
+/// Most I/O of a checkpoint at once, so that it stays out of the way.
+const AT_ONCE: u32 = 16;
+/// Bytes of one write of a body.
+const CHUNK: usize = 1 << 20;
+
+/// Checkpoints of a pool: the current one, and the one being written.
+#[derive(Debug)]
+pub(super) struct Checkpointing {
+    pub(super) slot: u8,
+    generation: u64,
+    wanted: bool,
+    run: Option<Run>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    First,
+    FirstFlush,
+    Second,
+    SecondFlush,
+    Headers,
+    LastFlush,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Job {
+    /// The first or second copy to be written of a page.
+    Page { page: u64 },
+    /// Part of the body, in one copy.
+    Body { copy: u8, at: usize },
+}
+
+#[derive(Debug)]
+struct Run {
+    stage: Stage,
+    header: Header,
+    body: Vec<u8>,
+    jobs: VecDeque<Job>,
+    outstanding: u32,
+    /// Pages that are being read.
+    reading: BTreeSet<u64>,
+    /// Pages written, with the version and the copy that was first.
+    pages: BTreeMap<u64, (u64, u8)>,
+    /// Where the journal stands after the cut, when that is known.
+    position: Option<Position>,
+    /// Regions that it makes clean.
+    cleaned: BTreeSet<u32>,
+    good: [bool; 2],
+    pages_good: bool,
+}
+
+impl Checkpointing {
+    pub(super) fn new(slot: u8, generation: u64) -> Checkpointing {
+        Checkpointing { slot, generation, wanted: false, run: None }
+    }
+
+    pub(super) fn want(&mut self) {
+        self.wanted = true;
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        self.run.is_some()
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.run.is_none() && !self.wanted
+    }
+
+    /// Whether the checkpoint being written was cut with the batch being written.
+    pub(super) fn has_current_batch(&self) -> bool {
+        self.run.as_ref().is_some_and(|run| run.position.is_none())
+    }
+
+    /// The batch of the cut is done: the journal goes on from here.
+    pub(super) fn position_known(&mut self, position: Position) {
+        if let Some(run) = &mut self.run {
+            run.position.get_or_insert(position);
+        }
+    }
+}
+
+impl Pool {
+    /// Asks for a checkpoint; when it is done the journal is empty and idle regions are clean.
+    pub fn request_checkpoint(&mut self) {
+        self.checkpoint.want();
+        self.run();
+    }
+
+    /// Takes the state, at a moment when it is exactly what the journal and the batch being
+    /// written lead to.
+    pub(super) fn cut_checkpoint(&mut self) {
+        let moving = self.table.is_some();
+        if !self.checkpoint.wanted || self.checkpoint.run.is_some() || moving {
+            return;
+        }
+        self.checkpoint.wanted = false;
+        self.overwriting.retain(|_, under_way| *under_way > 0);
+        let used =
+            |region: &u32| self.hot.contains(region) || self.overwriting.contains_key(region);
+        let (kept, cleaned) = self.regions.dirty.iter().copied().partition(used);
+        self.regions.dirty = kept;
+        self.hot.clear();
+        let mut regions =
+            Regions { dirty: self.regions.dirty.clone(), doubtful: self.regions.doubtful.clone() };
+        if let Some(writing) = &self.writing {
+            regions.dirty.extend(&writing.batch.marks);
+        }
+        let mut body = Vec::new();
+        let header = checkpoint::encode(&self.state, &regions, &mut body);
+        let mut jobs: VecDeque<Job> = self.sums.dirty().map(|page| Job::Page { page }).collect();
+        for at in (0..body.len()).step_by(CHUNK) {
+            jobs.extend([0, 1].map(|copy| Job::Body { copy, at }));
+        }
+        let (pages, position, outstanding) = (BTreeMap::new(), None, 0);
+        let reading = BTreeSet::new();
+        let (good, pages_good, stage) = ([true; 2], true, Stage::First);
+        self.checkpoint.run = Some(Run {
+            stage,
+            header,
+            body,
+            jobs,
+            outstanding,
+            reading,
+            pages,
+            position,
+            cleaned,
+            good,
+            pages_good,
+        });
+    }
+
+    /// Moves a checkpoint on; true if one ended.
+    pub(super) fn advance_checkpoint(&mut self) -> bool {
+        if self.broken {
+            return false;
+        }
+        if self.checkpoint.wanted && self.checkpoint.run.is_none() {
+            self.open.wanted = true;
+        }
+        if self.sums.is_heavy() && self.checkpoint.is_idle() {
+            self.checkpoint.want();
+            self.open.wanted = true;
+        }
+        while let Some(run) = &mut self.checkpoint.run {
+            if run.outstanding >= AT_ONCE {
+                return false;
+            }
+            let stage = run.stage;
+            match run.jobs.pop_front() {
+                Some(job) => {
+                    run.outstanding += 1;
+                    self.start_job(stage, job);
+                }
+                None if run.outstanding > 0 => return false,
+                None => {
+                    if !self.next_stage(stage) {
+                        return !self.checkpoint.is_running();
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    fn start_job(&mut self, stage: Stage, job: Job) {
+        match job {
+            Job::Body { copy, at } => {
+                let Some(run) = &self.checkpoint.run else { return };
+                let bytes = run.body[at..run.body.len().min(at + CHUNK)].to_vec();
+                self.write_slot(copy, 1 + count(at / BLOCK), bytes);
+            }
+            Job::Page { page } if stage == Stage::First && !self.sums.is_loaded(page) => {
+                if let Some(run) = &mut self.checkpoint.run {
+                    run.reading.insert(page);
+                }
+                self.load_page(page, None);
+            }
+            Job::Page { page } => self.write_page(page),
+        }
+    }
+
+    /// A page cannot be read: a checkpoint that waits for it cannot be written.
+    pub(super) fn checkpoint_page_failed(&mut self, page: u64) {
+        if let Some(run) = &mut self.checkpoint.run
+            && run.reading.remove(&page)
+        {
+            run.outstanding -= 1;
+            run.pages_good = false;
+        }
+    }
+
+    /// A page was read; if the checkpoint waits for it, it is written.
+    pub(super) fn checkpoint_page_loaded(&mut self, page: u64) {
+        if self.checkpoint.run.as_mut().is_some_and(|run| run.reading.remove(&page)) {
+            self.write_page(page);
+        }
+    }
+
+    fn write_page(&mut self, page: u64) {
+        let Some((sums, version, first)) = self.sums.page(page) else { return };
+        let bytes = sums_page::encode(self.superblock.pool, page, sums);
+        let Some(run) = &mut self.checkpoint.run else { return };
+        let copy = if run.stage == Stage::First {
+            run.pages.insert(page, (version, first));
+            first
+        } else {
+            1 - run.pages.get(&page).map_or(0, |(_, first)| *first)
+        };
+        let place = self.geography.page_place(page, copy);
+        self.write_own(Purpose::Checkpoint { copy: 2 }, place, bytes);
+    }
+
+    fn write_slot(&mut self, copy: u8, block: u64, bytes: Vec<u8>) {
+        let slot = 1 - self.checkpoint.slot;
+        let Some(area) = self.superblock.area(Use::Checkpoint { slot, copy }) else { return };
+        let place = Place { block: area.start.block + block, ..area.start };
+        self.write_own(Purpose::Checkpoint { copy }, place, bytes);
+    }
+
+    pub(super) fn checkpoint_written(&mut self, copy: u8, good: bool) {
+        let Some(run) = &mut self.checkpoint.run else { return };
+        run.outstanding -= 1;
+        match run.good.get_mut(usize::from(copy)) {
+            Some(all) => *all &= good,
+            None => run.pages_good &= good,
+        }
+    }
+
+    pub(super) fn checkpoint_flushed(&mut self, good: bool) {
+        self.broken |= !good;
+        if let Some(run) = &mut self.checkpoint.run {
+            run.outstanding -= 1;
+        }
+    }
+
+    /// All I/O of a stage is done; false if the next must wait for something else.
+    fn next_stage(&mut self, stage: Stage) -> bool {
+        let Some(run) = &mut self.checkpoint.run else { return false };
+        if run.good == [false; 2] || !run.pages_good {
+            self.give_up_checkpoint();
+            return false;
+        }
+        run.stage = match stage {
+            Stage::First => Stage::FirstFlush,
+            Stage::FirstFlush => Stage::Second,
+            Stage::Second => Stage::SecondFlush,
+            Stage::SecondFlush if run.position.is_none() => return false,
+            Stage::SecondFlush => Stage::Headers,
+            Stage::Headers => Stage::LastFlush,
+            Stage::LastFlush => {
+                self.checkpoint_done();
+                return false;
+            }
+        };
+        match run.stage {
+            Stage::FirstFlush | Stage::SecondFlush | Stage::LastFlush => {
+                let flushes = self.flush_all(|| Purpose::CheckpointFlush);
+                if let Some(run) = &mut self.checkpoint.run {
+                    run.outstanding = flushes;
+                }
+            }
+            Stage::Second => {
+                run.jobs = run.pages.keys().map(|page| Job::Page { page: *page }).collect();
+            }
+            Stage::Headers => self.write_headers(),
+            Stage::First => {}
+        }
+        true
+    }
+
+    fn write_headers(&mut self) {
+        let pool = self.superblock.pool;
+        let generation = self.checkpoint.generation + 1;
+        let Some(run) = &mut self.checkpoint.run else { return };
+        let Some(position) = run.position else { return };
+        run.header.position = position;
+        run.header.generation = generation;
+        let header = run.header.encode(pool);
+        let good = run.good;
+        for copy in [0, 1] {
+            if good[usize::from(copy)] {
+                if let Some(run) = &mut self.checkpoint.run {
+                    run.outstanding += 1;
+                }
+                self.write_slot(copy, 0, header.clone());
+            }
+        }
+    }
+
+    fn checkpoint_done(&mut self) {
+        let Some(run) = self.checkpoint.run.take() else { return };
+        self.checkpoint.slot = 1 - self.checkpoint.slot;
+        self.checkpoint.generation += 1;
+        if let Some(position) = run.position {
+            self.tail = position.number;
+        }
+        for (page, (version, _)) in run.pages {
+            self.sums.written(page, version);
+        }
+        self.checkpoint_absorbed();
+        self.move_smaller_slot();
+    }
+
+    /// The checkpoint cannot be written. The old one and the journal still hold everything, unless
+    /// the journal was full.
+    fn give_up_checkpoint(&mut self) {
+        let Some(run) = self.checkpoint.run.take() else { return };
+        self.regions.dirty.extend(run.cleaned);
+        let absorbing = run.position.is_some() && self.batch_is_absorbed();
+        self.broken |= absorbing || self.journal_used() > self.ring * 3 / 4;
+    }
+}

@@ -1,0 +1,411 @@
+//! The pool at work: commands and completions in, effects out. One owner, no I/O, no clock.
+//!
+//! The order of effects is the order of safety; `docs/format/pool.md` §3 numbers the rules (O1–O8)
+//! that the comments here name.
+//!
+//! Invariants:
+//! - a command that was taken ends with exactly one [`Effect::Done`] or [`Effect::Changed`];
+//! - what is acknowledged as durable is in a durable group or checkpoint;
+//! - after a failure of the journal or a flush nothing is acknowledged any more.
+//!
+//! Not here: moving bytes, encryption, timers (the engine asks for checkpoints when idle).
+
+mod change;
+mod checkpointing;
+mod commit;
+mod effect;
+mod lane;
+mod load;
+mod op;
+mod read;
+mod report;
+mod scrub;
+mod table;
+mod write;
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+
+use block::{BlockSize, Command, Completion, Fault, Geometry, Span};
+
+use crate::checkpoint::Regions;
+use crate::entity::{Id, Kind};
+use crate::journal::Position;
+use crate::layout::{BLOCK, Cluster, Disk, Geography, Place, Use};
+use crate::state::{Refused, State};
+use crate::sums::Sums;
+use crate::superblock::Superblock;
+use crate::widen::{count, index, low32};
+
+pub use change::{Change, KEY_CHECK, NewReplica, NewSnapshot};
+pub use effect::{Buffer, DiskFailed, Effect, Io, Token};
+pub use report::{Health, Usage};
+
+use commit::{Batch, Writing};
+use lane::{Claim, Lane, OpId};
+use op::{IoTable, Op, Pending, Purpose, Table, Way, Work};
+
+/// Most blocks of one read or write.
+const MAX_TRANSFER: u64 = 16384;
+
+/// What a pool may use of memory and queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most commands at once; more are answered with *busy*.
+    pub commands: usize,
+    /// Most sums pages in memory, 4 KiB each; changed ones may exceed it until they are written.
+    pub sums_pages: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { commands: 4096, sums_pages: 16384 }
+    }
+}
+
+/// A pool that was opened.
+#[derive(Debug)]
+pub struct Pool {
+    superblock: Superblock,
+    geography: Geography,
+    state: State,
+    sums: Sums,
+    limits: Limits,
+    /// Regions that are durably marked, and those in doubt.
+    regions: Regions,
+    /// Regions overwritten since the last checkpoint began.
+    hot: BTreeSet<u32>,
+    /// How many overwrites are under way in a region; zeros are dropped at a checkpoint.
+    overwriting: BTreeMap<u32, u32>,
+    position: Position,
+    /// Number of the first journal block that is still needed.
+    tail: u64,
+    ring: u64,
+    /// Records that no group has yet.
+    open: Batch,
+    writing: Option<Writing>,
+    /// Blocks first written in the newest durable batch, whose durability no later group proves.
+    unproved: BTreeSet<u64>,
+    /// Overwrites of blocks whose record is in the open batch, under way.
+    overlays: u32,
+    /// Writes that wait for a batch to be durable.
+    parked: Vec<OpId>,
+    /// Changes whose layer is hidden but whose delete is not durable.
+    hiding: BTreeSet<crate::entity::Layer>,
+    checkpoint: checkpointing::Checkpointing,
+    loading: BTreeMap<u64, load::Loading>,
+    ops: Table<Op>,
+    ios: IoTable,
+    lanes: BTreeMap<Id, Lane>,
+    ready: Vec<OpId>,
+    unlocked: BTreeSet<Id>,
+    effects: VecDeque<Effect>,
+    /// The journal or a flush failed: nothing can be made durable any more.
+    broken: bool,
+    pieces: Vec<crate::state::Piece>,
+    /// The next block to be summed anew, if that is under way.
+    resum: scrub::Resum,
+    table: Option<table::Update>,
+    spare: op::Spare,
+    export: table::Export,
+}
+
+/// What recovery hands over.
+pub(crate) struct Opened {
+    pub(crate) superblock: Superblock,
+    pub(crate) geography: Geography,
+    pub(crate) state: State,
+    pub(crate) sums: Sums,
+    pub(crate) regions: Regions,
+    pub(crate) position: Position,
+    pub(crate) tail: u64,
+    pub(crate) generation: u64,
+    pub(crate) slot: u8,
+    pub(crate) limits: Limits,
+    /// Blocks first written in the newest group.
+    pub(crate) unproved: BTreeSet<u64>,
+    /// Records of the newest group were dropped: only a checkpoint may follow it.
+    pub(crate) dropped: bool,
+}
+
+impl Pool {
+    pub(crate) fn open(from: Opened) -> Pool {
+        let journal = from.superblock.area(Use::Journal { copy: 0 });
+        let mut pool = Pool {
+            geography: from.geography,
+            state: from.state,
+            sums: from.sums,
+            limits: from.limits,
+            regions: from.regions,
+            hot: BTreeSet::new(),
+            overwriting: BTreeMap::new(),
+            position: from.position,
+            tail: from.tail,
+            ring: journal.map_or(0, |area| area.blocks),
+            superblock: from.superblock,
+            open: Batch::default(),
+            writing: None,
+            unproved: from.unproved,
+            overlays: 0,
+            parked: Vec::new(),
+            hiding: BTreeSet::new(),
+            checkpoint: checkpointing::Checkpointing::new(from.slot, from.generation),
+            loading: BTreeMap::new(),
+            ops: Table::default(),
+            ios: IoTable::default(),
+            lanes: BTreeMap::new(),
+            ready: Vec::new(),
+            unlocked: BTreeSet::new(),
+            effects: VecDeque::new(),
+            broken: false,
+            pieces: Vec::new(),
+            resum: scrub::Resum::default(),
+            table: None,
+            spare: op::Spare::default(),
+            export: table::Export::No,
+        };
+        if from.dropped {
+            // A later group would prove the newest one, with the records that were dropped. So the
+            // journal counts as full: the next thing to become durable is a checkpoint.
+            pool.tail = pool.position.number.wrapping_sub(pool.ring);
+            pool.checkpoint.want();
+        }
+        pool.collapse_hidden();
+        pool.run();
+        pool
+    }
+
+    /// The next thing to do, if any.
+    pub fn poll(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// Bytes of one of the pool's own writes.
+    pub fn bytes(&self, io: Io) -> &[u8] {
+        self.ios.get(io.0).map_or(&[], |pending| &pending.bytes)
+    }
+
+    /// Takes a block command. `data` are the bytes of a write, encrypted if the replica is; they
+    /// stay the caller's, and must stay as they are until the command ends. A compare is carried
+    /// out as a read; the caller compares.
+    pub fn submit(&mut self, token: Token, id: Id, command: Command, data: &[u8]) {
+        let mut op = self.spare.op(token, id, Work::Block(command));
+        let mut data_len = None;
+        if let Command::Write { .. } = command {
+            op.sums.extend(data.chunks_exact(BLOCK).map(crc32c::crc32c));
+            data_len = Some(data.len());
+        }
+        self.take(op, command, data_len);
+    }
+
+    /// Writes good bytes over damaged blocks, of a snapshot as well. Blocks that were never written
+    /// stay so.
+    pub fn repair(&mut self, token: Token, id: Id, span: Span, data: &[u8]) {
+        let sums = data.chunks_exact(BLOCK).map(crc32c::crc32c).collect();
+        let op = Op::new(token, id, Work::Repair(span), sums);
+        self.take(op, Command::Compare { span }, Some(data.len()));
+    }
+
+    fn take(&mut self, op: Op, command: Command, data_len: Option<usize>) {
+        let claim = match op.work {
+            Work::Repair(span) => Claim::Write(span),
+            _ => Claim::of(command),
+        };
+        match self.check(op.id, command, data_len) {
+            Ok(()) => self.enter(op, claim),
+            Err(fault) => {
+                self.effects.push_back(Effect::Done { token: op.token, result: Err(fault) });
+            }
+        }
+        self.run();
+    }
+
+    fn check(&self, id: Id, command: Command, data_len: Option<usize>) -> Result<(), Fault> {
+        let entity = self.state.entities.get(&id).ok_or(Fault::Unreachable)?;
+        let device = Geometry::new(BlockSize::B4096, entity.size).map_err(|_| Fault::Internal)?;
+        command.check(device)?;
+        let blocks = command.span().map_or(0, |span| span.len().0);
+        let moves_bytes = matches!(
+            command,
+            Command::Read { .. } | Command::Write { .. } | Command::Compare { .. }
+        );
+        let data_fits = data_len.is_none_or(|len| count(len) == blocks * count(BLOCK));
+        let locked = entity.is_encrypted() && !self.unlocked.contains(&id);
+        if moves_bytes && (blocks > MAX_TRANSFER || !data_fits || locked) {
+            return Err(Fault::Unsupported);
+        }
+        if (command.is_mutation() || data_len.is_some()) && (self.broken || self.is_exporting())
+            || command.is_mutation() && entity.kind == Kind::Snapshot
+        {
+            return Err(Fault::ReadOnly);
+        }
+        if self.ops.len() >= self.limits.commands {
+            return Err(Fault::Busy);
+        }
+        match command.span() {
+            Some(span) if self.state.is_damaged(entity.layer) => Err(Fault::Medium { span }),
+            _ => Ok(()),
+        }
+    }
+
+    fn enter(&mut self, op: Op, claim: Claim) {
+        let id = op.id;
+        let op = self.ops.insert(op);
+        if self.lanes.entry(id).or_default().enter(op, claim) {
+            self.ready.push(op);
+        }
+    }
+
+    /// Says how a disk I/O went; of a read, with the bytes.
+    pub fn complete(&mut self, io: Io, result: Result<&[u8], DiskFailed>) {
+        let Some(Pending { purpose, bytes }) = self.ios.remove(io.0) else { return };
+        match purpose {
+            Purpose::Data { op, part } => self.data_done(op, part, result),
+            Purpose::Page { page, copy } => self.page_read(page, copy, result.ok()),
+            Purpose::Group { copy } => self.group_written(copy, result.is_ok()),
+            Purpose::GroupFlush => self.group_flushed(result.is_ok()),
+            Purpose::Checkpoint { copy } => self.checkpoint_written(copy, result.is_ok()),
+            Purpose::CheckpointFlush => self.checkpoint_flushed(result.is_ok()),
+            Purpose::Table => self.table_step_done(result.is_ok()),
+        }
+        drop(bytes);
+        self.run();
+    }
+
+    /// Starts what may be started, until nothing more happens by itself.
+    fn run(&mut self) {
+        loop {
+            while let Some(op) = self.ready.pop() {
+                self.start(op);
+            }
+            self.advance_table();
+            self.advance_export();
+            let ended = self.advance_checkpoint();
+            let committed = self.advance_commit();
+            if !ended && !committed && self.ready.is_empty() {
+                break;
+            }
+        }
+    }
+
+    fn start(&mut self, at: OpId) {
+        let Some(op) = self.ops.get(at) else { return };
+        if let Some(span) = op.span() {
+            // The replica may have been shrunk or deleted since the command was taken.
+            match self.state.entities.get(&op.id) {
+                None => return self.done(at, Err(Fault::Unreachable)),
+                Some(entity) if span.end().0 > entity.size.0 => {
+                    return self.done(at, Err(Fault::OutOfRange { span }));
+                }
+                Some(_) => {}
+            }
+        }
+        match op.work.clone() {
+            Work::Change(change) => self.apply_change(at, *change),
+            Work::Repair(span) => self.start_write(at, span),
+            Work::Verify(span) => self.start_read(at, span),
+            Work::Resum(first) => self.start_resum(at, first),
+            Work::Block(command) => match command {
+                Command::Read { span } | Command::Compare { span } => self.start_read(at, span),
+                Command::Write { span, .. } => self.start_write(at, span),
+                Command::Discard { span } => self.start_discard(at, span, false),
+                Command::WriteZeroes { span, fua, .. } => self.start_discard(at, span, fua),
+                Command::Flush => self.wait_for_commit(at),
+            },
+        }
+    }
+
+    /// A part of a command was read or written.
+    fn data_done(&mut self, at: OpId, part: u32, result: Result<&[u8], DiskFailed>) {
+        let Some(op) = self.ops.get_mut(at) else { return };
+        op.outstanding -= 1;
+        let part = &mut op.parts[index(u64::from(part))];
+        match result {
+            Err(DiskFailed) => part.failed = true,
+            Ok(bytes) if part.way == Way::Read => {
+                let from = index(u64::from(part.offset));
+                let blocks = bytes.chunks_exact(BLOCK).map(crc32c::crc32c);
+                let sums = &mut op.sums[from..from + usize::from(part.run.len)];
+                let mut found = 0;
+                for (sum, crc) in sums.iter_mut().zip(blocks) {
+                    *sum = crc;
+                    found += 1;
+                }
+                part.failed = found < part.run.len;
+            }
+            Ok(_) => {}
+        }
+        self.step_op(at);
+    }
+
+    /// Goes on with a command when all it waited for is there.
+    fn step_op(&mut self, at: OpId) {
+        let Some(op) = self.ops.get(at) else { return };
+        if op.outstanding > 0 {
+            return;
+        }
+        if let Work::Resum(first) = op.work {
+            return self.step_resum(at, first);
+        }
+        match op.parts.first().map(|part| part.way) {
+            Some(Way::Read) | None => self.finish_read(at),
+            Some(_) => self.finish_write(at),
+        }
+    }
+
+    /// Ends a block command.
+    fn done(&mut self, at: OpId, result: Completion) {
+        if let Some(op) = self.leave(at) {
+            self.effects.push_back(Effect::Done { token: op.token, result });
+            self.spare.put(op);
+        }
+    }
+
+    /// Ends a change.
+    fn changed(&mut self, at: OpId, result: Result<(), Refused>) {
+        if let Some(op) = self.leave(at) {
+            self.effects.push_back(Effect::Changed { token: op.token, result });
+        }
+    }
+
+    fn leave(&mut self, at: OpId) -> Option<Op> {
+        let op = self.ops.remove(at)?;
+        if let Some(lane) = self.lanes.get_mut(&op.id) {
+            lane.leave(at, &mut self.ready);
+            // Lanes of live replicas stay, so that the next command need not make one.
+            if lane.is_empty() && !self.state.entities.contains_key(&op.id) {
+                self.lanes.remove(&op.id);
+            }
+        }
+        Some(op)
+    }
+
+    fn region(&self, cluster: Cluster) -> u32 {
+        cluster.0 / self.state.size.per_region()
+    }
+
+    fn physical(&self, cluster: Cluster, block: u16) -> u64 {
+        (u64::from(cluster.0) << self.state.size.shift()) + u64::from(block)
+    }
+
+    /// Asks for a write of the pool's own bytes.
+    fn write_own(&mut self, purpose: Purpose, place: Place, bytes: Vec<u8>) {
+        let blocks = low32(count(bytes.len() / BLOCK));
+        let io = op::io(self.ios.insert(Pending { purpose, bytes }));
+        self.effects.push_back(Effect::Write { io, place, blocks, from: Buffer::Own });
+    }
+
+    /// Asks for a flush of every disk; says how many.
+    fn flush_all(&mut self, purpose: fn() -> Purpose) -> u32 {
+        let disks = crate::widen::low16(count(self.superblock.disks.len()));
+        for disk in 0..disks {
+            self.flush_one(purpose(), Disk(disk));
+        }
+        u32::from(disks)
+    }
+
+    fn flush_one(&mut self, purpose: Purpose, disk: Disk) {
+        let io = op::io(self.ios.insert(Pending { purpose, bytes: Vec::new() }));
+        self.effects.push_back(Effect::Flush { io, disk });
+    }
+}

@@ -1,0 +1,187 @@
+//! Operations and disk I/O under way, in tables whose slots are used again.
+
+use alloc::vec::Vec;
+
+use block::Command;
+
+use crate::bits::Run;
+use crate::entity::{Id, Layer};
+use crate::layout::Cluster;
+use crate::widen::{count, index, low32};
+
+use super::change::Change;
+use super::effect::{Io, Token};
+use super::lane::OpId;
+
+/// What an operation is.
+#[derive(Clone, Debug)]
+pub(super) enum Work {
+    /// A block command.
+    Block(Command),
+    /// A repair of these blocks: an overwrite that needs no right to write.
+    Repair(block::Span),
+    /// A look at these blocks, without handing them out.
+    Verify(block::Span),
+    /// New sums for blocks of a doubtful region, from this physical one on.
+    Resum(u64),
+    /// A change of replicas or snapshots.
+    Change(alloc::boxed::Box<Change>),
+}
+
+/// How a part of a write reaches its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Over durable blocks, in a dirty region.
+    InPlace,
+    /// Into blocks that no map knows.
+    First,
+    /// Over blocks whose record still waits in memory.
+    Overlay,
+    /// Not a write.
+    Read,
+}
+
+/// A run of blocks of one command in one physical cluster.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub(super) way: Way,
+    pub(super) logical: u32,
+    pub(super) cluster: Cluster,
+    pub(super) run: Run,
+    /// Blocks from the start of the command's buffer.
+    pub(super) offset: u32,
+    pub(super) failed: bool,
+}
+
+/// An operation under way.
+#[derive(Debug)]
+pub(super) struct Op {
+    pub(super) token: Token,
+    pub(super) id: Id,
+    pub(super) work: Work,
+    pub(super) layer: Layer,
+    pub(super) parts: Vec<Part>,
+    /// Sums of the blocks of the buffer: of a write, of what is to be written; of a read, of what
+    /// was found.
+    pub(super) sums: Vec<u32>,
+    /// Disk I/O and pages that it waits for.
+    pub(super) outstanding: u32,
+}
+
+impl Op {
+    pub(super) fn new(token: Token, id: Id, work: Work, sums: Vec<u32>) -> Op {
+        let layer = Layer::NONE;
+        let (parts, outstanding) = (Vec::new(), 0);
+        Op { token, id, work, layer, parts, sums, outstanding }
+    }
+
+    /// The blocks of a block command.
+    pub(super) fn span(&self) -> Option<block::Span> {
+        match &self.work {
+            Work::Block(command) => command.span(),
+            Work::Repair(span) | Work::Verify(span) => Some(*span),
+            Work::Resum(_) | Work::Change(_) => None,
+        }
+    }
+}
+
+/// Vectors of operations that have ended, for those to come: the hot path allocates nothing.
+#[derive(Debug, Default)]
+pub(super) struct Spare {
+    vectors: Vec<(Vec<Part>, Vec<u32>)>,
+}
+
+impl Spare {
+    /// Most vectors kept, and the most sums one may have room for.
+    const MOST: usize = 256;
+
+    pub(super) fn op(&mut self, token: Token, id: Id, work: Work) -> Op {
+        let (parts, sums) = self.vectors.pop().unwrap_or_default();
+        Op { parts, ..Op::new(token, id, work, sums) }
+    }
+
+    pub(super) fn put(&mut self, op: Op) {
+        let Op { mut parts, mut sums, .. } = op;
+        if self.vectors.len() < Self::MOST && sums.capacity() <= Self::MOST {
+            parts.clear();
+            sums.clear();
+            self.vectors.push((parts, sums));
+        }
+    }
+}
+
+/// A table of things under way, by number.
+#[derive(Debug)]
+pub(super) struct Table<T> {
+    slots: Vec<Option<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Table { slots: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Table<T> {
+    pub(super) fn insert(&mut self, item: T) -> u32 {
+        if let Some(at) = self.free.pop() {
+            self.slots[index(u64::from(at))] = Some(item);
+            return at;
+        }
+        self.slots.push(Some(item));
+        low32(count(self.slots.len() - 1))
+    }
+
+    pub(super) fn get(&self, at: u32) -> Option<&T> {
+        self.slots.get(index(u64::from(at)))?.as_ref()
+    }
+
+    pub(super) fn get_mut(&mut self, at: u32) -> Option<&mut T> {
+        self.slots.get_mut(index(u64::from(at)))?.as_mut()
+    }
+
+    pub(super) fn remove(&mut self, at: u32) -> Option<T> {
+        let item = self.slots.get_mut(index(u64::from(at)))?.take()?;
+        self.free.push(at);
+        Some(item)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}
+
+/// What a disk I/O is for.
+#[derive(Debug)]
+pub(super) enum Purpose {
+    /// A part of a command.
+    Data { op: OpId, part: u32 },
+    /// A copy of a sums page.
+    Page { page: u64, copy: u8 },
+    /// A copy of a journal group.
+    Group { copy: u8 },
+    /// The flush after a group.
+    GroupFlush,
+    /// A write of a checkpoint.
+    Checkpoint { copy: u8 },
+    /// A flush of a checkpoint.
+    CheckpointFlush,
+    /// A superblock, or a flush between superblocks.
+    Table,
+}
+
+/// A disk I/O under way.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) purpose: Purpose,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// The I/O table.
+pub(super) type IoTable = Table<Pending>;
+
+/// The name of an I/O.
+pub(super) fn io(at: u32) -> Io {
+    Io(at)
+}

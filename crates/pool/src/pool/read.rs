@@ -1,0 +1,147 @@
+//! Reads: find the blocks, read them, check them.
+
+use block::{Fault, Lba, Span};
+
+use crate::bits::Run;
+use crate::layout::Cluster;
+use crate::widen::{count, index, low32};
+
+use super::Pool;
+use super::effect::{Buffer, Effect};
+use super::lane::OpId;
+use super::op::{self, Part, Pending, Purpose, Way, Work};
+
+/// The runs of a span in each logical cluster, with the offset in the span.
+pub(super) fn by_cluster(span: Span, shift: u8) -> impl Iterator<Item = (u32, Run, u32)> {
+    let (mut at, end) = (span.start().0, span.end().0);
+    core::iter::from_fn(move || {
+        if at == end {
+            return None;
+        }
+        let logical = at >> shift;
+        let first = at - (logical << shift);
+        let len = end.min((logical + 1) << shift) - at;
+        let offset = low32(at - span.start().0);
+        at += len;
+        Some((low32(logical), Run::new(first, len), offset))
+    })
+}
+
+impl Pool {
+    pub(super) fn start_read(&mut self, at: OpId, span: Span) {
+        let Some(op) = self.ops.get_mut(at) else { return };
+        let token = op.token;
+        let quiet = matches!(op.work, Work::Verify(_));
+        let Some(entity) = self.state.entities.get(&op.id) else {
+            return self.done(at, Err(Fault::Unreachable));
+        };
+        op.layer = entity.layer;
+        op.sums.resize(index(span.len().0), 0);
+        let layer = op.layer;
+        let mut pieces = core::mem::take(&mut self.pieces);
+        for (logical, run, offset) in by_cluster(span, self.state.size.shift()) {
+            self.state.pieces(layer, logical, run, &mut pieces);
+            for piece in &pieces {
+                let offset = offset + u32::from(piece.run.first - run.first);
+                match piece.at {
+                    None if quiet => {}
+                    None => {
+                        let blocks = u32::from(piece.run.len);
+                        self.effects.push_back(Effect::Zero { token, block: offset, blocks });
+                    }
+                    Some(cluster) => {
+                        let run = piece.run;
+                        let way = Way::Read;
+                        let part = Part { way, logical, cluster, run, offset, failed: false };
+                        let own = quiet.then_some(Buffer::Own);
+                        let into = own.unwrap_or(Buffer::Caller { token, block: offset });
+                        self.read_part(at, part, into);
+                    }
+                }
+            }
+        }
+        self.pieces = pieces;
+        self.request_sums(at);
+        self.step_op(at);
+    }
+
+    pub(super) fn read_part(&mut self, at: OpId, part: Part, into: Buffer) {
+        let place = self.geography.place(self.physical(part.cluster, part.run.first));
+        let Some(op) = self.ops.get_mut(at) else { return };
+        let number = low32(count(op.parts.len()));
+        op.parts.push(part);
+        op.outstanding += 1;
+        let purpose = Purpose::Data { op: at, part: number };
+        let pending = Pending { purpose, bytes: alloc::vec::Vec::new() };
+        let io = op::io(self.ios.insert(pending));
+        let blocks = u32::from(part.run.len);
+        self.effects.push_back(Effect::Read { io, place, blocks, into });
+    }
+
+    /// Has every page read that the parts need; true if one is missing.
+    pub(super) fn request_sums(&mut self, at: OpId) -> bool {
+        let mut missing = false;
+        let parts = self.ops.get(at).map_or(0, |op| op.parts.len());
+        for nth in 0..parts {
+            let Some(part) = self.ops.get(at).and_then(|op| op.parts.get(nth).copied()) else {
+                break;
+            };
+            let mut last = None;
+            for block in part.run.blocks() {
+                let sum = self.geography.sum_at(self.physical(part.cluster, block));
+                if last != Some(sum.page) && self.sums.get(sum).is_none() {
+                    self.load_page(sum.page, Some(at));
+                    last = Some(sum.page);
+                    missing = true;
+                }
+            }
+        }
+        missing
+    }
+
+    pub(super) fn finish_read(&mut self, at: OpId) {
+        let Some(op) = self.ops.get(at) else { return };
+        let Some(span) = op.span() else { return };
+        let lba = |offset: u32| Lba(span.start().0 + u64::from(offset));
+        if let Some(part) = op.parts.iter().find(|part| part.failed) {
+            let start = lba(part.offset);
+            let failed = Span::new(start, block::Blocks(u64::from(part.run.len))).unwrap_or(span);
+            return self.done(at, Err(Fault::Medium { span: failed }));
+        }
+        if self.request_sums(at) {
+            return;
+        }
+        let Some(op) = self.ops.get(at) else { return };
+        let mut bad: Option<(u32, u32)> = None;
+        let mut believed = alloc::vec::Vec::new();
+        for part in &op.parts {
+            for (block, offset) in part.run.blocks().zip(part.offset..) {
+                let found = op.sums[index(u64::from(offset))];
+                let sum = self.geography.sum_at(self.physical(part.cluster, block));
+                if self.sums.get(sum) == Some(found) {
+                    continue;
+                }
+                if self.is_doubtful(part.cluster) {
+                    believed.push((sum, found, lba(offset)));
+                    continue;
+                }
+                match &mut bad {
+                    None => bad = Some((offset, offset + 1)),
+                    Some((_, end)) if *end == offset => *end += 1,
+                    Some(_) => {}
+                }
+            }
+        }
+        let id = op.id;
+        for (sum, found, at) in believed {
+            self.sums.set(sum, found);
+            self.effects.push_back(Effect::Doubted { id, at });
+        }
+        let fault = bad.and_then(|(from, to)| Span::between(lba(from), lba(to)));
+        self.done(at, fault.map_or(Ok(()), |span| Err(Fault::Checksum { span })));
+    }
+
+    fn is_doubtful(&self, cluster: Cluster) -> bool {
+        self.regions.doubtful.contains(&self.region(cluster))
+    }
+}

@@ -1,0 +1,164 @@
+//! Questions to a pool: what it holds, how much, how well.
+
+use alloc::vec::Vec;
+
+use block::{Blocks, Bytes};
+
+use crate::entity::{Entity, Id, Layer};
+use crate::layout::BLOCK;
+use crate::state::Refused;
+use crate::superblock::Superblock;
+use crate::widen::count;
+
+use super::Pool;
+
+/// Space of a pool or of an entity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// The size that its user sees; of a pool, of its clusters.
+    pub size: Bytes,
+    /// Clusters of its own topmost layer; of a pool, all in use.
+    pub own: Bytes,
+    /// Clusters of the layers below, which other entities may have as well.
+    pub below: Bytes,
+    /// Blocks that are valid in its own topmost layer.
+    pub written: Bytes,
+    /// Of a pool: given up, and free as soon as that is durable.
+    pub pending: Bytes,
+    /// Of a pool: kept for thick replicas.
+    pub promised: Bytes,
+    /// Of a pool: kept for maps that could not be read.
+    pub quarantined: Bytes,
+}
+
+/// How well a pool is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    /// The journal or a flush failed; the pool takes no changes any more.
+    pub broken: bool,
+    /// Entities whose map, or one below it, could not be read.
+    pub damaged: Vec<Id>,
+    /// Regions of 16 MiB with write intent.
+    pub dirty_regions: usize,
+    /// Regions that were dirty at a crash and were not read through since.
+    pub doubtful_regions: usize,
+    /// Sums pages changed in memory.
+    pub changed_pages: usize,
+}
+
+impl Pool {
+    /// Who the pool is and where its areas are.
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// All replicas and snapshots, by id.
+    pub fn entities(&self) -> impl Iterator<Item = &Entity> {
+        self.state.entities.values()
+    }
+
+    /// One of them.
+    pub fn entity(&self, id: Id) -> Option<&Entity> {
+        self.state.entities.get(&id)
+    }
+
+    fn clusters(&self, clusters: u64) -> Bytes {
+        Bytes((clusters << self.state.size.shift()) * count(BLOCK))
+    }
+
+    /// Space of the pool.
+    pub fn usage(&self) -> Usage {
+        let space = &self.state.space;
+        let used = space.clusters() - space.free() - space.pending();
+        let quarantined = count(self.state.quarantine.len());
+        let blocks: u64 = self.state.layers.values().map(|tier| tier.blocks).sum();
+        Usage {
+            size: self.clusters(u64::from(space.clusters())),
+            own: self.clusters(u64::from(used)),
+            below: Bytes::ZERO,
+            written: Bytes(blocks * count(BLOCK)),
+            pending: self.clusters(u64::from(space.pending())),
+            promised: self.clusters(u64::from(self.state.promised)),
+            quarantined: self.clusters(quarantined),
+        }
+    }
+
+    /// Space of a replica or snapshot.
+    pub fn usage_of(&self, id: Id) -> Option<Usage> {
+        let entity = self.state.entities.get(&id)?;
+        let top = self.state.layers.get(&entity.layer)?;
+        let mut below = 0;
+        let mut here = top.parent;
+        while let Some(tier) = self.state.layers.get(&here) {
+            below += u64::from(tier.clusters);
+            here = tier.parent;
+        }
+        Some(Usage {
+            size: Bytes(entity.size.0 * count(BLOCK)),
+            own: self.clusters(u64::from(top.clusters)),
+            below: self.clusters(below),
+            written: Bytes(top.blocks * count(BLOCK)),
+            ..Usage::default()
+        })
+    }
+
+    /// Runs of blocks that are written (start, end), in order, at most `most` of them; ask again
+    /// from the end of the last.
+    pub fn written(
+        &mut self,
+        id: Id,
+        from: Blocks,
+        most: usize,
+    ) -> Result<Vec<(u64, u64)>, Refused> {
+        let (layer, size) = self.layer_of(id)?;
+        Ok(self.state.written(layer, (from.0, size), most))
+    }
+
+    /// Runs of blocks that differ between two entities of one family, as [`Pool::written`].
+    pub fn changed_between(
+        &mut self,
+        older: Id,
+        newer: Id,
+        from: Blocks,
+        most: usize,
+    ) -> Result<Vec<(u64, u64)>, Refused> {
+        let (old, old_size) = self.layer_of(older)?;
+        let (new, new_size) = self.layer_of(newer)?;
+        Ok(self.state.changed(old, new, (from.0, old_size.max(new_size)), most))
+    }
+
+    fn layer_of(&self, id: Id) -> Result<(Layer, u64), Refused> {
+        let entity = self.state.entities.get(&id).ok_or(Refused::NotFound)?;
+        if self.state.is_damaged(entity.layer) {
+            return Err(Refused::Damaged);
+        }
+        Ok((entity.layer, entity.size.0))
+    }
+
+    /// How well the pool is.
+    pub fn health(&self) -> Health {
+        let damaged = |entity: &&Entity| self.state.is_damaged(entity.layer);
+        Health {
+            broken: self.broken,
+            damaged: self.entities().filter(damaged).map(|entity| entity.id).collect(),
+            dirty_regions: self.regions.dirty.len(),
+            doubtful_regions: self.regions.doubtful.len(),
+            changed_pages: self.sums.dirty_count(),
+        }
+    }
+
+    /// Everything that must hold in memory; for tests.
+    #[cfg(test)]
+    pub(crate) fn check_state(&self) {
+        self.state.check();
+    }
+
+    /// Whether nothing is under way: no command, no commit, no checkpoint.
+    pub fn is_idle(&self) -> bool {
+        self.ops.len() == 0
+            && self.ios.len() == 0
+            && self.writing.is_none()
+            && self.checkpoint.is_idle()
+            && self.effects.is_empty()
+    }
+}

@@ -1,0 +1,166 @@
+//! Looking at data that nobody asked for: verifying blocks, and ending the doubt after a crash.
+//!
+//! Not here: when and how fast (the engine asks for one step after another).
+
+use alloc::vec::Vec;
+
+use block::{Blocks, Command, Span};
+
+use crate::bits::Run;
+use crate::entity::Id;
+use crate::layout::Cluster;
+use crate::state::Refused;
+use crate::widen::{index, low32};
+
+use super::Pool;
+use super::effect::{Buffer, Token};
+use super::lane::{Claim, OpId};
+use super::op::{Op, Part, Way, Work};
+use super::read::by_cluster;
+
+/// Blocks of one step.
+const STEP: u64 = 256;
+
+/// How far the doubtful regions were read through.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Resum {
+    /// First block of the next step; blocks are only looked at in the first doubtful region.
+    next: u64,
+    running: bool,
+}
+
+impl Pool {
+    /// Reads blocks and checks them, without handing them out. It ends as a read does.
+    pub fn verify(&mut self, token: Token, id: Id, span: Span) {
+        let op = Op::new(token, id, Work::Verify(span), Vec::new());
+        self.take(op, Command::Read { span }, None);
+    }
+
+    /// Runs of blocks whose topmost layer is the entity's own (start, end), as
+    /// [`Pool::written`]: a scrub that verifies these for all entities sees every block once.
+    pub fn written_own(
+        &self,
+        id: Id,
+        from: Blocks,
+        most: usize,
+    ) -> Result<Vec<(u64, u64)>, Refused> {
+        let entity = self.state.entities.get(&id).ok_or(Refused::NotFound)?;
+        Ok(self.state.own(entity.layer, from.0, most))
+    }
+
+    /// Runs of blocks in doubtful regions, as [`Pool::written`]: what a mirror should compare.
+    pub fn doubtful(
+        &mut self,
+        id: Id,
+        from: Blocks,
+        most: usize,
+    ) -> Result<Vec<(u64, u64)>, Refused> {
+        let entity = self.state.entities.get(&id).ok_or(Refused::NotFound)?;
+        let (layer, size) = (entity.layer, entity.size.0);
+        let per_region = self.state.size.per_region();
+        let doubtful = &self.regions.doubtful;
+        let wanted = |cluster: Cluster| doubtful.contains(&(cluster.0 / per_region));
+        Ok(self.state.written_where(layer, (from.0, size), most, wanted))
+    }
+
+    /// Believes what is on the disk where these blocks are: their regions become doubtful. For
+    /// blocks whose sums were lost, when no other replica has them.
+    pub fn accept(&mut self, id: Id, span: Span) -> Result<(), Refused> {
+        let entity = self.state.entities.get(&id).ok_or(Refused::NotFound)?;
+        let layer = entity.layer;
+        let mut pieces = Vec::new();
+        for (logical, run, _) in by_cluster(span, self.state.size.shift()) {
+            self.state.pieces(layer, logical, run, &mut pieces);
+            for cluster in pieces.iter().filter_map(|piece| piece.at) {
+                let region = self.region(cluster);
+                self.regions.doubtful.insert(region);
+            }
+        }
+        self.resum.next = 0;
+        Ok(())
+    }
+
+    /// Gives the next blocks of the doubtful regions new sums. False if there are none, or a step
+    /// is under way. When the last step of a region is done, its doubt ends with the next
+    /// checkpoint.
+    pub fn resum(&mut self, token: Token) -> bool {
+        if self.resum.running {
+            return false;
+        }
+        let Some(first) = self.next_doubtful() else { return false };
+        self.resum.running = true;
+        self.enter(Op::new(token, Id::NONE, Work::Resum(first), Vec::new()), Claim::Free);
+        self.run();
+        true
+    }
+
+    /// The next used block of a doubtful region; regions that are through lose their doubt.
+    fn next_doubtful(&mut self) -> Option<u64> {
+        let shift = self.state.size.shift();
+        let per_region = self.state.size.per_region();
+        while let Some(region) = self.regions.doubtful.first().copied() {
+            let first = u64::from(region) * u64::from(per_region);
+            let end = (first + u64::from(per_region)).min(u64::from(self.state.space.clusters()));
+            let mut at = self.resum.next.max(first << shift);
+            while at < end << shift {
+                if self.state.space.is_taken(Cluster(low32(at >> shift))) {
+                    return Some(at);
+                }
+                at = ((at >> shift) + 1) << shift;
+            }
+            self.regions.doubtful.remove(&region);
+            self.resum.next = 0;
+        }
+        None
+    }
+
+    pub(super) fn start_resum(&mut self, at: OpId, first: u64) {
+        let blocks = self.resum_blocks(first);
+        let run = Run::new(first & (self.state.size.blocks() - 1), blocks);
+        let cluster = Cluster(low32(first >> self.state.size.shift()));
+        let part = Part { way: Way::Read, logical: 0, cluster, run, offset: 0, failed: false };
+        if let Some(op) = self.ops.get_mut(at) {
+            op.parts.push(part);
+        }
+        self.request_sums(at);
+        self.step_op(at);
+    }
+
+    fn resum_blocks(&self, first: u64) -> u64 {
+        STEP.min(self.state.size.blocks() - (first & (self.state.size.blocks() - 1)))
+    }
+
+    /// First the known sums, then the blocks, then new sums where they differ. A sum that changed
+    /// meanwhile is that of a newer write, and is left alone.
+    pub(super) fn step_resum(&mut self, at: OpId, first: u64) {
+        let failed = |op: &Op| op.parts.iter().any(|part| part.failed);
+        if self.ops.get(at).is_some_and(failed) {
+            // Its doubt ends as well: reading it will fail.
+            self.resum = Resum { next: first + self.resum_blocks(first), running: false };
+            return self.done(at, Ok(()));
+        }
+        if self.request_sums(at) {
+            return;
+        }
+        let blocks = self.resum_blocks(first);
+        let known = |pool: &Pool, at| pool.sums.get(pool.geography.sum_at(at)).unwrap_or(0);
+        let now: Vec<u32> = (first..first + blocks).map(|at| known(self, at)).collect();
+        let Some(op) = self.ops.get_mut(at) else { return };
+        if op.parts.len() == 1 {
+            // The buffer's sums are found behind the known ones.
+            let part = Part { offset: low32(blocks), ..op.parts[0] };
+            op.sums = now;
+            op.sums.resize(index(blocks) * 2, 0);
+            return self.read_part(at, part, Buffer::Own);
+        }
+        let sums = core::mem::take(&mut op.sums);
+        let (before, found) = sums.split_at(index(blocks));
+        for (nth, physical) in (first..first + blocks).enumerate() {
+            if now[nth] == before[nth] && found[nth] != before[nth] {
+                self.sums.set(self.geography.sum_at(physical), found[nth]);
+            }
+        }
+        self.resum = Resum { next: first + blocks, running: false };
+        self.done(at, Ok(()));
+    }
+}

@@ -1,0 +1,245 @@
+//! Changes of the superblock (O8): growing, adding a disk; and leaving: export.
+//!
+//! A larger pool needs larger checkpoint slots. Room for both is taken in front of the new data
+//! area; the slot that is not current moves at once, the other one after the next checkpoint.
+
+use block::Blocks;
+
+use crate::layout::{
+    self, Area, Cluster, Disk, FIRST_AREA, Geography, MAX_AREAS, MAX_DISKS, Place, Use,
+};
+use crate::life::{self, Step};
+use crate::state::Refused;
+use crate::superblock::{Member, Superblock};
+use crate::widen::{count, low16};
+
+use super::Pool;
+use super::effect::{Effect, Token};
+use super::op::Purpose;
+
+/// New areas begin at a multiple of this many blocks.
+const ALIGN: u64 = 256;
+
+/// Whether the pool is leaving. Once asked it takes no changes any more, so that what is on the
+/// disks is what will be imported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Export {
+    No,
+    Asked(Token),
+    Done,
+}
+
+/// A superblock that is being written.
+#[derive(Debug)]
+pub(super) struct Update {
+    next: Superblock,
+    token: Option<Token>,
+    stage: Stage,
+    left: u32,
+    good: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// A checkpoint is under way; it must know where its slot is.
+    Waiting,
+    Copy(u8),
+    Flush(u8),
+}
+
+impl Pool {
+    /// Uses what the disks have more than before; `sizes` are the sizes of all disks, in order.
+    pub fn grow(&mut self, token: Token, sizes: &[Blocks]) {
+        let mut next = self.superblock.clone();
+        for (disk, size) in next.disks.iter_mut().zip(sizes) {
+            disk.blocks = disk.blocks.max(*size);
+        }
+        self.change_table(token, next);
+    }
+
+    /// Adds a disk; it has been looked at, and holds nothing that is needed.
+    pub fn add_disk(&mut self, token: Token, disk: Member) {
+        let mut next = self.superblock.clone();
+        next.disks.push(disk);
+        self.change_table(token, next);
+    }
+
+    fn change_table(&mut self, token: Token, mut next: Superblock) {
+        let busy = self.table.is_some() || self.broken || self.is_exporting();
+        let planned = if busy || next.disks.len() > MAX_DISKS {
+            Err(Refused::Busy)
+        } else {
+            add_areas(&mut next, 1 - self.checkpoint.slot)
+                .filter(|()| next.is_sound())
+                .ok_or(Refused::NotLarger)
+        };
+        match planned {
+            Ok(()) => {
+                next.generation += 1;
+                let stage = Stage::Waiting;
+                self.table = Some(Update { next, token: Some(token), stage, left: 0, good: true });
+            }
+            Err(refused) => {
+                self.effects.push_back(Effect::Changed { token, result: Err(refused) });
+            }
+        }
+        self.run();
+    }
+
+    pub(super) fn advance_table(&mut self) {
+        let waiting = self.table.as_ref().is_some_and(|table| table.stage == Stage::Waiting);
+        if waiting && !self.checkpoint.is_running() && !self.broken {
+            self.write_table(0);
+        }
+    }
+
+    fn write_table(&mut self, copy: u8) {
+        let Some(table) = &mut self.table else { return };
+        let steps: alloc::vec::Vec<_> = life::super_writes(&table.next, copy).collect();
+        table.stage = Stage::Copy(copy);
+        table.left = crate::widen::low32(count(steps.len()));
+        for step in steps {
+            if let Step::Write { place, bytes } = step {
+                self.write_own(Purpose::Table, place, bytes);
+            }
+        }
+    }
+
+    pub(super) fn table_step_done(&mut self, good: bool) {
+        let Some(table) = &mut self.table else { return };
+        table.left -= 1;
+        table.good &= good;
+        if table.left > 0 {
+            return;
+        }
+        match table.stage {
+            _ if !table.good => self.table_done(Err(Refused::Broken)),
+            Stage::Copy(copy) => {
+                table.stage = Stage::Flush(copy);
+                let disks = low16(count(table.next.disks.len()));
+                table.left = u32::from(disks);
+                for disk in 0..disks {
+                    self.flush_one(Purpose::Table, Disk(disk));
+                }
+            }
+            Stage::Flush(0) => self.write_table(1),
+            Stage::Flush(_) => self.table_done(Ok(())),
+            Stage::Waiting => {}
+        }
+    }
+
+    fn table_done(&mut self, result: Result<(), Refused>) {
+        let Some(Update { next, token, .. }) = self.table.take() else { return };
+        // A table that was written in part may be found or not: nothing can be built on it.
+        self.broken |= result.is_err();
+        if let (Ok(()), Some(geography)) = (result, Geography::new(&next.areas, next.cluster)) {
+            self.state.space.grow(geography.clusters());
+            self.geography = geography;
+            self.superblock = next;
+            self.state.meta_limit = self.superblock.checkpoint_room();
+            self.checkpoint.want();
+        }
+        if let Some(token) = token {
+            self.effects.push_back(Effect::Changed { token, result });
+        }
+    }
+
+    /// If the slot that is not current is the smaller one, it moves behind the other.
+    pub(super) fn move_smaller_slot(&mut self) {
+        let slot = self.checkpoint.slot;
+        let area = |slot, copy| self.superblock.area(Use::Checkpoint { slot, copy });
+        let (Some(small), Some(large)) = (area(1 - slot, 0), area(slot, 1)) else { return };
+        if small.blocks >= large.blocks || self.table.is_some() {
+            return;
+        }
+        let mut next = self.superblock.clone();
+        next.generation += 1;
+        let start = Place { block: large.start.block + large.blocks, ..large.start };
+        move_slot(&mut next, 1 - slot, start, large.blocks);
+        let stage = Stage::Waiting;
+        self.table = Some(Update { next, token: None, stage, left: 0, good: true });
+    }
+
+    /// Writes everything down, so that the next import finds nothing in doubt. No change is taken
+    /// any more.
+    pub fn export(&mut self, token: Token) {
+        self.export = Export::Asked(token);
+        self.run();
+    }
+
+    pub(super) fn is_exporting(&self) -> bool {
+        self.export != Export::No
+    }
+
+    pub(super) fn advance_export(&mut self) {
+        let Export::Asked(token) = self.export else { return };
+        let quiet = self.ops.len() == 0
+            && self.writing.is_none()
+            && self.checkpoint.is_idle()
+            && self.table.is_none();
+        if self.broken {
+            self.export = Export::No;
+            let result = Err(Refused::Broken);
+            self.effects.push_back(Effect::Changed { token, result });
+        } else if quiet && self.is_clean() {
+            self.effects.push_back(Effect::Changed { token, result: Ok(()) });
+            self.export = Export::Done;
+        } else if quiet {
+            self.checkpoint.want();
+        }
+    }
+
+    /// Whether the current checkpoint says everything.
+    fn is_clean(&self) -> bool {
+        self.open.payload.is_empty()
+            && self.journal_used() == 0
+            && self.regions.dirty.is_empty()
+            && self.sums.dirty_count() == 0
+    }
+}
+
+/// Adds a data area for the free end of every disk; nothing if none has one.
+fn add_areas(table: &mut Superblock, idle_slot: u8) -> Option<()> {
+    let mut slots_placed = false;
+    let mut added = false;
+    let cluster = table.cluster;
+    let total: u64 = table.disks.iter().map(|disk| disk.blocks.0 >> cluster.shift()).sum();
+    let slot = layout::checkpoint_blocks(total, cluster);
+    for number in 0..table.disks.len() {
+        let disk = Disk(low16(count(number)));
+        let on_disk = |area: &&Area| area.start.disk == disk;
+        let ends = table.areas.iter().filter(on_disk).map(|area| area.start.block + area.blocks);
+        let mut start = ends.max().unwrap_or(FIRST_AREA).next_multiple_of(ALIGN);
+        let end = table.disks[number].blocks.0;
+        let small = table.checkpoint_room() < (slot - 1) * count(layout::BLOCK);
+        let room_for_slots = end.saturating_sub(start) > 8 * slot;
+        if small && !slots_placed && room_for_slots {
+            move_slot(table, idle_slot, Place { disk, block: start }, slot);
+            start += 4 * slot;
+            slots_placed = true;
+        }
+        let first = Geography::new(&table.areas, cluster)?.clusters();
+        let place = Place { disk, block: start };
+        let area = end
+            .checked_sub(start)
+            .and_then(|blocks| layout::fit_data(place, blocks, Cluster(first), cluster));
+        if let Some(area) = area
+            && table.areas.len() < MAX_AREAS
+        {
+            table.areas.push(area);
+            added = true;
+        }
+    }
+    added.then_some(())
+}
+
+fn move_slot(table: &mut Superblock, slot: u8, start: Place, blocks: u64) {
+    for area in &mut table.areas {
+        if let Use::Checkpoint { slot: this, copy } = area.usage
+            && this == slot
+        {
+            let block = start.block + u64::from(copy) * blocks;
+            *area = Area { start: Place { block, ..start }, blocks, ..*area };
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! Writes, discards and repairs: choose the way of each block, write, then record.
+//!
+//! A write is planned without side effects. If anything must be durable first, it is parked and
+//! planned anew after the next batch.
+
+use block::{Blocks, Command, Fault, Lba, Span};
+
+use crate::bits::Run;
+use crate::entity::Layer;
+use crate::layout::Cluster;
+use crate::map::{Entry, Says};
+use crate::record::{self, FirstWrite, MAX_FIRST, Record};
+use crate::widen::{count, index, low32};
+
+use super::Pool;
+use super::effect::{Buffer, Effect};
+use super::lane::OpId;
+use super::op::{self, Part, Pending, Purpose, Way, Work};
+use super::read::by_cluster;
+
+/// A cluster that is still to be allocated.
+const NEW: Cluster = Cluster(u32::MAX);
+
+/// Why a write cannot start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    /// The open batch must be durable first.
+    Batch,
+    /// A group must prove the newest batch first (O3).
+    Proof,
+    /// This region must be marked first (O4).
+    Mark(u32),
+    /// There is no space, nor will there be.
+    NoSpace,
+}
+
+impl Pool {
+    pub(super) fn start_write(&mut self, at: OpId, span: Span) {
+        let Some(op) = self.ops.get_mut(at) else { return };
+        let Some(entity) = self.state.entities.get(&op.id) else {
+            return self.done(at, Err(Fault::Unreachable));
+        };
+        op.layer = entity.layer;
+        let repair = matches!(op.work, Work::Repair(_));
+        let layer = op.layer;
+        let mut parts = core::mem::take(&mut op.parts);
+        parts.clear();
+        let planned = if repair {
+            self.plan_repair(layer, span, &mut parts)
+        } else {
+            self.plan(layer, span, &mut parts)
+        };
+        match planned {
+            Ok(()) if parts.is_empty() => return self.done(at, Ok(())),
+            Ok(()) => {
+                self.allocate(layer, &mut parts);
+                if let Some(op) = self.ops.get_mut(at) {
+                    op.parts = parts;
+                }
+                return self.issue(at);
+            }
+            Err(Wait::NoSpace) => return self.done(at, Err(Fault::NoSpace)),
+            Err(Wait::Batch) => {}
+            Err(Wait::Proof) => self.open.proof = true,
+            Err(Wait::Mark(region)) => self.mark(region),
+        }
+        self.open.wanted = true;
+        self.parked.push(at);
+    }
+
+    fn mark(&mut self, region: u32) {
+        if self.open.marks.insert(region) {
+            Record::Dirty { region }.encode(&mut self.open.payload);
+        }
+    }
+
+    /// Chooses the way of every block.
+    fn plan(
+        &mut self,
+        layer: Layer,
+        span: Span,
+        parts: &mut alloc::vec::Vec<Part>,
+    ) -> Result<(), Wait> {
+        if self.open.is_full() {
+            return Err(Wait::Batch);
+        }
+        let Some(tier) = self.state.layers.get(&layer) else { return Err(Wait::NoSpace) };
+        let mut fresh_clusters = 0;
+        for (logical, run, offset) in by_cluster(span, self.state.size.shift()) {
+            let entry = tier.map.get(&logical);
+            if let Some(cluster) = self.plain_overwrite(entry, run) {
+                self.check_mark(cluster)?;
+                let way = Way::InPlace;
+                parts.push(Part { way, logical, cluster, run, offset, failed: false });
+                continue;
+            }
+            let from = parts.len();
+            for (block, offset) in run.blocks().zip(offset..) {
+                let (way, cluster) = self.way_of(entry, block)?;
+                match parts[from..].last_mut() {
+                    Some(last) if (last.way, last.cluster) == (way, cluster) => last.run.len += 1,
+                    _ => {
+                        let run = Run { first: block, len: 1 };
+                        parts.push(Part { way, logical, cluster, run, offset, failed: false });
+                    }
+                }
+            }
+            fresh_clusters += u32::from(parts[from..].iter().any(|part| part.cluster == NEW));
+        }
+        match fresh_clusters {
+            0 => Ok(()),
+            more if self.state.may_allocate(layer, more) => Ok(()),
+            _ if self.state.space.pending() > 0 || self.collapse_is_due() => Err(Wait::Batch),
+            _ => Err(Wait::NoSpace),
+        }
+    }
+
+    /// The common case: one fragment has all blocks, and all are durable.
+    fn plain_overwrite(&self, entry: Option<&Entry>, run: Run) -> Option<Cluster> {
+        let [only] = &entry?.fragments[..] else { return None };
+        let first = self.physical(only.cluster, run.first);
+        let blocks = first..first + u64::from(run.len);
+        let durable = !self.is_fresh(blocks);
+        (only.valid.covers(run) && durable).then_some(only.cluster)
+    }
+
+    /// Whether a block of the range was first written in a batch that is not proved yet.
+    fn is_fresh(&self, blocks: core::ops::Range<u64>) -> bool {
+        let writing = self.writing.as_ref().map(|writing| &writing.batch.fresh);
+        [Some(&self.open.fresh), writing, Some(&self.unproved)]
+            .into_iter()
+            .flatten()
+            .any(|set| !set.is_empty() && set.range(blocks.clone()).next().is_some())
+    }
+
+    fn check_mark(&self, cluster: Cluster) -> Result<(), Wait> {
+        let region = self.region(cluster);
+        if self.regions.dirty.contains(&region) { Ok(()) } else { Err(Wait::Mark(region)) }
+    }
+
+    fn way_of(&self, entry: Option<&Entry>, block: u16) -> Result<(Way, Cluster), Wait> {
+        let says = entry.map_or(Says::Nothing, |entry| entry.says(block));
+        if let Says::At(cluster) = says {
+            let physical = self.physical(cluster, block);
+            if self.open.fresh.contains(&physical) {
+                // O3: the record is taken back, which is not possible once somebody waits for it.
+                return if self.open.wanted {
+                    Err(Wait::Batch)
+                } else {
+                    Ok((Way::Overlay, cluster))
+                };
+            }
+            if self.is_fresh(physical..physical + 1) {
+                return Err(Wait::Proof);
+            }
+            self.check_mark(cluster)?;
+            return Ok((Way::InPlace, cluster));
+        }
+        let mut fragments = entry.into_iter().flat_map(|entry| &entry.fragments);
+        let Some(vacant) = fragments.find(|fragment| !fragment.valid.contains(block)) else {
+            return Ok((Way::First, NEW));
+        };
+        let physical = self.physical(vacant.cluster, block);
+        let writing = self.writing.as_ref();
+        let given_up = self.open.cleared.contains(&physical)
+            || writing.is_some_and(|writing| writing.batch.cleared.contains(&physical));
+        // O5: a block given up by a record is free when the record is durable.
+        if given_up { Err(Wait::Batch) } else { Ok((Way::First, vacant.cluster)) }
+    }
+
+    /// A repair writes blocks where they are, in whatever layer that is.
+    fn plan_repair(
+        &mut self,
+        layer: Layer,
+        span: Span,
+        parts: &mut alloc::vec::Vec<Part>,
+    ) -> Result<(), Wait> {
+        let mut pieces = core::mem::take(&mut self.pieces);
+        let mut planned = Ok(());
+        for (logical, within, offset) in by_cluster(span, self.state.size.shift()) {
+            self.state.pieces(layer, logical, within, &mut pieces);
+            for piece in &pieces {
+                let Some(cluster) = piece.at else { continue };
+                let run = piece.run;
+                let first = self.physical(cluster, run.first);
+                if self.is_fresh(first..first + u64::from(run.len)) {
+                    planned = Err(Wait::Proof);
+                }
+                planned = planned.and(self.check_mark(cluster));
+                let offset = offset + u32::from(run.first - within.first);
+                let way = Way::InPlace;
+                parts.push(Part { way, logical, cluster, run, offset, failed: false });
+            }
+        }
+        self.pieces = pieces;
+        planned
+    }
+
+    /// Gives clusters to the parts that need one, and keeps them there.
+    fn allocate(&mut self, layer: Layer, parts: &mut [Part]) {
+        let mut given: Option<(u32, Cluster)> = None;
+        for part in parts {
+            if part.cluster == NEW {
+                let cluster = match given {
+                    Some((logical, cluster)) if logical == part.logical => cluster,
+                    // Planned for: there is one.
+                    _ => self.state.space.take_any().unwrap_or(NEW),
+                };
+                given = Some((part.logical, cluster));
+                part.cluster = cluster;
+            }
+            match part.way {
+                Way::First => self.state.pin(layer, part.logical, part.cluster),
+                Way::Overlay => self.overlays += 1,
+                Way::InPlace => {
+                    let region = self.region(part.cluster);
+                    *self.overwriting.entry(region).or_default() += 1;
+                    self.hot.insert(region);
+                }
+                Way::Read => {}
+            }
+        }
+    }
+
+    fn issue(&mut self, at: OpId) {
+        let Some(op) = self.ops.get_mut(at) else { return };
+        op.outstanding = low32(count(op.parts.len()));
+        let (token, parts) = (op.token, op.parts.len());
+        for number in 0..parts {
+            let Some(part) = self.ops.get(at).map(|op| op.parts[number]) else { return };
+            let place = self.geography.place(self.physical(part.cluster, part.run.first));
+            let purpose = Purpose::Data { op: at, part: low32(count(number)) };
+            let pending = Pending { purpose, bytes: alloc::vec::Vec::new() };
+            let io = op::io(self.ios.insert(pending));
+            let from = Buffer::Caller { token, block: part.offset };
+            let blocks = u32::from(part.run.len);
+            self.effects.push_back(Effect::Write { io, place, blocks, from });
+        }
+    }
+
+    pub(super) fn finish_write(&mut self, at: OpId) {
+        let Some(op) = self.ops.get_mut(at) else { return };
+        let parts = core::mem::take(&mut op.parts);
+        let sums = core::mem::take(&mut op.sums);
+        let layer = op.layer;
+        let span = op.span();
+        let durable = matches!(op.work, Work::Block(Command::Write { fua: true, .. }));
+        let mut failed = None;
+        for part in &parts {
+            let from = index(u64::from(part.offset));
+            self.finish_part(layer, part, &sums[from..from + usize::from(part.run.len)]);
+            if part.failed && failed.is_none() {
+                failed = Some(part);
+            }
+        }
+        let failed = failed.copied();
+        if let Some(op) = self.ops.get_mut(at) {
+            (op.parts, op.sums) = (parts, sums);
+        }
+        match (failed, span) {
+            (Some(part), Some(span)) => {
+                let start = Lba(span.start().0 + u64::from(part.offset));
+                let lost = Span::new(start, Blocks(u64::from(part.run.len))).unwrap_or(span);
+                self.done(at, Err(Fault::Medium { span: lost }));
+            }
+            _ if durable => self.wait_for_commit(at),
+            _ => self.done(at, Ok(())),
+        }
+    }
+
+    /// Takes in what a part wrote: sums, and for blocks new to the map a record (O1).
+    fn finish_part(&mut self, layer: Layer, part: &Part, sums: &[u32]) {
+        let Part { logical, cluster, run, .. } = *part;
+        if !part.failed {
+            let first = self.physical(cluster, run.first);
+            for (physical, sum) in (first..).zip(sums) {
+                self.sums.set(self.geography.sum_at(physical), *sum);
+            }
+            if part.way != Way::InPlace {
+                self.state.make_valid(layer, logical, cluster, run);
+                self.open.fresh.extend(first..first + u64::from(run.len));
+                self.record_first(FirstWrite { layer, logical, cluster, first: run.first }, sums);
+                self.take_given_up();
+            }
+        }
+        match part.way {
+            Way::First => {
+                self.state.unpin(layer, logical, cluster);
+                self.take_given_up();
+            }
+            Way::Overlay => self.overlays -= 1,
+            Way::InPlace => {
+                let region = self.region(cluster);
+                if let Some(under_way) = self.overwriting.get_mut(&region) {
+                    *under_way -= 1;
+                }
+            }
+            Way::Read => {}
+        }
+    }
+
+    fn record_first(&mut self, mut at: FirstWrite, sums: &[u32]) {
+        for sums in sums.chunks(usize::from(MAX_FIRST)) {
+            record::put_first_write(&mut self.open.payload, at, sums);
+            at.first = at.first.saturating_add(MAX_FIRST);
+        }
+        self.open.note_size();
+    }
+
+    pub(super) fn start_discard(&mut self, at: OpId, span: Span, durable: bool) {
+        let Some(op) = self.ops.get(at) else { return };
+        let Some(entity) = self.state.entities.get(&op.id) else {
+            return self.done(at, Err(Fault::Unreachable));
+        };
+        let layer = entity.layer;
+        if !self.state.may_discard(layer, span.start().0, span.len().0) {
+            return self.done(at, Err(Fault::NoSpace));
+        }
+        let (start, len) = (span.start().0, span.len().0);
+        self.state.discard(layer, start, len);
+        self.record(&Record::Discard { layer, start, len });
+        if durable { self.wait_for_commit(at) } else { self.done(at, Ok(())) }
+    }
+
+    /// Adds a record of a change that was just made to the state.
+    pub(super) fn record(&mut self, record: &Record) {
+        record.encode(&mut self.open.payload);
+        self.open.note_size();
+        self.take_given_up();
+    }
+
+    /// What a change gave up belongs to the batch with its record (O5).
+    pub(super) fn take_given_up(&mut self) {
+        self.open.freed.append(&mut self.state.freed);
+        self.open.cleared.extend(self.state.cleared.drain(..));
+    }
+}

@@ -1,0 +1,416 @@
+//! Opening a pool: the newest checkpoint, then the journal, then one look at the last group's data.
+//!
+//! ```text
+//!   Headers ──► Body (copy 0, then copy 1 if needed) ──► Journal ──► Check ──► Flush ──► a pool
+//! ```
+//!
+//! Not here: finding the disks of a pool (`life::assemble`).
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+
+use crate::bits::Run;
+use crate::checkpoint::{self, BadCheckpoint, Header, Regions, Restored};
+use crate::journal::{Copies, Found, Position};
+use crate::layout::{BLOCK, Geography, Place, Use};
+use crate::pool::{Buffer, DiskFailed, Effect, Io, Limits, Opened, Pool};
+use crate::record::{FirstWrite, Record};
+use crate::state::State;
+use crate::sums::Sums;
+use crate::superblock::Superblock;
+use crate::widen::{count, index, low16, low32};
+use crate::wire::Reader;
+
+/// Blocks of one read.
+const CHUNK: u64 = 256;
+
+/// Why a pool cannot be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ImportError {
+    /// The superblock does not describe a pool.
+    #[error("the superblock makes no sense")]
+    Layout,
+    /// No checkpoint can be read.
+    #[error("no checkpoint can be read; the pool's metadata is lost")]
+    NoCheckpoint,
+    /// The newest checkpoint is damaged in both copies.
+    #[error("the newest checkpoint is damaged")]
+    Checkpoint(#[from] BadCheckpoint),
+    /// Both copies of a journal block are damaged.
+    #[error("both copies of a part of the journal are damaged; flushed writes would be lost")]
+    JournalGap,
+    /// A record contradicts what came before.
+    #[error("record {record} of journal group {group} contradicts what came before")]
+    Contradiction {
+        /// Which group.
+        group: u64,
+        /// Which record of it.
+        record: usize,
+    },
+    /// A disk cannot be flushed.
+    #[error("a disk cannot be flushed")]
+    Flush,
+}
+
+/// What a read is for.
+#[derive(Clone, Copy, Debug)]
+enum Want {
+    Header { slot: u8, copy: u8 },
+    Body { copy: usize, at: usize },
+    Journal { copy: usize, at: usize },
+    Check { physical: u64 },
+    Flush,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Headers,
+    Body,
+    Journal,
+    Check,
+    Flush,
+    Done,
+}
+
+/// Opens a pool.
+#[derive(Debug)]
+pub struct Recovery {
+    superblock: Superblock,
+    geography: Geography,
+    limits: Limits,
+    stage: Stage,
+    wants: Vec<Option<Want>>,
+    outstanding: usize,
+    effects: VecDeque<Effect>,
+    headers: Vec<(Header, u8)>,
+    bodies: [Vec<u8>; 2],
+    journals: [Vec<u8>; 2],
+    restored: Option<Box<Restored>>,
+    sums: Sums,
+    position: Position,
+    last: Vec<Record>,
+    /// What the last group says of blocks, and those of them that are not so.
+    claims: BTreeMap<u64, u32>,
+    wrong: BTreeSet<u64>,
+    result: Option<Result<Box<Pool>, ImportError>>,
+}
+
+impl Recovery {
+    /// Begins; `superblock` is what [`crate::assemble`] found, and its order that of the disks.
+    pub fn new(superblock: Superblock, limits: Limits) -> Result<Recovery, ImportError> {
+        let geography =
+            Geography::new(&superblock.areas, superblock.cluster).ok_or(ImportError::Layout)?;
+        let mut recovery = Recovery {
+            superblock,
+            geography,
+            limits,
+            stage: Stage::Headers,
+            wants: Vec::new(),
+            outstanding: 0,
+            effects: VecDeque::new(),
+            headers: Vec::new(),
+            bodies: [Vec::new(), Vec::new()],
+            journals: [Vec::new(), Vec::new()],
+            restored: None,
+            sums: Sums::new(limits.sums_pages.max(64)),
+            position: Position { number: 0, group: 0, incarnation: 0 },
+            last: Vec::new(),
+            claims: BTreeMap::new(),
+            wrong: BTreeSet::new(),
+            result: None,
+        };
+        for (slot, copy) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            let area = recovery.superblock.area(Use::Checkpoint { slot, copy });
+            let start = area.ok_or(ImportError::Layout)?.start;
+            recovery.read(Want::Header { slot, copy }, start, 1);
+        }
+        Ok(recovery)
+    }
+
+    /// The next thing to do: reads and flushes only.
+    pub fn poll(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// The pool, when all is done.
+    pub fn take(&mut self) -> Option<Result<Box<Pool>, ImportError>> {
+        self.result.take()
+    }
+
+    fn read(&mut self, want: Want, place: Place, blocks: u32) {
+        let io = Io(low32(count(self.wants.len())));
+        self.wants.push(Some(want));
+        self.outstanding += 1;
+        self.effects.push_back(Effect::Read { io, place, blocks, into: Buffer::Own });
+    }
+
+    /// Has a whole row of blocks read in chunks.
+    fn read_row(&mut self, start: Place, blocks: u64, want: impl Fn(usize) -> Want) {
+        let mut at = 0;
+        while at < blocks {
+            let len = (blocks - at).min(CHUNK);
+            let place = Place { block: start.block + at, ..start };
+            self.read(want(index(at) * BLOCK), place, low32(len));
+            at += len;
+        }
+    }
+
+    /// Says how an I/O went.
+    pub fn complete(&mut self, io: Io, result: Result<&[u8], DiskFailed>) {
+        let want = self.wants.get_mut(index(u64::from(io.0))).and_then(Option::take);
+        let Some(want) = want else { return };
+        self.outstanding -= 1;
+        let bytes = result.unwrap_or(&[]);
+        match want {
+            Want::Header { slot, copy } => {
+                let area = self.superblock.area(Use::Checkpoint { slot, copy });
+                let room = area.map_or(0, |area| (area.blocks - 1) * count(BLOCK));
+                let header = Header::decode(self.superblock.pool, bytes, room);
+                self.headers.extend(header.map(|header| (header, slot)));
+            }
+            Want::Body { copy, at } => fill(&mut self.bodies[copy], at, bytes),
+            Want::Journal { copy, at } => fill(&mut self.journals[copy], at, bytes),
+            Want::Check { physical } => self.check_blocks(physical, bytes),
+            Want::Flush if result.is_err() => self.result = Some(Err(ImportError::Flush)),
+            Want::Flush => {}
+        }
+        while self.outstanding == 0 && self.result.is_none() && self.stage != Stage::Done {
+            if let Err(error) = self.next_stage() {
+                self.stage = Stage::Done;
+                self.result = Some(Err(error));
+            }
+        }
+    }
+
+    fn next_stage(&mut self) -> Result<(), ImportError> {
+        match self.stage {
+            Stage::Headers => {
+                // The newest first.
+                self.headers.sort_by_key(|(header, _)| core::cmp::Reverse(header.generation));
+                self.stage = Stage::Body;
+                self.read_body(0)
+            }
+            Stage::Body => self.restore(),
+            Stage::Journal => self.replay(),
+            Stage::Check => {
+                self.finish_replay()?;
+                self.stage = Stage::Flush;
+                self.flush();
+                Ok(())
+            }
+            Stage::Flush => {
+                self.stage = Stage::Done;
+                self.open()
+            }
+            Stage::Done => Ok(()),
+        }
+    }
+
+    fn newest(&self) -> Result<(Header, u8), ImportError> {
+        self.headers.first().copied().ok_or(ImportError::NoCheckpoint)
+    }
+
+    fn read_body(&mut self, copy: u8) -> Result<(), ImportError> {
+        let (header, slot) = self.newest()?;
+        let area = self.superblock.area(Use::Checkpoint { slot, copy });
+        let start = area.ok_or(ImportError::Layout)?.start;
+        let blocks = header.body.div_ceil(count(BLOCK));
+        let start = Place { block: start.block + 1, ..start };
+        let copy = usize::from(copy);
+        self.bodies[copy] = alloc::vec![0; index(blocks) * BLOCK];
+        self.read_row(start, blocks, |at| Want::Body { copy, at });
+        Ok(())
+    }
+
+    /// Takes the state from the checkpoint; has the second copy read if the first is not good.
+    fn restore(&mut self) -> Result<(), ImportError> {
+        let (header, _) = self.newest()?;
+        let room = self.superblock.checkpoint_room();
+        let clusters = self.geography.clusters();
+        let state = State::new(self.superblock.cluster, clusters, room);
+        let copies = [&self.bodies[0][..], &self.bodies[1][..]];
+        let restored = checkpoint::restore(&header, copies, state);
+        let good = restored.as_ref().is_ok_and(|restored| restored.damaged.is_empty());
+        if !good && self.bodies[1].is_empty() {
+            return self.read_body(1);
+        }
+        self.restored = Some(Box::new(restored?));
+        self.bodies = [Vec::new(), Vec::new()];
+        self.position = header.position;
+        self.stage = Stage::Journal;
+        for copy in [0, 1] {
+            let area = self.superblock.area(Use::Journal { copy }).ok_or(ImportError::Layout)?;
+            let copy = usize::from(copy);
+            self.journals[copy] = alloc::vec![0; index(area.blocks) * BLOCK];
+            self.read_row(area.start, area.blocks, |at| Want::Journal { copy, at });
+        }
+        Ok(())
+    }
+
+    /// Replays all groups but the last, and has the data of the last one read.
+    fn replay(&mut self) -> Result<(), ImportError> {
+        let bytes = [&self.journals[0][..], &self.journals[1][..]];
+        let Found { mut groups, incarnation, gap } =
+            Copies { pool: self.superblock.pool, bytes }.find(self.position);
+        if gap {
+            return Err(ImportError::JournalGap);
+        }
+        self.journals = [Vec::new(), Vec::new()];
+        let last = groups.pop();
+        for group in groups {
+            self.position = group.after;
+            for (nth, record) in self.records(&group.payload)?.iter().enumerate() {
+                self.apply(nth, record)?;
+            }
+        }
+        if let Some(last) = last {
+            self.position = last.after;
+            self.last = self.records(&last.payload)?;
+        }
+        self.position.incarnation = incarnation + 1;
+        self.stage = Stage::Check;
+        self.read_claims();
+        Ok(())
+    }
+
+    fn records(&self, payload: &[u8]) -> Result<Vec<Record>, ImportError> {
+        let mut from = Reader::new(payload);
+        let mut records = Vec::new();
+        while !from.is_empty() {
+            let group = self.position.group;
+            let error = ImportError::Contradiction { group, record: records.len() };
+            records.push(Record::decode(&mut from).ok_or(error)?);
+        }
+        Ok(records)
+    }
+
+    fn physical(&self, at: &FirstWrite) -> u64 {
+        (u64::from(at.cluster.0) << self.superblock.cluster.shift()) + u64::from(at.first)
+    }
+
+    /// Has every block read that the last group says was written.
+    fn read_claims(&mut self) {
+        let blocks = u64::from(self.geography.clusters()) << self.superblock.cluster.shift();
+        for record in &self.last {
+            if let Record::FirstWrite { at, crcs } = record {
+                // The last record of a block is the one that counts (O3).
+                let first = self.physical(at);
+                let claims = (first..).zip(crcs).filter(|(physical, _)| *physical < blocks);
+                self.claims.extend(claims.map(|(physical, crc)| (physical, *crc)));
+            }
+        }
+        let claimed: Vec<u64> = self.claims.keys().copied().collect();
+        let shift = self.superblock.cluster.shift();
+        let together = |a: &u64, b: &u64| a + 1 == *b && a >> shift == b >> shift;
+        for run in claimed.chunk_by(together) {
+            for run in run.chunks(index(CHUNK)) {
+                let place = self.geography.place(run[0]);
+                self.read(Want::Check { physical: run[0] }, place, low32(count(run.len())));
+            }
+        }
+        self.wrong = claimed.into_iter().collect();
+    }
+
+    fn check_blocks(&mut self, first: u64, bytes: &[u8]) {
+        for (physical, block) in (first..).zip(bytes.chunks_exact(BLOCK)) {
+            if self.claims.get(&physical) == Some(&crc32c::crc32c(block)) {
+                self.wrong.remove(&physical);
+            }
+        }
+    }
+
+    /// Replays the last group without the blocks that never reached the disk.
+    fn finish_replay(&mut self) -> Result<(), ImportError> {
+        for (nth, record) in core::mem::take(&mut self.last).iter().enumerate() {
+            match record {
+                Record::FirstWrite { at, crcs } => {
+                    let first = self.physical(at);
+                    let good: Vec<bool> =
+                        (first..).zip(crcs).map(|(at, _)| !self.wrong.contains(&at)).collect();
+                    for run in runs_of(&good) {
+                        let from = usize::from(run.first);
+                        let crcs = crcs[from..from + usize::from(run.len)].to_vec();
+                        let at = FirstWrite { first: at.first + run.first, ..*at };
+                        self.apply(nth, &Record::FirstWrite { at, crcs })?;
+                    }
+                }
+                other => self.apply(nth, other)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, nth: usize, record: &Record) -> Result<(), ImportError> {
+        let group = self.position.group;
+        let error = ImportError::Contradiction { group, record: nth };
+        let Some(restored) = &mut self.restored else { return Err(ImportError::NoCheckpoint) };
+        restored.state.replay(record).map_err(|_| error)?;
+        match record {
+            Record::FirstWrite { at, crcs } if at.cluster.0 < self.geography.clusters() => {
+                for (physical, crc) in (self.physical(at)..).zip(crcs) {
+                    self.sums.set(self.geography.sum_at(physical), *crc);
+                }
+            }
+            Record::Dirty { region } => {
+                restored.regions.dirty.insert(*region);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What was found may still be in a disk's cache; the next group must prove it durable.
+    fn flush(&mut self) {
+        for disk in 0..low16(count(self.superblock.disks.len())) {
+            let io = Io(low32(count(self.wants.len())));
+            self.wants.push(Some(Want::Flush));
+            self.outstanding += 1;
+            self.effects.push_back(Effect::Flush { io, disk: crate::layout::Disk(disk) });
+        }
+    }
+
+    fn open(&mut self) -> Result<(), ImportError> {
+        let (header, slot) = self.newest()?;
+        let restored = self.restored.take().ok_or(ImportError::NoCheckpoint)?;
+        let Restored { state, mut regions, .. } = *restored;
+        let Regions { dirty, doubtful } = &mut regions;
+        doubtful.extend(dirty.iter());
+        let claims = core::mem::take(&mut self.claims);
+        let pool = Pool::open(Opened {
+            superblock: self.superblock.clone(),
+            geography: self.geography.clone(),
+            state,
+            sums: core::mem::take(&mut self.sums),
+            regions,
+            position: self.position,
+            tail: header.position.number,
+            generation: header.generation,
+            slot,
+            limits: self.limits,
+            unproved: claims.into_keys().collect(),
+            dropped: !self.wrong.is_empty(),
+        });
+        self.result = Some(Ok(Box::new(pool)));
+        Ok(())
+    }
+}
+
+fn fill(into: &mut [u8], at: usize, bytes: &[u8]) {
+    if let Some(into) = into.get_mut(at..at + bytes.len()) {
+        into.copy_from_slice(bytes);
+    }
+}
+
+/// The runs of true.
+fn runs_of(flags: &[bool]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for (at, good) in (0u16..).zip(flags) {
+        match runs.last_mut() {
+            Some(run) if *good && run.end() == at => run.len += 1,
+            _ if *good => runs.push(Run { first: at, len: 1 }),
+            _ => {}
+        }
+    }
+    runs
+}

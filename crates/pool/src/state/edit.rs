@@ -1,0 +1,179 @@
+//! Changes of one layer's map, with exact counting.
+
+use alloc::collections::BTreeMap;
+use alloc::collections::btree_map::Entry as Slot;
+use alloc::vec::Vec;
+
+use crate::bits::{Bits, Run};
+use crate::entity::{Entity, Layer};
+use crate::layout::{Cluster, ClusterSize, PhysicalBlock};
+use crate::map::Entry;
+use crate::widen::{count, low32};
+
+use super::State;
+
+/// Bytes that an entity takes in a checkpoint.
+pub(crate) fn entity_bytes(entity: &Entity) -> u64 {
+    count(entity.encoded_len())
+}
+
+/// How many first writes are under way in a cluster.
+pub(super) type Pins = BTreeMap<Cluster, u32>;
+
+impl State {
+    /// Changes one entry, then counts: freed are the fragments without a valid block.
+    pub(super) fn edit<F>(&mut self, layer: Layer, logical: u32, change: F)
+    where
+        F: FnOnce(&mut Entry, &Pins),
+    {
+        let size = self.size;
+        let Some(tier) = self.layers.get_mut(&layer) else { return };
+        let promised = self.promised - tier.promise();
+        let mut slot = match tier.map.entry(logical) {
+            Slot::Occupied(slot) => slot,
+            Slot::Vacant(slot) => slot.insert_entry(Entry::default()),
+        };
+        let entry = slot.get_mut();
+        if !entry.is_empty() {
+            self.meta_bytes -= entry.encoded_len(size);
+        }
+        tier.clusters -= low32(count(entry.fragments.len()));
+        tier.blocks -= entry.blocks(size);
+        change(entry, &self.pins);
+        let pins = &self.pins;
+        let (freed, space) = (&mut self.freed, &mut self.space);
+        entry.fragments.retain(|fragment| {
+            let keep = !fragment.valid.is_empty() || pins.contains_key(&fragment.cluster);
+            if !keep {
+                freed.push(fragment.cluster);
+                space.give_up();
+            }
+            keep
+        });
+        tier.clusters += low32(count(entry.fragments.len()));
+        tier.blocks += entry.blocks(size);
+        if entry.is_empty() {
+            slot.remove();
+        } else {
+            self.meta_bytes += entry.encoded_len(size);
+        }
+        self.promised = promised + tier.promise();
+    }
+
+    /// Blocks of a fragment of this entry became valid.
+    pub(crate) fn make_valid(&mut self, layer: Layer, logical: u32, cluster: Cluster, run: Run) {
+        let size = self.size;
+        let mut cleared = core::mem::take(&mut self.cleared);
+        self.edit(layer, logical, |entry, pins| {
+            clear(entry, run, Some(cluster), size, pins, &mut cleared);
+            entry.zero.remove(run, size);
+            entry.fragment(cluster).valid.insert(run, size);
+        });
+        self.cleared = cleared;
+        self.flat.set((layer, logical), run, Some(cluster));
+    }
+
+    /// The blocks read as zeros from now on. A range beyond the end of the map is nothing.
+    pub(crate) fn discard(&mut self, layer: Layer, start: u64, len: u64) {
+        let end = start.saturating_add(len);
+        let shift = self.size.shift();
+        let last = (end.saturating_sub(1) >> shift).min(u64::from(u32::MAX));
+        let first = (start >> shift).min(u64::from(u32::MAX));
+        for logical in self.touched(layer, low32(first), low32(last)) {
+            let base = u64::from(logical) << shift;
+            let from = start.max(base) - base;
+            let to = end.min(base + self.size.blocks()) - base;
+            if from < to {
+                self.discard_in(layer, logical, Run::new(from, to - from));
+            }
+        }
+    }
+
+    /// Logical clusters in a range that this layer or one below has anything of.
+    fn touched(&self, layer: Layer, first: u32, last: u32) -> Vec<u32> {
+        let mut found = Vec::new();
+        let mut here = layer;
+        while let Some(tier) = self.layers.get(&here) {
+            found.extend(tier.map.range(first..=last).map(|(logical, _)| *logical));
+            here = tier.parent;
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    fn discard_in(&mut self, layer: Layer, logical: u32, run: Run) {
+        let size = self.size;
+        let below = self.below(layer, logical, run);
+        let mut cleared = core::mem::take(&mut self.cleared);
+        self.edit(layer, logical, |entry, pins| {
+            clear(entry, run, None, size, pins, &mut cleared);
+            entry.zero.union(&below, size);
+        });
+        self.cleared = cleared;
+        self.flat.set((layer, logical), run, None);
+    }
+
+    /// Which blocks of the run an ancestor of the layer would show.
+    fn below(&mut self, layer: Layer, logical: u32, run: Run) -> Bits {
+        let mut below = Bits::None;
+        let Some(tier) = self.layers.get(&layer) else { return below };
+        let (parent, limit) = (tier.parent, tier.limit);
+        if parent == Layer::NONE {
+            return below;
+        }
+        let base = u64::from(logical) << self.size.shift();
+        for block in run.blocks() {
+            let visible = base + u64::from(block) < limit;
+            if visible && self.find(parent, logical, block).is_some() {
+                below.insert(Run { first: block, len: 1 }, self.size);
+            }
+        }
+        below
+    }
+
+    /// A first write into this cluster begins: the cluster stays until it ends.
+    pub(crate) fn pin(&mut self, layer: Layer, logical: u32, cluster: Cluster) {
+        *self.pins.entry(cluster).or_default() += 1;
+        self.edit(layer, logical, |entry, _| {
+            entry.fragment(cluster);
+        });
+    }
+
+    /// A first write ended, well or not.
+    pub(crate) fn unpin(&mut self, layer: Layer, logical: u32, cluster: Cluster) {
+        if let Slot::Occupied(mut pins) = self.pins.entry(cluster) {
+            *pins.get_mut() -= 1;
+            if *pins.get() == 0 {
+                pins.remove();
+            }
+        }
+        self.edit(layer, logical, |_, _| {});
+    }
+}
+
+/// Takes a run out of all fragments and the zero marks, except the fragment `keep`. Blocks given up
+/// in a cluster that stays are listed; a cluster that goes is listed as a whole by `edit`.
+fn clear(
+    entry: &mut Entry,
+    run: Run,
+    keep: Option<Cluster>,
+    size: ClusterSize,
+    pins: &Pins,
+    cleared: &mut Vec<PhysicalBlock>,
+) {
+    entry.zero.remove(run, size);
+    for fragment in &mut entry.fragments {
+        if keep == Some(fragment.cluster) || !fragment.valid.touches(run) {
+            continue;
+        }
+        let before = fragment.valid.clone();
+        fragment.valid.remove(run, size);
+        if !fragment.valid.is_empty() || pins.contains_key(&fragment.cluster) {
+            let base = u64::from(fragment.cluster.0) << size.shift();
+            for gone in before.runs(run) {
+                cleared.extend(gone.blocks().map(|block| base + u64::from(block)));
+            }
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! The pool in memory: entities, layers, maps, space. Every change is a record, and replaying the
+//! records gives the same state.
+//!
+//! Invariants:
+//! - a used cluster is in exactly one fragment of one layer, or in quarantine;
+//! - the counters of a layer are those of its map;
+//! - a layer without owner has two or more children, or is about to be collapsed.
+//!
+//! Not here: durability (what may be used again, and when), I/O.
+
+mod edit;
+mod resolve;
+mod restore;
+mod tree;
+
+#[cfg(test)]
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    reason = "tests count in small numbers"
+)]
+mod tests;
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use block::Blocks;
+
+use crate::entity::{BadEntity, Entity, Id, Layer};
+use crate::layout::{Cluster, ClusterSize, PhysicalBlock};
+use crate::map::Entry;
+use crate::record::Record;
+use crate::space::Space;
+use crate::widen::low32;
+
+pub(crate) use resolve::Piece;
+
+/// One layer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tier {
+    pub(crate) parent: Layer,
+    pub(crate) children: u32,
+    /// The entity whose topmost layer this is; none if it is hidden.
+    pub(crate) owner: Id,
+    /// Blocks from here on do not come from the parent.
+    pub(crate) limit: u64,
+    pub(crate) map: BTreeMap<u32, Entry>,
+    /// Physical clusters in the map.
+    pub(crate) clusters: u32,
+    /// Valid blocks in the map.
+    pub(crate) blocks: u64,
+    /// Clusters it may have without asking: its size, if it is the top of a thick replica.
+    pub(crate) want: u32,
+    /// Its map could not be read.
+    pub(crate) damaged: bool,
+}
+
+impl Tier {
+    fn promise(&self) -> u32 {
+        self.want.saturating_sub(self.clusters)
+    }
+}
+
+/// Why a change of replicas and snapshots was refused. Nothing has changed then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The id is in use.
+    #[error("the id is in use by another replica or snapshot of this pool")]
+    Exists,
+    /// There is none with this id.
+    #[error("no replica or snapshot with this id is in this pool")]
+    NotFound,
+    /// A snapshot cannot do this.
+    #[error("a snapshot cannot be written, resized or snapshotted; make a clone of it")]
+    IsSnapshot,
+    /// Only a snapshot can do this.
+    #[error("a clone is made from a snapshot; take one of the replica first")]
+    NotSnapshot,
+    /// The entity cannot be stored.
+    #[error(transparent)]
+    Bad(#[from] BadEntity),
+    /// No space is left for it.
+    #[error("not enough space is left in the pool")]
+    NoSpace,
+    /// Its map was lost.
+    #[error("its map is damaged; delete it and rebuild it from another replica")]
+    Damaged,
+    /// The key check value is another one.
+    #[error("the key is not the one this replica was encrypted with")]
+    WrongKey,
+    /// The journal or a flush failed.
+    #[error("the pool takes no changes: it is being exported, or its journal failed")]
+    Broken,
+    /// The disks are not larger than before.
+    #[error("no disk has room for one more cluster; is it really larger?")]
+    NotLarger,
+    /// A bounded queue is full.
+    #[error("too many commands are waiting; try again")]
+    Busy,
+}
+
+/// The state of a pool.
+#[derive(Clone, Debug)]
+pub(crate) struct State {
+    pub(crate) size: ClusterSize,
+    pub(crate) entities: BTreeMap<Id, Entity>,
+    pub(crate) layers: BTreeMap<Layer, Tier>,
+    pub(crate) space: Space,
+    pub(crate) next_layer: u32,
+    /// Bytes that a checkpoint of all this needs, and may need.
+    pub(crate) meta_bytes: u64,
+    pub(crate) meta_limit: u64,
+    /// Clusters kept free for thick replicas.
+    pub(crate) promised: u32,
+    /// Clusters with first writes under way: kept although no block of them is valid yet.
+    pins: BTreeMap<Cluster, u32>,
+    /// Clusters given up since last asked.
+    pub(crate) freed: Vec<Cluster>,
+    /// Blocks given up in clusters that stay, since last asked.
+    pub(crate) cleared: Vec<PhysicalBlock>,
+    /// Clusters that belong to maps that could not be read.
+    pub(crate) quarantine: BTreeSet<Cluster>,
+    flat: resolve::FlatCache,
+}
+
+/// A record contradicts the state: the disk, or this code, is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Contradiction;
+
+/// Parts of a checkpoint that belong to no map entry: header of the directory, one entry of it
+/// and the fixed part of a layer.
+const LAYER_BYTES: u64 = 32 + 24;
+
+impl State {
+    pub(crate) fn new(size: ClusterSize, clusters: u32, meta_limit: u64) -> State {
+        State {
+            size,
+            entities: BTreeMap::new(),
+            layers: BTreeMap::new(),
+            space: Space::new(clusters),
+            next_layer: 1,
+            meta_bytes: 0,
+            meta_limit,
+            promised: 0,
+            pins: BTreeMap::new(),
+            freed: Vec::new(),
+            cleared: Vec::new(),
+            quarantine: BTreeSet::new(),
+            flat: resolve::FlatCache::default(),
+        }
+    }
+
+    /// Does what a record says. During recovery what it gives up is free at once.
+    pub(crate) fn replay(&mut self, record: &Record) -> Result<(), Contradiction> {
+        match record {
+            Record::FirstWrite { at, crcs } => {
+                let run = crate::bits::Run { first: at.first, len: low_len(crcs)? };
+                let fits = u64::from(at.first) + u64::from(run.len) <= self.size.blocks();
+                if !fits || !self.may_replay_into(at.layer, at.cluster)? {
+                    return if fits { Ok(()) } else { Err(Contradiction) };
+                }
+                self.adopt(at.layer, at.logical, at.cluster)?;
+                self.make_valid(at.layer, at.logical, at.cluster, run);
+            }
+            Record::Discard { layer, start, len } => {
+                if self.tier(*layer)?.damaged {
+                    return Ok(());
+                }
+                self.discard(*layer, *start, *len);
+            }
+            Record::Dirty { .. } => {}
+            Record::Create(entity) => self.create(entity.clone()).map_err(|_| Contradiction)?,
+            Record::Snapshot { source, top, entity } => {
+                self.snapshot(*source, *top, entity.clone()).map_err(|_| Contradiction)?;
+            }
+            Record::Delete(id) => self.delete(*id).map_err(|_| Contradiction)?,
+            Record::Collapse(layer) => self.collapse(*layer)?,
+            Record::Update(entity) => self.update(entity.clone()).map_err(|_| Contradiction)?,
+            Record::Resize { id, size } => {
+                self.resize(*id, *size).map_err(|_| Contradiction)?;
+            }
+        }
+        self.cleared.clear();
+        while let Some(cluster) = self.freed.pop() {
+            self.space.release(cluster);
+        }
+        Ok(())
+    }
+
+    /// Whether a first write can be replayed; into a damaged layer it cannot, but its cluster must
+    /// not be given to anybody else.
+    fn may_replay_into(&mut self, layer: Layer, cluster: Cluster) -> Result<bool, Contradiction> {
+        let damaged = self.tier(layer)?.damaged;
+        if damaged && self.space.take(cluster) {
+            self.quarantine.insert(cluster);
+        }
+        Ok(!damaged)
+    }
+
+    /// Makes sure that the cluster is a fragment of this entry.
+    fn adopt(&mut self, layer: Layer, logical: u32, cluster: Cluster) -> Result<(), Contradiction> {
+        let entry = self.tier(layer)?.map.get(&logical);
+        let has =
+            entry.is_some_and(|entry| entry.fragments.iter().any(|part| part.cluster == cluster));
+        // A lost map's record may have given the cluster up since.
+        let free = has || self.quarantine.remove(&cluster) || self.space.take(cluster);
+        if free { Ok(()) } else { Err(Contradiction) }
+    }
+
+    pub(crate) fn tier(&self, layer: Layer) -> Result<&Tier, Contradiction> {
+        self.layers.get(&layer).ok_or(Contradiction)
+    }
+
+    /// Whether an entity or anything below it is damaged.
+    pub(crate) fn is_damaged(&self, layer: Layer) -> bool {
+        let mut here = layer;
+        while let Some(tier) = self.layers.get(&here) {
+            if tier.damaged {
+                return true;
+            }
+            here = tier.parent;
+        }
+        false
+    }
+
+    /// Clusters of a size.
+    pub(crate) fn clusters_of(&self, size: Blocks) -> u32 {
+        let clusters = size.0.div_ceil(self.size.blocks());
+        if clusters > u64::from(u32::MAX) { u32::MAX } else { low32(clusters) }
+    }
+
+    /// Whether a layer may have that many more clusters now.
+    pub(crate) fn may_allocate(&self, layer: Layer, more: u32) -> bool {
+        let own = self.layers.get(&layer).map_or(0, Tier::promise);
+        let bytes = (16 + crate::widen::count(self.size.bitmap_bytes())) * u64::from(more);
+        let kept = self.promised - own.min(more);
+        self.space.free() >= kept.saturating_add(more) && self.has_map_room(bytes)
+    }
+
+    /// Whether that many more clusters can be promised to a thick replica.
+    pub(crate) fn may_promise(&self, more: u32) -> bool {
+        self.space.free() >= self.promised.saturating_add(more)
+    }
+
+    /// Whether a snapshot leaves enough space for all of a thick replica.
+    pub(crate) fn may_renew_promise(&self, layer: Layer) -> bool {
+        self.layers.get(&layer).is_some_and(|tier| self.may_promise(tier.want - tier.promise()))
+    }
+
+    /// Whether the marks of a discard fit a checkpoint for certain.
+    pub(crate) fn may_discard(&self, layer: Layer, start: u64, len: u64) -> bool {
+        let touched = (len >> self.size.shift()) + 2;
+        let mut known = 0;
+        let mut here = layer;
+        while let Some(tier) = self.layers.get(&here) {
+            known += crate::widen::count(tier.map.len());
+            here = tier.parent;
+        }
+        // Only the first and the last cluster need a bitmap where there was none.
+        let bitmap = crate::widen::count(self.size.bitmap_bytes());
+        let whole = touched.min(known) * 16;
+        let ragged = (start | len) & (self.size.blocks() - 1) != 0;
+        self.has_map_room(whole + if ragged { 4 * bitmap } else { 0 })
+    }
+
+    fn has_map_room(&self, bytes: u64) -> bool {
+        self.meta_bytes + bytes <= self.meta_limit - self.meta_limit / 16
+    }
+
+    /// Whether that many more bytes of small records fit a checkpoint.
+    pub(crate) fn fits(&self, bytes: u64) -> bool {
+        self.meta_bytes + bytes <= self.meta_limit
+    }
+
+    fn change_tier(&mut self, layer: Layer, change: impl FnOnce(&mut Tier)) {
+        if let Some(tier) = self.layers.get_mut(&layer) {
+            self.promised -= tier.promise();
+            change(tier);
+            self.promised += tier.promise();
+        }
+    }
+
+    /// Everything that must hold; for tests, after each step.
+    #[cfg(test)]
+    pub(crate) fn check(&self) {
+        let mut seen = BTreeSet::new();
+        let mut children: BTreeMap<Layer, u32> = BTreeMap::new();
+        let mut bytes: u64 = self.entities.values().map(edit::entity_bytes).sum();
+        for (layer, tier) in &self.layers {
+            *children.entry(tier.parent).or_default() += 1;
+            bytes += LAYER_BYTES;
+            let (mut clusters, mut blocks) = (0, 0);
+            for entry in tier.map.values() {
+                assert!(!entry.is_empty());
+                bytes += entry.encoded_len(self.size);
+                for fragment in &entry.fragments {
+                    clusters += 1;
+                    assert!(seen.insert(fragment.cluster), "{:?} twice", fragment.cluster);
+                    assert!(self.space.is_taken(fragment.cluster));
+                    let pinned = self.pins.contains_key(&fragment.cluster);
+                    assert!(!fragment.valid.is_empty() || pinned, "leak in {layer:?}");
+                }
+                blocks += entry.blocks(self.size);
+                let decided = entry.decided(self.size).count(self.size);
+                assert_eq!(decided, entry.blocks(self.size) + entry.zero.count(self.size));
+                assert!(entry.zero.is_empty() || tier.parent != Layer::NONE);
+            }
+            assert_eq!((tier.clusters, tier.blocks), (clusters, blocks), "{layer:?}");
+        }
+        for (layer, tier) in &self.layers {
+            assert_eq!(tier.children, children.get(layer).copied().unwrap_or(0), "{layer:?}");
+            let owner = self.entities.get(&tier.owner);
+            assert!(owner.is_none_or(|owner| owner.layer == *layer));
+        }
+        let used = u32::try_from(seen.len() + self.quarantine.len()).unwrap();
+        assert_eq!(used + self.space.free() + self.space.pending(), self.space.clusters());
+        assert_eq!(bytes, self.meta_bytes);
+        assert_eq!(self.promised, self.layers.values().map(Tier::promise).sum::<u32>());
+    }
+}
+
+fn low_len(crcs: &[u32]) -> Result<u16, Contradiction> {
+    u16::try_from(crcs.len()).map_err(|_| Contradiction)
+}

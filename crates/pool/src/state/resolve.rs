@@ -1,0 +1,298 @@
+//! Where a block is, through all layers; flattened, so that depth costs nothing.
+//!
+//! A flat table is the place of every block of one logical cluster as one layer sees it. It stays
+//! right when ancestors are collapsed, since that moves no block; only a change of the same entry
+//! changes it, and does so in place.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use crate::bits::Run;
+use crate::entity::Layer;
+use crate::layout::Cluster;
+use crate::map::Says;
+use crate::widen::index;
+
+use super::State;
+
+/// A flat table: the cluster of each block, or [`HOLE`].
+type Flat = Box<[u32]>;
+const HOLE: u32 = u32::MAX;
+/// Most blocks that all flat tables together cover: 64 MiB of memory.
+const FLAT_BLOCKS: usize = 16 << 20;
+
+/// A run of blocks in one cluster, or of zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    pub(crate) run: Run,
+    pub(crate) at: Option<Cluster>,
+}
+
+/// A bounded cache of flat tables.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FlatCache {
+    tables: BTreeMap<(Layer, u32), Flat>,
+    /// The next table to give up is the first one after this.
+    hand: (Layer, u32),
+}
+
+impl FlatCache {
+    pub(super) fn set(&mut self, key: (Layer, u32), run: Run, at: Option<Cluster>) {
+        if self.tables.is_empty() {
+            return;
+        }
+        if let Some(table) = self.tables.get_mut(&key) {
+            let at = at.map_or(HOLE, |cluster| cluster.0);
+            table[usize::from(run.first)..usize::from(run.end())].fill(at);
+        }
+    }
+
+    pub(super) fn forget(&mut self, layer: Layer) {
+        let mut rest = self.tables.split_off(&(layer, 0));
+        if let Some(after) = layer.0.checked_add(1) {
+            self.tables.append(&mut rest.split_off(&(Layer(after), 0)));
+        }
+    }
+
+    fn insert(&mut self, key: (Layer, u32), table: Flat) {
+        while (self.tables.len() + 1) * table.len() > FLAT_BLOCKS {
+            let after = self.tables.range(self.hand..).next().or_else(|| self.tables.iter().next());
+            let Some((victim, _)) = after else { break };
+            let victim = *victim;
+            self.tables.remove(&victim);
+            self.hand = victim;
+        }
+        self.tables.insert(key, table);
+    }
+}
+
+impl State {
+    /// Where one block is; by walking, for rare questions.
+    pub(crate) fn find(&self, layer: Layer, logical: u32, block: u16) -> Option<Cluster> {
+        let number = (u64::from(logical) << self.size.shift()) + u64::from(block);
+        let mut here = layer;
+        while let Some(tier) = self.layers.get(&here) {
+            match tier.map.get(&logical).map_or(Says::Nothing, |entry| entry.says(block)) {
+                Says::At(cluster) => return Some(cluster),
+                Says::Zero => return None,
+                Says::Nothing if number >= tier.limit => return None,
+                Says::Nothing => here = tier.parent,
+            }
+        }
+        None
+    }
+
+    /// The pieces of a run, in order.
+    pub(crate) fn pieces(&mut self, layer: Layer, logical: u32, run: Run, out: &mut Vec<Piece>) {
+        out.clear();
+        let Some(tier) = self.layers.get(&layer) else { return };
+        if tier.parent == Layer::NONE {
+            let entry = tier.map.get(&logical);
+            let Some(entry) = entry else { return out.push(Piece { run, at: None }) };
+            if let [only] = &entry.fragments[..]
+                && only.valid.covers(run)
+            {
+                return out.push(Piece { run, at: Some(only.cluster) });
+            }
+            let says = |block| match entry.says(block) {
+                Says::At(cluster) => Some(cluster),
+                Says::Zero | Says::Nothing => None,
+            };
+            return join(run, says, out);
+        }
+        let key = (layer, logical);
+        if !self.flat.tables.contains_key(&key) {
+            let table = self.flatten(layer, logical);
+            self.flat.insert(key, table);
+        }
+        if let Some(table) = self.flat.tables.get(&key) {
+            let at = |block: u16| Some(table[usize::from(block)]).filter(|at| *at != HOLE);
+            join(run, |block| at(block).map(Cluster), out);
+        }
+    }
+
+    fn flatten(&self, layer: Layer, logical: u32) -> Flat {
+        let blocks = index(self.size.blocks());
+        let mut table = alloc::vec![HOLE; blocks].into_boxed_slice();
+        let mut open = alloc::vec![true; blocks];
+        let base = u64::from(logical) << self.size.shift();
+        let mut visible = blocks;
+        let mut here = layer;
+        while let Some(tier) = self.layers.get(&here) {
+            if let Some(entry) = tier.map.get(&logical) {
+                for (block, (open, at)) in open.iter_mut().zip(&mut table).enumerate() {
+                    if !*open || block >= visible {
+                        continue;
+                    }
+                    let says = entry.says(crate::widen::low16(crate::widen::count(block)));
+                    *open = says == Says::Nothing;
+                    if let Says::At(cluster) = says {
+                        *at = cluster.0;
+                    }
+                }
+            }
+            visible = visible.min(index(tier.limit.saturating_sub(base)));
+            here = tier.parent;
+        }
+        table
+    }
+
+    /// Runs of blocks that are written, from `start`, at most `most` of them; for "which ranges are
+    /// written". A range that is only zero marks is not.
+    pub(crate) fn written(
+        &mut self,
+        layer: Layer,
+        range: (u64, u64),
+        most: usize,
+    ) -> Vec<(u64, u64)> {
+        self.written_where(layer, range, most, |_| true)
+    }
+
+    /// As [`State::written`], of those in clusters that `wanted` picks.
+    pub(crate) fn written_where(
+        &mut self,
+        layer: Layer,
+        range: (u64, u64),
+        most: usize,
+        wanted: impl Fn(Cluster) -> bool,
+    ) -> Vec<(u64, u64)> {
+        self.select(layer, range, most, |state, logical, run, out| {
+            state.pieces(layer, logical, run, out);
+            out.retain(|piece| piece.at.is_some_and(&wanted));
+        })
+    }
+
+    /// Runs of blocks that this very layer has; all layers together have every block once.
+    pub(crate) fn own(&self, layer: Layer, from: u64, most: usize) -> Vec<(u64, u64)> {
+        let mut found: Vec<(u64, u64)> = Vec::new();
+        let Some(tier) = self.layers.get(&layer) else { return found };
+        let shift = self.size.shift();
+        let first = crate::widen::low32((from >> shift).min(u64::from(u32::MAX)));
+        for (logical, entry) in tier.map.range(first..) {
+            if found.len() > most {
+                break;
+            }
+            let base = u64::from(*logical) << shift;
+            let skip = from.saturating_sub(base);
+            let mut pieces = Vec::new();
+            let says = |block| match entry.says(block) {
+                Says::At(cluster) => Some(cluster),
+                Says::Zero | Says::Nothing => None,
+            };
+            join(Run::new(skip, self.size.blocks() - skip), says, &mut pieces);
+            for piece in pieces.iter().filter(|piece| piece.at.is_some()) {
+                let from = base + u64::from(piece.run.first);
+                push_run(&mut found, from, from + u64::from(piece.run.len));
+            }
+        }
+        found.truncate(most);
+        found
+    }
+
+    /// Runs of blocks whose place is another one in `newer` than in `older`.
+    pub(crate) fn changed(
+        &mut self,
+        older: Layer,
+        newer: Layer,
+        range: (u64, u64),
+        most: usize,
+    ) -> Vec<(u64, u64)> {
+        let mut before = Vec::new();
+        let mut found = self.select(newer, range, most, |state, logical, run, out| {
+            state.pieces(newer, logical, run, out);
+            state.pieces(older, logical, run, &mut before);
+            *out = differences(out, &before);
+        });
+        let gone = self.select(older, range, most, |state, logical, run, out| {
+            state.pieces(newer, logical, run, out);
+            state.pieces(older, logical, run, &mut before);
+            *out = differences(out, &before);
+        });
+        found.extend(gone);
+        merged(found, most)
+    }
+
+    /// Asks `pick` about each logical cluster that the layer or one below has anything of.
+    fn select(
+        &mut self,
+        layer: Layer,
+        (start, end): (u64, u64),
+        most: usize,
+        mut pick: impl FnMut(&mut State, u32, Run, &mut Vec<Piece>),
+    ) -> Vec<(u64, u64)> {
+        let mut found: Vec<(u64, u64)> = Vec::new();
+        let mut pieces = Vec::new();
+        let shift = self.size.shift();
+        let mut next = Some(crate::widen::low32((start >> shift).min(u64::from(u32::MAX))));
+        while let Some(logical) = next.and_then(|from| self.next_logical(layer, from)) {
+            let base = u64::from(logical) << shift;
+            let (from, to) = (start.max(base) - base, end.min(base + self.size.blocks()));
+            if to <= base + from || found.len() > most {
+                break;
+            }
+            pick(self, logical, Run::new(from, to - base - from), &mut pieces);
+            for piece in &pieces {
+                let from = base + u64::from(piece.run.first);
+                push_run(&mut found, from, from + u64::from(piece.run.len));
+            }
+            next = logical.checked_add(1);
+        }
+        found.truncate(most);
+        found
+    }
+
+    fn next_logical(&self, layer: Layer, from: u32) -> Option<u32> {
+        let mut best: Option<u32> = None;
+        let mut here = layer;
+        while let Some(tier) = self.layers.get(&here) {
+            let first = tier.map.range(from..).next().map(|(logical, _)| *logical);
+            best = [best, first].into_iter().flatten().min();
+            here = tier.parent;
+        }
+        best
+    }
+}
+
+fn join(run: Run, at: impl Fn(u16) -> Option<Cluster>, out: &mut Vec<Piece>) {
+    for block in run.blocks() {
+        let at = at(block);
+        match out.last_mut() {
+            Some(last) if last.at == at => last.run.len += 1,
+            _ => out.push(Piece { run: Run { first: block, len: 1 }, at }),
+        }
+    }
+}
+
+fn differences(newer: &[Piece], older: &[Piece]) -> Vec<Piece> {
+    let flat = |pieces: &[Piece]| -> Vec<(u16, Option<Cluster>)> {
+        pieces.iter().flat_map(|piece| piece.run.blocks().map(|block| (block, piece.at))).collect()
+    };
+    let mut out = Vec::new();
+    for ((block, new), (_, old)) in flat(newer).into_iter().zip(flat(older)) {
+        if new != old {
+            out.push(Piece { run: Run { first: block, len: 1 }, at: new });
+        }
+    }
+    out
+}
+
+fn push_run(found: &mut Vec<(u64, u64)>, from: u64, to: u64) {
+    match found.last_mut() {
+        Some(last) if last.1 == from => last.1 = to,
+        _ => found.push((from, to)),
+    }
+}
+
+fn merged(mut runs: Vec<(u64, u64)>, most: usize) -> Vec<(u64, u64)> {
+    runs.sort_unstable();
+    let mut out: Vec<(u64, u64)> = Vec::new();
+    for (from, to) in runs {
+        match out.last_mut() {
+            Some(last) if last.1 >= from => last.1 = last.1.max(to),
+            _ => out.push((from, to)),
+        }
+    }
+    out.truncate(most);
+    out
+}

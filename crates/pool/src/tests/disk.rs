@@ -1,0 +1,143 @@
+//! Disks that keep only what was flushed, and may tear, drop and reorder the rest.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::vec;
+use std::vec::Vec;
+
+use crate::layout::{BLOCK, Place};
+
+const SECTOR: usize = 512;
+type Bytes = Arc<[u8]>;
+
+/// Random numbers from a seed.
+#[derive(Clone, Debug)]
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(super) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    pub(super) fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+/// All disks of a pool.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Disks {
+    durable: BTreeMap<Place, Bytes>,
+    /// Writes that no flush covers, oldest first; with their number and whether they completed.
+    volatile: Vec<(u64, bool, Place, Vec<u8>)>,
+    next: u64,
+    /// A disk that says it flushed and did not.
+    pub(super) lies: bool,
+}
+
+impl Disks {
+    /// A write was sent; answers its number.
+    pub(super) fn write(&mut self, place: Place, bytes: &[u8]) -> u64 {
+        self.next += 1;
+        self.volatile.push((self.next, false, place, bytes.to_vec()));
+        self.next
+    }
+
+    pub(super) fn written(&mut self, number: u64) {
+        for write in self.volatile.iter_mut().filter(|write| write.0 == number) {
+            write.1 = true;
+        }
+    }
+
+    /// The writes that a flush sent now will cover.
+    pub(super) fn completed(&self) -> Vec<u64> {
+        self.volatile.iter().filter(|write| write.1).map(|write| write.0).collect()
+    }
+
+    pub(super) fn flushed(&mut self, covers: &[u64]) {
+        if self.lies {
+            return;
+        }
+        let all = core::mem::take(&mut self.volatile);
+        // An older write of the same blocks that is still under way may land later.
+        for write in all {
+            if covers.contains(&write.0) {
+                apply(&mut self.durable, write.2, &write.3);
+            } else {
+                self.volatile.push(write);
+            }
+        }
+    }
+
+    pub(super) fn read(&self, place: Place, blocks: u32) -> Vec<u8> {
+        let mut out = vec![0; blocks as usize * BLOCK];
+        for (nth, into) in out.chunks_exact_mut(BLOCK).enumerate() {
+            let at = Place { block: place.block + nth as u64, ..place };
+            if let Some(bytes) = self.durable.get(&at) {
+                into.copy_from_slice(bytes);
+            }
+            for (_, completed, from, bytes) in &self.volatile {
+                let inside = at.disk == from.disk
+                    && (from.block..from.block + (bytes.len() / BLOCK) as u64).contains(&at.block);
+                if inside && *completed {
+                    let offset = (at.block - from.block) as usize * BLOCK;
+                    into.copy_from_slice(&bytes[offset..offset + BLOCK]);
+                }
+            }
+        }
+        out
+    }
+
+    /// What a power cut leaves.
+    pub(super) fn after_crash(&self, random: &mut Random) -> Disks {
+        let mut durable = self.durable.clone();
+        let mood = random.below(4);
+        for (_, _, place, bytes) in &self.volatile {
+            for (nth, block) in bytes.chunks_exact(BLOCK).enumerate() {
+                let at = Place { block: place.block + nth as u64, ..*place };
+                let fate = match mood {
+                    0 => 0,
+                    1 => 1,
+                    _ => random.below(3),
+                };
+                match fate {
+                    0 => {}
+                    1 => apply(&mut durable, at, block),
+                    _ => {
+                        let mut torn = durable.get(&at).map_or(vec![0; BLOCK], |old| old.to_vec());
+                        for sector in 0..BLOCK / SECTOR {
+                            if random.one_in(2) {
+                                let range = sector * SECTOR..(sector + 1) * SECTOR;
+                                torn[range.clone()].copy_from_slice(&block[range]);
+                            }
+                        }
+                        apply(&mut durable, at, &torn);
+                    }
+                }
+            }
+        }
+        Disks { durable, volatile: Vec::new(), next: self.next, lies: self.lies }
+    }
+
+    /// Flips bits of a durable block.
+    pub(super) fn damage(&mut self, place: Place, byte: usize, mask: u8) {
+        let mut block = self.read(place, 1);
+        block[byte] ^= mask;
+        apply(&mut self.durable, place, &block);
+    }
+}
+
+fn apply(durable: &mut BTreeMap<Place, Bytes>, place: Place, bytes: &[u8]) {
+    for (nth, block) in bytes.chunks_exact(BLOCK).enumerate() {
+        let at = Place { block: place.block + nth as u64, ..place };
+        durable.insert(at, Arc::from(block));
+    }
+}

@@ -1,0 +1,279 @@
+//! Carries out what a pool asks for, on simulated disks, in any order.
+
+use std::boxed::Box;
+use std::collections::BTreeMap;
+use std::string::String;
+use std::vec;
+use std::vec::Vec;
+
+use block::{Blocks, Command, Completion, Lba, Span};
+
+use super::disk::{Disks, Random};
+use crate::layout::BLOCK;
+use crate::life::{self, NewPool, Probe, Step};
+use crate::{
+    Buffer, Change, ClusterSize, Disk, DiskFailed, Effect, Id, ImportError, Io, Limits, Member,
+    Place, Pool, Recovery, Refused, Token,
+};
+
+/// A disk I/O that was sent.
+#[derive(Clone, Debug)]
+enum Sent {
+    Read { io: Io, place: Place, blocks: u32, into: Buffer },
+    Write { io: Io, number: u64 },
+    Flush { io: Io, covers: Vec<u64> },
+}
+
+/// How a command ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    Done(Token, Completion),
+    Changed(Token, Result<(), Refused>),
+}
+
+/// What happened in a step.
+pub(super) enum Moment {
+    /// A write or flush completed, or nothing of note.
+    Io,
+    Ended(Ended),
+    /// Nothing is under way.
+    Quiet,
+}
+
+/// A pool on simulated disks.
+pub(super) struct Rig {
+    pub(super) pool: Box<Pool>,
+    pub(super) disks: Disks,
+    sent: Vec<Sent>,
+    /// Buffers of commands.
+    pub(super) buffers: BTreeMap<Token, Vec<u8>>,
+    pub(super) doubted: Vec<(Id, Lba)>,
+    /// Every disk I/O fails.
+    pub(super) fails: bool,
+    next: u64,
+}
+
+pub(super) fn new_disks(sizes: &[u64], cluster: u64) -> Disks {
+    let member =
+        |(nth, blocks): (usize, &u64)| Member { id: Id(50 + nth as u128), blocks: Blocks(*blocks) };
+    let new = NewPool {
+        id: Id(7),
+        name: "sim".into(),
+        cluster: ClusterSize::of_blocks(cluster).unwrap(),
+        disks: sizes.iter().enumerate().map(member).collect(),
+    };
+    let mut disks = Disks::default();
+    for step in life::create(&new).unwrap() {
+        match step {
+            Step::Write { place, bytes } => {
+                let number = disks.write(place, &bytes);
+                disks.written(number);
+            }
+            Step::Flush => disks.flushed(&disks.completed()),
+        }
+    }
+    disks
+}
+
+pub(super) fn import(disks: Disks, sizes: &[u64]) -> Result<Rig, String> {
+    open(disks, sizes).map_err(|error| std::format!("{error}"))
+}
+
+pub(super) fn open(mut disks: Disks, sizes: &[u64]) -> Result<Rig, ImportError> {
+    let supers: Vec<[Vec<u8>; 2]> = (0..sizes.len() as u16)
+        .map(|disk| [0, 256].map(|block| disks.read(Place { disk: Disk(disk), block }, 1)))
+        .collect();
+    let probes: Vec<Probe<'_>> = supers
+        .iter()
+        .zip(sizes)
+        .map(|([a, b], blocks)| Probe { blocks: Blocks(*blocks), supers: [a, b] })
+        .collect();
+    let (superblock, order) = life::assemble(&probes).expect("the disks are one pool");
+    assert!(order.iter().enumerate().all(|(number, at)| number == *at));
+    let limits = Limits { commands: 256, sums_pages: 64 };
+    let mut recovery = Recovery::new(superblock, limits)?;
+    loop {
+        match recovery.poll() {
+            Some(Effect::Read { io, place, blocks, .. }) => {
+                recovery.complete(io, Ok(&disks.read(place, blocks)));
+            }
+            Some(Effect::Flush { io, .. }) => {
+                disks.flushed(&disks.completed());
+                recovery.complete(io, Ok(&[]));
+            }
+            Some(other) => panic!("recovery asks for {other:?}"),
+            None => match recovery.take() {
+                Some(result) => {
+                    let pool = result?;
+                    return Ok(Rig {
+                        pool,
+                        disks,
+                        sent: Vec::new(),
+                        buffers: BTreeMap::new(),
+                        doubted: Vec::new(),
+                        fails: false,
+                        next: 0,
+                    });
+                }
+                None => panic!("recovery is stuck"),
+            },
+        }
+    }
+}
+
+impl Rig {
+    pub(super) fn token(&mut self) -> Token {
+        self.next += 1;
+        Token(self.next)
+    }
+
+    pub(super) fn submit(&mut self, id: Id, command: Command, data: Vec<u8>) -> Token {
+        let token = self.token();
+        let data = match command {
+            Command::Read { span } => vec![0xee; span.len().0 as usize * BLOCK],
+            _ => data,
+        };
+        self.pool.submit(token, id, command, &data);
+        self.buffers.insert(token, data);
+        token
+    }
+
+    pub(super) fn change(&mut self, change: Change) -> Token {
+        let token = self.token();
+        self.pool.change(token, change);
+        token
+    }
+
+    /// Does one thing.
+    pub(super) fn step(&mut self, random: &mut Random) -> Moment {
+        while let Some(effect) = self.pool.poll() {
+            match effect {
+                Effect::Read { io, place, blocks, into } => {
+                    self.sent.push(Sent::Read { io, place, blocks, into });
+                }
+                Effect::Write { io, place, blocks, from } => {
+                    let len = blocks as usize * BLOCK;
+                    let bytes = match from {
+                        Buffer::Own => self.pool.bytes(io).to_vec(),
+                        Buffer::Caller { token, block } => {
+                            let at = block as usize * BLOCK;
+                            self.buffers[&token][at..at + len].to_vec()
+                        }
+                    };
+                    assert_eq!(bytes.len(), len);
+                    let number = self.disks.write(place, &bytes);
+                    self.sent.push(Sent::Write { io, number });
+                }
+                Effect::Flush { io, .. } => {
+                    let covers = self.disks.completed();
+                    self.sent.push(Sent::Flush { io, covers });
+                }
+                Effect::Zero { token, block, blocks } => {
+                    let buffer = self.buffers.get_mut(&token).unwrap();
+                    let at = block as usize * BLOCK;
+                    buffer[at..at + blocks as usize * BLOCK].fill(0);
+                }
+                Effect::Doubted { id, at } => self.doubted.push((id, at)),
+                Effect::Done { token, result } => return Moment::Ended(Ended::Done(token, result)),
+                Effect::Changed { token, result } => {
+                    return Moment::Ended(Ended::Changed(token, result));
+                }
+            }
+        }
+        if self.sent.is_empty() {
+            return Moment::Quiet;
+        }
+        let at = random.below(self.sent.len() as u64) as usize;
+        let sent = self.sent.swap_remove(at);
+        if self.fails {
+            let (Sent::Read { io, .. } | Sent::Write { io, .. } | Sent::Flush { io, .. }) = sent;
+            self.pool.complete(io, Err(DiskFailed));
+            return Moment::Io;
+        }
+        match sent {
+            Sent::Write { io, number } => {
+                self.disks.written(number);
+                self.pool.complete(io, Ok(&[]));
+            }
+            Sent::Flush { io, covers } => {
+                self.disks.flushed(&covers);
+                self.pool.complete(io, Ok(&[]));
+            }
+            Sent::Read { io, place, blocks, into } => {
+                let bytes = self.disks.read(place, blocks);
+                if let Buffer::Caller { token, block } = into {
+                    let at = block as usize * BLOCK;
+                    let buffer = self.buffers.get_mut(&token).unwrap();
+                    buffer[at..at + bytes.len()].copy_from_slice(&bytes);
+                }
+                self.pool.complete(io, Ok(&bytes));
+            }
+        }
+        Moment::Io
+    }
+
+    /// Runs until this command has ended, and answers how.
+    pub(super) fn finish(&mut self, token: Token) -> Ended {
+        let random = &mut Random(1);
+        loop {
+            match self.step(random) {
+                Moment::Ended(ended) => match &ended {
+                    Ended::Done(done, _) | Ended::Changed(done, _) if *done == token => {
+                        return ended;
+                    }
+                    _ => {}
+                },
+                Moment::Io => {}
+                Moment::Quiet => panic!("{token:?} never ends"),
+            }
+        }
+    }
+
+    pub(super) fn settle(&mut self) {
+        let random = &mut Random(2);
+        while !matches!(self.step(random), Moment::Quiet) {}
+    }
+
+    pub(super) fn read(&mut self, id: Id, start: u64, len: u64) -> Result<Vec<u8>, block::Fault> {
+        let span = Span::new(Lba(start), Blocks(len)).unwrap();
+        let token = self.submit(id, Command::Read { span }, Vec::new());
+        match self.finish(token) {
+            Ended::Done(_, Ok(())) => Ok(self.buffers.remove(&token).unwrap()),
+            Ended::Done(_, Err(fault)) => Err(fault),
+            other => panic!("a read ended as {other:?}"),
+        }
+    }
+
+    /// The stamps of blocks, each of which must be of one piece.
+    pub(super) fn stamps(
+        &mut self,
+        id: Id,
+        start: u64,
+        len: u64,
+    ) -> Result<Vec<u64>, block::Fault> {
+        let bytes = self.read(id, start, len)?;
+        Ok(bytes.chunks_exact(BLOCK).map(|block| super::model::stamp_of(block).unwrap()).collect())
+    }
+
+    pub(super) fn write(&mut self, id: Id, start: u64, data: &[u8]) -> Completion {
+        let span = Span::new(Lba(start), Blocks((data.len() / BLOCK) as u64)).unwrap();
+        let token = self.submit(id, Command::Write { span, fua: false }, data.to_vec());
+        match self.finish(token) {
+            Ended::Done(_, result) => result,
+            other @ Ended::Changed(..) => panic!("a write ended as {other:?}"),
+        }
+    }
+
+    pub(super) fn flush(&mut self, id: Id) -> Completion {
+        let token = self.submit(id, Command::Flush, Vec::new());
+        match self.finish(token) {
+            Ended::Done(_, result) => result,
+            other @ Ended::Changed(..) => panic!("a flush ended as {other:?}"),
+        }
+    }
+
+    pub(super) fn must(&mut self, change: Change) {
+        let token = self.change(change);
+        assert_eq!(self.finish(token), Ended::Changed(token, Ok(())));
+    }
+}

@@ -1,0 +1,10 @@
+//! The whole pool on disks that forget, against a model.
+
+mod codec;
+mod crash;
+mod damage;
+mod disk;
+mod driver;
+mod feature;
+mod life;
+mod model;

@@ -1,0 +1,247 @@
+//! What a pool must hold: for every block the stamps it may have after a crash.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::format;
+use std::string::String;
+use std::vec;
+use std::vec::Vec;
+
+use super::driver::Rig;
+use crate::layout::BLOCK;
+use crate::{Id, Token};
+
+/// A block full of a stamp; stamp zero is a block of zeros.
+pub(super) fn stamped(stamp: u64) -> Vec<u8> {
+    stamp.to_le_bytes().repeat(BLOCK / 8)
+}
+
+/// The stamps of the sectors of a block, without repeats; an error if a sector is a mix.
+pub(super) fn stamps(block: &[u8]) -> Result<BTreeSet<u64>, String> {
+    block
+        .chunks_exact(512)
+        .map(|sector| {
+            let stamp = u64::from_le_bytes(sector[..8].try_into().unwrap());
+            let whole = sector[8..] == sector[..504];
+            whole.then_some(stamp).ok_or_else(|| format!("a sector with {stamp} is a mix"))
+        })
+        .collect()
+}
+
+/// The stamp of a block, if it is of one piece.
+pub(super) fn stamp_of(block: &[u8]) -> Option<u64> {
+    let stamps = stamps(block).ok()?;
+    if stamps.len() == 1 { stamps.first().copied() } else { None }
+}
+
+/// One block: what is durable, and what was written since.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Cell {
+    durable: Vec<u64>,
+    /// Writes since, oldest first.
+    later: Vec<Written>,
+}
+
+/// A write of a block that no flush covers.
+#[derive(Clone, Copy, Debug)]
+struct Written {
+    stamp: u64,
+    by: Token,
+    completed: bool,
+}
+
+impl Cell {
+    fn of(stamp: u64) -> Cell {
+        Cell { durable: vec![stamp], later: Vec::new() }
+    }
+
+    pub(super) fn allows(&self, stamp: u64) -> bool {
+        self.durable.contains(&stamp) || self.later.iter().any(|later| later.stamp == stamp)
+    }
+
+    fn last(&self) -> Vec<u64> {
+        self.later.last().map_or(self.durable.clone(), |last| vec![last.stamp])
+    }
+
+    /// Everything up to the write of this command is durable; older ones are gone.
+    fn settle(&mut self, by: Token) {
+        if let Some(nth) = self.later.iter().position(|write| write.by == by) {
+            self.durable = vec![self.later[nth].stamp];
+            self.later.drain(..=nth);
+        }
+    }
+}
+
+/// A replica or snapshot.
+#[derive(Clone, Debug)]
+pub(super) struct Volume {
+    pub(super) cells: Vec<Cell>,
+    /// It may be gone, or not be there yet.
+    pub(super) uncertain: bool,
+    pub(super) snapshot: bool,
+    /// Other sizes that it may have.
+    pub(super) sizes: Vec<u64>,
+    pub(super) labels: Vec<u64>,
+    pub(super) busy: bool,
+}
+
+impl Volume {
+    pub(super) fn new(cells: Vec<Cell>, snapshot: bool) -> Volume {
+        let sizes = vec![cells.len() as u64];
+        Volume { cells, uncertain: true, snapshot, sizes, labels: vec![0], busy: false }
+    }
+
+    pub(super) fn empty(size: u64) -> Volume {
+        Volume::new(vec![Cell::of(0); size as usize], false)
+    }
+}
+
+/// What a command will have done when it ends well.
+#[derive(Clone, Debug)]
+pub(super) enum Intent {
+    Read { id: Id, start: u64, expect: Vec<Cell> },
+    Write { id: Id, start: u64, stamps: Vec<u64>, fua: bool },
+    Flush { id: Id, upto: Vec<Option<Token>> },
+    Create { id: Id },
+    Snapshot { id: Id },
+    Delete { id: Id },
+    Resize { id: Id, size: u64 },
+    Label { id: Id, label: u64 },
+}
+
+/// The model.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Model {
+    pub(super) volumes: BTreeMap<Id, Volume>,
+    pub(super) intents: BTreeMap<Token, Intent>,
+    pub(super) next: u64,
+}
+
+impl Model {
+    pub(super) fn stamp(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    pub(super) fn begin_write(
+        &mut self,
+        token: Token,
+        id: Id,
+        start: u64,
+        stamps: Vec<u64>,
+        fua: bool,
+    ) {
+        let cells = &mut self.volumes.get_mut(&id).unwrap().cells;
+        for (at, stamp) in (start as usize..).zip(&stamps) {
+            cells[at].later.push(Written { stamp: *stamp, by: token, completed: false });
+        }
+        self.intents.insert(token, Intent::Write { id, start, stamps, fua });
+    }
+
+    pub(super) fn begin_flush(&mut self, token: Token, id: Id) {
+        let completed =
+            |cell: &Cell| cell.later.iter().rfind(|write| write.completed).map(|write| write.by);
+        let upto = self.volumes[&id].cells.iter().map(completed).collect();
+        self.intents.insert(token, Intent::Flush { id, upto });
+    }
+
+    /// A command ended well.
+    pub(super) fn succeeded(&mut self, token: Token) {
+        match self.intents.remove(&token).expect("a known command") {
+            Intent::Read { .. } => {}
+            Intent::Write { id, start, stamps, fua } => {
+                // A replica that is being shrunk may have lost the cells.
+                let cells = &mut self.volumes.get_mut(&id).unwrap().cells;
+                for cell in cells.iter_mut().skip(start as usize).take(stamps.len()) {
+                    let own = |write: &&mut Written| write.by == token;
+                    if let Some(write) = cell.later.iter_mut().find(own) {
+                        write.completed = true;
+                    }
+                    if fua {
+                        cell.settle(token);
+                    }
+                }
+            }
+            Intent::Flush { id, upto } => {
+                let Some(volume) = self.volumes.get_mut(&id) else { return };
+                for (cell, upto) in volume.cells.iter_mut().zip(upto) {
+                    if let Some(upto) = upto {
+                        cell.settle(upto);
+                    }
+                }
+            }
+            Intent::Create { id } => self.volumes.get_mut(&id).unwrap().uncertain = false,
+            Intent::Snapshot { id } => {
+                let volume = self.volumes.get_mut(&id).unwrap();
+                volume.uncertain = false;
+                for cell in &mut volume.cells {
+                    *cell = Cell { durable: cell.last(), later: Vec::new() };
+                }
+            }
+            Intent::Delete { id } => {
+                self.volumes.remove(&id);
+            }
+            Intent::Resize { id, size } => {
+                let volume = self.volumes.get_mut(&id).unwrap();
+                volume.busy = false;
+                volume.sizes = vec![size];
+                volume.cells.resize(size as usize, Cell::of(0));
+            }
+            Intent::Label { id, label } => {
+                if let Some(volume) = self.volumes.get_mut(&id) {
+                    let at = volume.labels.iter().position(|other| *other == label).unwrap();
+                    volume.labels.drain(..at);
+                }
+            }
+        }
+    }
+
+    /// A write found no space: it never happened, not for snapshots taken after it either.
+    pub(super) fn failed(&mut self, token: Token) {
+        match self.intents.remove(&token).expect("a known command") {
+            Intent::Write { .. } => {
+                for cell in self.volumes.values_mut().flat_map(|volume| &mut volume.cells) {
+                    cell.later.retain(|write| write.by != token);
+                }
+            }
+            other => panic!("{other:?} must not fail"),
+        }
+    }
+
+    /// Compares with a pool that was opened after a crash. Answers the model that goes on from it.
+    pub(super) fn check(&self, rig: &mut Rig) -> Result<Model, String> {
+        let mut found = Model { next: self.next, ..Model::default() };
+        let entities: Vec<_> = rig.pool.entities().cloned().collect();
+        for entity in &entities {
+            let id = entity.id;
+            let expected = self.volumes.get(&id).ok_or(format!("{id:?} is back"))?;
+            let size = entity.size.0;
+            if !expected.sizes.contains(&size) {
+                return Err(format!("{id:?} has size {size}, not {:?}", expected.sizes));
+            }
+            let label = entity.label.epoch;
+            if !expected.labels.contains(&label) {
+                return Err(format!("{id:?} has label {label}, not {:?}", expected.labels));
+            }
+            let bytes = rig.read(id, 0, size).map_err(|fault| format!("{id:?}: {fault}"))?;
+            let mut cells = Vec::new();
+            for (at, block) in bytes.chunks_exact(BLOCK).enumerate() {
+                let stamps = stamps(block).map_err(|e| format!("{id:?} block {at}: {e}"))?;
+                let allowed = expected.cells.get(at).cloned().unwrap_or(Cell::of(0));
+                if let Some(wrong) = stamps.iter().find(|stamp| !allowed.allows(**stamp)) {
+                    return Err(format!("{id:?} block {at} holds {wrong}, not {allowed:?}"));
+                }
+                cells.push(Cell { durable: stamps.into_iter().collect(), later: Vec::new() });
+            }
+            let mut volume = Volume::new(cells, expected.snapshot);
+            volume.uncertain = false;
+            volume.labels = vec![label];
+            found.volumes.insert(id, volume);
+        }
+        for (id, volume) in &self.volumes {
+            if !volume.uncertain && !found.volumes.contains_key(id) {
+                return Err(format!("{id:?} is gone"));
+            }
+        }
+        Ok(found)
+    }
+}

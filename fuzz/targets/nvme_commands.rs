@@ -1,0 +1,5 @@
+//! Any commands on live queues of the target.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| nvme::target::testing::fuzz::commands(input));
