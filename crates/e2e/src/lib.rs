@@ -10,3 +10,4 @@ pub mod bench;
 pub mod figure;
 pub mod process;
 pub mod store;
+pub mod vm;
