@@ -1,0 +1,21 @@
+//! Benchmarks: each prints a table for people and ends with its [`Figure`] lines.
+
+use crate::figure::Figure;
+
+/// How a benchmark is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Under a minute, at the price of noisier numbers.
+    pub quick: bool,
+}
+
+/// A benchmark by name.
+pub struct Bench {
+    /// What `cargo xtask bench NAME` calls it.
+    pub name: &'static str,
+    /// Runs it.
+    pub run: fn(Options) -> anyhow::Result<Vec<Figure>>,
+}
+
+/// Every benchmark there is.
+pub const BENCHES: &[Bench] = &[];

@@ -1,0 +1,30 @@
+//! `cargo xtask bench NAME [--quick]`: runs one benchmark and prints its figures.
+
+#![expect(clippy::print_stdout, reason = "printing is what a benchmark is for")]
+
+use anyhow::{Result, bail};
+use clap::Parser;
+use e2e::bench::{BENCHES, Options};
+
+#[derive(Parser)]
+struct Typed {
+    /// Which benchmark to run
+    name: String,
+    /// Finish within a minute, with noisier numbers
+    #[arg(long)]
+    quick: bool,
+}
+
+fn main() -> Result<()> {
+    let typed = Typed::parse();
+    let Some(bench) = BENCHES.iter().find(|bench| bench.name == typed.name) else {
+        let names: Vec<_> = BENCHES.iter().map(|bench| bench.name).collect();
+        bail!("there is no benchmark {:?}; there are: {}", typed.name, names.join(", "));
+    };
+    let figures = (bench.run)(Options { quick: typed.quick })?;
+    println!();
+    for figure in figures {
+        println!("{figure}");
+    }
+    Ok(())
+}

@@ -1,0 +1,11 @@
+//! Tests and benchmarks on real parts: processes, etcd, virtual machines with a stock kernel.
+//!
+//! The lanes are test binaries under `tests/`; the benchmarks are functions under [`bench`], run by
+//! the `bench` binary. Both drive Holdfast the way its users do, through its command line, its
+//! sockets and its files.
+//!
+//! Deliberately not here: anything that ships. No other crate depends on this one.
+
+pub mod bench;
+pub mod figure;
+pub mod process;

@@ -1,0 +1,1 @@
+//! The lane `real`: whole programs, a real etcd, real files.

@@ -1,0 +1,67 @@
+//! The lanes of proof.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use clap::ValueEnum;
+
+use crate::cargo;
+use crate::packages::{self, Need};
+
+/// A set of tests that run together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Lane {
+    /// Format, lints, tidy rules, unit, golden, property and crash tests
+    Quick,
+    /// Whole programs, a real etcd, real files
+    Real,
+    /// A stock Linux kernel in a virtual machine
+    Kernel,
+    /// Dependencies' licences and sources, and many more seeds
+    Deep,
+}
+
+const DEFAULT: &[Lane] = &[Lane::Quick, Lane::Real, Lane::Kernel];
+
+/// Runs the lanes asked for, or the default ones.
+pub(crate) fn run(asked: &[Lane]) -> Result<()> {
+    let lanes = if asked.is_empty() { DEFAULT } else { asked };
+    let needs: Vec<_> = lanes.iter().flat_map(|lane| lane.needs()).copied().collect();
+    packages::ensure(&needs)?;
+    for lane in lanes {
+        let started = Instant::now();
+        lane.run()?;
+        eprintln!("lane {lane:?} passed in {} s", started.elapsed().as_secs());
+    }
+    Ok(())
+}
+
+impl Lane {
+    fn needs(self) -> &'static [Need] {
+        match self {
+            Lane::Quick | Lane::Deep => &[Need::Build],
+            Lane::Real => &[Need::Build, Need::Peers],
+            Lane::Kernel => &[Need::Build, Need::Machines],
+        }
+    }
+
+    fn run(self) -> Result<()> {
+        match self {
+            Lane::Quick => {
+                cargo(&["fmt", "--all", "--check"])?;
+                cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])?;
+                cargo(&["test", "--workspace", "--exclude", "e2e"])?;
+                cargo(&["test", "--package", "e2e", "--lib"])
+            }
+            Lane::Real => {
+                cargo(&["build", "--package", "holdfast"])?;
+                cargo(&["test", "--package", "e2e", "--test", "real"])
+            }
+            Lane::Kernel => {
+                cargo(&["build", "--package", "holdfast"])?;
+                cargo(&["test", "--package", "e2e", "--test", "kernel"])
+            }
+            Lane::Deep => cargo(&["deny", "check", "bans", "licenses", "sources"]),
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Every chore of the project: `cargo xtask up`, `cargo xtask test`, `cargo xtask bench`.
+//!
+//! Each command first makes sure of the system packages it needs, then calls cargo the way a person
+//! would. The tidy rules are tests of this crate.
+//!
+//! Deliberately not here: logic of the product. Nothing depends on this crate.
+
+#![expect(clippy::print_stderr, reason = "chores say what they do")]
+
+mod lanes;
+mod packages;
+#[cfg(test)]
+mod tidy;
+
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, ensure};
+use clap::{Parser, Subcommand};
+
+use lanes::Lane;
+use packages::Need;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", about = "Every chore of the project")]
+struct Typed {
+    #[command(subcommand)]
+    chore: Chore,
+}
+
+#[derive(Subcommand)]
+enum Chore {
+    /// Run Holdfast on this machine, on its embedded default; Ctrl-C stops it
+    Up {
+        /// Arguments for `holdfast up`, such as `--dir DIR`; `-- --help` lists them
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        rest: Vec<String>,
+    },
+    /// Run the tests: the lanes named, or quick, real and kernel
+    Test {
+        /// Which lanes to run
+        lanes: Vec<Lane>,
+    },
+    /// Measure speed: prints a table, then one `figure` line a number
+    Bench {
+        /// Which benchmark: `store`, `nvme`, …
+        name: String,
+        /// Finish within a minute, with noisier numbers
+        #[arg(long)]
+        quick: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let done = match Typed::parse().chore {
+        Chore::Up { rest } => up(&rest),
+        Chore::Test { lanes } => lanes::run(&lanes),
+        Chore::Bench { name, quick } => bench(&name, quick),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn up(rest: &[String]) -> Result<()> {
+    packages::ensure(&[Need::Build])?;
+    cargo(&["build", "--release", "--package", "holdfast"])?;
+    run(Command::new(built("release")?.join("holdfast")).arg("up").args(rest))
+}
+
+fn bench(name: &str, quick: bool) -> Result<()> {
+    packages::ensure(&[Need::Build, Need::Peers])?;
+    cargo(&["build", "--release", "--package", "holdfast", "--package", "e2e", "--bins"])?;
+    let mut command = Command::new(built("release")?.join("bench"));
+    command.arg(name);
+    if quick {
+        command.arg("--quick");
+    }
+    run(&mut command)
+}
+
+/// Runs cargo at the root of the workspace.
+fn cargo(args: &[&str]) -> Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    run(Command::new(cargo).args(args).current_dir(root()))
+}
+
+/// Runs a command to its end; anything but success is an error that names it.
+fn run(command: &mut Command) -> Result<()> {
+    let words: Vec<_> = std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let line = words.join(" ");
+    eprintln!("> {line}");
+    let status = command.status().with_context(|| format!("cannot run `{line}`"))?;
+    ensure!(status.success(), "`{line}` ended with {status}");
+    Ok(())
+}
+
+/// Root of the workspace.
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Where cargo puts what it builds for `profile`: this program lies in such a place itself.
+fn built(profile: &str) -> Result<PathBuf> {
+    let me = std::env::current_exe().context("cannot tell where this program is")?;
+    let target = me.ancestors().nth(2).context("this program is not in a cargo target folder")?;
+    Ok(target.join(profile))
+}
