@@ -14,6 +14,19 @@ use crate::slab::Key;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub u64);
 
+impl Token {
+    /// A token for a thing of some kind.
+    pub fn of(kind: u8, key: Key) -> Token {
+        Token((u64::from(kind) << 56) | key.to_bits())
+    }
+
+    /// What [`Token::of`] made it from.
+    pub fn parts(self) -> (u8, Key) {
+        let kind = u8::try_from(self.0 >> 56).unwrap_or(u8::MAX);
+        (kind, Key::from_bits(self.0 & ((1 << 56) - 1)))
+    }
+}
+
 /// The reactor's name for an operation, to cancel it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct OpId(pub Key);

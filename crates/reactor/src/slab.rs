@@ -1,6 +1,7 @@
 //! Numbered places for things that come and go, with a limit.
 
-/// Name of a thing in a [`Slab`]. A key of a thing that was removed never names its successor.
+/// Name of a thing in a [`Slab`]. A key of a thing that was removed does not name its successors,
+/// the next sixteen million of them at least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     index: u32,
@@ -8,7 +9,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// The key as one number, for use in tokens.
+    /// The key as one number below 2^56, for use in tokens.
     pub fn to_bits(self) -> u64 {
         (u64::from(self.generation) << 32) | u64::from(self.index)
     }
@@ -38,12 +39,12 @@ pub struct Slab<T> {
 
 #[derive(Debug)]
 struct Place<T> {
-    // At most 2^31 - 1, so that keys never collide with numbers that have the top bit set.
+    /// Below 2^24, which leaves the top byte of a number made of a key to its user.
     generation: u32,
     thing: Option<T>,
 }
 
-const GENERATIONS: u32 = 1 << 31;
+const GENERATIONS: u32 = 1 << 24;
 
 impl<T> Slab<T> {
     /// An empty slab for at most `limit` things.

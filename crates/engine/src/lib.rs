@@ -1,0 +1,11 @@
+//! Data-plane daemon: NVMe/TCP, pools and mirrors on the reactor.
+//!
+//! - [`device`]: what namespaces are made of: memory, files and block devices.
+//!
+//! Invariants:
+//! - All state belongs to one reactor's handler; reactors exchange messages.
+//! - Nothing on the way of a read or write takes a lock, allocates in a steady state, or waits.
+//!
+//! Deliberately not here: the protocol (`nvme`), system calls (`reactor`).
+
+pub mod device;
