@@ -59,13 +59,17 @@ pub enum Op {
         /// From whom.
         socket: Socket,
     },
-    /// Fill a buffer entirely with what arrives next, without a copy on the way. Not while a
+    /// Fill a part of a buffer with what arrives next, without a copy on the way. Not while a
     /// [`Op::Receive`] is under way on the same socket: they would tear the stream apart.
     ReceiveInto {
         /// From whom.
         socket: Socket,
         /// What to fill.
         buffer: Buffer,
+        /// Where in it to begin.
+        from: usize,
+        /// Where in it to end.
+        to: usize,
     },
     /// Send all of a chain. Not while another send is under way on the same socket.
     Send {
@@ -135,7 +139,7 @@ pub enum Outcome {
     Connected(io::Result<Socket>),
     /// Some bytes. After an error nothing more comes; `UnexpectedEof` is the peer's orderly end.
     Received(io::Result<Frozen>),
-    /// The buffer, full, or an error and a buffer of unknown contents.
+    /// The buffer, with that part of it full, or an error and a part of unknown contents.
     ReceivedInto {
         /// The buffer of the operation.
         buffer: Buffer,

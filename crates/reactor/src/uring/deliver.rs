@@ -82,9 +82,10 @@ impl<M> Reactor<M> {
         let next = match &mut op.work {
             Work::Accept { .. } => return self.accepted(key, result, more),
             Work::Receive { .. } => return self.received(key, result, completed.flags),
-            Work::ReceiveInto { buffer, done, .. } | Work::Read { buffer, done, .. } => {
-                advance(done, buffer.len(), &result)
+            Work::ReceiveInto { buffer, from, to, done, .. } => {
+                advance(done, buffer.len().min(*to).saturating_sub(*from), &result)
             }
+            Work::Read { buffer, done, .. } => advance(done, buffer.len(), &result),
             Work::Send { chain, done, .. } => advance(done, chain.len(), &result),
             Work::Write { payload, done, .. } => advance(done, payload.len(), &result),
             _ => Progress::Done,

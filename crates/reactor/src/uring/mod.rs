@@ -422,7 +422,9 @@ fn work_of(op: Op) -> Result<Work, Op> {
     Ok(match op {
         Op::Accept { listener } => Work::Accept { listener },
         Op::Receive { socket } => Work::Receive { socket },
-        Op::ReceiveInto { socket, buffer } => Work::ReceiveInto { socket, buffer, done: 0 },
+        Op::ReceiveInto { socket, buffer, from, to } => {
+            Work::ReceiveInto { socket, buffer, from, to, done: 0 }
+        }
         Op::Read { file, at, buffer } => Work::Read { file, at, buffer, done: 0 },
         Op::Write { file, at, payload, durable } => {
             Work::Write { file, at, payload, durable, done: 0 }
@@ -439,7 +441,9 @@ fn op_of(work: Work, timer: Option<Moment>) -> Op {
     match work {
         Work::Accept { listener } => Op::Accept { listener },
         Work::Receive { socket } | Work::Connect { socket, .. } => Op::Receive { socket },
-        Work::ReceiveInto { socket, buffer, .. } => Op::ReceiveInto { socket, buffer },
+        Work::ReceiveInto { socket, buffer, from, to, .. } => {
+            Op::ReceiveInto { socket, buffer, from, to }
+        }
         Work::Send { socket, chain, .. } => Op::Send { socket, chain },
         Work::Read { file, at, buffer, .. } => Op::Read { file, at, buffer },
         Work::Write { file, at, payload, durable, .. } => Op::Write { file, at, payload, durable },

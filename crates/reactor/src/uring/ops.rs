@@ -28,7 +28,7 @@ pub(super) enum Work {
     Accept { listener: Socket },
     Connect { socket: Socket, to: Box<Address> },
     Receive { socket: Socket },
-    ReceiveInto { socket: Socket, buffer: Buffer, done: usize },
+    ReceiveInto { socket: Socket, buffer: Buffer, from: usize, to: usize, done: usize },
     Send { socket: Socket, chain: Chain, message: Message, done: usize },
     Read { file: FileId, at: u64, buffer: Buffer, done: usize },
     Write { file: FileId, at: u64, payload: Frozen, durable: bool, done: usize },
@@ -69,8 +69,9 @@ impl Work {
             Work::Accept { .. } => opcode::AcceptMulti::new(fd).flags(libc::SOCK_CLOEXEC).build(),
             Work::Connect { to, .. } => opcode::Connect::new(fd, to.pointer(), to.len).build(),
             Work::Receive { .. } => opcode::RecvMulti::new(fd, GROUP).build(),
-            Work::ReceiveInto { buffer, done, .. } => {
-                let (start, len) = rest_mut(buffer, *done);
+            Work::ReceiveInto { buffer, from, to, done, .. } => {
+                let (start, most) = rest_mut(buffer, from.saturating_add(*done));
+                let len = u32::try_from(to.saturating_sub(*from + *done)).unwrap_or(most).min(most);
                 opcode::Recv::new(fd, start, len).flags(libc::MSG_WAITALL).build()
             }
             Work::Send { chain, message, done, .. } => {

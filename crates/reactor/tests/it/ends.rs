@@ -17,7 +17,7 @@ impl Handler for Abandons {
     fn on(&mut self, event: Event<()>, io: &mut impl Io<Message = ()>) {
         if let Event::Done { outcome: Outcome::Accepted(Ok((socket, _))), .. } = event {
             let buffer = io.take(PAGE).unwrap();
-            io.submit(Op::ReceiveInto { socket, buffer }, Token(1)).unwrap();
+            io.submit(Op::ReceiveInto { socket, buffer, from: 0, to: PAGE }, Token(1)).unwrap();
             let mut chain = reactor::Chain::new();
             chain.take(io.take(PAGE).unwrap().freeze());
             chain.copy(&vec![0; 20 << 20]);

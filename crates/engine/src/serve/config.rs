@@ -1,0 +1,85 @@
+//! What an engine shall serve: nothing optional, nothing to be checked any more.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use block::{BlockSize, Geometry};
+use nvme::auth::Keys;
+use nvme::target::NamespaceIds;
+use nvme::wire::{AnaState, Nqn};
+
+/// One engine.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where to listen.
+    pub listen: Vec<SocketAddr>,
+    /// One reactor on each of these cores; at least one.
+    pub cores: Vec<usize>,
+    /// What to serve, by name.
+    pub subsystems: BTreeMap<Nqn, Subsystem>,
+    /// How large and how many.
+    pub limits: Limits,
+}
+
+/// One subsystem.
+#[derive(Clone, Debug, Default)]
+pub struct Subsystem {
+    /// By namespace id, from 1.
+    pub namespaces: BTreeMap<u32, Namespace>,
+    /// Who may connect; anybody if empty.
+    pub hosts: BTreeMap<Nqn, Host>,
+    /// First and last controller id; disjoint from those of other engines that serve the same.
+    pub cntlids: Option<(u16, u16)>,
+}
+
+/// A host that may connect.
+#[derive(Clone, Debug, Default)]
+pub struct Host {
+    /// What it must prove that it knows, if anything.
+    pub keys: Option<Keys>,
+}
+
+/// One namespace.
+#[derive(Clone, Debug)]
+pub struct Namespace {
+    /// What it is made of.
+    pub backing: Backing,
+    /// The same on every path to it.
+    pub ids: NamespaceIds,
+    /// How good this path to it is.
+    pub ana: AnaState,
+}
+
+/// What a namespace is made of.
+#[derive(Clone, Debug)]
+pub enum Backing {
+    /// Memory, lost when the engine stops.
+    Memory(Geometry),
+    /// A file or block device. Its reservations are kept beside it.
+    File {
+        /// Where it is.
+        path: PathBuf,
+        /// In units of this.
+        block_size: BlockSize,
+    },
+}
+
+/// Limits of an engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections of one reactor.
+    pub connections: u32,
+    /// Bytes of buffers that the commands of one connection may hold at once.
+    pub connection_bytes: usize,
+    /// Entries of a queue.
+    pub queue_depth: u16,
+    /// I/O queues of a controller.
+    pub io_queues: u16,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { connections: 2048, connection_bytes: 32 << 20, queue_depth: 128, io_queues: 128 }
+    }
+}
