@@ -1,5 +1,7 @@
 //! Data-plane daemon: NVMe/TCP, pools and mirrors on the reactor.
 //!
+//! - [`serve`]: the target: listeners, connections, subsystems, one reactor per core.
+//! - [`client`]: the host's side: connections to controllers.
 //! - [`device`]: what namespaces are made of: memory, files and block devices.
 //!
 //! Invariants:
@@ -8,4 +10,8 @@
 //!
 //! Deliberately not here: the protocol (`nvme`), system calls (`reactor`).
 
+pub mod client;
 pub mod device;
+mod entropy;
+pub mod serve;
+mod stream;

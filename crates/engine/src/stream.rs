@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::io;
 
-use reactor::{Chain, Detached, Frozen, Io, Op, OpId, Outcome, Refused, Socket, Token};
+use reactor::{Chain, Detached, Frozen, Io, Op, OpId, Refused, Socket, Token};
 
 /// A socket with its two directions.
 #[derive(Debug)]
@@ -20,6 +20,8 @@ pub(crate) struct Stream {
     receiving: Receiving,
     /// Away while a send is under way.
     chain: Option<Chain>,
+    /// The peer is done, or the connection broke.
+    is_over: bool,
 }
 
 #[derive(Debug)]
@@ -28,8 +30,6 @@ enum Receiving {
     On(OpId),
     /// Cancelled; its final event is still to come.
     Stopping,
-    /// The peer is done, or the connection broke.
-    Over,
 }
 
 /// More than this not looked at, and the stream pauses by itself.
@@ -43,6 +43,7 @@ impl Stream {
             taken: 0,
             receiving: Receiving::Off,
             chain: Some(Chain::new()),
+            is_over: false,
         }
     }
 
@@ -52,12 +53,13 @@ impl Stream {
 
     /// Sees to it that bytes come.
     pub(crate) fn resume(&mut self, token: Token, io: &mut impl Io) {
-        if matches!(self.receiving, Receiving::Off) && self.arrived.len() < ENOUGH {
+        let has_room = self.arrived.len() < ENOUGH && !self.is_over;
+        if matches!(self.receiving, Receiving::Off) && has_room {
             match io.submit(Op::Receive { socket: self.socket }, token) {
                 Ok(id) => self.receiving = Receiving::On(id),
                 // Tried again after the next events.
                 Err(Refused::Busy(_)) => {}
-                Err(_) => self.receiving = Receiving::Over,
+                Err(_) => self.is_over = true,
             }
         }
     }
@@ -70,23 +72,20 @@ impl Stream {
         }
     }
 
-    /// Bytes came, or the end. `false` if this is over.
-    pub(crate) fn on_received(&mut self, result: io::Result<Frozen>, io: &mut impl Io) -> bool {
+    /// Bytes came, or the end.
+    pub(crate) fn on_received(&mut self, result: io::Result<Frozen>, io: &mut impl Io) {
         match result {
             Ok(bytes) => {
                 self.arrived.push_back(bytes);
                 if self.arrived.len() >= ENOUGH {
                     self.pause(io);
                 }
-                true
             }
-            Err(_) if matches!(self.receiving, Receiving::Stopping) => {
+            Err(error) => {
+                let was_asked = matches!(self.receiving, Receiving::Stopping)
+                    && error.kind() != io::ErrorKind::UnexpectedEof;
+                self.is_over |= !was_asked;
                 self.receiving = Receiving::Off;
-                true
-            }
-            Err(_) => {
-                self.receiving = Receiving::Over;
-                false
             }
         }
     }
@@ -106,12 +105,7 @@ impl Stream {
     }
 
     /// Sends what `fill` puts into the chain, unless a send is under way.
-    pub(crate) fn flush(
-        &mut self,
-        token: Token,
-        io: &mut impl Io,
-        fill: impl FnOnce(&mut Chain),
-    ) {
+    pub(crate) fn flush(&mut self, token: Token, io: &mut impl Io, fill: impl FnOnce(&mut Chain)) {
         let Some(mut chain) = self.chain.take() else { return };
         fill(&mut chain);
         if chain.is_empty() {
@@ -122,14 +116,14 @@ impl Stream {
             Ok(_) => {}
             // Kept, and tried again after the next events.
             Err(Refused::Busy(Op::Send { chain, .. })) => self.chain = Some(chain),
-            Err(_) => self.receiving = Receiving::Over,
+            Err(_) => self.is_over = true,
         }
     }
 
-    /// A send is over. `false` if the connection is.
-    pub(crate) fn on_sent(&mut self, chain: Chain, result: &io::Result<()>) -> bool {
+    /// A send is over.
+    pub(crate) fn on_sent(&mut self, chain: Chain, result: &io::Result<()>) {
         self.chain = Some(chain);
-        result.is_ok()
+        self.is_over |= result.is_err();
     }
 
     /// Whether everything that was flushed is with the kernel.
@@ -144,7 +138,7 @@ impl Stream {
 
     /// Whether the connection broke or the peer ended it.
     pub(crate) fn is_over(&self) -> bool {
-        matches!(self.receiving, Receiving::Over)
+        self.is_over
     }
 
     /// Takes the socket and the bytes not looked at, to go on elsewhere. Only when not busy.
@@ -170,4 +164,3 @@ impl Stream {
         io.close(self.socket);
     }
 }
-

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use block::{BlockSize, Geometry};
 use nvme::auth::Keys;
-use nvme::target::NamespaceIds;
+use nvme::pdu::Digests;
+use nvme::target::{Hosts, NamespaceIds};
 use nvme::wire::{AnaState, Nqn};
 
 /// One engine.
@@ -18,6 +19,8 @@ pub struct Config {
     pub cores: Vec<usize>,
     /// What to serve, by name.
     pub subsystems: BTreeMap<Nqn, Subsystem>,
+    /// Digests that are used if a host asks for them.
+    pub digests: Digests,
     /// How large and how many.
     pub limits: Limits,
 }
@@ -31,6 +34,17 @@ pub struct Subsystem {
     pub hosts: BTreeMap<Nqn, Host>,
     /// First and last controller id; disjoint from those of other engines that serve the same.
     pub cntlids: Option<(u16, u16)>,
+}
+
+impl Subsystem {
+    /// Who may connect, as the protocol knows it.
+    pub(super) fn hosts(&self) -> Hosts {
+        if self.hosts.is_empty() {
+            Hosts::Any
+        } else {
+            Hosts::Listed(self.hosts.keys().cloned().collect())
+        }
+    }
 }
 
 /// A host that may connect.

@@ -19,7 +19,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Instant;
 
 use io_uring::squeue::Entry;
 use io_uring::types::{CancelBuilder, Fd};
@@ -64,7 +63,6 @@ pub struct Reactor<M> {
     bell_is_armed: bool,
     /// What the kernel writes when the bell rings; never read.
     bell_counter: Box<[u64; 1]>,
-    started: Instant,
     now: Moment,
     /// The first failure of the ring itself; it ends the loop.
     broken: Option<io::Error>,
@@ -128,8 +126,7 @@ impl<M> Reactor<M> {
             mailbox,
             bell_is_armed: false,
             bell_counter: Box::new([0]),
-            started: Instant::now(),
-            now: Moment::default(),
+            now: setup::monotonic_time(),
             broken: None,
         })
     }
@@ -174,8 +171,7 @@ impl<M> Reactor<M> {
     }
 
     fn tell_time(&mut self) {
-        let nanos = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.now = Moment::from_nanos(nanos);
+        self.now = setup::monotonic_time();
     }
 
     /// Queues a request; the next wait hands it to the kernel.

@@ -8,6 +8,7 @@ use io_uring::{IoUring, Probe, opcode};
 use rustix::io::Errno;
 
 use crate::memory::{Arena, ArenaError, Class, PAGE};
+use crate::moment::Moment;
 
 /// Sizes and limits of a reactor.
 #[derive(Clone, Debug)]
@@ -94,6 +95,14 @@ pub fn pin_to_core(core: usize) -> io::Result<()> {
     let mut only = CpuSet::new();
     only.set(core);
     Ok(sched_setaffinity(None, &only)?)
+}
+
+/// The same clock for all reactors of a machine, so that what moves from one to another may carry
+/// moments along.
+pub(super) fn monotonic_time() -> Moment {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let whole = u64::try_from(now.tv_sec).unwrap_or(0).saturating_mul(1_000_000_000);
+    Moment::from_nanos(whole.saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0)))
 }
 
 const SUBMISSIONS: u32 = 512;
