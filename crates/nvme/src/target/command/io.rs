@@ -1,0 +1,202 @@
+//! I/O commands.
+
+use block::{Blocks, Command, Fault, Geometry, Lba, Span};
+use zerocopy::FromBytes;
+
+use super::super::subsystem::{Access, Namespace, Subsystem, refusal};
+use super::{MAX_TRANSFER, Outcome, Peer, Request, reservation};
+use crate::wire::{DsmRange, IoOpcode, Psdt, Sqe, Status};
+
+pub(super) fn execute(subsystem: &mut Subsystem, peer: &Peer, request: Request<'_>) -> Outcome {
+    let sqe = request.sqe;
+    let Some(opcode) = IoOpcode::from_code(sqe.opcode) else {
+        return Outcome::refuse(Status::INVALID_OPCODE);
+    };
+    let namespace = match enter(subsystem, peer, sqe, opcode) {
+        Ok(namespace) => namespace,
+        Err(status) => return Outcome::refuse(status),
+    };
+    let outcome = match opcode {
+        IoOpcode::Read | IoOpcode::Write | IoOpcode::Compare => {
+            transfer(namespace, sqe, opcode).map(Outcome::Device)
+        }
+        IoOpcode::Flush => Ok(Outcome::Device(Command::Flush)),
+        IoOpcode::WriteZeroes => write_zeroes(namespace, sqe).map(Outcome::Device),
+        IoOpcode::Verify => verify(namespace, sqe).map(Outcome::Device),
+        IoOpcode::DatasetManagement => deallocate(namespace, request),
+        IoOpcode::ReservationRegister
+        | IoOpcode::ReservationReport
+        | IoOpcode::ReservationAcquire
+        | IoOpcode::ReservationRelease => {
+            return reservation::execute(subsystem, peer, opcode, request);
+        }
+    };
+    outcome.unwrap_or_else(Outcome::refuse)
+}
+
+pub(super) fn execute_fused(
+    subsystem: &mut Subsystem,
+    peer: &Peer,
+    compare: &Sqe,
+    write: &Sqe,
+) -> Outcome {
+    let is_pair =
+        (compare.nsid, compare.slba(), compare.nlb()) == (write.nsid, write.slba(), write.nlb());
+    if !is_pair {
+        return Outcome::refuse(Status::INVALID_FIELD);
+    }
+    let checked = enter(subsystem, peer, compare, IoOpcode::Compare)
+        .and_then(|namespace| transfer(namespace, compare, IoOpcode::Compare))
+        .and_then(|_| enter(subsystem, peer, write, IoOpcode::Write))
+        .and_then(|namespace| transfer(namespace, write, IoOpcode::Write));
+    match checked {
+        // What is compared and written as one is one block.
+        Ok(Command::Write { span, .. }) if span.len() > Blocks(1) => {
+            Outcome::refuse(Status::ATOMIC_WRITE_UNIT_EXCEEDED)
+        }
+        Ok(Command::Write { span, fua }) => Outcome::CompareAndWrite { span, fua },
+        Ok(_) => Outcome::refuse(Status::INTERNAL_ERROR),
+        Err(status) => Outcome::refuse(status),
+    }
+}
+
+/// What every I/O command has to pass: a namespace, its path, its reservations.
+#[inline]
+fn enter<'a>(
+    subsystem: &'a mut Subsystem,
+    peer: &Peer,
+    sqe: &Sqe,
+    opcode: IoOpcode,
+) -> Result<&'a mut Namespace, Status> {
+    if sqe.psdt() != Psdt::Sgl {
+        return Err(Status::INVALID_FIELD);
+    }
+    let Subsystem { namespaces, ana, .. } = subsystem;
+    let namespace = namespaces.get_mut(&sqe.nsid.get()).ok_or(Status::INVALID_NAMESPACE)?;
+    if let Some(status) = refusal(ana.state(namespace.config().ana_group)) {
+        return Err(status);
+    }
+    let access = match opcode {
+        IoOpcode::Read | IoOpcode::Compare | IoOpcode::Verify => Access::Read,
+        IoOpcode::Write | IoOpcode::WriteZeroes | IoOpcode::DatasetManagement | IoOpcode::Flush => {
+            Access::Write
+        }
+        // They have rules of their own.
+        IoOpcode::ReservationRegister
+        | IoOpcode::ReservationReport
+        | IoOpcode::ReservationAcquire
+        | IoOpcode::ReservationRelease => return Ok(namespace),
+    };
+    if !namespace.reservations().permits(&peer.hostid, access) {
+        return Err(Status::RESERVATION_CONFLICT);
+    }
+    let changes = access == Access::Write && opcode != IoOpcode::Flush;
+    if changes && namespace.config().read_only {
+        return Err(Status::NAMESPACE_WRITE_PROTECTED);
+    }
+    Ok(namespace)
+}
+
+/// The blocks of a command, if they exist.
+fn span(device: Geometry, sqe: &Sqe) -> Result<Span, Status> {
+    let span = Span::new(Lba(sqe.slba()), Blocks::from_nlb(sqe.nlb()));
+    span.filter(|span| device.contains(*span)).ok_or(Status::LBA_OUT_OF_RANGE)
+}
+
+/// The blocks of a command that moves as many bytes, if they exist and are not too many.
+fn span_within_transfer(device: Geometry, sqe: &Sqe) -> Result<(Span, u32), Status> {
+    let span = span(device, sqe)?;
+    let bytes = device.block_size().bytes_of(span.len()).and_then(|bytes| bytes.0.try_into().ok());
+    let bytes = bytes.filter(|bytes| *bytes <= MAX_TRANSFER).ok_or(Status::INVALID_FIELD)?;
+    Ok((span, bytes))
+}
+
+#[inline]
+fn transfer(namespace: &mut Namespace, sqe: &Sqe, opcode: IoOpcode) -> Result<Command, Status> {
+    let (span, bytes) = span_within_transfer(namespace.config().geometry, sqe)?;
+    if sqe.sgl.length.get() != bytes {
+        return Err(Status::DATA_SGL_LENGTH_INVALID);
+    }
+    namespace.count(opcode == IoOpcode::Write, span.len());
+    Ok(match opcode {
+        IoOpcode::Write => Command::Write { span, fua: sqe.fua() },
+        IoOpcode::Compare => Command::Compare { span },
+        _ => Command::Read { span },
+    })
+}
+
+fn write_zeroes(namespace: &Namespace, sqe: &Sqe) -> Result<Command, Status> {
+    let span = span(namespace.config().geometry, sqe)?;
+    Ok(Command::WriteZeroes { span, fua: sqe.fua(), deallocate: sqe.deac() })
+}
+
+/// A verify is a read whose bytes nobody wants.
+fn verify(namespace: &Namespace, sqe: &Sqe) -> Result<Command, Status> {
+    let (span, _) = span_within_transfer(namespace.config().geometry, sqe)?;
+    Ok(Command::Read { span })
+}
+
+/// Ranges to deallocate: which of the command's data come next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::target) struct Ranges {
+    next: u16,
+    count: u16,
+}
+
+impl Ranges {
+    /// The next range that is not empty. They were all checked before.
+    pub(in crate::target) fn next(&mut self, data: &[u8]) -> Option<Span> {
+        while self.next < self.count {
+            let at = usize::from(self.next) * size_of::<DsmRange>();
+            self.next += 1;
+            let (range, _) = DsmRange::read_from_prefix(data.get(at..)?).ok()?;
+            let span = Span::new(Lba(range.slba.get()), Blocks(range.nlb.get().into()));
+            if span.is_some() {
+                return span;
+            }
+        }
+        None
+    }
+}
+
+fn deallocate(namespace: &Namespace, request: Request<'_>) -> Result<Outcome, Status> {
+    let sqe = request.sqe;
+    let count = u16::from(sqe.dsm_nr()) + 1;
+    let needed = usize::from(count) * size_of::<DsmRange>();
+    let data = request.data.get(..needed).ok_or(Status::DATA_SGL_LENGTH_INVALID)?;
+    if !sqe.dsm_deallocate() {
+        // The other attributes are hints, and taking no hint is always right.
+        return Ok(Outcome::Answer(super::Answer::OK));
+    }
+    let device = namespace.config().geometry;
+    for raw in data.as_chunks::<{ size_of::<DsmRange>() }>().0 {
+        let range = DsmRange::ref_from_bytes(raw).map_err(|_| Status::INTERNAL_ERROR)?;
+        let (start, blocks) = (Lba(range.slba.get()), Blocks(range.nlb.get().into()));
+        let is_inside = match Span::new(start, blocks) {
+            Some(span) => device.contains(span),
+            None => blocks == Blocks::ZERO,
+        };
+        if !is_inside {
+            return Err(Status::LBA_OUT_OF_RANGE);
+        }
+    }
+    Ok(Outcome::Deallocate(Ranges { next: 0, count }))
+}
+
+/// How a fault of the device looks to the host.
+pub(in crate::target) fn fault_status(fault: Fault, is_write: bool) -> Status {
+    match fault {
+        Fault::OutOfRange { .. } => Status::LBA_OUT_OF_RANGE.do_not_retry(),
+        Fault::Unsupported => Status::INVALID_FIELD.do_not_retry(),
+        Fault::ReadOnly => Status::NAMESPACE_WRITE_PROTECTED.do_not_retry(),
+        Fault::Miscompare { .. } => Status::COMPARE_FAILURE.do_not_retry(),
+        Fault::NoSpace => Status::CAPACITY_EXCEEDED.do_not_retry(),
+        Fault::Medium { .. } if is_write => Status::WRITE_FAULT.do_not_retry(),
+        Fault::Medium { .. } | Fault::Checksum { .. } => Status::UNRECOVERED_READ.do_not_retry(),
+        // Another path may lead to the new owner, or to the same device.
+        Fault::Fenced | Fault::Unreachable | Fault::TimedOut => Status::INTERNAL_PATH_ERROR,
+        Fault::Aborted => Status::COMMAND_INTERRUPTED,
+        Fault::Busy => Status::NAMESPACE_NOT_READY,
+        Fault::Internal => Status::INTERNAL_ERROR,
+    }
+}

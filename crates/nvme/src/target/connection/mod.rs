@@ -1,0 +1,404 @@
+//! One connection: a queue of a host.
+//!
+//! ```text
+//! Setup ─ICReq─► AwaitConnect ─Connect─► Deciding ─admit─► Live ─┐
+//!   └───────────────┴────────────────────────┴── error, end ─────┴─► Ending
+//! ```
+
+mod receive;
+mod slots;
+mod transmit;
+mod work;
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use block::Completion;
+
+use self::slots::{Entry, Slots, Stage};
+use super::command::{Answer, Peer, Ranges, fault_status};
+use super::event::{ConnId, Event, Need, Slot};
+use super::subsystem::{ConnectRequest, Hold, Refusal, Subsystem};
+use crate::auth::{ControllerSide, Entropy};
+use crate::pdu::{Align, Digests, Expect, FatalError, Framing, Inline, Reader, Side};
+use crate::time::Instant;
+use crate::wire::{AUTH_REQUIRED, BadConnect, IoOpcode, Sqe, Status};
+
+/// What the rim says of its connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionConfig {
+    /// Most data in one data PDU of the host: at least 4096, a multiple of 4.
+    pub max_h2c_data: u32,
+    /// Digests that are agreed to if the host asks for them.
+    pub digests: Digests,
+    /// Alignment of payloads from the host. Linux takes nothing but the default.
+    pub align: Align,
+    /// How long a host may take from its first byte to the end of Connect.
+    pub setup_timeout: Duration,
+    /// How long a host may take to authenticate.
+    pub auth_timeout: Duration,
+}
+
+impl Default for ConnectionConfig {
+    fn default() -> ConnectionConfig {
+        ConnectionConfig {
+            max_h2c_data: 1 << 20,
+            digests: Digests { header: true, data: true },
+            align: Align::default(),
+            setup_timeout: Duration::from_secs(10),
+            auth_timeout: Duration::from_mins(2),
+        }
+    }
+}
+
+/// Commands that a host may send before it has a queue: one Connect, and a mistake or two.
+const SETUP_DEPTH: u16 = 4;
+
+enum Phase {
+    Setup,
+    AwaitConnect,
+    Deciding { slot: Slot, request: Box<ConnectRequest> },
+    Live(Peer),
+    Ending,
+}
+
+/// Where the payload that is being read goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Into {
+    /// Nowhere: its command was refused.
+    Nothing,
+    /// To the command's own data.
+    Data(Slot),
+    /// To the rim's buffer.
+    Buffer(Slot),
+}
+
+/// Something to send.
+enum Out {
+    Head(Inline<{ Framing::MAX_HEAD }>),
+    AskForData(Slot),
+    Answer(Slot),
+}
+
+/// A preempt-and-abort that waits for commands of this connection.
+#[derive(Clone, Copy, Debug)]
+struct Fence {
+    id: u64,
+    nsid: u32,
+    /// Commands that the device got before this are waited for.
+    before: u64,
+}
+
+/// One connection of a host.
+pub struct Connection {
+    id: ConnId,
+    config: ConnectionConfig,
+    phase: Phase,
+    reader: Reader,
+    framing: Framing,
+    slots: Slots,
+    into: Into,
+    /// A compare that waits for the write it is fused with.
+    first: Option<Slot>,
+    /// Commands to be carried out, in the order in which they became complete.
+    ready: VecDeque<Slot>,
+    events: VecDeque<Event>,
+    /// The command whose ranges are being handed out.
+    expanding: Option<(Slot, Ranges)>,
+    held: Vec<(Slot, Hold)>,
+    /// Event requests.
+    waiting: VecDeque<Slot>,
+    out: VecDeque<Out>,
+    fences: Vec<Fence>,
+    auth: Option<ControllerSide>,
+    /// The authentication message that waits for random bytes.
+    auth_slot: Option<Slot>,
+    queue_depth: u16,
+    sqhd: u16,
+    no_sq_flow: bool,
+    issues: u64,
+    epoch: u64,
+    touched: Instant,
+    deadline: Option<Instant>,
+    detached: bool,
+    error: Option<FatalError>,
+}
+
+impl Connection {
+    /// A connection that was just accepted.
+    pub fn new(id: ConnId, config: ConnectionConfig, now: Instant) -> Connection {
+        Connection {
+            id,
+            config,
+            phase: Phase::Setup,
+            reader: Reader::new(Side::Controller),
+            framing: Framing::default(),
+            slots: Slots::new(SETUP_DEPTH),
+            into: Into::Nothing,
+            first: None,
+            ready: VecDeque::new(),
+            events: VecDeque::new(),
+            expanding: None,
+            held: Vec::new(),
+            waiting: VecDeque::new(),
+            out: VecDeque::new(),
+            fences: Vec::new(),
+            auth: None,
+            auth_slot: None,
+            queue_depth: SETUP_DEPTH,
+            sqhd: 0,
+            no_sq_flow: false,
+            issues: 0,
+            epoch: 0,
+            touched: now,
+            deadline: Some(now.after(config.setup_timeout)),
+            detached: false,
+            error: None,
+        }
+    }
+
+    /// Its number.
+    pub fn id(&self) -> ConnId {
+        self.id
+    }
+
+    /// How many slots it has: the length of the rim's table of buffers. Fixed once admitted.
+    pub fn slots(&self) -> usize {
+        self.queue_depth.max(SETUP_DEPTH).into()
+    }
+
+    /// What ended it, if the host broke the protocol.
+    pub fn error(&self) -> Option<FatalError> {
+        self.error
+    }
+
+    /// What it needs next from its stream.
+    pub fn need(&self) -> Need {
+        match (&self.phase, self.into, self.reader.expect()) {
+            (Phase::Ending, ..) => Need::Nothing,
+            (Phase::Deciding { .. }, ..) => Need::Admission,
+            (_, Into::Buffer(slot), Expect::Payload(len)) => {
+                let (offset, total) =
+                    self.slots.get(slot).map_or((0, 0), |entry| (entry.received, entry.total));
+                Need::Payload { slot, offset, len, total }
+            }
+            _ => Need::Bytes,
+        }
+    }
+
+    /// The Connect command that waits for a decision.
+    pub fn connect_request(&self) -> Option<&ConnectRequest> {
+        match &self.phase {
+            Phase::Deciding { request, .. } => Some(request),
+            _ => None,
+        }
+    }
+
+    /// Lets the subsystem decide on the Connect. With `auth` the host must prove itself first.
+    ///
+    /// The answer, good or bad, waits in [`Connection::poll_transmit`].
+    pub fn admit(
+        &mut self,
+        subsystem: &mut Subsystem,
+        now: Instant,
+        auth: Option<ControllerSide>,
+    ) -> Result<(), Refusal> {
+        let Some((slot, request)) = self.take_request() else {
+            return Err(Refusal::Status(Status::SEQUENCE_ERROR));
+        };
+        let cntlid = match subsystem.connect(self.id, &request, now) {
+            Ok(cntlid) => cntlid,
+            Err(refusal) => {
+                self.answer_connect(slot, refusal);
+                return Err(refusal);
+            }
+        };
+        let depth = request.connect.sqsize.saturating_add(1);
+        self.slots.grow(depth);
+        self.queue_depth = depth;
+        self.ready.reserve(depth.into());
+        self.out.reserve(depth.into());
+        self.no_sq_flow = request.connect.no_sq_flow();
+        self.epoch = subsystem.epoch();
+        self.touched = now;
+        let required = if auth.is_some() { AUTH_REQUIRED } else { 0 };
+        self.deadline = auth.is_some().then(|| now.after(self.config.auth_timeout));
+        self.auth = auth;
+        let peer = Peer { conn: self.id, cntlid, qid: request.connect.qid, hostid: request.hostid };
+        self.phase = Phase::Live(peer);
+        self.arm_keep_alive(subsystem);
+        self.finish(slot, Answer::result(u64::from(cntlid) | u64::from(required)));
+        Ok(())
+    }
+
+    /// Refuses the Connect: there is no such subsystem here.
+    pub fn refuse(&mut self, refusal: Refusal) {
+        if let Some((slot, _)) = self.take_request() {
+            self.answer_connect(slot, refusal);
+        }
+    }
+
+    /// Refuses the Connect because no subsystem has the name that was asked for.
+    pub fn refuse_unknown(&mut self) {
+        self.refuse(Refusal::Parameter(BadConnect::SUBNQN));
+    }
+
+    /// A buffer for the data of `slot` is there: the host may send them.
+    pub fn grant(&mut self, slot: Slot) {
+        if let Some(entry) = self.slots.get_mut(slot)
+            && entry.stage == Stage::AwaitGrant
+        {
+            entry.stage = Stage::Transferring;
+            self.out.push_back(Out::AskForData(slot));
+        }
+    }
+
+    /// A device command of `slot` is complete. Poll the connection afterwards.
+    pub fn complete(&mut self, slot: Slot, completion: Completion) {
+        let is_expanding = self.expanding.is_some_and(|(expanding, _)| expanding == slot);
+        let Some(entry) = self.slots.get_mut(slot) else { return };
+        if entry.stage != Stage::Device || entry.issued == 0 {
+            return;
+        }
+        entry.issued -= 1;
+        if let Err(fault) = completion
+            && entry.failure.is_none()
+        {
+            let is_write = entry.sqe.opcode != IoOpcode::Read.code();
+            entry.failure = Some(fault_status(fault, is_write));
+        }
+        if entry.issued == 0 && !is_expanding {
+            self.device_done(slot);
+        }
+    }
+
+    /// Random bytes that [`Event::Entropy`] asked for.
+    pub fn authenticate(&mut self, entropy: Entropy) {
+        let Some(slot) = self.auth_slot.take() else { return };
+        let (Some(auth), Some(entry)) = (&mut self.auth, self.slots.get(slot)) else { return };
+        auth.on_send(&entry.data, entropy);
+        if auth.failure().is_some() {
+            self.finish_last(slot, Answer::OK);
+        } else {
+            self.finish(slot, Answer::OK);
+        }
+    }
+
+    /// When [`Connection::handle_timeout`] is to be called.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.deadline.filter(|_| !matches!(self.phase, Phase::Ending))
+    }
+
+    /// Time has passed. The subsystem is needed once the connection has been admitted.
+    pub fn handle_timeout(&mut self, subsystem: Option<&mut Subsystem>, now: Instant) {
+        if self.deadline.is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        match (&self.phase, subsystem) {
+            (Phase::Live(peer), Some(subsystem)) if self.is_authenticated() => {
+                if peer.qid == 0 && subsystem.expire(peer.cntlid, now) {
+                    self.phase = Phase::Ending;
+                }
+                self.arm_keep_alive(subsystem);
+            }
+            (Phase::Live(_), None) => {}
+            // Too slow to set up or to authenticate.
+            _ => self.phase = Phase::Ending,
+        }
+    }
+
+    /// The socket is closed, whoever closed it. The connection must be kept, and polled after each
+    /// completion, until it [is drained](Connection::is_drained).
+    pub fn detach(&mut self, subsystem: &mut Subsystem) {
+        self.phase = Phase::Ending;
+        self.detached = true;
+        self.expanding = None;
+        self.out.clear();
+        self.ready.clear();
+        subsystem.detach(self.id);
+        self.settle(subsystem);
+    }
+
+    /// Whether no command of it is at work on a device.
+    pub fn is_drained(&self) -> bool {
+        !self.slots.iter().any(|(_, entry)| entry.issued > 0)
+    }
+
+    /// The Connect to decide on; the connection ends unless it becomes live.
+    fn take_request(&mut self) -> Option<(Slot, Box<ConnectRequest>)> {
+        match core::mem::replace(&mut self.phase, Phase::Ending) {
+            Phase::Deciding { slot, request } => Some((slot, request)),
+            other => {
+                self.phase = other;
+                None
+            }
+        }
+    }
+
+    fn is_authenticated(&self) -> bool {
+        self.auth.as_ref().is_none_or(ControllerSide::is_authenticated)
+    }
+
+    /// The host broke the protocol: says so, and that is the last it hears.
+    fn fail(&mut self, error: FatalError) {
+        self.error = Some(error);
+        self.out.clear();
+        let term = Framing::term_req(Side::Controller, error, self.reader.offending());
+        self.out.push_back(Out::Head(term));
+        self.phase = Phase::Ending;
+    }
+
+    fn answer_connect(&mut self, slot: Slot, refusal: Refusal) {
+        let cid = self.slots.get(slot).map_or(0, Entry::cid);
+        let cqe = refusal.cqe(cid);
+        self.finish_last(slot, Answer { result: cqe.result(), ..Answer::error(cqe.status()) });
+    }
+
+    /// Lets the answer of a command be sent, unless the host would not look at it any more.
+    fn finish(&mut self, slot: Slot, answer: Answer) {
+        if matches!(self.phase, Phase::Ending) {
+            self.slots.release(slot);
+        } else {
+            self.send_answer(slot, answer);
+        }
+    }
+
+    /// The last answer before the end.
+    fn finish_last(&mut self, slot: Slot, answer: Answer) {
+        self.send_answer(slot, answer);
+        self.phase = Phase::Ending;
+    }
+
+    fn send_answer(&mut self, slot: Slot, answer: Answer) {
+        let Some(entry) = self.slots.get_mut(slot) else { return };
+        entry.answer = answer;
+        entry.stage = Stage::Answered;
+        // No host sends more data than it takes; a longer answer is cut to what it has room for.
+        let room = usize::try_from(entry.sqe.sgl.length.get()).unwrap_or(usize::MAX);
+        entry.answer.data.truncate(room);
+        self.out.push_back(Out::Answer(slot));
+    }
+
+    fn finish_error(&mut self, slot: Slot, status: Status) {
+        self.finish(slot, Answer::error(status));
+    }
+
+    fn arm_keep_alive(&mut self, subsystem: &mut Subsystem) {
+        if let Phase::Live(Peer { qid: 0, cntlid, .. }) = self.phase
+            && self.is_authenticated()
+        {
+            self.deadline = subsystem.controller(cntlid).and_then(|one| one.deadline());
+        } else if self.is_authenticated() {
+            self.deadline = None;
+        }
+    }
+
+    /// Whether data of this command belong to the rim.
+    fn is_buffered(&self, sqe: &Sqe) -> bool {
+        let on_io_queue = matches!(self.phase, Phase::Live(Peer { qid: 1.., .. }));
+        on_io_queue
+            && (sqe.opcode == IoOpcode::Write.code() || sqe.opcode == IoOpcode::Compare.code())
+    }
+}
