@@ -48,6 +48,15 @@ pub struct Request {
     pub data: Data,
 }
 
+/// A request that was not sent.
+#[derive(Debug)]
+pub struct Rejected {
+    /// Why; `Busy` means that all slots are taken.
+    pub fault: Fault,
+    /// With its data.
+    pub request: Request,
+}
+
 /// What became of it.
 #[derive(Debug)]
 pub enum Happened {
@@ -137,10 +146,11 @@ impl Controller {
     }
 
     /// Sends a request; hands it back with the reason if that cannot be now or ever.
-    pub fn submit(&mut self, request: Request, io: &impl Io) -> Result<(), (Fault, Request)> {
+    #[expect(clippy::result_large_err, reason = "the data goes back to its owner, unboxed")]
+    pub fn submit(&mut self, request: Request, io: &impl Io) -> Result<(), Rejected> {
         let Some(namespace) = self.namespaces.iter().find(|found| found.nsid == request.nsid)
         else {
-            return Err((Fault::Unreachable, request));
+            return Err(Rejected { fault: Fault::Unreachable, request });
         };
         let now = instant(io);
         let count = self.queues.len();
@@ -155,10 +165,11 @@ impl Controller {
                     return Ok(());
                 }
                 Err(Fault::Busy) => {}
-                Err(fault) => return Err((fault, request)),
+                Err(fault) => return Err(Rejected { fault, request }),
             }
         }
-        Err((if self.is_over { Fault::Unreachable } else { Fault::Busy }, request))
+        let fault = if self.is_over { Fault::Unreachable } else { Fault::Busy };
+        Err(Rejected { fault, request })
     }
 
     /// Sends a reservation command; `false` if that cannot be now. Its result comes like that of a
@@ -295,7 +306,7 @@ impl Controller {
         match io.submit(op, self.token(CONNECT, number)) {
             Ok(_) => {}
             Err(Refused::NoSocket(error)) => {
-                self.lost(format!("cannot open a socket: {error}"), io)
+                self.lost(format!("cannot open a socket: {error}"), io);
             }
             Err(_) => self.lost("too many connections in this process".into(), io),
         }

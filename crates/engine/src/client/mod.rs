@@ -2,16 +2,22 @@
 //!
 //! - [`Controller`] is one way to one subsystem: an admin connection and its I/O connections.
 //!
-//! Like devices, it is part of some reactor's handler: its owner passes on the events whose tokens
+//! - [`Session`] is a controller on a reactor of its own, for tools.
+//! - [`perf`] puts a load on a session and measures it.
+//!
+//! Like devices, a controller is part of some reactor's handler: its owner passes on the events whose tokens
 //! are of its kinds ([`Controller::on`]), calls [`Controller::settle`] when a batch of events is over,
 //! and polls what came of it.
 //!
 //! Deliberately not here: the protocol (`nvme::initiator`), and what is read and written.
 
 mod controller;
+pub mod perf;
 mod queue;
+mod session;
 
-pub use controller::{Controller, Happened, Request};
+pub use controller::{Controller, Happened, Rejected, Request};
+pub use session::{Session, SessionError};
 
 /// Tokens of these kinds belong to controllers.
 pub const TOKEN_KINDS: core::ops::RangeInclusive<u8> = CONNECT..=SEND;

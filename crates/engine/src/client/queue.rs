@@ -14,8 +14,6 @@ pub(super) trait Machine {
     fn feed(&mut self, bytes: &[u8]) -> usize;
     fn placed(&mut self, bytes: &[u8]);
     fn poll_transmit(&mut self) -> Option<Transmit>;
-    fn poll_timeout(&self) -> Option<Instant>;
-    fn handle_timeout(&mut self, now: Instant);
     fn close(&mut self);
 }
 
@@ -37,12 +35,6 @@ macro_rules! machine {
             }
             fn poll_transmit(&mut self) -> Option<Transmit> {
                 self.poll_transmit()
-            }
-            fn poll_timeout(&self) -> Option<Instant> {
-                self.poll_timeout()
-            }
-            fn handle_timeout(&mut self, now: Instant) {
-                self.handle_timeout(now);
             }
             fn close(&mut self) {
                 self.close();

@@ -146,9 +146,14 @@ impl<M> Reactor<M> {
         self.arena_is_registered
     }
 
-    /// Runs the handler until it says stop; then ends what is still under way.
+    /// Runs the handler until it says stop; then ends what is still under way. It is told to settle
+    /// once before anything happened, so that it can ask for its first operations there.
     pub fn run(&mut self, handler: &mut impl Handler<Message = M>) -> io::Result<()> {
-        while self.turn(handler)? {}
+        self.tell_time();
+        let mut goes_on = handler.settle(self);
+        while goes_on {
+            goes_on = self.turn(handler)?;
+        }
         self.drain()
     }
 

@@ -1,0 +1,6 @@
+//! Target and initiator of the engine against each other, over real sockets.
+
+#[cfg(test)]
+mod harness;
+#[cfg(test)]
+mod serving;
