@@ -1,7 +1,7 @@
 //! Units, block commands and completions: the contract every layer speaks.
 //!
 //! A namespace, a mirrored volume, a replica in a pool and a disk are all the same thing seen from
-//! above: a row of blocks of one size, taking [`Command`]s and answering each with a [`Completion`].
+//! above: a row of blocks of one size that takes [`Command`]s and answers each with a [`Completion`].
 //!
 //! Invariants:
 //! - A number has a unit. [`Lba`], [`Blocks`] and [`Bytes`] do not mix, and arithmetic that could

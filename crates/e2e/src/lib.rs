@@ -9,3 +9,4 @@
 pub mod bench;
 pub mod figure;
 pub mod process;
+pub mod store;

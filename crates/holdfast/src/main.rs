@@ -6,10 +6,15 @@
 //! Deliberately not here: anything a role does. Roles are libraries; this crate turns what was
 //! typed into their configuration and runs them.
 
+mod control;
 mod log;
+mod stop;
+mod store;
+mod up;
 
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::{CommandFactory, Parser, Subcommand};
 
 /// Replicated block volumes for Kubernetes, on the disks the nodes already have.
@@ -24,6 +29,14 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Run everything on this machine, on its embedded default
+    Up(up::Typed),
+    /// The control plane
+    #[command(subcommand)]
+    Control(control::Typed),
+    /// The store: serve the embedded one, move keys between it and etcd
+    #[command(subcommand)]
+    Store(store::Typed),
     /// Print completions for a shell, to be sourced or put where it looks for them
     Completions {
         /// Which shell
@@ -34,6 +47,9 @@ enum Command {
 impl Command {
     fn run(self) -> anyhow::Result<()> {
         match self {
+            Command::Up(typed) => block_on(typed.run()),
+            Command::Control(typed) => block_on(typed.run()),
+            Command::Store(typed) => block_on(typed.run()),
             Command::Completions { shell } => {
                 let mut cli = Cli::command();
                 clap_complete::generate(shell, &mut cli, "holdfast", &mut std::io::stdout());
@@ -41,6 +57,11 @@ impl Command {
             }
         }
     }
+}
+
+/// Runs the control path, which is asynchronous; the data path is not.
+fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    tokio::runtime::Runtime::new().context("cannot start the runtime")?.block_on(work)
 }
 
 fn main() -> ExitCode {

@@ -7,6 +7,8 @@ mod architecture;
 mod edges;
 mod length;
 mod names;
+mod ratchet;
+mod signature;
 mod source;
 mod specification;
 mod words;

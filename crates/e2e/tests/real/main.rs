@@ -1,1 +1,4 @@
 //! The lane `real`: whole programs, a real etcd, real files.
+
+mod store;
+mod up;

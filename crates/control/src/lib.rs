@@ -1,0 +1,18 @@
+//! The control plane as a library: it finds its store and answers whether it is well.
+//!
+//! Invariants:
+//! - It serves only what the store can back: when the store cannot be reached, health says so with
+//!   503 and the reason, and nothing is answered from memory.
+//! - Every failure is answered as `application/problem+json` with a kind from [`model::Kind`].
+//!
+//! Deliberately not here: the store itself, how it is reached (the binary hands in a
+//! [`Store`](store::contract::Store)), and what was typed on the command line.
+
+#![forbid(unsafe_code)]
+
+mod answer;
+mod health;
+mod service;
+
+pub use health::Health;
+pub use service::{Config, Service, StartError};

@@ -1,0 +1,3 @@
+//! The control plane over real HTTP, with its store in memory or gone.
+
+mod health;

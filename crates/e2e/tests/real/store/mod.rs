@@ -1,0 +1,9 @@
+//! The store: the same questions to the embedded server and to etcd.
+
+mod bad_input;
+mod conformance;
+mod crash;
+mod disk;
+mod etcdctl;
+mod linear;
+mod transfer;

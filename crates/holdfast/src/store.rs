@@ -1,0 +1,233 @@
+//! `holdfast store`: the embedded store, and moving its keys.
+
+use std::fs::File;
+use std::io::{BufReader, BufWriter, IsTerminal, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use store::client::{Client, Options, Tls as ClientTls};
+use store::export::{Onto, Progress, export, import};
+use store::server::{Config, Retention, Server, Tls as ServerTls};
+
+use crate::stop;
+
+/// Commands of the store.
+#[derive(Subcommand)]
+pub(crate) enum Typed {
+    /// Run the embedded store: a single-node server for the etcd v3 protocol
+    Serve(Serve),
+    /// Write all keys of a store, embedded or etcd, to a file
+    Export(Export),
+    /// Put all keys of a file into a store, embedded or etcd
+    Import(Import),
+}
+
+/// Options of `store serve`.
+#[derive(Args)]
+pub(crate) struct Serve {
+    /// The folder that holds the data; made if missing
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+    /// Where to serve; anything but loopback should have TLS
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:2379")]
+    listen: SocketAddr,
+    /// Keep this many revisions of history; older ones are compacted away
+    #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
+    keep_revisions: u32,
+    /// Keep history this long, in minutes
+    #[arg(long, value_name = "MINUTES", default_value_t = 60)]
+    keep_minutes: u32,
+    /// Refuse writes past this much data, in MiB
+    #[arg(long, value_name = "MIB", default_value_t = 2048)]
+    quota_mib: u32,
+    /// Certificate to serve TLS with, a PEM file
+    #[arg(long, value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+    /// Private key of the certificate, a PEM file
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
+    /// Serve only clients with a certificate from this authority, a PEM file
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    client_ca: Option<PathBuf>,
+}
+
+/// How to reach a store.
+#[derive(Args)]
+pub(crate) struct Reach {
+    /// Servers of the store, separated by commas
+    #[arg(
+        long,
+        value_name = "URL,…",
+        value_delimiter = ',',
+        env = "HOLDFAST_STORE",
+        default_value = "http://127.0.0.1:2379"
+    )]
+    endpoints: Vec<String>,
+    /// The authority that signed the servers' certificates, a PEM file; for https
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// Our certificate, if the servers want one, a PEM file
+    #[arg(long, value_name = "FILE", requires_all = ["ca", "key"])]
+    cert: Option<PathBuf>,
+    /// Private key of our certificate, a PEM file
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
+}
+
+/// Options of `store export`.
+#[derive(Args)]
+pub(crate) struct Export {
+    #[command(flatten)]
+    reach: Reach,
+    /// The file to write; it must not exist yet
+    file: PathBuf,
+    /// Replace the file if it exists
+    #[arg(long)]
+    force: bool,
+}
+
+/// Options of `store import`.
+#[derive(Args)]
+pub(crate) struct Import {
+    #[command(flatten)]
+    reach: Reach,
+    /// The file to read, written by `holdfast store export`
+    file: PathBuf,
+    /// Import although the store is not empty: keys of the file replace those of the same name
+    #[arg(long)]
+    force: bool,
+}
+
+impl Typed {
+    pub(crate) async fn run(self) -> Result<()> {
+        match self {
+            Typed::Serve(typed) => serve(typed).await,
+            Typed::Export(typed) => export_to(&typed).await,
+            Typed::Import(typed) => import_from(&typed).await,
+        }
+    }
+}
+
+impl Reach {
+    /// A client, once a server has answered.
+    pub(crate) async fn connect(&self) -> Result<Client> {
+        let identity = match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => Some((read(cert)?.into_bytes(), read(key)?.into_bytes())),
+            _ => None,
+        };
+        let tls = match &self.ca {
+            Some(ca) => {
+                Some(ClientTls { authorities: read(ca)?.into_bytes(), identity, server_name: None })
+            }
+            None => None,
+        };
+        Ok(Client::connect(&self.endpoints, Options { tls, ..Options::default() }).await?)
+    }
+}
+
+impl Serve {
+    fn config(self) -> Result<Config> {
+        let tls = match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => Some(ServerTls {
+                certificate: read(cert)?,
+                key: read(key)?,
+                client_ca: self.client_ca.as_deref().map(read).transpose()?,
+            }),
+            _ => None,
+        };
+        let retention = Retention {
+            revisions: Some(self.keep_revisions),
+            age: Some(Duration::from_mins(self.keep_minutes.into())),
+        };
+        let quota = usize::try_from(u64::from(self.quota_mib) << 20)
+            .context("--quota-mib is more than this machine can address")?;
+        Ok(Config { tls, retention, quota, ..Config::new(self.dir, self.listen) })
+    }
+}
+
+async fn serve(typed: Serve) -> Result<()> {
+    let dir = typed.dir.clone();
+    let config = typed.config()?;
+    let server = tokio::task::spawn_blocking(move || Server::open(config)).await??;
+    tracing::info!("listening on {}, data in {}", server.local_addr(), dir.display());
+    server.run(stop::asked()).await?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+async fn export_to(typed: &Export) -> Result<()> {
+    let file = &typed.file;
+    if file.exists() && !typed.force {
+        bail!("{} exists; choose another file, or replace it with --force", file.display());
+    }
+    let client = typed.reach.connect().await?;
+    // Written beside its place and moved there when whole: half an export is never seen.
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let mut out = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))
+        .with_context(|| format!("cannot write beside {}", file.display()))?;
+    let mut bar = Bar::new("exported");
+    let done = {
+        let mut buffered = BufWriter::new(out.as_file_mut());
+        let done = export(&client, &mut buffered, &mut |progress| bar.show(progress)).await?;
+        buffered.flush()?;
+        done
+    };
+    out.as_file().sync_all()?;
+    out.persist(file).with_context(|| format!("cannot write {}", file.display()))?;
+    bar.end();
+    tracing::info!("{} keys in {}", done.keys, file.display());
+    if done.leased > 0 {
+        tracing::info!("{} keys were left out: they hang on leases", done.leased);
+    }
+    Ok(())
+}
+
+async fn import_from(typed: &Import) -> Result<()> {
+    let file = &typed.file;
+    let source = File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let client = typed.reach.connect().await?;
+    let onto = if typed.force { Onto::Anything } else { Onto::Empty };
+    let mut bar = Bar::new("imported");
+    let mut source = BufReader::new(source);
+    let done = import(&client, &mut source, onto, &mut |progress| bar.show(progress))
+        .await
+        .with_context(|| format!("importing {}", file.display()))?;
+    bar.end();
+    tracing::info!("{} keys from {}", done.keys, file.display());
+    Ok(())
+}
+
+fn read(file: &Path) -> Result<String> {
+    std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))
+}
+
+/// Progress on one line of a terminal; silent elsewhere.
+struct Bar {
+    what: &'static str,
+    shown: u64,
+    live: bool,
+}
+
+impl Bar {
+    fn new(what: &'static str) -> Bar {
+        Bar { what, shown: 0, live: std::io::stderr().is_terminal() }
+    }
+
+    fn show(&mut self, Progress { done, total }: Progress) {
+        let percent = done * 100 / total.max(1);
+        if self.live && percent != self.shown {
+            self.shown = percent;
+            // A terminal that cannot be written to needs no progress.
+            let _ = write!(std::io::stderr(), "\r{} {done} of {total} keys", self.what);
+        }
+    }
+
+    fn end(&self) {
+        if self.live && self.shown > 0 {
+            let _ = writeln!(std::io::stderr());
+        }
+    }
+}

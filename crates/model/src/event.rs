@@ -1,0 +1,105 @@
+//! What happened, for people and their tools. Nothing is controlled by events.
+
+use alloc::string::String;
+
+use serde::{Deserialize, Serialize};
+
+use crate::stored::Record;
+use crate::{
+    HostName, NodeName, PoolName, ReplicaId, SnapshotGroupId, SnapshotId, TargetId, Timestamp,
+    VolumeId,
+};
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Event {
+    /// Its place among all events; a reader that lost its connection goes on after this one.
+    pub number: u64,
+    /// When.
+    pub at: Timestamp,
+    /// To what.
+    pub subject: Subject,
+    /// What.
+    pub name: EventName,
+    /// Whether somebody should look.
+    pub severity: Severity,
+    /// In words, with the reason.
+    pub message: String,
+}
+
+/// What an event is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(tag = "kind", content = "id", rename_all = "camelCase")]
+#[expect(missing_docs, reason = "the names of the resources")]
+pub enum Subject {
+    Node(NodeName),
+    Host(HostName),
+    Pool(PoolName),
+    Volume(VolumeId),
+    Replica(ReplicaId),
+    Target(TargetId),
+    Snapshot(SnapshotId),
+    SnapshotGroup(SnapshotGroupId),
+}
+
+/// Whether somebody should look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Severity {
+    /// As it should be.
+    Info,
+    /// Healed by itself, or worth a look.
+    Warning,
+    /// Something does not work.
+    Error,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum EventName {
+    /// It was made.
+    Created,
+    /// It is gone.
+    Deleted,
+    /// Its spec changed.
+    Changed,
+    /// An operation on it failed and was undone.
+    OperationFailed,
+    /// Its state is another.
+    StateChanged,
+    /// It was put under a cordon, or the cordon was lifted.
+    CordonChanged,
+    /// It is being emptied.
+    DrainStarted,
+    /// It is empty.
+    DrainEnded,
+    /// Hosts can use it.
+    Published,
+    /// Hosts cannot use it any more.
+    Unpublished,
+    /// A copy is no longer in sync.
+    ChildLost,
+    /// A copy is being brought in sync.
+    RebuildStarted,
+    /// That has ended, well or not.
+    RebuildEnded,
+    /// Its target is being moved.
+    FailoverStarted,
+    /// That has ended, well or not.
+    FailoverEnded,
+    /// A newer owner took the volume.
+    Fenced,
+    /// Blocks did not have the content that was written.
+    Corrupted,
+    /// A scrub has ended.
+    ScrubEnded,
+    /// Something nobody knows of was found and removed.
+    OrphanRemoved,
+}
+
+impl Record for Event {
+    const KIND: &'static str = "event";
+    const VERSION: u32 = 1;
+}

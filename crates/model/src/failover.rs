@@ -1,0 +1,253 @@
+//! Moving the target of a volume to another node while hosts keep their device.
+//!
+//! ```text
+//!         Begin                 Republished             PathsReplaced
+//!   Init ───────► RepublishVolume ──────► ReplacePath ───────────► DeleteTarget
+//!    │               │       ▲               │   │                      │
+//!    │ Fail          │ Fail  └─ Unreachable ─┘   │ Fail                 │ TargetDeleted
+//!    └──────► Errored ◄──────────────────────────┘                      ▼
+//!                                                                  Successful
+//! ```
+//!
+//! The record is stored before each stage is begun. Once the paths are replaced it has worked: what
+//! is left to clean up is tried until it is done.
+
+use alloc::collections::BTreeSet;
+use core::fmt;
+use core::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::stored::Record;
+use crate::{FailoverId, HostName, Illegal, NodeName, Problem, TargetId, Timestamp, VolumeId};
+
+/// One failover of one volume. A volume has one at a time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Failover {
+    id: FailoverId,
+    volume: VolumeId,
+    cause: Cause,
+    from: TargetId,
+    hosts: BTreeSet<HostName>,
+    started_at: Timestamp,
+    updated_at: Timestamp,
+    retries: u32,
+    stage: Stage,
+}
+
+/// Why a target is moved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "camelCase", deny_unknown_fields)]
+pub enum Cause {
+    /// A host lost its path.
+    PathLost {
+        /// Which host.
+        host: HostName,
+        /// The path.
+        address: SocketAddr,
+    },
+    /// The node of the target does not answer.
+    NodeLapsed {
+        /// Which.
+        node: NodeName,
+    },
+    /// The node of the target is being emptied.
+    Drain {
+        /// Which.
+        node: NodeName,
+    },
+    /// Somebody asked for it.
+    Asked {},
+}
+
+/// How far a failover is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "name", rename_all = "camelCase", deny_unknown_fields)]
+pub enum Stage {
+    /// It is asked for.
+    Init {},
+    /// The volume gets a target elsewhere; the old one is fenced.
+    RepublishVolume {},
+    /// Hosts connect to the new target and drop the old path.
+    ReplacePath {
+        /// The new target.
+        to: TargetId,
+    },
+    /// The old target is removed.
+    DeleteTarget {
+        /// The new target.
+        to: TargetId,
+    },
+    /// It is done.
+    Successful {
+        /// The new target.
+        to: TargetId,
+    },
+    /// It cannot be done.
+    Errored {
+        /// Why.
+        problem: Problem,
+    },
+}
+
+/// What can happen to a failover.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StageEvent {
+    /// It is taken up.
+    Begin,
+    /// The volume has a new target.
+    Republished {
+        /// Which.
+        to: TargetId,
+    },
+    /// Hosts cannot reach the new target: another is needed.
+    Unreachable,
+    /// All hosts use the new target.
+    PathsReplaced,
+    /// The old target is gone.
+    TargetDeleted,
+    /// It cannot be done: for example the volume is not published any more.
+    Fail(Problem),
+}
+
+impl Stage {
+    /// The only way from one stage to another.
+    pub fn on(self, event: StageEvent) -> Result<Stage, Illegal> {
+        use Stage::{DeleteTarget, Errored, Init, ReplacePath, RepublishVolume, Successful};
+        match (self, event) {
+            (Init {}, StageEvent::Begin) | (ReplacePath { .. }, StageEvent::Unreachable) => {
+                Ok(RepublishVolume {})
+            }
+            (RepublishVolume {}, StageEvent::Republished { to }) => Ok(ReplacePath { to }),
+            (ReplacePath { to }, StageEvent::PathsReplaced) => Ok(DeleteTarget { to }),
+            (DeleteTarget { to }, StageEvent::TargetDeleted) => Ok(Successful { to }),
+            (Init {} | RepublishVolume {} | ReplacePath { .. }, StageEvent::Fail(problem)) => {
+                Ok(Errored { problem })
+            }
+            (from, event) => Err(Illegal { from: from.name(), event: event.name() }),
+        }
+    }
+
+    /// Whether nothing more will happen.
+    pub fn is_ended(&self) -> bool {
+        matches!(self, Stage::Successful { .. } | Stage::Errored { .. })
+    }
+
+    /// The stage in a word.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Stage::Init {} => "init",
+            Stage::RepublishVolume {} => "republishVolume",
+            Stage::ReplacePath { .. } => "replacePath",
+            Stage::DeleteTarget { .. } => "deleteTarget",
+            Stage::Successful { .. } => "successful",
+            Stage::Errored { .. } => "errored",
+        }
+    }
+}
+
+impl StageEvent {
+    fn name(&self) -> &'static str {
+        match self {
+            StageEvent::Begin => "begin",
+            StageEvent::Republished { .. } => "republished",
+            StageEvent::Unreachable => "unreachable",
+            StageEvent::PathsReplaced => "pathsReplaced",
+            StageEvent::TargetDeleted => "targetDeleted",
+            StageEvent::Fail(_) => "fail",
+        }
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What a failover is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailoverPlan {
+    /// Of which volume.
+    pub volume: VolumeId,
+    /// Why.
+    pub cause: Cause,
+    /// The target to leave.
+    pub from: TargetId,
+    /// The hosts whose paths must be replaced.
+    pub hosts: BTreeSet<HostName>,
+}
+
+impl Failover {
+    /// A failover that is about to begin.
+    pub fn new(id: FailoverId, plan: FailoverPlan, now: Timestamp) -> Failover {
+        let FailoverPlan { volume, cause, from, hosts } = plan;
+        let (started_at, updated_at) = (now, now);
+        let stage = Stage::Init {};
+        Failover { id, volume, cause, from, hosts, started_at, updated_at, retries: 0, stage }
+    }
+
+    /// Takes an event, or refuses it and stays as it is.
+    pub fn on(&mut self, event: StageEvent, now: Timestamp) -> Result<(), Illegal> {
+        self.stage = self.stage.clone().on(event)?;
+        (self.retries, self.updated_at) = (0, now);
+        Ok(())
+    }
+
+    /// The stage did not succeed and will be tried again.
+    pub fn retry(&mut self, now: Timestamp) {
+        self.retries = self.retries.saturating_add(1);
+        self.updated_at = now;
+    }
+
+    /// Which failover.
+    pub fn id(&self) -> FailoverId {
+        self.id
+    }
+
+    /// Of which volume.
+    pub fn volume(&self) -> VolumeId {
+        self.volume
+    }
+
+    /// Why.
+    pub fn cause(&self) -> &Cause {
+        &self.cause
+    }
+
+    /// The target to leave.
+    pub fn from(&self) -> TargetId {
+        self.from
+    }
+
+    /// The hosts whose paths must be replaced.
+    pub fn hosts(&self) -> &BTreeSet<HostName> {
+        &self.hosts
+    }
+
+    /// How far it is.
+    pub fn stage(&self) -> &Stage {
+        &self.stage
+    }
+
+    /// How often this stage has been tried in vain; the wait before the next try grows with it.
+    pub fn retries(&self) -> u32 {
+        self.retries
+    }
+
+    /// When it was asked for.
+    pub fn started_at(&self) -> Timestamp {
+        self.started_at
+    }
+
+    /// When it last moved or was last tried.
+    pub fn updated_at(&self) -> Timestamp {
+        self.updated_at
+    }
+}
+
+impl Record for Failover {
+    const KIND: &'static str = "failover";
+    const VERSION: u32 = 1;
+}

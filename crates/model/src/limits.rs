@@ -1,0 +1,40 @@
+//! What hosts may ask of a volume at most.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Invalid, Size};
+
+/// Limits of a volume; an absent one limits nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Limits {
+    /// Commands a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iops: Option<u64>,
+    /// Bytes a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes_per_second: Option<Size>,
+}
+
+impl Limits {
+    /// The least that lets a single large command through each second.
+    pub const LEAST_BANDWIDTH: Size = Size::mib(1);
+
+    /// Whether nothing is limited.
+    pub fn is_none(&self) -> bool {
+        *self == Limits::default()
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), Invalid> {
+        if self.iops == Some(0) {
+            return Err(Invalid::new("iops", 0, "give at least 1, or leave it out"));
+        }
+        match self.bytes_per_second {
+            Some(rate) if rate < Limits::LEAST_BANDWIDTH => {
+                let remedy = "give at least 1MiB a second, or leave it out";
+                Err(Invalid::new("bytesPerSecond", rate, remedy))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Names that people choose.
+//!
+//! A name is a key in the store, a path segment in REST and a resource name in Kubernetes, so it is
+//! lower case, short, and has no character that any of these would have to escape.
+
+use alloc::string::{String, ToString};
+use core::borrow::Borrow;
+use core::fmt;
+use core::str::FromStr;
+
+use crate::Invalid;
+use crate::text::as_text;
+
+macro_rules! names {
+    ($($(#[doc = $doc:literal])+ $name:ident = $what:literal, $check:path;)+) => {$(
+        $(#[doc = $doc])+
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(String);
+
+        impl $name {
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = Invalid;
+
+            fn from_str(text: &str) -> Result<$name, Invalid> {
+                match $check(text) {
+                    Ok(()) => Ok($name(text.to_string())),
+                    Err(remedy) => Err(Invalid::text($what, text, remedy)),
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+
+        impl Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
+        as_text!($name);
+    )+};
+}
+
+names! {
+    /// A machine that runs an engine; in Kubernetes the name of the node.
+    NodeName = "node name", dns;
+    /// A machine that uses volumes; often it has the same name as a node.
+    HostName = "host name", dns;
+    /// A pool, unique in the cluster.
+    PoolName = "pool name", dns;
+    /// Why a node or pool takes nothing new: each reason is set and lifted on its own.
+    CordonName = "cordon name", dns;
+    /// A key the operator supplied for encryption; never the key itself.
+    KeyName = "key name", dns;
+    /// Volumes that belong together, such as those of one stateful set: `namespace/name`.
+    AffinityGroup = "affinity group", grouped;
+    /// An absolute path of a disk, partition or file on a node.
+    DevicePath = "device path", path;
+    /// Key of a label, as in Kubernetes: `zone` or `example.org/disk-type`.
+    LabelKey = "label key", label_key;
+    /// Value of a label, as in Kubernetes; may be empty.
+    LabelValue = "label value", label_value;
+}
+
+impl LabelKey {
+    /// The well-known label that says in which zone a node is.
+    pub const ZONE: &'static str = "topology.kubernetes.io/zone";
+}
+
+type Remedy = &'static str;
+
+fn dns(text: &str) -> Result<(), Remedy> {
+    const REMEDY: Remedy = "use 1 to 253 of a-z, 0-9, '-' and '.', with a letter or digit at both \
+         ends and around each dot";
+    let part = |part: &str| {
+        part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+            && alphanumeric_ends(part)
+    };
+    (text.len() <= 253 && text.split('.').all(part)).then_some(()).ok_or(REMEDY)
+}
+
+fn grouped(text: &str) -> Result<(), Remedy> {
+    const REMEDY: Remedy = "use NAME or NAMESPACE/NAME, each of a-z, 0-9, '-' and '.', with a \
+         letter or digit at both ends";
+    let (space, name) = text.split_once('/').unwrap_or(("default", text));
+    dns(space).and_then(|()| dns(name)).map_err(|_| REMEDY)
+}
+
+fn path(text: &str) -> Result<(), Remedy> {
+    const REMEDY: Remedy = "give an absolute path of at most 1024 characters without '.', '..' or \
+         empty parts, such as /dev/disk/by-id/nvme-eui.0025385b71b0c4a1";
+    let part = |part: &str| !matches!(part, "" | "." | "..");
+    let good = text.len() <= 1024
+        && !text.chars().any(char::is_control)
+        && text.strip_prefix('/').is_some_and(|rest| rest.split('/').all(part));
+    good.then_some(()).ok_or(REMEDY)
+}
+
+fn label_key(text: &str) -> Result<(), Remedy> {
+    const REMEDY: Remedy = "use NAME or PREFIX/NAME: NAME is 1 to 63 of A-Z, a-z, 0-9, '-', '_' \
+         and '.' with a letter or digit at both ends, PREFIX is a DNS name";
+    let (prefix, name) = match text.split_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, text),
+    };
+    let good = label_text(name) && prefix.is_none_or(|prefix| dns(prefix).is_ok());
+    good.then_some(()).ok_or(REMEDY)
+}
+
+fn label_value(text: &str) -> Result<(), Remedy> {
+    const REMEDY: Remedy = "use nothing, or up to 63 of A-Z, a-z, 0-9, '-', '_' and '.', with a \
+         letter or digit at both ends";
+    (text.is_empty() || label_text(text)).then_some(()).ok_or(REMEDY)
+}
+
+fn label_text(text: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    text.len() <= 63 && text.bytes().all(allowed) && alphanumeric_ends(text)
+}
+
+fn alphanumeric_ends(text: &str) -> bool {
+    let end = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_alphanumeric());
+    end(text.bytes().next()) && end(text.bytes().next_back())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn check<T: FromStr<Err = Invalid>>(good: &[&str], bad: &[&str]) {
+        for text in good {
+            assert!(text.parse::<T>().is_ok(), "{text:?}");
+        }
+        for text in bad {
+            let refused = text.parse::<T>().err().unwrap_or_else(|| panic!("{text:?} was taken"));
+            assert!(!refused.remedy().is_empty() && refused.kind() == crate::Kind::InvalidArgument);
+        }
+    }
+
+    #[test]
+    fn nodes_and_pools() {
+        let long = "a".repeat(254);
+        check::<NodeName>(
+            &["a", "node-1", "ip-10-0-0-1.eu-west-1.compute.internal", &long[1..]],
+            &["", "A", "a_b", "-a", "a-", ".a", "a.", "a..b", "a/b", "a b", "ä", &long],
+        );
+    }
+
+    #[test]
+    fn groups_paths_and_labels() {
+        check::<AffinityGroup>(&["db", "prod/db"], &["", "/db", "prod/", "a/b/c", "Prod/db"]);
+        check::<DevicePath>(
+            &["/dev/sda", "/var/lib/pool 1.img"],
+            &["", "/", "dev/sda", "/dev//sda", "/dev/../etc", "/dev/./sda", "/a\nb", "/dev/"],
+        );
+        check::<LabelKey>(
+            &["zone", LabelKey::ZONE, "A_b.c", "x.y/Z"],
+            &["", "/a", "a/", "a/b/c", "-a", "a-", "Prefix/a", "ключ", &"a".repeat(64)],
+        );
+        check::<LabelValue>(&["", "ssd", "A_1.b"], &["-", "a b", ".a", "a/b", &"a".repeat(64)]);
+    }
+
+    proptest! {
+        #[test]
+        fn names_survive_printing(text in "[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?(\\.[a-z0-9]+){0,3}") {
+            let name: NodeName = text.parse().unwrap();
+            prop_assert_eq!(name.to_string(), text.as_str());
+            let json = serde_json::to_string(&name).unwrap();
+            prop_assert_eq!(serde_json::from_str::<NodeName>(&json).unwrap(), name);
+        }
+
+        #[test]
+        fn any_text_is_a_name_or_refused(text in "\\PC{0,300}") {
+            let _ = (text.parse::<NodeName>(), text.parse::<LabelKey>());
+            let _ = (text.parse::<DevicePath>(), text.parse::<AffinityGroup>());
+        }
+    }
+}

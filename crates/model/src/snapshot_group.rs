@@ -1,0 +1,82 @@
+//! Snapshots of several volumes, taken at one moment.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::format;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    Consistency, Invalid, Labels, Object, SnapshotGroupId, SnapshotId, SnapshotState, Spec,
+    Timestamp, VolumeId, labels,
+};
+
+/// A group of snapshots: all of them are taken, or none.
+pub type SnapshotGroup = Object<SnapshotGroupSpec>;
+
+/// What is wanted of a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SnapshotGroupSpec {
+    /// The snapshot to take of each volume.
+    pub snapshots: BTreeMap<VolumeId, SnapshotId>,
+    /// What to find it by.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
+}
+
+/// What can be done to a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "camelCase", deny_unknown_fields)]
+pub enum SnapshotGroupChange {
+    /// Give it these labels instead of those it has.
+    Label {
+        /// All of them.
+        labels: Labels,
+    },
+}
+
+/// What was seen of a group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SnapshotGroupStatus {
+    /// That of its worst snapshot.
+    pub state: SnapshotState,
+    /// When it was taken.
+    pub taken_at: Timestamp,
+    /// What the content is good for.
+    pub consistency: Consistency,
+}
+
+impl SnapshotGroupSpec {
+    /// The most volumes in one group: all of them wait for the slowest.
+    pub const MOST_VOLUMES: usize = 64;
+}
+
+impl Spec for SnapshotGroupSpec {
+    const KIND: &'static str = "snapshotGroup";
+    type Id = SnapshotGroupId;
+    type Status = SnapshotGroupStatus;
+    type Change = SnapshotGroupChange;
+
+    fn validate(&self) -> Result<(), Invalid> {
+        let count = self.snapshots.len();
+        if !(1..=SnapshotGroupSpec::MOST_VOLUMES).contains(&count) {
+            let remedy = format!("give 1 to {} volumes", SnapshotGroupSpec::MOST_VOLUMES);
+            return Err(Invalid::new("snapshots", format!("({count} of them)"), remedy));
+        }
+        let mut seen = BTreeSet::new();
+        if let Some(twice) = self.snapshots.values().find(|id| !seen.insert(**id)) {
+            return Err(Invalid::new("snapshots", twice, "give each volume its own snapshot id"));
+        }
+        labels::check(&self.labels)
+    }
+
+    fn check(&self, _: &SnapshotGroupChange) -> Result<(), Invalid> {
+        Ok(())
+    }
+
+    fn apply(&mut self, change: &SnapshotGroupChange) {
+        let SnapshotGroupChange::Label { labels } = change;
+        self.labels.clone_from(labels);
+    }
+}

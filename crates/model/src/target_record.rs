@@ -1,0 +1,134 @@
+//! Who owns a volume: the record that the engine itself keeps in the store.
+//!
+//! Invariants: the epoch and the generation of the set never go back, and only the owner of the
+//! epoch in the record changes it. The compare-and-swap that makes this true between processes is
+//! the store's; what may be written is decided here.
+
+use alloc::format;
+
+use serde::{Deserialize, Serialize};
+
+use crate::stored::Record;
+use crate::{
+    Epoch, Kind, Label, NodeName, Problem, Refused, ReplicaSet, Stamp, TargetId, VolumeId,
+};
+
+/// Who owns a volume and which copies may be believed: one record a volume in the store, kept by
+/// the engine of its target with compare-and-swap, and never dropped while the volume lives.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct TargetRecord {
+    volume: VolumeId,
+    target: TargetId,
+    node: NodeName,
+    epoch: Epoch,
+    set: ReplicaSet,
+    end: End,
+}
+
+/// Whether a target ended as it should.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum End {
+    /// It is open, or it ended without saying so: regions with a write intent may differ between
+    /// copies.
+    Unclean,
+    /// It wrote everything and said so: copies in sync are equal.
+    Clean,
+}
+
+impl TargetRecord {
+    /// The first ownership of a volume.
+    pub fn new(volume: VolumeId, target: TargetId, node: NodeName, set: ReplicaSet) -> Self {
+        TargetRecord { volume, target, node, epoch: Epoch::FIRST, set, end: End::Unclean }
+    }
+
+    /// The next ownership after the store was lost, from the newest label found on the disks.
+    pub fn recovered(label: &Label, target: TargetId, node: NodeName) -> TargetRecord {
+        let first = TargetRecord::new(label.volume, target, node, label.set.clone());
+        TargetRecord { epoch: label.epoch.next(), ..first }
+    }
+
+    /// The next ownership: a new target, a higher epoch, the same copies.
+    #[must_use]
+    pub fn take(&self, target: TargetId, node: NodeName) -> TargetRecord {
+        let epoch = self.epoch.next();
+        TargetRecord { target, node, epoch, end: End::Unclean, ..self.clone() }
+    }
+
+    /// What the owner of `epoch` writes when its set of copies has changed.
+    pub fn record(&self, epoch: Epoch, set: ReplicaSet) -> Result<TargetRecord, Problem> {
+        self.owned(epoch)?;
+        if set.generation() < self.set.generation() {
+            let detail = format!(
+                "replica set {} of volume {} is late: {} is recorded",
+                set.generation(),
+                self.volume,
+                self.set.generation()
+            );
+            return Err(Problem::new(Kind::StaleGeneration, detail));
+        }
+        if set.generation() == self.set.generation() && set != self.set {
+            let refused = Refused::SameNumberOtherContent(set.generation());
+            return Err(refused.into());
+        }
+        Ok(TargetRecord { set, end: End::Unclean, ..self.clone() })
+    }
+
+    /// What the owner of `epoch` writes when it has stopped and all is written.
+    pub fn close(&self, epoch: Epoch) -> Result<TargetRecord, Problem> {
+        self.owned(epoch)?;
+        Ok(TargetRecord { end: End::Clean, ..self.clone() })
+    }
+
+    /// The volume.
+    pub fn volume(&self) -> VolumeId {
+        self.volume
+    }
+
+    /// Its owner.
+    pub fn target(&self) -> TargetId {
+        self.target
+    }
+
+    /// Where its owner is.
+    pub fn node(&self) -> &NodeName {
+        &self.node
+    }
+
+    /// Number of the ownership.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// The copies of the volume.
+    pub fn set(&self) -> &ReplicaSet {
+        &self.set
+    }
+
+    /// Whether the owner ended as it should.
+    pub fn end(&self) -> End {
+        self.end
+    }
+
+    /// How new it is.
+    pub fn stamp(&self) -> Stamp {
+        Stamp { epoch: self.epoch, generation: self.set.generation() }
+    }
+
+    fn owned(&self, epoch: Epoch) -> Result<(), Problem> {
+        if epoch == self.epoch {
+            return Ok(());
+        }
+        let detail = format!(
+            "epoch {epoch} does not own volume {}: target {} on node {} does, with epoch {}",
+            self.volume, self.target, self.node, self.epoch
+        );
+        Err(Problem::new(Kind::Fenced, detail))
+    }
+}
+
+impl Record for TargetRecord {
+    const KIND: &'static str = "targetRecord";
+    const VERSION: u32 = 1;
+}

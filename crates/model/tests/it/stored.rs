@@ -1,0 +1,76 @@
+//! What is read from the store and from disks, and what is not.
+
+use model::stored::{Unreadable, decode, encode};
+use model::*;
+use proptest::prelude::*;
+
+use crate::sample;
+
+fn changed(change: impl Fn(&mut serde_json::Value)) -> Result<Volume, Unreadable> {
+    let mut value = serde_json::from_str(&encode(&sample::volume()).unwrap()).unwrap();
+    change(&mut value);
+    decode(value.to_string().as_bytes())
+}
+
+#[test]
+fn a_newer_version_is_refused_even_if_its_content_is_strange() {
+    let refused = changed(|json| {
+        json["version"] = 2.into();
+        json["record"] = "something else".into();
+    });
+    let refused = refused.unwrap_err();
+    assert_eq!(refused, Unreadable::Newer { kind: "volume", found: 2, newest: 1 });
+    assert!(refused.to_string().contains("upgrade Holdfast"), "{refused}");
+}
+
+#[test]
+fn another_kind_or_damage_is_refused() {
+    let other = decode::<Pool>(encode(&sample::volume()).unwrap().as_bytes()).unwrap_err();
+    assert_eq!(other, Unreadable::OtherKind { expected: "pool", found: "volume".into() });
+    for damage in [
+        changed(|json| json["version"] = 0.into()),
+        changed(|json| json["record"]["spec"]["size"] = (-1).into()),
+        changed(|json| json["record"]["generation"] = 0.into()),
+        changed(|json| json["record"]["id"] = "nil".into()),
+    ] {
+        assert!(matches!(damage, Err(Unreadable::Damaged { kind: "volume", .. })), "{damage:?}");
+    }
+}
+
+#[test]
+fn an_unknown_field_is_refused_by_name_wherever_it_is() {
+    let places: [&[&str]; 6] = [
+        &[],
+        &["record"],
+        &["record", "spec"],
+        &["record", "spec", "topology", "nodes"],
+        &["record", "lifecycle"],
+        &["record", "lifecycle", "operation", "change"],
+    ];
+    for place in places {
+        let refused = changed(|json| {
+            let at = place.iter().fold(json, |json, &name| &mut json[name]);
+            at["later"] = 1.into();
+        });
+        let refused = refused.expect_err(&format!("{place:?}")).to_string();
+        assert!(refused.contains("later"), "{place:?}: {refused}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_a_record_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        prop_assert!(decode::<TargetRecord>(&bytes).is_err());
+    }
+
+    /// A damaged record is refused or is another sound one; it never does harm.
+    #[test]
+    fn a_flipped_byte_does_no_harm(at: prop::sample::Index, byte: u8) {
+        let mut bytes = encode(&sample::label()).unwrap().into_bytes();
+        let at = at.index(bytes.len());
+        bytes[at] = byte;
+        if let Ok(label) = decode::<Label>(&bytes) {
+            prop_assert!(!label.set.in_sync().is_empty());
+        }
+    }
+}

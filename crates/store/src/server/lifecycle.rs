@@ -1,0 +1,253 @@
+//! Opening the store and serving it.
+
+use std::{
+    fs::{self, File, TryLockError},
+    hash::{BuildHasher, RandomState},
+    io,
+    net::{SocketAddr, TcpListener},
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use tokio_util::sync::CancellationToken;
+use tonic::transport::{
+    Certificate, Identity as TlsIdentity, Server as Grpc, ServerTlsConfig, server::TcpIncoming,
+};
+
+use crate::proto::etcdserverpb::{
+    cluster_server::ClusterServer, kv_server::KvServer, lease_server::LeaseServer,
+    maintenance_server::MaintenanceServer, watch_server::WatchServer,
+};
+
+use super::{
+    config::{Config, Tls},
+    disk::{self, Fresh, LoadError},
+    journal::{Damage, Identity, NAME},
+    machine::Machine,
+    media::{Folder, RealFolder},
+    rpc::{Place, Service},
+    shared::Shared,
+    writer::{Handle, Parts, Writer},
+};
+
+/// Most bytes of one message from a client. More than a request may have, so that a client that
+/// sends a little too much is told so in etcd's words.
+const MAX_MESSAGE: usize = 8 << 20;
+/// Most streams of one connection.
+const STREAMS_PER_CONNECTION: u32 = 2048;
+/// A connection that does not answer for this long is closed.
+const KEEPALIVE: Duration = Duration::from_secs(20);
+/// Name of the file that only one server holds locked.
+const LOCK: &str = "LOCK";
+
+/// Why a server cannot be opened. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Somebody else listens there.
+    #[error("cannot listen on {address}; choose another address, or stop what listens there")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The folder cannot be used.
+    #[error("cannot use the folder {}; give one that can be read and written", .dir.display())]
+    Folder {
+        /// Which.
+        dir: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another server has the folder.
+    #[error("another server uses the folder {}; stop it or give another", .dir.display())]
+    Locked {
+        /// Which.
+        dir: PathBuf,
+    },
+    /// A newer program wrote the store.
+    #[error(
+        "{} was written by a newer version (format {found}, this one knows {known}); use that one",
+        .path.display()
+    )]
+    Newer {
+        /// The journal.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The newest format that is known.
+        known: u32,
+    },
+    /// The store is damaged.
+    #[error("{} is damaged; put back a copy of it made with snapshot save", .path.display())]
+    Damaged {
+        /// The journal.
+        path: PathBuf,
+        /// What is wrong.
+        source: Damage,
+    },
+    /// The certificates cannot be used.
+    #[error("cannot use the certificate, its key or the client CA; give them in PEM")]
+    Tls(#[source] tonic::transport::Error),
+    /// The writer's thread cannot be started.
+    #[error("cannot start a thread; raise the limit of processes")]
+    Thread(#[source] io::Error),
+}
+
+/// Why a server stopped before it was told to.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The listening socket cannot be handed to the runtime.
+    #[error("cannot serve on {address}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
+    },
+    /// The gRPC server failed.
+    #[error("serving on {address} failed")]
+    Serve {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        source: tonic::transport::Error,
+    },
+}
+
+/// An open store that listens. Dropped, it is closed in order.
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+    grpc: Grpc,
+    service: Service,
+    stop: CancellationToken,
+    // Last, so that the lock is held until the writer has ended.
+    closer: Closer,
+}
+
+/// Ends the writer, then lets go of the folder.
+struct Closer {
+    writer: Handle,
+    thread: Option<thread::JoinHandle<()>>,
+    _lock: File,
+}
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        self.writer.stop();
+        if let Some(thread) = self.thread.take() {
+            // A writer that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Server {
+    /// Binds the address, locks the folder, loads the store. Blocks while it reads the disk.
+    pub fn open(config: Config) -> Result<Self, OpenError> {
+        let Config { dir, listen, tls, retention, quota, progress_interval } = config;
+        let bad_address = |source| OpenError::Listen { address: listen, source };
+        let listener = TcpListener::bind(listen).map_err(bad_address)?;
+        listener.set_nonblocking(true).map_err(bad_address)?;
+        let address = listener.local_addr().map_err(bad_address)?;
+        let grpc = grpc(tls.as_ref())?;
+        let lock = lock(&dir)?;
+        let folder: Arc<dyn Folder> = Arc::new(RealFolder::new(dir.clone()));
+        let identity = Identity { cluster: random(), member: random() };
+        let loaded = disk::load(&*folder, Fresh { identity, salt: random() })
+            .map_err(|error| explain(&dir, error))?;
+        let machine = Machine::new(&loaded.index, &loaded.leases, quota, random());
+        let journal = loaded.journal;
+        let shared = Arc::new(Shared::new(loaded.index, journal.identity(), journal.len()));
+        let (writer, thread) = Writer::start(Parts {
+            shared: Arc::clone(&shared),
+            machine,
+            journal,
+            folder,
+            dir: dir.clone(),
+            retention,
+        })
+        .map_err(OpenError::Thread)?;
+        let stop = CancellationToken::new();
+        let place = Place { address, tls: tls.is_some(), dir, progress_interval };
+        let service = Service::new(shared, writer.clone(), stop.clone(), place);
+        let closer = Closer { writer, thread: Some(thread), _lock: lock };
+        Ok(Self { listener, address, grpc, service, stop, closer })
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `shutdown` is ready, then ends all streams and closes the store in order.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
+        let Self { listener, address, mut grpc, service, stop, closer } = self;
+        let listener = tokio::net::TcpListener::from_std(listener)
+            .map_err(|source| RunError::Listen { address, source })?;
+        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        let router = grpc
+            .add_service(KvServer::new(service.clone()).max_decoding_message_size(MAX_MESSAGE))
+            .add_service(LeaseServer::new(service.clone()))
+            .add_service(WatchServer::new(service.clone()))
+            .add_service(ClusterServer::new(service.clone()))
+            .add_service(MaintenanceServer::new(service));
+        let served = router
+            .serve_with_incoming_shutdown(incoming, async {
+                shutdown.await;
+                stop.cancel();
+            })
+            .await;
+        // Joins a thread that may be in the middle of a sync.
+        let _ = tokio::task::spawn_blocking(move || drop(closer)).await;
+        served.map_err(|source| RunError::Serve { address, source })
+    }
+}
+
+fn grpc(tls: Option<&Tls>) -> Result<Grpc, OpenError> {
+    let grpc = Grpc::builder()
+        .max_concurrent_streams(STREAMS_PER_CONNECTION)
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE));
+    let Some(Tls { certificate, key, client_ca }) = tls else { return Ok(grpc) };
+    let mut config = ServerTlsConfig::new().identity(TlsIdentity::from_pem(certificate, key));
+    if let Some(ca) = client_ca {
+        config = config.client_ca_root(Certificate::from_pem(ca));
+    }
+    grpc.tls_config(config).map_err(OpenError::Tls)
+}
+
+fn lock(dir: &Path) -> Result<File, OpenError> {
+    let bad_folder = |source| OpenError::Folder { dir: dir.to_owned(), source };
+    fs::create_dir_all(dir).map_err(bad_folder)?;
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false);
+    let file = options.open(dir.join(LOCK)).map_err(bad_folder)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(OpenError::Locked { dir: dir.to_owned() }),
+        Err(TryLockError::Error(source)) => Err(bad_folder(source)),
+    }
+}
+
+fn explain(dir: &Path, error: LoadError) -> OpenError {
+    let path = dir.join(NAME);
+    match error {
+        LoadError::Write(source) => OpenError::Folder { dir: dir.to_owned(), source },
+        LoadError::Damage(Damage::Newer(found)) => {
+            OpenError::Newer { path, found, known: super::journal::FORMAT }
+        }
+        LoadError::Damage(Damage::Read(source)) => {
+            OpenError::Folder { dir: dir.to_owned(), source }
+        }
+        LoadError::Damage(source) => OpenError::Damaged { path, source },
+    }
+}
+
+/// A number that nobody can foresee. The hasher of every new map is seeded by the system.
+pub(super) fn random() -> u64 {
+    RandomState::new().hash_one(0)
+}

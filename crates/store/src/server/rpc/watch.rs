@@ -1,0 +1,106 @@
+//! The watch stream.
+
+use std::{future, time::Duration};
+
+use tokio::{
+    sync::mpsc,
+    time::{Interval, MissedTickBehavior, interval},
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming, async_trait};
+
+use crate::proto::etcdserverpb::{
+    WatchRequest, WatchResponse, watch_request::RequestUnion, watch_server::Watch,
+};
+
+use super::{Service, watchers::Watchers};
+
+/// Answers that wait for a client to take them.
+const ANSWERS: usize = 4;
+
+#[async_trait]
+impl Watch for Service {
+    type WatchStream = ReceiverStream<Result<WatchResponse, Status>>;
+
+    async fn watch(
+        &self,
+        request: Request<Streaming<WatchRequest>>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let room = self.take_stream()?;
+        let (answers, stream) = mpsc::channel(ANSWERS);
+        let service = self.clone();
+        let requests = request.into_inner();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = service.stop.cancelled() => {
+                    let _ = answers.try_send(Err(Status::unavailable("etcdserver: server stopped")));
+                }
+                () = answers.closed() => {}
+                () = service.serve(requests, &answers) => {}
+            }
+            drop(room);
+        });
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+impl Service {
+    /// Serves one stream until the client ends it.
+    async fn serve(
+        &self,
+        mut requests: Streaming<WatchRequest>,
+        answers: &mpsc::Sender<Result<WatchResponse, Status>>,
+    ) {
+        let mut watchers = Watchers::default();
+        let mut published = self.shared.subscribe();
+        let mut progress = ticker(self.place.progress_interval);
+        let mut outgoing = Vec::new();
+        loop {
+            published.borrow_and_update();
+            let more = watchers.collect(&self.shared, &mut outgoing);
+            for answer in outgoing.drain(..) {
+                if answers.send(Ok(answer)).await.is_err() {
+                    return;
+                }
+            }
+            tokio::select! {
+                request = requests.message() => match request {
+                    Ok(Some(request)) => self.ask(&mut watchers, request, &mut outgoing),
+                    Ok(None) | Err(_) => return,
+                },
+                changed = published.changed(), if !more => {
+                    if changed.is_err() {
+                        return;
+                    }
+                }
+                () = future::ready(()), if more => {}
+                _ = progress.tick(), if !more => watchers.notify(&self.shared, &mut outgoing),
+            }
+        }
+    }
+
+    fn ask(
+        &self,
+        watchers: &mut Watchers,
+        request: WatchRequest,
+        outgoing: &mut Vec<WatchResponse>,
+    ) {
+        match request.request_union {
+            Some(RequestUnion::CreateRequest(create)) => {
+                watchers.create(&create, &self.shared, outgoing);
+            }
+            Some(RequestUnion::CancelRequest(cancel)) => {
+                watchers.cancel(cancel.watch_id, &self.shared, outgoing);
+            }
+            Some(RequestUnion::ProgressRequest(_)) => watchers.want_progress(),
+            None => {}
+        }
+    }
+}
+
+fn ticker(period: Duration) -> Interval {
+    let mut ticker = interval(period.max(Duration::from_millis(10)));
+    ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticker.reset();
+    ticker
+}

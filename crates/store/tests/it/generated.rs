@@ -1,0 +1,29 @@
+//! The committed stubs are what the proto files say.
+
+use std::{env, fs, path::Path};
+
+#[test]
+fn generated_code_is_current() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let committed = root.join("src/proto");
+    let fresh = tempfile::tempdir().unwrap();
+    let protos = root.join("proto");
+    let descriptors = protox::compile([protos.join("rpc.proto")], [protos]).unwrap();
+    tonic_prost_build::configure()
+        .bytes(".")
+        .out_dir(fresh.path())
+        .compile_fds(descriptors)
+        .unwrap();
+    let mut names: Vec<_> =
+        fs::read_dir(fresh.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["etcdserverpb.rs", "mvccpb.rs"]);
+    for name in names {
+        let want = fs::read_to_string(fresh.path().join(&name)).unwrap();
+        if env::var_os("HOLDFAST_BLESS").is_some() {
+            fs::write(committed.join(&name), &want).unwrap();
+        }
+        let have = fs::read_to_string(committed.join(&name)).unwrap();
+        assert!(have == want, "{} is stale: run this test with HOLDFAST_BLESS=1", name.display());
+    }
+}

@@ -1,0 +1,6 @@
+//! Integration tests of the store.
+
+mod client;
+mod conformance;
+mod embedded;
+mod generated;
