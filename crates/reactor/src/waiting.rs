@@ -1,14 +1,18 @@
 //! When to spin and when to sleep.
 //!
-//! Spinning answers a few microseconds sooner and burns a core while it lasts, so it must pay:
-//! it is tried only if the last sleep turned out so short that spinning would have covered it, and
-//! each time it was in vain the next try comes later. Whoever shares its core with its client
-//! (where spinning keeps the client from running) soon stops; whoever is idle never starts.
+//! Falling asleep and being woken costs tens of microseconds, in a virtual machine on both ends, so
+//! spinning instead answers much sooner; but it burns a core while it lasts, so it must pay. It is
+//! tried only if the last sleep was short: a few times what we would spin, since a sleep lasts longer
+//! than what it waits for. Each time it was in vain the next try comes later. Whoever shares its core
+//! with its client (where spinning keeps the client from running) soon stops; whoever is idle never
+//! starts.
 
 use core::time::Duration;
 
 /// Longest pause between two vain attempts, counted in sleeps.
 const LONGEST_PAUSE: u32 = 63;
+/// A sleep that was longer than this many spins says that there is no load.
+const SHORT_SLEEP: u32 = 3;
 
 /// Decides before each wait whether to spin first.
 #[derive(Debug)]
@@ -51,7 +55,7 @@ impl Waiting {
 
     /// Slept that long until something came.
     pub(crate) fn slept(&mut self, time: Duration) {
-        self.pays = time <= self.longest_spin;
+        self.pays = time <= self.longest_spin * SHORT_SLEEP;
     }
 }
 

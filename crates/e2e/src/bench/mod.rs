@@ -1,5 +1,7 @@
 //! Benchmarks: each prints a table for people and ends with its [`Figure`] lines.
 
+pub mod nvme;
+
 use crate::figure::Figure;
 
 /// How a benchmark is run.
@@ -18,4 +20,4 @@ pub struct Bench {
 }
 
 /// Every benchmark there is.
-pub const BENCHES: &[Bench] = &[];
+pub const BENCHES: &[Bench] = &[Bench { name: "nvme", run: nvme::run }];

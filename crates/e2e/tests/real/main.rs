@@ -1,4 +1,5 @@
 //! The lane `real`: whole programs, a real etcd, real files.
 
+mod nvme;
 mod store;
 mod up;

@@ -120,6 +120,16 @@ impl Controller {
         (token.0 & ((1 << 56) - 1)) >> 16
     }
 
+    /// Its own number.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Ends it at once; [`Happened::Lost`] is the last that is heard.
+    pub fn give_up(&mut self, why: &str, io: &mut impl Io) {
+        self.lost(why.to_owned(), io);
+    }
+
     /// What is known of the controller, once it is up.
     pub fn info(&self) -> Option<&ControllerInfo> {
         self.info.as_ref()

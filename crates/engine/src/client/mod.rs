@@ -2,6 +2,7 @@
 //!
 //! - [`Controller`] is one way to one subsystem: an admin connection and its I/O connections.
 //!
+//! - [`Remote`] is one namespace by several of them.
 //! - [`Session`] is a controller on a reactor of its own, for tools.
 //! - [`perf`] puts a load on a session and measures it.
 //!
@@ -14,9 +15,12 @@
 mod controller;
 pub mod perf;
 mod queue;
+mod remote;
 mod session;
 
 pub use controller::{Controller, Happened, Rejected, Request};
+pub use reactor::pin_to_core;
+pub use remote::Remote;
 pub use session::{Session, SessionError};
 
 /// Tokens of these kinds belong to controllers.

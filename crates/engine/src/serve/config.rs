@@ -9,6 +9,7 @@ use nvme::auth::Keys;
 use nvme::pdu::Digests;
 use nvme::target::{Hosts, NamespaceIds};
 use nvme::wire::{AnaState, Nqn};
+use sha2::{Digest, Sha256};
 
 /// One engine.
 #[derive(Clone, Debug)]
@@ -95,5 +96,34 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Limits {
         Limits { connections: 2048, connection_bytes: 32 << 20, queue_depth: 128, io_queues: 128 }
+    }
+}
+
+/// The identity of a namespace that has none from elsewhere: always the same for the same name, so
+/// that every engine that serves it agrees.
+pub fn identity_of(nqn: &Nqn, nsid: u32) -> NamespaceIds {
+    let mut hash = Sha256::new();
+    hash.update(nqn.as_str().as_bytes());
+    hash.update(nsid.to_be_bytes());
+    let mut uuid = [0; 16];
+    uuid.iter_mut().zip(hash.finalize()).for_each(|(to, from)| *to = from);
+    // Version 8 (of our own making), variant 1.
+    uuid[6] = uuid[6] & 0x0F | 0x80;
+    uuid[8] = uuid[8] & 0x3F | 0x80;
+    NamespaceIds { uuid, nguid: uuid, ..NamespaceIds::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identities_are_stable_and_differ() {
+        let name = |text: &str| Nqn::new(&format!("nqn.2026-11.io.holdfast:{text}")).unwrap();
+        let one = identity_of(&name("a"), 1);
+        assert_eq!(one, identity_of(&name("a"), 1));
+        assert_ne!(one, identity_of(&name("a"), 2));
+        assert_ne!(one, identity_of(&name("b"), 1));
+        assert_eq!((one.uuid[6] >> 4, one.uuid[8] >> 6), (8, 2));
     }
 }

@@ -97,13 +97,13 @@ impl Handler for Core {
                     (RECEIVE, Outcome::Received(result)) => {
                         if let Some(link) = self.links.get_mut(key) {
                             link.stream.on_received(result, io);
-                            self.dirty.push_back(key);
+                            self.touch(key);
                         }
                     }
                     (SEND, Outcome::Sent { chain, result }) => {
                         if let Some(link) = self.links.get_mut(key) {
                             link.stream.on_sent(chain, &result);
-                            self.dirty.push_back(key);
+                            self.touch(key);
                         }
                     }
                     (ACCEPT, Outcome::Accepted(result)) => self.accepted(token, result, io),
@@ -124,7 +124,9 @@ impl Handler for Core {
 
     fn settle(&mut self, io: &mut impl Io<Message = Message>) -> bool {
         self.accept_all(io);
-        self.dirty.extend(self.stalled.drain(..));
+        while let Some(key) = self.stalled.pop() {
+            self.touch(key);
+        }
         self.devices.retry(io);
         self.satisfy(io);
         loop {
@@ -132,7 +134,7 @@ impl Handler for Core {
                 let (key, slot) = finished.owner;
                 if let Some(link) = self.links.get_mut(key) {
                     link.finished(slot, finished.completion, finished.data);
-                    self.dirty.push_back(key);
+                    self.touch(key);
                 }
             }
             let Some(key) = self.dirty.pop_front() else { break };
@@ -181,6 +183,10 @@ impl Core {
         }
     }
 
+    fn touch(&mut self, key: Key) {
+        touch(&mut self.links, &mut self.dirty, key);
+    }
+
     /// Listens where nothing is listening: at the start, and after an error.
     fn accept_all(&mut self, io: &mut impl Io) {
         if self.stopping.is_some() {
@@ -213,7 +219,7 @@ impl Core {
             link.named(key);
         }
         self.names.insert(name, key);
-        self.dirty.push_back(key);
+        self.touch(key);
     }
 
     fn arrive(&mut self, arrival: Arrival, io: &mut impl Io) {
@@ -234,7 +240,7 @@ impl Core {
             let Some(served) = served else { continue };
             match link.want(want, served, &mut self.devices, io) {
                 Some(want) => self.wants.push_back((key, want)),
-                None => self.dirty.push_back(key),
+                None => self.touch(key),
             }
         }
     }
@@ -242,6 +248,9 @@ impl Core {
     /// Does everything that can be done for one link.
     fn pump(&mut self, key: Key, io: &mut impl Io<Message = Message>) {
         let now = instant(io);
+        if let Some(link) = self.links.get_mut(key) {
+            link.is_dirty = false;
+        }
         loop {
             let Some(link) = self.links.get_mut(key) else { return };
             let progressed = link.take_in(io);
@@ -366,7 +375,7 @@ impl Core {
             self.effects(index);
         }
         self.wants.retain(|(of, _)| *of != key);
-        self.dirty.push_back(key);
+        self.touch(key);
     }
 
     fn effects(&mut self, index: usize) {
@@ -399,10 +408,14 @@ impl Core {
                         && let Some(link) = self.links.get_mut(*key)
                     {
                         link.end();
-                        self.dirty.push_back(*key);
+                        touch(&mut self.links, &mut self.dirty, *key);
                     }
                 }
-                Effect::Wake(name) => self.dirty.extend(self.names.get(&name)),
+                Effect::Wake(name) => {
+                    if let Some(key) = self.names.get(&name) {
+                        touch(&mut self.links, &mut self.dirty, *key);
+                    }
+                }
             }
         }
     }
@@ -434,7 +447,7 @@ impl Core {
             if let Some(index) = link.subsystem {
                 self.effects(index);
             }
-            self.dirty.push_back(key);
+            self.touch(key);
         }
     }
 
@@ -457,8 +470,18 @@ impl Core {
             if let Some(link) = self.links.get_mut(key) {
                 link.end();
             }
-            self.dirty.push_back(key);
+            self.touch(key);
         }
+    }
+}
+
+/// Notes that a link has something to do.
+fn touch(links: &mut Slab<Link>, dirty: &mut VecDeque<Key>, key: Key) {
+    if let Some(link) = links.get_mut(key)
+        && !link.is_dirty
+    {
+        link.is_dirty = true;
+        dirty.push_back(key);
     }
 }
 

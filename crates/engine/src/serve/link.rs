@@ -38,6 +38,8 @@ pub(super) struct Link {
     at_work: u32,
     /// Waits for a buffer for data that came in a capsule.
     pub(super) stalled: bool,
+    /// Whether it waits to be looked at.
+    pub(super) is_dirty: bool,
     pub(super) phase: Phase,
     /// When its end is no longer waited for.
     end_by: Option<Moment>,
@@ -100,6 +102,7 @@ impl Link {
             held_limit,
             at_work: 0,
             stalled: false,
+            is_dirty: false,
             phase: Phase::Open,
             end_by: None,
         }

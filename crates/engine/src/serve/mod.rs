@@ -20,7 +20,7 @@ use nvme::target::{ConnectionConfig, DiscoveryRecord, Hosts, Service};
 use nvme::wire::Nqn;
 use reactor::{Io, Key, Mailbox, Reactor, SetupError, Slab, Token, pin_to_core};
 
-pub use config::{Backing, Config, Host, Limits, Namespace, Subsystem};
+pub use config::{Backing, Config, Host, Limits, Namespace, Subsystem, identity_of};
 use core::{Core, Listener, Message};
 use keeper::Keeper;
 pub use keeper::ReadError;

@@ -22,7 +22,8 @@ pub(crate) fn memory(mib: u32) -> Backing {
 }
 
 pub(crate) fn file(path: &std::path::Path, mib: u64) -> Backing {
-    std::fs::File::create(path).unwrap().set_len(mib << 20).unwrap();
+    let file = std::fs::File::options().create(true).truncate(false).write(true).open(path);
+    file.unwrap().set_len(mib << 20).unwrap();
     Backing::File { path: path.into(), block_size: BlockSize::B4096 }
 }
 

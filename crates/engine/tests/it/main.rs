@@ -3,4 +3,6 @@
 #[cfg(test)]
 mod harness;
 #[cfg(test)]
+mod paths;
+#[cfg(test)]
 mod serving;

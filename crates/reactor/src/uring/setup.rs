@@ -47,7 +47,7 @@ impl Default for Config {
             sockets: 4 * 1024,
             files: 256,
             messages: 1024,
-            spin: Duration::from_micros(20),
+            spin: Duration::from_micros(80),
         }
     }
 }
