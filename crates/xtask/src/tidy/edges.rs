@@ -34,12 +34,12 @@ pub(crate) const TABLE: &[Row] = &[
     row("model", Layer::Core, &["block"]),
     row("nvme", Layer::Core, &["block"]),
     row("pool", Layer::Core, &["block"]),
-    row("reactor", Layer::Edge, &["block"]),
+    row("reactor", Layer::Edge, &[]),
     row("store", Layer::Edge, &[]),
     row("control", Layer::Program, &["model", "store"]),
-    row("engine", Layer::Program, &["block", "nvme", "pool", "reactor"]),
-    row("holdfast", Layer::Binary, &["block", "control", "engine", "model", "nvme", "store"]),
-    row("e2e", Layer::Proof, &["block", "nvme", "pool", "reactor", "store"]),
+    row("engine", Layer::Program, &["block", "nvme", "reactor"]),
+    row("holdfast", Layer::Binary, &["block", "control", "engine", "nvme", "store"]),
+    row("e2e", Layer::Proof, &["reactor", "store"]),
     row("xtask", Layer::Proof, &[]),
 ];
 
