@@ -7,7 +7,10 @@
 //! typed into their configuration and runs them.
 
 mod control;
+mod engine;
 mod log;
+mod nvme;
+mod size;
 mod stop;
 mod store;
 mod up;
@@ -34,6 +37,12 @@ enum Command {
     /// The control plane
     #[command(subcommand)]
     Control(control::Typed),
+    /// The engine: serve disks over NVMe/TCP
+    #[command(subcommand)]
+    Engine(engine::Typed),
+    /// Look at NVMe/TCP targets, and measure them
+    #[command(subcommand)]
+    Nvme(nvme::Typed),
     /// The store: serve the embedded one, move keys between it and etcd
     #[command(subcommand)]
     Store(store::Typed),
@@ -49,6 +58,8 @@ impl Command {
         match self {
             Command::Up(typed) => block_on(typed.run()),
             Command::Control(typed) => block_on(typed.run()),
+            Command::Engine(typed) => typed.run(),
+            Command::Nvme(typed) => typed.run(),
             Command::Store(typed) => block_on(typed.run()),
             Command::Completions { shell } => {
                 let mut cli = Cli::command();

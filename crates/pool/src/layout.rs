@@ -20,8 +20,9 @@ pub(crate) const SECOND_SUPER: u64 = 256;
 pub(crate) const MAX_DISKS: usize = 16;
 /// Most areas of a pool.
 pub(crate) const MAX_AREAS: usize = 96;
-/// Bytes of physical space under one write-intent mark.
-pub(crate) const REGION_BYTES: u64 = 16 << 20;
+/// Bytes of physical space under one write-intent mark; few in tests, so that their small disks
+/// have many regions.
+pub(crate) const REGION_BYTES: u64 = if cfg!(test) { 512 << 10 } else { 16 << 20 };
 /// Clusters are numbered by 32 bits; the last numbers are kept unused.
 const MAX_CLUSTERS: u64 = 0xffff_0000;
 /// Data areas and the data in them begin at a multiple of this many blocks.

@@ -1,10 +1,11 @@
-//! Checksums in memory: a bounded cache of pages, and what has changed in them.
+//! Checksums in memory: a bounded cache of pages, and what has changed since they were written.
 //!
 //! Invariants:
 //! - a changed sum stays in memory until both copies of its page on the disk have it;
-//! - a sum may be changed without its page having been read.
+//! - a sum may be changed without its page having been read, so overwrites need no reads;
+//! - pages that were read are copies of what is on the disk, and can be given up at any time.
 //!
-//! Not here: reading and writing pages (`pool::load`, `pool::checkpoint`).
+//! Not here: reading and writing pages (`pool::load`, `pool::checkpointing`).
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -16,123 +17,120 @@ use crate::sums_page::{Page, SUMS};
 /// The cache.
 #[derive(Debug, Default)]
 pub(crate) struct Sums {
-    pages: BTreeMap<u64, Cached>,
-    loaded: usize,
-    dirty: usize,
+    pages: BTreeMap<u64, Read>,
+    changes: BTreeMap<u64, Changes>,
+    /// Changed sums in all pages.
+    changed: usize,
     limit: usize,
     hand: u64,
 }
 
-#[derive(Debug, Default)]
-struct Cached {
-    sums: Option<Page>,
-    /// Changes while the page was not read, by slot.
-    changes: Vec<(u16, u32)>,
-    /// Grows with each change.
-    version: u64,
-    /// The version that both copies on the disk have.
-    clean: u64,
+/// A page as it is on the disk.
+#[derive(Debug)]
+struct Read {
+    sums: Page,
     /// The copy to write first: the other one is known to be good.
     first: u8,
 }
 
+/// Changes of a page, by slot.
+#[derive(Debug, Default)]
+struct Changes {
+    sums: Vec<(u16, u32)>,
+    /// Grows with each change.
+    version: u64,
+}
+
 impl Sums {
     pub(crate) fn new(limit: usize) -> Sums {
-        Sums { limit, ..Sums::default() }
+        Sums { limit: limit.max(64), ..Sums::default() }
     }
 
     /// The sum, if it is in memory.
     pub(crate) fn get(&self, at: SumAt) -> Option<u32> {
-        let page = self.pages.get(&at.page)?;
-        if let Some(sums) = &page.sums {
-            return Some(sums[usize::from(at.slot)]);
+        if let Some(changes) = self.changes.get(&at.page)
+            && let Ok(found) = changes.sums.binary_search_by_key(&at.slot, |(slot, _)| *slot)
+        {
+            return Some(changes.sums[found].1);
         }
-        let found = page.changes.binary_search_by_key(&at.slot, |(slot, _)| *slot).ok()?;
-        Some(page.changes[found].1)
+        self.pages.get(&at.page).map(|page| page.sums[usize::from(at.slot)])
     }
 
     /// Changes a sum.
     pub(crate) fn set(&mut self, at: SumAt, sum: u32) {
-        let page = self.pages.entry(at.page).or_default();
-        self.dirty += usize::from(page.version == page.clean);
-        page.version += 1;
-        if let Some(sums) = &mut page.sums {
-            sums[usize::from(at.slot)] = sum;
+        let changes = self.changes.entry(at.page).or_default();
+        changes.version += 1;
+        // Streams add at the end.
+        if changes.sums.last().is_none_or(|(slot, _)| *slot < at.slot) {
+            changes.sums.push((at.slot, sum));
+            self.changed += 1;
             return;
         }
-        match page.changes.binary_search_by_key(&at.slot, |(slot, _)| *slot) {
-            Ok(found) => page.changes[found].1 = sum,
-            Err(place) => page.changes.insert(place, (at.slot, sum)),
+        match changes.sums.binary_search_by_key(&at.slot, |(slot, _)| *slot) {
+            Ok(found) => changes.sums[found].1 = sum,
+            Err(place) => {
+                changes.sums.insert(place, (at.slot, sum));
+                self.changed += 1;
+            }
         }
-    }
-
-    pub(crate) fn is_loaded(&self, page: u64) -> bool {
-        self.pages.get(&page).is_some_and(|page| page.sums.is_some())
     }
 
     /// Takes in what the disk has. Without a good copy every sum not changed since is zero, which no
     /// block matches but by chance: it reads as a checksum fault until it is repaired.
     pub(crate) fn load(&mut self, number: u64, [a, b]: [Option<Page>; 2]) {
-        let page = self.pages.entry(number).or_default();
-        if page.sums.is_some() {
-            return;
+        let first = u8::from(a.is_some() && b.is_none());
+        let sums = a.or(b).unwrap_or_else(|| Box::new([0; SUMS]));
+        self.pages.insert(number, Read { sums, first });
+        while self.pages.len() > self.limit {
+            let after = self.pages.range(self.hand..).map(|(number, _)| *number);
+            let victim = after.clone().find(|other| *other != number);
+            let Some(victim) = victim.or_else(|| self.pages.keys().next().copied()) else { break };
+            self.hand = victim.wrapping_add(1);
+            self.pages.remove(&victim);
         }
-        page.first = u8::from(a.is_some() && b.is_none());
-        let mut sums = a.or(b).unwrap_or_else(|| Box::new([0; SUMS]));
-        for (slot, sum) in page.changes.drain(..) {
-            sums[usize::from(slot)] = sum;
-        }
-        page.changes = Vec::new();
-        page.sums = Some(sums);
-        self.loaded += 1;
-        self.evict(number);
     }
 
     /// Pages with changes that the disk does not have.
     pub(crate) fn dirty(&self) -> impl Iterator<Item = u64> + '_ {
-        let dirty = |(_, page): &(&u64, &Cached)| page.version != page.clean;
-        self.pages.iter().filter(dirty).map(|(number, _)| *number)
+        self.changes.keys().copied()
     }
 
     pub(crate) fn dirty_count(&self) -> usize {
-        self.dirty
+        self.changes.len()
     }
 
-    /// Whether so much has changed that the pages should be written.
+    /// Whether the changes take so much memory that they should be written: as much as the cache.
     pub(crate) fn is_heavy(&self) -> bool {
-        self.dirty > self.limit / 2
+        self.changed / 512 + self.changes.len() / 32 > self.limit
     }
 
-    /// A loaded page, its version, and which copy to write first.
-    pub(crate) fn page(&self, number: u64) -> Option<(&[u32; SUMS], u64, u8)> {
-        let page = self.pages.get(&number)?;
-        page.sums.as_deref().map(|sums| (sums, page.version, page.first))
+    /// A page as it should be on the disk, with its version and the copy to write first; nothing if
+    /// it must be read first.
+    pub(crate) fn image(&self, number: u64) -> Option<(Page, u64, u8)> {
+        let Read { sums, first } = self.pages.get(&number)?;
+        let mut sums = sums.clone();
+        let changes = self.changes.get(&number);
+        for (slot, sum) in changes.into_iter().flat_map(|changes| &changes.sums) {
+            sums[usize::from(*slot)] = *sum;
+        }
+        Some((sums, changes.map_or(0, |changes| changes.version), *first))
     }
 
-    /// Both copies on the disk have this version, or a later one that is not complete.
+    /// Both copies on the disk are this image. Changes since are kept, with the older ones.
     pub(crate) fn written(&mut self, number: u64, version: u64) {
+        let Some(changes) = self.changes.get(&number) else { return };
+        if changes.version != version {
+            // The page in memory is not what is on the disk any more.
+            self.pages.remove(&number);
+            return;
+        }
         if let Some(page) = self.pages.get_mut(&number) {
-            let was_dirty = page.version != page.clean;
-            page.clean = version;
-            page.first = 0;
-            self.dirty -= usize::from(was_dirty && page.version == page.clean);
-        }
-        self.evict(u64::MAX);
-    }
-
-    /// Gives clean pages up until the limit is kept, except one that was asked for just now.
-    fn evict(&mut self, keep: u64) {
-        let mut looked = 0;
-        while self.loaded > self.limit && looked <= self.pages.len() {
-            let after = self.pages.range(self.hand..).next().or_else(|| self.pages.iter().next());
-            let Some((number, page)) = after else { return };
-            let (number, clean) = (*number, page.version == page.clean);
-            self.hand = number.wrapping_add(1);
-            looked += 1;
-            if clean && number != keep {
-                let gone = self.pages.remove(&number);
-                self.loaded -= usize::from(gone.is_some_and(|page| page.sums.is_some()));
+            for (slot, sum) in &changes.sums {
+                page.sums[usize::from(*slot)] = *sum;
             }
+            page.first = 0;
         }
+        self.changed -= changes.sums.len();
+        self.changes.remove(&number);
     }
 }

@@ -1,5 +1,6 @@
 //! Benchmarks: each prints a table for people and ends with its [`Figure`] lines.
 
+mod nvme;
 mod store;
 
 use crate::figure::Figure;
@@ -20,4 +21,5 @@ pub struct Bench {
 }
 
 /// Every benchmark there is.
-pub const BENCHES: &[Bench] = &[Bench { name: "store", run: store::run }];
+pub const BENCHES: &[Bench] =
+    &[Bench { name: "nvme", run: nvme::run }, Bench { name: "store", run: store::run }];

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   cut ──► First (first copies of sums pages, bodies) ──► FirstFlush ──► Second ──► SecondFlush
-//!       ──► Headers ──► LastFlush ──► the journal before the cut is free
+//!       ──► First … (the next pages) … ──► Headers ──► LastFlush ──► the journal before the cut is free
 //! ```
 //!
 //! The headers wait until the batch at whose sealing the state was cut is durable in the journal,
@@ -22,6 +22,10 @@ use super::op::Purpose;
 
 /// Most I/O of a checkpoint at once, so that it stays out of the way.
 const AT_ONCE: u32 = 16;
+/// Sums pages that are written between two flushes.
+const ROUND: usize = 1024;
+/// Stands for the number of a copy where a sums page is written.
+const PAGE: u8 = 2;
 /// Bytes of one write of a body.
 const CHUNK: usize = 1 << 20;
 
@@ -52,17 +56,27 @@ enum Job {
     Body { copy: u8, at: usize },
 }
 
+/// A page of which one copy was written.
+#[derive(Debug)]
+struct Written {
+    version: u64,
+    second: u8,
+    image: Vec<u8>,
+}
+
 #[derive(Debug)]
 struct Run {
     stage: Stage,
     header: Header,
     body: Vec<u8>,
     jobs: VecDeque<Job>,
+    /// Pages for the rounds to come.
+    left: VecDeque<u64>,
     outstanding: u32,
     /// Pages that are being read.
     reading: BTreeSet<u64>,
-    /// Pages written, with the version and the copy that was first.
-    pages: BTreeMap<u64, (u64, u8)>,
+    /// Pages of this round that were written once.
+    pages: BTreeMap<u64, Written>,
     /// Where the journal stands after the cut, when that is known.
     position: Option<Position>,
     /// Regions that it makes clean.
@@ -129,7 +143,8 @@ impl Pool {
         }
         let mut body = Vec::new();
         let header = checkpoint::encode(&self.state, &regions, &mut body);
-        let mut jobs: VecDeque<Job> = self.sums.dirty().map(|page| Job::Page { page }).collect();
+        let left = self.sums.dirty().collect();
+        let mut jobs = VecDeque::new();
         for at in (0..body.len()).step_by(CHUNK) {
             jobs.extend([0, 1].map(|copy| Job::Body { copy, at }));
         }
@@ -141,6 +156,7 @@ impl Pool {
             header,
             body,
             jobs,
+            left,
             outstanding,
             reading,
             pages,
@@ -149,6 +165,15 @@ impl Pool {
             good,
             pages_good,
         });
+        self.next_round();
+    }
+
+    /// Queues the next pages; false if there are none.
+    fn next_round(&mut self) -> bool {
+        let Some(run) = &mut self.checkpoint.run else { return false };
+        let most = run.left.len().min(ROUND);
+        run.jobs.extend(run.left.drain(..most).map(|page| Job::Page { page }));
+        most > 0
     }
 
     /// Moves a checkpoint on; true if one ended.
@@ -191,13 +216,8 @@ impl Pool {
                 let bytes = run.body[at..run.body.len().min(at + CHUNK)].to_vec();
                 self.write_slot(copy, 1 + count(at / BLOCK), bytes);
             }
-            Job::Page { page } if stage == Stage::First && !self.sums.is_loaded(page) => {
-                if let Some(run) = &mut self.checkpoint.run {
-                    run.reading.insert(page);
-                }
-                self.load_page(page, None);
-            }
-            Job::Page { page } => self.write_page(page),
+            Job::Page { page } if stage == Stage::First => self.write_first(page),
+            Job::Page { page } => self.write_second(page),
         }
     }
 
@@ -214,22 +234,42 @@ impl Pool {
     /// A page was read; if the checkpoint waits for it, it is written.
     pub(super) fn checkpoint_page_loaded(&mut self, page: u64) {
         if self.checkpoint.run.as_mut().is_some_and(|run| run.reading.remove(&page)) {
-            self.write_page(page);
+            self.write_first(page);
         }
     }
 
-    fn write_page(&mut self, page: u64) {
-        let Some((sums, version, first)) = self.sums.page(page) else { return };
-        let bytes = sums_page::encode(self.superblock.pool, page, sums);
-        let Some(run) = &mut self.checkpoint.run else { return };
-        let copy = if run.stage == Stage::First {
-            run.pages.insert(page, (version, first));
-            first
-        } else {
-            1 - run.pages.get(&page).map_or(0, |(_, first)| *first)
+    /// Writes the copy of a page that is not known to be good, after reading it if need be.
+    fn write_first(&mut self, page: u64) {
+        let Some((sums, version, first)) = self.sums.image(page) else {
+            if let Some(run) = &mut self.checkpoint.run {
+                run.reading.insert(page);
+            }
+            return self.load_page(page, None);
         };
-        let place = self.geography.page_place(page, copy);
-        self.write_own(Purpose::Checkpoint { copy: 2 }, place, bytes);
+        let image = sums_page::encode(self.superblock.pool, page, &sums);
+        if let Some(run) = &mut self.checkpoint.run {
+            let written = Written { version, second: 1 - first, image: image.clone() };
+            run.pages.insert(page, written);
+        }
+        let place = self.geography.page_place(page, first);
+        self.write_own(Purpose::Checkpoint { copy: PAGE }, place, image);
+    }
+
+    fn write_second(&mut self, page: u64) {
+        let Some(run) = &mut self.checkpoint.run else { return };
+        let Some(written) = run.pages.get_mut(&page) else { return };
+        let (second, image) = (written.second, core::mem::take(&mut written.image));
+        let place = self.geography.page_place(page, second);
+        self.write_own(Purpose::Checkpoint { copy: PAGE }, place, image);
+    }
+
+    /// Both copies of the pages of this round are durable.
+    fn end_round(&mut self) {
+        let Some(run) = &mut self.checkpoint.run else { return };
+        for (page, written) in core::mem::take(&mut run.pages) {
+            self.sums.written(page, written.version);
+            self.page_was_written(page);
+        }
     }
 
     fn write_slot(&mut self, copy: u8, block: u64, bytes: Vec<u8>) {
@@ -266,6 +306,13 @@ impl Pool {
             Stage::First => Stage::FirstFlush,
             Stage::FirstFlush => Stage::Second,
             Stage::Second => Stage::SecondFlush,
+            Stage::SecondFlush if !run.pages.is_empty() => {
+                self.end_round();
+                if self.next_round() {
+                    self.set_stage(Stage::First);
+                }
+                return true;
+            }
             Stage::SecondFlush if run.position.is_none() => return false,
             Stage::SecondFlush => Stage::Headers,
             Stage::Headers => Stage::LastFlush,
@@ -288,6 +335,12 @@ impl Pool {
             Stage::First => {}
         }
         true
+    }
+
+    fn set_stage(&mut self, stage: Stage) {
+        if let Some(run) = &mut self.checkpoint.run {
+            run.stage = stage;
+        }
     }
 
     fn write_headers(&mut self) {
@@ -315,9 +368,6 @@ impl Pool {
         self.checkpoint.generation += 1;
         if let Some(position) = run.position {
             self.tail = position.number;
-        }
-        for (page, (version, _)) in run.pages {
-            self.sums.written(page, version);
         }
         self.checkpoint_absorbed();
         self.move_smaller_slot();

@@ -17,6 +17,8 @@ pub(super) struct Loading {
     /// The disk failed to read a copy, which may be good.
     failed: bool,
     waiters: Vec<OpId>,
+    /// The page was written since the reads were sent: they may show what was there before.
+    stale: bool,
 }
 
 impl Pool {
@@ -27,9 +29,19 @@ impl Pool {
         if let Some(op) = waiter.and_then(|waiter| self.ops.get_mut(waiter)) {
             op.outstanding += 1;
         }
-        if !is_new {
-            return;
+        if is_new {
+            self.read_copies(page);
         }
+    }
+
+    /// A page was written; whoever reads it now must read it again.
+    pub(super) fn page_was_written(&mut self, page: u64) {
+        if let Some(loading) = self.loading.get_mut(&page) {
+            loading.stale = true;
+        }
+    }
+
+    fn read_copies(&mut self, page: u64) {
         for copy in [0, 1] {
             let place = self.geography.page_place(page, copy);
             let pending = Pending { purpose: Purpose::Page { page, copy }, bytes: Vec::new() };
@@ -46,6 +58,11 @@ impl Pool {
         loading.failed |= bytes.is_none();
         if loading.arrived < 2 {
             return;
+        }
+        if loading.stale {
+            let waiters = core::mem::take(&mut loading.waiters);
+            *loading = Loading { waiters, ..Loading::default() };
+            return self.read_copies(page);
         }
         let Some(Loading { copies, waiters, failed, .. }) = self.loading.remove(&page) else {
             return;

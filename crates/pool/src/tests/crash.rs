@@ -159,8 +159,8 @@ impl History {
             74..80 if count < 8 => self.snapshot(),
             80..84 if count < 8 => self.clone(),
             84..89 => self.resize(),
-            89..94 => self.label(),
-            94..97 => self.delete(),
+            89..92 => self.label(),
+            92..97 => self.delete(),
             97..100 => self.rig.pool.request_checkpoint(),
             _ => self.write(),
         }
@@ -275,6 +275,9 @@ impl History {
         self.model.volumes.get_mut(&id).unwrap().uncertain = true;
         let token = self.rig.change(Change::Delete(id));
         self.model.intents.insert(token, Intent::Delete { id });
+        // Writes that come while the delete is not durable must not touch what it gives up.
+        self.write();
+        self.write();
     }
 }
 

@@ -1,0 +1,210 @@
+//! The NVMe/TCP target measured: against NBD servers, and against bare sockets.
+//!
+//! Server and client each have a core of their own. Every number is compared only with numbers of
+//! the same run: the machine may be slow or busy, the ratios should not care.
+
+mod nbd;
+mod servers;
+
+use std::fmt::Write as _;
+use std::net::TcpListener;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use reactor::testing::ping_pong::{self, Sizes};
+
+use super::Options;
+use crate::figure::{Figure, Target};
+use servers::{CLIENT_CORE, Kind, Running, SERVER_CORE};
+
+/// One way of using a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    rw: Rw,
+    bytes: usize,
+    depth: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rw {
+    RandomRead,
+    RandomWrite,
+    Read,
+    Write,
+}
+
+impl Rw {
+    fn flag(self) -> &'static str {
+        match self {
+            Rw::RandomRead => "randread",
+            Rw::RandomWrite => "randwrite",
+            Rw::Read => "read",
+            Rw::Write => "write",
+        }
+    }
+
+    fn is_read(self) -> bool {
+        matches!(self, Rw::RandomRead | Rw::Read)
+    }
+
+    fn is_random(self) -> bool {
+        matches!(self, Rw::RandomRead | Rw::RandomWrite)
+    }
+}
+
+/// What a client saw of a server, and what the server used for it.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    iops: f64,
+    /// Microseconds.
+    p50: f64,
+    /// Microseconds; not known of everything.
+    p99: Option<f64>,
+    /// Cores that the server used.
+    cores: Option<f64>,
+}
+
+const SHAPES: &[Shape] = &[
+    Shape { rw: Rw::RandomRead, bytes: 4096, depth: 1 },
+    Shape { rw: Rw::RandomRead, bytes: 4096, depth: 32 },
+    Shape { rw: Rw::RandomRead, bytes: 4096, depth: 128 },
+    Shape { rw: Rw::RandomWrite, bytes: 4096, depth: 1 },
+    Shape { rw: Rw::RandomWrite, bytes: 4096, depth: 32 },
+    Shape { rw: Rw::RandomWrite, bytes: 4096, depth: 128 },
+    Shape { rw: Rw::Read, bytes: 128 * 1024, depth: 8 },
+    Shape { rw: Rw::Write, bytes: 128 * 1024, depth: 8 },
+];
+
+/// What goes with the data of a command over NVMe/TCP: its capsule, and its data PDU's header.
+const REQUEST_HEAD: usize = 72;
+const ANSWER_HEAD: usize = 24;
+
+/// Runs it.
+pub fn run(options: Options) -> Result<Vec<Figure>> {
+    let time = Duration::from_millis(if options.quick { 400 } else { 3000 });
+    let folder = tempfile::tempdir().context("cannot make a folder")?;
+    let mut table = Table::default();
+    for shape in SHAPES {
+        table.add("bare sockets", *shape, bare(*shape, time)?);
+    }
+    let mut idle = None;
+    for kind in Kind::ALL {
+        let server = Running::start(*kind, folder.path())
+            .with_context(|| format!("cannot start {}", kind.name()))?;
+        for shape in SHAPES {
+            table.add(kind.name(), *shape, server.measure(*shape, time)?);
+        }
+        if *kind == Kind::OursMemory {
+            idle = Some(server.idle(Duration::from_secs(if options.quick { 2 } else { 5 }))?);
+        }
+    }
+    table.print();
+    Ok(figures(&table, idle.unwrap_or(f64::NAN)))
+}
+
+/// Requests and answers of the same sizes over bare io_uring.
+fn bare(shape: Shape, time: Duration) -> Result<Seen> {
+    let sizes = if shape.rw.is_read() {
+        Sizes { request: REQUEST_HEAD, answer: ANSWER_HEAD + shape.bytes }
+    } else {
+        Sizes { request: REQUEST_HEAD + shape.bytes, answer: ANSWER_HEAD }
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").context("cannot listen")?;
+    let address = listener.local_addr()?;
+    let server = std::thread::spawn(move || {
+        reactor::pin_to_core(SERVER_CORE)?;
+        ping_pong::answer(&listener, sizes)
+    });
+    let client = std::thread::spawn(move || {
+        reactor::pin_to_core(CLIENT_CORE)?;
+        ping_pong::ask(address, sizes, shape.depth, time)
+    });
+    let panicked = |_| anyhow::anyhow!("a ping-pong thread panicked");
+    let seen = client.join().map_err(panicked)?.context("cannot ask")?;
+    server.join().map_err(panicked)?.context("cannot answer")?;
+    let iops = ratio(seen.answers) / seen.elapsed.as_secs_f64();
+    let p50 = seen.median.map_or(f64::NAN, |median| median.as_secs_f64() * 1e6);
+    Ok(Seen { iops, p50, p99: None, cores: None })
+}
+
+#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "for people to read")]
+fn ratio(count: u64) -> f64 {
+    count as f64
+}
+
+/// Everything that was measured.
+#[derive(Default)]
+struct Table {
+    rows: Vec<(&'static str, Shape, Seen)>,
+}
+
+impl Table {
+    fn add(&mut self, server: &'static str, shape: Shape, seen: Seen) {
+        self.rows.push((server, shape, seen));
+    }
+
+    fn get(&self, server: &str, shape: Shape) -> Option<Seen> {
+        let found = self.rows.iter().find(|row| row.0 == server && row.1 == shape);
+        found.map(|row| row.2)
+    }
+
+    #[expect(clippy::print_stdout, reason = "printing is what a benchmark is for")]
+    fn print(&self) {
+        let mut text = format!(
+            "{:18} {:10} {:>7} {:>4} {:>10} {:>9} {:>9} {:>9} {:>12}\n",
+            "server", "what", "bytes", "qd", "IOPS", "MiB/s", "p50 us", "p99 us", "IOPS/core"
+        );
+        for (server, Shape { rw, bytes, depth }, seen) in &self.rows {
+            let volume = seen.iops * ratio(u64::try_from(*bytes).unwrap_or(0)) / 1_048_576.0;
+            let p99 = seen.p99.map_or("-".into(), |p99| format!("{p99:.1}"));
+            let per_core = match seen.cores {
+                Some(cores) if cores > 0.0 => format!("{:.0}", seen.iops / cores),
+                _ => "-".into(),
+            };
+            let p50 = if seen.p50.is_nan() { "-".into() } else { format!("{:.1}", seen.p50) };
+            // Writing into a string does not fail.
+            let _ = writeln!(
+                text,
+                "{server:18} {:10} {bytes:>7} {depth:>4} {:>10.0} {volume:>9.1} {p50:>9} {p99:>9} \
+                 {per_core:>12}",
+                rw.flag(),
+                seen.iops
+            );
+        }
+        println!("{text}");
+    }
+}
+
+fn figures(table: &Table, idle: f64) -> Vec<Figure> {
+    let mut figures = Vec::new();
+    let mut add = |name: String, value: f64, unit: &'static str, target: Target| {
+        figures.push(Figure { name, value, unit, target });
+    };
+    let iops = |server: &str, shape: Shape| table.get(server, shape).map_or(f64::NAN, |s| s.iops);
+    for shape in SHAPES {
+        let label = format!("{}-{}-qd{}", shape.rw.flag(), shape.bytes, shape.depth);
+        let ours = iops(Kind::OursMemory.name(), *shape);
+        let share = 100.0 * ours / iops("bare sockets", *shape);
+        let target = if shape.depth == 1 { Target::Watched } else { Target::AtLeast(90.0) };
+        add(format!("nvme-of-bare-{label}"), share, "%", target);
+        if shape.depth == 32 {
+            for (us, them) in [
+                (Kind::OursMemory, Kind::NbdkitMemory),
+                (Kind::OursMemory, Kind::QemuMemory),
+                (Kind::OursFile, Kind::QemuFile),
+                (Kind::OursFile, Kind::NbdkitFile),
+            ] {
+                let times = iops(us.name(), *shape) / iops(them.name(), *shape);
+                let name = format!("nvme-over-{}-{label}", them.name().replace(' ', "-"));
+                add(name, times, "x", Target::AtLeast(3.0));
+            }
+        }
+        if shape.depth == 1 {
+            let p50 = |server| table.get(server, *shape).map_or(f64::NAN, |seen| seen.p50);
+            let more = p50(Kind::OursMemory.name()) - p50("bare sockets");
+            add(format!("nvme-beyond-bare-{label}"), more, "us", Target::AtMost(15.0));
+        }
+    }
+    add("nvme-idle-core".into(), 100.0 * idle, "%", Target::AtMost(1.0));
+    figures
+}

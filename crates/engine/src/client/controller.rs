@@ -1,0 +1,432 @@
+//! One way to one subsystem.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use block::{Command, Completion, Fault};
+use nvme::initiator::{
+    Admin, AdminEvent, AnaLog, Answer, Association, ControllerInfo, Io as IoQueue, IoEvent,
+    Namespace, Request as AdminRequest, Reservation, Ticket,
+};
+use nvme::time::Instant;
+use reactor::{Io, Op, Outcome, Refused, Token};
+
+use super::queue::{Flight, Queue};
+use super::{CONNECT, RECEIVE, SEND};
+use crate::device::Data;
+use crate::entropy;
+
+/// One way to one subsystem: `connecting ─► admin up ─► queues up: ready ─► over`.
+pub struct Controller {
+    id: u64,
+    address: SocketAddr,
+    association: Association,
+    admin: Queue<Admin>,
+    queues: Vec<Queue<IoQueue>>,
+    ready_queues: usize,
+    /// The queue that the next request is tried on first.
+    next_queue: usize,
+    info: Option<ControllerInfo>,
+    namespaces: Vec<Namespace>,
+    ana: Option<AnaLog>,
+    happened: VecDeque<Happened>,
+    is_over: bool,
+    shutting_down: Option<Ticket>,
+}
+
+/// A block command with its data and its owner's name for it.
+#[derive(Debug)]
+pub struct Request {
+    /// Comes back with the result.
+    pub tag: u64,
+    /// On which namespace.
+    pub nsid: u32,
+    /// What to do.
+    pub command: Command,
+    /// With which bytes.
+    pub data: Data,
+}
+
+/// A request that was not sent.
+#[derive(Debug)]
+pub struct Rejected {
+    /// Why; `Busy` means that all slots are taken.
+    pub fault: Fault,
+    /// With its data.
+    pub request: Request,
+}
+
+/// What became of it.
+#[derive(Debug)]
+pub enum Happened {
+    /// Requests may be submitted.
+    Ready,
+    /// A request is over.
+    Done {
+        /// Of the request.
+        tag: u64,
+        /// How it ended.
+        result: Completion,
+        /// Of the request; of a read that succeeded, filled.
+        data: Data,
+    },
+    /// Namespaces changed.
+    Namespaces,
+    /// ANA states changed.
+    Ana,
+    /// The discovery log changed.
+    Discovery,
+    /// An admin request was answered.
+    Answered(Ticket, Answer),
+    /// The way is lost; every request has ended before this.
+    Lost {
+        /// Why.
+        why: String,
+    },
+}
+
+impl Controller {
+    /// Begins to connect. `id` must differ from that of every other controller of the reactor, also
+    /// of those that are over.
+    pub fn connect(
+        id: u64,
+        address: SocketAddr,
+        association: Association,
+        io: &mut impl Io,
+    ) -> Controller {
+        let admin = Queue::new(Admin::new(association.clone()), 0);
+        let mut controller = Controller {
+            id,
+            address,
+            association,
+            admin,
+            queues: Vec::new(),
+            ready_queues: 0,
+            next_queue: 0,
+            info: None,
+            namespaces: Vec::new(),
+            ana: None,
+            happened: VecDeque::new(),
+            is_over: false,
+            shutting_down: None,
+        };
+        controller.open_socket(0, io);
+        controller
+    }
+
+    /// The number that a token of one of the [`TOKEN_KINDS`](super::TOKEN_KINDS) was made for.
+    pub fn id_of(token: Token) -> u64 {
+        (token.0 & ((1 << 56) - 1)) >> 16
+    }
+
+    /// Its own number.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Ends it at once; [`Happened::Lost`] is the last that is heard.
+    pub fn give_up(&mut self, why: &str, io: &mut impl Io) {
+        self.lost(why.to_owned(), io);
+    }
+
+    /// What is known of the controller, once it is up.
+    pub fn info(&self) -> Option<&ControllerInfo> {
+        self.info.as_ref()
+    }
+
+    /// Its namespaces.
+    pub fn namespaces(&self) -> &[Namespace] {
+        &self.namespaces
+    }
+
+    /// Its ANA log, if it has one.
+    pub fn ana(&self) -> Option<&AnaLog> {
+        self.ana.as_ref()
+    }
+
+    /// How many requests it can carry at once.
+    pub fn slots(&self) -> u32 {
+        self.queues.iter().map(|queue| u32::from(queue.machine.slots())).sum()
+    }
+
+    /// Whether nothing of it is left on the reactor.
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Sends a request; hands it back with the reason if that cannot be now or ever.
+    #[expect(clippy::result_large_err, reason = "the data goes back to its owner, unboxed")]
+    pub fn submit(&mut self, request: Request, io: &impl Io) -> Result<(), Rejected> {
+        let Some(namespace) = self.namespaces.iter().find(|found| found.nsid == request.nsid)
+        else {
+            return Err(Rejected { fault: Fault::Unreachable, request });
+        };
+        let now = instant(io);
+        let count = self.queues.len();
+        for offset in 0..count {
+            let index = (self.next_queue + offset) % count;
+            let Some(queue) = self.queues.get_mut(index) else { continue };
+            let Some(slot) = queue.free_slot() else { continue };
+            match queue.machine.submit(now, slot, namespace, request.command) {
+                Ok(()) => {
+                    queue.launch(Flight { tag: request.tag, data: request.data });
+                    self.next_queue = (index + 1) % count;
+                    return Ok(());
+                }
+                Err(Fault::Busy) => {}
+                Err(fault) => return Err(Rejected { fault, request }),
+            }
+        }
+        let fault = if self.is_over { Fault::Unreachable } else { Fault::Busy };
+        Err(Rejected { fault, request })
+    }
+
+    /// Sends a reservation command; `false` if that cannot be now. Its result comes like that of a
+    /// request with this tag.
+    pub fn reserve(&mut self, tag: u64, nsid: u32, reservation: Reservation, io: &impl Io) -> bool {
+        let now = instant(io);
+        let Some(queue) = self.queues.first_mut() else { return false };
+        let Some(slot) = queue.free_slot() else { return false };
+        if queue.machine.reserve(now, slot, nsid, reservation).is_err() {
+            return false;
+        }
+        queue.launch(Flight { tag, data: Data::None });
+        true
+    }
+
+    /// Sends an admin command.
+    pub fn request(&mut self, request: AdminRequest, io: &impl Io) -> Option<Ticket> {
+        self.admin.machine.request(instant(io), request)
+    }
+
+    /// Ends the association in good order; [`Happened::Lost`] is the last that is heard.
+    pub fn shut_down(&mut self, io: &impl Io) {
+        self.shutting_down = self.admin.machine.shut_down(instant(io));
+        if self.shutting_down.is_none() {
+            self.close_all();
+        }
+    }
+
+    /// An event with a token of ours.
+    pub fn on(&mut self, token: Token, outcome: Outcome, io: &mut impl Io) {
+        let (kind, _) = token.parts();
+        let number = u16::try_from(token.0 & 0xFFFF).unwrap_or(u16::MAX);
+        match (kind, outcome) {
+            (CONNECT, Outcome::Connected(Ok(socket))) => {
+                let now = instant(io);
+                if self.is_over {
+                    io.close(socket);
+                } else if number == 0 {
+                    self.admin.connected(socket, now);
+                } else if let Some(queue) = self.queue(number) {
+                    queue.connected(socket, now);
+                }
+            }
+            (CONNECT, Outcome::Connected(Err(error))) => {
+                self.lost(format!("cannot connect to {}: {error}", self.address), io);
+            }
+            (RECEIVE, Outcome::Received(result)) => {
+                if number == 0 {
+                    if let Some(stream) = self.admin.stream() {
+                        stream.on_received(result, io);
+                    }
+                    self.admin.take_in();
+                } else if let Some(queue) = self.queue(number) {
+                    if let Some(stream) = queue.stream() {
+                        stream.on_received(result, io);
+                    }
+                    queue.take_in();
+                }
+            }
+            (SEND, Outcome::Sent { chain, result }) => {
+                let stream = if number == 0 {
+                    self.admin.stream()
+                } else {
+                    self.queue(number).and_then(Queue::stream)
+                };
+                if let Some(stream) = stream {
+                    stream.on_sent(chain, &result);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What happened, one at a time; to be called until there is nothing more.
+    pub fn poll(&mut self, io: &mut impl Io) -> Option<Happened> {
+        let now = instant(io);
+        loop {
+            if let Some(happened) = self.happened.pop_front() {
+                return Some(happened);
+            }
+            if self.is_over {
+                return None;
+            }
+            if let Some(event) = self.admin.machine.poll(now) {
+                self.on_admin(event, io);
+            } else if let Some((index, event)) = self
+                .queues
+                .iter_mut()
+                .enumerate()
+                .find_map(|(index, queue)| queue.machine.poll(now).map(|event| (index, event)))
+            {
+                self.on_queue(index, event, io);
+            } else {
+                return None;
+            }
+        }
+    }
+
+    /// A batch of events is over: sends what they left to send.
+    pub fn settle(&mut self, io: &mut impl Io) {
+        let (admin_send, admin_receive) = (self.token(SEND, 0), self.token(RECEIVE, 0));
+        self.admin.flush(admin_send, admin_receive, io);
+        let id = self.id;
+        for (queue, number) in self.queues.iter_mut().zip(1..) {
+            queue.flush(token(SEND, id, number), token(RECEIVE, id, number), io);
+        }
+    }
+
+    /// When [`Controller::handle_timeout`] is to be called, at the latest.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let queues = self.queues.iter().filter_map(|queue| queue.machine.poll_timeout());
+        queues.chain(self.admin.machine.poll_timeout()).min()
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, io: &impl Io) {
+        let now = instant(io);
+        self.admin.machine.handle_timeout(now);
+        for queue in &mut self.queues {
+            queue.machine.handle_timeout(now);
+        }
+    }
+
+    fn queue(&mut self, number: u16) -> Option<&mut Queue<IoQueue>> {
+        self.queues.get_mut(usize::from(number.checked_sub(1)?))
+    }
+
+    fn token(&self, kind: u8, number: u16) -> Token {
+        token(kind, self.id, number)
+    }
+
+    fn open_socket(&mut self, number: u16, io: &mut impl Io) {
+        let op = Op::Connect { to: self.address };
+        match io.submit(op, self.token(CONNECT, number)) {
+            Ok(_) => {}
+            Err(Refused::NoSocket(error)) => {
+                self.lost(format!("cannot open a socket: {error}"), io);
+            }
+            Err(_) => self.lost("too many connections in this process".into(), io),
+        }
+    }
+
+    fn on_admin(&mut self, event: AdminEvent, io: &mut impl Io) {
+        match event {
+            AdminEvent::Entropy => match entropy::fresh() {
+                Ok(entropy) => self.admin.machine.authenticate(instant(io), entropy),
+                Err(error) => self.lost(format!("there are no random numbers: {error}"), io),
+            },
+            AdminEvent::Ready { controller, namespaces, ana } => {
+                (self.namespaces, self.ana) = (namespaces, ana);
+                self.open_queues(controller, io);
+            }
+            AdminEvent::Ana(log) => {
+                self.ana = Some(log);
+                self.happened.push_back(Happened::Ana);
+            }
+            AdminEvent::Namespaces(found) => {
+                self.namespaces = found;
+                self.happened.push_back(Happened::Namespaces);
+            }
+            AdminEvent::Discovery => self.happened.push_back(Happened::Discovery),
+            AdminEvent::Reservation(_) => {}
+            AdminEvent::Answered(ticket, _) if self.shutting_down == Some(ticket) => {
+                self.lost("shut down".into(), io);
+            }
+            AdminEvent::Answered(ticket, answer) => {
+                self.happened.push_back(Happened::Answered(ticket, answer));
+            }
+            AdminEvent::Refused(why) => self.lost(why.to_string(), io),
+            AdminEvent::Lost(why) => self.lost(why.to_string(), io),
+        }
+    }
+
+    fn open_queues(&mut self, info: ControllerInfo, io: &mut impl Io) {
+        let wanted = self.association.options.io_queues.min(info.io_queues);
+        for number in 1..=wanted {
+            let machine = IoQueue::new(self.association.clone(), &info, number);
+            let slots = machine.slots();
+            self.queues.push(Queue::new(machine, slots));
+            self.open_socket(number, io);
+        }
+        self.info = Some(info);
+        if wanted == 0 {
+            self.happened.push_back(Happened::Ready);
+        }
+    }
+
+    fn on_queue(&mut self, index: usize, event: IoEvent, io: &mut impl Io) {
+        let Some(queue) = self.queues.get_mut(index) else { return };
+        match event {
+            IoEvent::Entropy => match entropy::fresh() {
+                Ok(entropy) => queue.machine.authenticate(instant(io), entropy),
+                Err(error) => self.lost(format!("there are no random numbers: {error}"), io),
+            },
+            IoEvent::Ready => {
+                self.ready_queues += 1;
+                if self.ready_queues == self.queues.len() {
+                    self.happened.push_back(Happened::Ready);
+                }
+            }
+            IoEvent::Done { slot, result } => {
+                if let Some(Flight { tag, data }) = queue.land(slot) {
+                    self.happened.push_back(Happened::Done { tag, result, data });
+                }
+            }
+            IoEvent::Reported { slot, result } => {
+                if let Some(Flight { tag, data }) = queue.land(slot) {
+                    let result = result.map(|_| ());
+                    self.happened.push_back(Happened::Done { tag, result, data });
+                }
+            }
+            IoEvent::Refused(why) => self.lost(why.to_string(), io),
+            IoEvent::Lost(why) => self.lost(why.to_string(), io),
+        }
+    }
+
+    fn close_all(&mut self) {
+        self.admin.machine.close();
+        for queue in &mut self.queues {
+            queue.machine.close();
+        }
+    }
+
+    /// Ends everything: a controller with a part missing is of no use.
+    fn lost(&mut self, why: String, io: &mut impl Io) {
+        if self.is_over {
+            return;
+        }
+        self.is_over = true;
+        self.close_all();
+        self.admin.disconnect(io);
+        for queue in &mut self.queues {
+            queue.disconnect(io);
+            for Flight { tag, data } in queue.land_all() {
+                let result = Err(Fault::Unreachable);
+                self.happened.push_back(Happened::Done { tag, result, data });
+            }
+        }
+        self.happened.push_back(Happened::Lost { why });
+    }
+}
+
+fn token(kind: u8, id: u64, number: u16) -> Token {
+    Token((u64::from(kind) << 56) | ((id << 16) & ((1 << 56) - 1)) | u64::from(number))
+}
+
+/// The machines' time.
+fn instant(io: &impl Io) -> Instant {
+    Instant::since_start(Duration::from_nanos(io.now().nanos()))
+}

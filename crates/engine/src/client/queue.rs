@@ -1,0 +1,200 @@
+//! One connection to a controller: its stream, its machine, the data of its slots.
+
+use nvme::initiator::{Admin, Io as IoQueue, Need, Payload, Transmit};
+use nvme::time::Instant;
+use reactor::{Chain, Io, Socket, Token};
+
+use crate::device::Data;
+use crate::stream::Stream;
+
+/// What the two kinds of queue have in common.
+pub(super) trait Machine {
+    fn start(&mut self, now: Instant);
+    fn need(&mut self) -> Need;
+    fn feed(&mut self, bytes: &[u8]) -> usize;
+    fn placed(&mut self, bytes: &[u8]);
+    fn poll_transmit(&mut self) -> Option<Transmit>;
+    fn close(&mut self);
+}
+
+macro_rules! machine {
+    ($type:ty, $placed:expr) => {
+        impl Machine for $type {
+            fn start(&mut self, now: Instant) {
+                self.start(now);
+            }
+            fn need(&mut self) -> Need {
+                self.need()
+            }
+            fn feed(&mut self, bytes: &[u8]) -> usize {
+                self.feed(bytes)
+            }
+            fn placed(&mut self, bytes: &[u8]) {
+                let placed: fn(&mut $type, &[u8]) = $placed;
+                placed(self, bytes);
+            }
+            fn poll_transmit(&mut self) -> Option<Transmit> {
+                self.poll_transmit()
+            }
+            fn close(&mut self) {
+                self.close();
+            }
+        }
+    };
+}
+
+// The admin queue keeps its small payloads itself.
+machine!(Admin, |_, _| ());
+machine!(IoQueue, IoQueue::placed);
+
+/// A request that is at work.
+#[derive(Debug)]
+pub(super) struct Flight {
+    pub(super) tag: u64,
+    pub(super) data: Data,
+}
+
+/// A connection to a controller.
+pub(super) struct Queue<M> {
+    pub(super) machine: M,
+    stream: Option<Stream>,
+    flights: Vec<Option<Flight>>,
+    free: Vec<u16>,
+}
+
+/// No more bytes than this are handed to the kernel in one send.
+const SEND_AT_ONCE: usize = 1 << 20;
+
+impl<M: Machine> Queue<M> {
+    pub(super) fn new(machine: M, slots: u16) -> Queue<M> {
+        let flights = (0..slots).map(|_| None).collect();
+        Queue { machine, stream: None, flights, free: (0..slots).rev().collect() }
+    }
+
+    pub(super) fn connected(&mut self, socket: Socket, now: Instant) {
+        self.stream = Some(Stream::new(socket));
+        self.machine.start(now);
+    }
+
+    pub(super) fn stream(&mut self) -> Option<&mut Stream> {
+        self.stream.as_mut()
+    }
+
+    pub(super) fn free_slot(&self) -> Option<u16> {
+        self.free.last().copied()
+    }
+
+    /// Notes that the free slot is at work.
+    pub(super) fn launch(&mut self, flight: Flight) {
+        if let Some(slot) = self.free.pop()
+            && let Some(place) = self.flights.get_mut(usize::from(slot))
+        {
+            *place = Some(flight);
+        }
+    }
+
+    /// A slot's command is over.
+    pub(super) fn land(&mut self, slot: u16) -> Option<Flight> {
+        let flight = self.flights.get_mut(usize::from(slot))?.take()?;
+        self.free.push(slot);
+        Some(flight)
+    }
+
+    /// Everything still at work, when the connection is over.
+    pub(super) fn land_all(&mut self) -> Vec<Flight> {
+        self.flights.iter_mut().filter_map(Option::take).collect()
+    }
+
+    /// Feeds the machine with what came.
+    pub(super) fn take_in(&mut self) {
+        let Some(stream) = &mut self.stream else { return };
+        loop {
+            let bytes = stream.peek();
+            if bytes.is_empty() {
+                break;
+            }
+            let used = match self.machine.need() {
+                Need::Bytes => self.machine.feed(bytes),
+                Need::Payload { slot, offset, len } => {
+                    let count = bytes.len().min(usize::try_from(len).unwrap_or(usize::MAX));
+                    let Some(bytes) = bytes.get(..count) else { break };
+                    let start = usize::try_from(offset).unwrap_or(usize::MAX);
+                    let flight = self.flights.get_mut(usize::from(slot)).and_then(Option::as_mut);
+                    // A read whose owner gave up has no place for its bytes.
+                    if let Some(Flight { data: Data::Fill(buffer), .. }) = flight
+                        && let Some(end) = start.checked_add(count)
+                        && let Some(place) = buffer.get_mut(start..end)
+                    {
+                        place.copy_from_slice(bytes);
+                    }
+                    self.machine.placed(bytes);
+                    count
+                }
+                Need::Nothing => break,
+            };
+            if used == 0 {
+                break;
+            }
+            stream.consume(used);
+        }
+        if stream.is_over() {
+            self.machine.close();
+        }
+    }
+
+    /// Sends what is to be sent, and lets more come.
+    pub(super) fn flush(&mut self, send: Token, receive: Token, io: &mut impl Io) {
+        let Some(stream) = &mut self.stream else { return };
+        let (machine, flights) = (&mut self.machine, &self.flights);
+        stream.flush(send, io, |chain| {
+            while !chain.is_full()
+                && chain.len() < SEND_AT_ONCE
+                && let Some(transmit) = machine.poll_transmit()
+            {
+                append(chain, &transmit, flights);
+            }
+        });
+        if machine.need() == Need::Nothing {
+            if stream.is_flushed() || stream.is_over() {
+                self.disconnect(io);
+            }
+        } else {
+            stream.resume(receive, io);
+        }
+    }
+
+    pub(super) fn disconnect(&mut self, io: &mut impl Io) {
+        if let Some(mut stream) = self.stream.take() {
+            stream.close(io);
+        }
+    }
+}
+
+fn append(chain: &mut Chain, transmit: &Transmit, flights: &[Option<Flight>]) {
+    chain.copy(transmit.head.as_slice());
+    let tail = match &transmit.payload {
+        Payload::None => transmit.tail([]),
+        Payload::Owned(bytes) => {
+            chain.copy(bytes);
+            transmit.tail([&**bytes])
+        }
+        Payload::Slot { slot, offset, len } => {
+            let flight = flights.get(usize::from(*slot)).and_then(Option::as_ref);
+            let start = usize::try_from(*offset).unwrap_or(usize::MAX);
+            let len = usize::try_from(*len).unwrap_or(usize::MAX);
+            let part = match flight {
+                Some(Flight { data: Data::Bytes(bytes), .. }) => bytes.part(start, len),
+                _ => None,
+            };
+            match part {
+                Some(part) => {
+                    let tail = transmit.tail([&*part]);
+                    chain.take(part);
+                    tail
+                }
+                None => transmit.tail([]),
+            }
+        }
+    };
+    chain.copy(tail.as_slice());
+}

@@ -1,0 +1,284 @@
+//! A namespace somewhere else, by as many paths as lead there.
+//!
+//! Requests are sent by the best path. When a path is lost, what was at work on it is sent again by
+//! another, and the path is connected again, both as [`Multipath`] decides; this module only has the
+//! connections and the data.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use block::{Command, Fault};
+use nvme::initiator::{
+    Association, Effect, Ended, Multipath, PathEvent, PathId, Policy, RequestId,
+};
+use nvme::time::Instant;
+use nvme::wire::AnaState;
+use reactor::{Io, Outcome, Token};
+
+use super::{Controller, Happened, Request};
+use crate::device::{Data, Finished};
+
+/// A namespace by several paths. `O` is what the owner of a request knows it by.
+pub struct Remote<O> {
+    nsid: u32,
+    multipath: Multipath,
+    paths: BTreeMap<PathId, Path>,
+    requests: Vec<Option<Waiting<O>>>,
+    free: Vec<u32>,
+    finished: VecDeque<Finished<O>>,
+    /// The next controller's number; those of one remote are all different.
+    next_controller: u64,
+}
+
+struct Path {
+    address: SocketAddr,
+    association: Association,
+    controller: Option<Controller>,
+    /// Whether the multipath machine knows that it is lost. It must before the ends of requests.
+    told_lost: bool,
+}
+
+/// A request, and its data while no path has them.
+struct Waiting<O> {
+    owner: O,
+    data: Option<Data>,
+}
+
+impl<O> Remote<O> {
+    /// Namespace `nsid`, with paths to come. Controllers get the numbers from `first_controller` on,
+    /// which nobody else on this reactor may use.
+    pub fn new(nsid: u32, policy: Policy, first_controller: u64) -> Remote<O> {
+        Remote {
+            nsid,
+            multipath: Multipath::new(policy),
+            paths: BTreeMap::new(),
+            requests: (0..policy.requests).map(|_| None).collect(),
+            free: (0..policy.requests).rev().collect(),
+            finished: VecDeque::new(),
+            next_controller: first_controller,
+        }
+    }
+
+    /// Adds a path, and begins to connect it.
+    pub fn add(
+        &mut self,
+        id: PathId,
+        address: SocketAddr,
+        association: Association,
+        near: bool,
+        io: &mut impl Io,
+    ) {
+        self.paths.insert(id, Path { address, association, controller: None, told_lost: true });
+        self.multipath.add(instant(io), id, near);
+        self.act(io);
+    }
+
+    /// Removes a path; what is at work on it goes by another.
+    pub fn remove(&mut self, id: PathId, io: &mut impl Io) {
+        if let Some(Path { controller: Some(mut controller), .. }) = self.paths.remove(&id) {
+            controller.give_up("the path was removed", io);
+            while let Some(happened) = controller.poll(io) {
+                self.heard(id, happened, io);
+            }
+        }
+        self.multipath.remove(instant(io), id);
+        self.act(io);
+    }
+
+    /// Whether a command could be sent now.
+    pub fn is_usable(&self, io: &impl Io) -> bool {
+        self.multipath.is_usable(instant(io))
+    }
+
+    /// Sends a request by some path, now or when there is one; hands the data back if there are too
+    /// many requests, or no path will ever come.
+    pub fn submit(
+        &mut self,
+        owner: O,
+        command: Command,
+        data: Data,
+        io: &mut impl Io,
+    ) -> Result<(), (Fault, Data)> {
+        let Some(id) = self.free.pop() else { return Err((Fault::Busy, data)) };
+        if self.multipath.submit(instant(io), RequestId(id), command).is_err() {
+            self.free.push(id);
+            return Err((Fault::Unreachable, data));
+        }
+        if let Some(place) = self.place(RequestId(id)) {
+            *place = Some(Waiting { owner, data: Some(data) });
+        }
+        self.act(io);
+        Ok(())
+    }
+
+    /// Takes a finished request out.
+    pub fn poll(&mut self) -> Option<Finished<O>> {
+        self.finished.pop_front()
+    }
+
+    /// An event with a token of a controller; `false` if it is of none of ours.
+    pub fn on(&mut self, token: Token, outcome: Outcome, io: &mut impl Io) -> bool {
+        let number = Controller::id_of(token);
+        let ours = self.paths.iter_mut().find_map(|(id, path)| {
+            path.controller.as_mut().filter(|found| found.id() == number).map(|found| (*id, found))
+        });
+        let Some((id, controller)) = ours else { return false };
+        controller.on(token, outcome, io);
+        self.listen(id, io);
+        self.act(io);
+        true
+    }
+
+    /// A batch of events is over: sends what they left to send.
+    pub fn settle(&mut self, io: &mut impl Io) {
+        for path in self.paths.values_mut() {
+            if let Some(controller) = &mut path.controller {
+                controller.settle(io);
+            }
+        }
+    }
+
+    /// Time has passed; to be called a few times a second.
+    pub fn handle_timeout(&mut self, io: &mut impl Io) {
+        let ids: Vec<PathId> = self.paths.keys().copied().collect();
+        for id in ids {
+            if let Some(Path { controller: Some(controller), .. }) = self.paths.get_mut(&id) {
+                controller.handle_timeout(io);
+            }
+            self.listen(id, io);
+        }
+        self.multipath.handle_timeout(instant(io));
+        self.act(io);
+    }
+
+    /// Hears everything that happened to a path.
+    fn listen(&mut self, id: PathId, io: &mut impl Io) {
+        while let Some(Path { controller: Some(controller), .. }) = self.paths.get_mut(&id)
+            && let Some(happened) = controller.poll(io)
+        {
+            self.heard(id, happened, io);
+        }
+    }
+
+    fn heard(&mut self, id: PathId, happened: Happened, io: &mut impl Io) {
+        let now = instant(io);
+        if let Some(path) = self.paths.get_mut(&id)
+            && path.controller.as_ref().is_some_and(Controller::is_over)
+            && !path.told_lost
+        {
+            path.told_lost = true;
+            self.multipath.on(now, id, PathEvent::Lost);
+        }
+        match happened {
+            Happened::Ready => {
+                let slots = self.controller(id).map_or(0, Controller::slots);
+                let ana = self.ana(id);
+                self.multipath.on(now, id, PathEvent::Live { slots, ana });
+            }
+            Happened::Ana | Happened::Namespaces => {
+                let ana = self.ana(id);
+                self.multipath.on(now, id, PathEvent::Ana(ana));
+            }
+            Happened::Done { tag, result, data } => {
+                let request = RequestId(u32::try_from(tag).unwrap_or(u32::MAX));
+                if let Some(Some(waiting)) = self.place(request) {
+                    waiting.data = Some(data);
+                }
+                self.multipath.ended(now, Ended { request, result });
+            }
+            Happened::Lost { why } => {
+                tracing::info!(path = id.0, %why, "path lost");
+                if let Some(path) = self.paths.get_mut(&id) {
+                    path.controller = None;
+                }
+            }
+            Happened::Discovery | Happened::Answered(..) => {}
+        }
+    }
+
+    /// Does what the multipath machine decided.
+    fn act(&mut self, io: &mut impl Io) {
+        while let Some(effect) = self.multipath.poll_effect() {
+            match effect {
+                Effect::Connect(id) => {
+                    self.next_controller += 1;
+                    let number = self.next_controller;
+                    if let Some(path) = self.paths.get_mut(&id) {
+                        let association = path.association.clone();
+                        let controller = Controller::connect(number, path.address, association, io);
+                        path.controller = Some(controller);
+                        path.told_lost = false;
+                    }
+                    self.listen(id, io);
+                }
+                Effect::Send { path, request, command } => self.send(path, request, command, io),
+                // Controllers tell changes by themselves; a state that is in doubt is given time.
+                Effect::Refresh(_) => {}
+                Effect::Complete { request, result } => {
+                    let Some(waiting) = self.place(request).and_then(Option::take) else {
+                        continue;
+                    };
+                    self.free.push(request.0);
+                    let data = waiting.data.unwrap_or(Data::None);
+                    self.finished.push_back(Finished {
+                        owner: waiting.owner,
+                        completion: result,
+                        data,
+                    });
+                }
+                Effect::Abandon(id) => {
+                    tracing::warn!(path = id.0, "path given up");
+                    self.paths.remove(&id);
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, path: PathId, request: RequestId, command: Command, io: &mut impl Io) {
+        let now = instant(io);
+        let nsid = self.nsid;
+        let Some(data) = self.place(request).and_then(Option::as_mut).and_then(|w| w.data.take())
+        else {
+            self.multipath.ended(now, Ended { request, result: Err(Fault::Internal) });
+            return;
+        };
+        let asked = Request { tag: u64::from(request.0), nsid, command, data };
+        let controller = self.paths.get_mut(&path).and_then(|path| path.controller.as_mut());
+        let (fault, data) = match controller {
+            Some(controller) => match controller.submit(asked, io) {
+                Ok(()) => return,
+                Err(rejected) => (rejected.fault, rejected.request.data),
+            },
+            None => (Fault::Unreachable, asked.data),
+        };
+        if let Some(Some(waiting)) = self.place(request) {
+            waiting.data = Some(data);
+        }
+        self.multipath.ended(now, Ended { request, result: Err(fault) });
+    }
+
+    fn controller(&self, id: PathId) -> Option<&Controller> {
+        self.paths.get(&id)?.controller.as_ref()
+    }
+
+    /// How good a path is; without the namespace it is none.
+    fn ana(&self, id: PathId) -> AnaState {
+        let Some(controller) = self.controller(id) else { return AnaState::Inaccessible };
+        let found = controller.namespaces().iter().find(|found| found.nsid == self.nsid);
+        match (found, controller.ana()) {
+            (Some(namespace), Some(log)) => log.state(namespace.ana_group),
+            (Some(_), None) => AnaState::Optimized,
+            (None, _) => AnaState::Inaccessible,
+        }
+    }
+
+    fn place(&mut self, id: RequestId) -> Option<&mut Option<Waiting<O>>> {
+        self.requests.get_mut(usize::try_from(id.0).ok()?)
+    }
+}
+
+/// The machines' time.
+fn instant(io: &impl Io) -> Instant {
+    Instant::since_start(Duration::from_nanos(io.now().nanos()))
+}

@@ -1,0 +1,172 @@
+//! One controller on a reactor of its own, for tools: ask, wait, ask again.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use nvme::initiator::{
+    Answer, Association, DiscoveryReader, Entry, ReadStep, Request as AdminRequest,
+};
+use reactor::{Buffer, Event, Handler, Io, Key, Moment, Op, Reactor, SetupError, Token};
+
+use super::{Controller, Happened, Request, TOKEN_KINDS};
+
+/// A controller and the reactor that drives it, on the calling thread.
+pub struct Session {
+    reactor: Reactor<()>,
+    driven: Driven,
+}
+
+struct Driven {
+    controller: Controller,
+    is_ticking: bool,
+}
+
+/// Why a session ended.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// No reactor.
+    #[error("cannot set up a reactor")]
+    Setup(#[from] SetupError),
+    /// The reactor failed.
+    #[error("the reactor failed")]
+    Reactor(#[from] io::Error),
+    /// The controller is gone.
+    #[error("{0}")]
+    Lost(String),
+    /// The controller refused a request.
+    #[error("the controller refused {what} with status {status}")]
+    Refused {
+        /// What was asked for.
+        what: &'static str,
+        /// What it said.
+        status: String,
+    },
+    /// It said something that makes no sense.
+    #[error("{0}")]
+    Nonsense(&'static str),
+}
+
+const TICK: u8 = 1;
+const TICK_EVERY: Duration = Duration::from_millis(100);
+
+impl Handler for Driven {
+    type Message = ();
+
+    fn on(&mut self, event: Event<()>, io: &mut impl Io<Message = ()>) {
+        let Event::Done { token, outcome } = event else { return };
+        let (kind, _) = token.parts();
+        if TOKEN_KINDS.contains(&kind) {
+            self.controller.on(token, outcome, io);
+        } else {
+            self.is_ticking = false;
+        }
+    }
+
+    fn settle(&mut self, _: &mut impl Io<Message = ()>) -> bool {
+        true
+    }
+}
+
+impl Session {
+    /// Connects and waits until the controller and its queues are up.
+    pub fn connect(address: SocketAddr, association: Association) -> Result<Session, SessionError> {
+        let mut reactor = Reactor::new(&reactor::Config::default())?;
+        let controller = Controller::connect(1, address, association, &mut reactor);
+        let mut session = Session { reactor, driven: Driven { controller, is_ticking: false } };
+        loop {
+            match session.wait()? {
+                Happened::Ready => return Ok(session),
+                Happened::Lost { why } => return Err(SessionError::Lost(why)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Waits for the next thing that happens.
+    pub fn wait(&mut self) -> Result<Happened, SessionError> {
+        loop {
+            if let Some(happened) = self.driven.controller.poll(&mut self.reactor) {
+                return Ok(happened);
+            }
+            if self.driven.controller.is_over() {
+                return Err(SessionError::Lost("the controller is gone".into()));
+            }
+            self.driven.controller.settle(&mut self.reactor);
+            if !self.driven.is_ticking {
+                let at = self.reactor.now().after(TICK_EVERY);
+                let token = Token::of(TICK, Key::from_bits(0));
+                self.driven.is_ticking = self.reactor.submit(Op::Timer { at }, token).is_ok();
+                self.driven.controller.handle_timeout(&self.reactor);
+            }
+            self.reactor.turn(&mut self.driven)?;
+        }
+    }
+
+    /// The controller.
+    pub fn controller(&self) -> &Controller {
+        &self.driven.controller
+    }
+
+    /// Sends a request; hands it back if that cannot be now.
+    pub fn submit(&mut self, request: Request) -> Result<(), Request> {
+        let submitted = self.driven.controller.submit(request, &self.reactor);
+        submitted.map_err(|rejected| rejected.request)
+    }
+
+    /// A buffer, if one is free.
+    pub fn take(&mut self, bytes: usize) -> Option<Buffer> {
+        self.reactor.take(bytes)
+    }
+
+    /// The time.
+    pub fn now(&self) -> Moment {
+        self.reactor.now()
+    }
+
+    /// Sends an admin command and waits for the bytes of its answer.
+    pub fn ask(
+        &mut self,
+        what: &'static str,
+        asked: AdminRequest,
+    ) -> Result<Vec<u8>, SessionError> {
+        let Some(ticket) = self.driven.controller.request(asked, &self.reactor) else {
+            return Err(SessionError::Nonsense("the controller takes no more requests"));
+        };
+        loop {
+            match self.wait()? {
+                Happened::Answered(found, answer) if found == ticket => {
+                    return match answer {
+                        Answer::Done { bytes, .. } => Ok(bytes),
+                        Answer::Failed(status) => {
+                            Err(SessionError::Refused { what, status: status.to_string() })
+                        }
+                        Answer::Lost(why) => Err(SessionError::Lost(why.to_string())),
+                    };
+                }
+                Happened::Lost { why } => return Err(SessionError::Lost(why)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads the discovery log.
+    pub fn discover(&mut self) -> Result<Vec<Entry>, SessionError> {
+        let (mut reader, mut request) = DiscoveryReader::begin();
+        loop {
+            let bytes = self.ask("the discovery log", request)?;
+            match reader.on(&bytes) {
+                ReadStep::Ask(next) => request = next,
+                ReadStep::Done(entries) => return Ok(entries),
+                ReadStep::Failed(why) => return Err(SessionError::Nonsense(why)),
+            }
+        }
+    }
+
+    /// Ends the association in good order.
+    pub fn close(mut self) -> Result<(), SessionError> {
+        self.driven.controller.shut_down(&self.reactor);
+        while !matches!(self.wait()?, Happened::Lost { .. }) {}
+        Ok(())
+    }
+}

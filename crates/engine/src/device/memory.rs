@@ -1,0 +1,123 @@
+//! A device in memory. It forgets everything when the engine stops: for tests and measurements.
+
+use block::Bytes;
+
+/// Bytes that were never written take no memory and are zero.
+#[derive(Debug)]
+pub(super) struct Memory {
+    chunks: Vec<Option<Box<[u8]>>>,
+}
+
+const CHUNK: usize = 1 << 20;
+
+impl Memory {
+    pub(super) fn new(size: Bytes) -> Memory {
+        let chunks = usize::try_from(size.0).unwrap_or(usize::MAX).div_ceil(CHUNK);
+        Memory { chunks: (0..chunks).map(|_| None).collect() }
+    }
+
+    pub(super) fn read(&self, at: usize, into: &mut [u8]) {
+        let mut left = into;
+        for (chunk, start, len) in pieces(at, left.len()) {
+            let (piece, rest) = left.split_at_mut(len.min(left.len()));
+            match self.chunks.get(chunk).and_then(Option::as_ref) {
+                Some(bytes) => piece.copy_from_slice(&bytes[start..start + len]),
+                None => piece.fill(0),
+            }
+            left = rest;
+        }
+    }
+
+    pub(super) fn write(&mut self, at: usize, from: &[u8]) {
+        let mut left = from;
+        for (chunk, start, len) in pieces(at, from.len()) {
+            let (piece, rest) = left.split_at(len.min(left.len()));
+            if let Some(place) = self.chunks.get_mut(chunk) {
+                let bytes = place.get_or_insert_with(|| vec![0; CHUNK].into_boxed_slice());
+                bytes[start..start + len].copy_from_slice(piece);
+            }
+            left = rest;
+        }
+    }
+
+    pub(super) fn zero(&mut self, at: usize, len: usize) {
+        for (chunk, start, len) in pieces(at, len) {
+            match self.chunks.get_mut(chunk) {
+                Some(place) if len == CHUNK => *place = None,
+                Some(Some(bytes)) => bytes[start..start + len].fill(0),
+                _ => {}
+            }
+        }
+    }
+
+    /// The offset from `at` of the first byte that differs.
+    pub(super) fn differs(&self, at: usize, from: &[u8]) -> Option<usize> {
+        let mut done = 0;
+        for (chunk, start, len) in pieces(at, from.len()) {
+            let theirs = from.get(done..done + len).unwrap_or_default();
+            let differs = match self.chunks.get(chunk).and_then(Option::as_ref) {
+                Some(bytes) => {
+                    bytes[start..start + len].iter().zip(theirs).position(|(a, b)| a != b)
+                }
+                None => theirs.iter().position(|byte| *byte != 0),
+            };
+            if let Some(place) = differs {
+                return Some(done + place);
+            }
+            done += len;
+        }
+        None
+    }
+}
+
+/// The parts of a range: chunk, start in it, length.
+fn pieces(at: usize, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    let end = at.saturating_add(len);
+    let mut next = at;
+    core::iter::from_fn(move || {
+        let start = next % CHUNK;
+        let len = (CHUNK - start).min(end - next);
+        let piece = (next / CHUNK, start, len);
+        next += len;
+        (len > 0).then_some(piece)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn behaves_like_one_row_of_bytes(
+            steps in prop::collection::vec(
+                (0..3u8, 0..3 * CHUNK - 70_000, 1..70_000usize, 1..255u8), 1..20)
+        ) {
+            let mut memory = Memory::new(Bytes::mib(3));
+            let mut model = vec![0u8; 3 * CHUNK];
+            for (what, at, len, byte) in steps {
+                match what {
+                    0 => {
+                        memory.write(at, &vec![byte; len]);
+                        model[at..at + len].fill(byte);
+                    }
+                    1 => {
+                        let len = len * 20;
+                        let len = len.min(3 * CHUNK - at);
+                        memory.zero(at, len);
+                        model[at..at + len].fill(0);
+                    }
+                    _ => {
+                        let mut got = vec![7; len];
+                        memory.read(at, &mut got);
+                        prop_assert_eq!(&got[..], &model[at..at + len]);
+                        prop_assert_eq!(memory.differs(at, &got), None);
+                        got[len - 1] ^= 1;
+                        prop_assert_eq!(memory.differs(at, &got), Some(len - 1));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! What namespaces are made of: memory, files and block devices, all taking block commands.
+//!
+//! A [`Job`] is one command on its way through a device. It goes in by [`Devices::start`] and comes
+//! out of [`Devices::poll`] when it is finished, at once or after some events of the reactor.
+//!
+//! Invariants:
+//! - Every job that was started comes out exactly once, with its data.
+//! - Compare-and-write runs alone on its device: nothing that was started later overtakes it.
+//! - Data is never copied here, except into and out of memory that is the device itself.
+
+mod file;
+mod job;
+mod memory;
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
+
+use block::{BadGeometry, BlockSize, Bytes, Completion, Geometry};
+use reactor::{Access, Io, Key, Outcome, Refused, Slab, Token};
+
+pub use job::{Data, Job, Task};
+use job::{Progress, Running};
+use memory::Memory;
+
+/// One of the devices of a reactor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceId(Key);
+
+/// All devices of one reactor, and the jobs on them. `O` is what the owner of a job knows it by.
+#[derive(Debug)]
+pub struct Devices<O> {
+    devices: Slab<Device>,
+    running: Slab<Running<O>>,
+    /// Jobs that could not go on for want of a buffer or an operation of the reactor.
+    stalled: VecDeque<Key>,
+    finished: VecDeque<Finished<O>>,
+    token_kind: u8,
+}
+
+/// A job that came out.
+#[derive(Debug)]
+pub struct Finished<O> {
+    /// Who started it.
+    pub owner: O,
+    /// How it went.
+    pub completion: Completion,
+    /// The data that went in; of a read, filled.
+    pub data: Data,
+}
+
+/// Why a device could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The system refused.
+    #[error("cannot open {path}")]
+    Open {
+        /// Which file.
+        path: String,
+        /// What it said.
+        source: io::Error,
+    },
+    /// Its size makes no device.
+    #[error("{path} cannot be a device")]
+    Geometry {
+        /// Which file.
+        path: String,
+        /// Why.
+        source: BadGeometry,
+    },
+    /// Direct I/O on it needs larger blocks.
+    #[error("{path} needs I/O in units of {alignment} bytes; use block={alignment}")]
+    Alignment {
+        /// Which file.
+        path: String,
+        /// The unit.
+        alignment: u32,
+    },
+    /// As many devices as a reactor has room for.
+    #[error("there is no room for another device; give the engine more cores")]
+    Full,
+}
+
+#[derive(Debug)]
+struct Device {
+    backing: Backing,
+    geometry: Geometry,
+    /// Jobs at work.
+    active: u32,
+    /// Whether the one at work must be alone.
+    exclusive: bool,
+    /// Jobs that wait for an exclusive one, in order.
+    waiting: VecDeque<Key>,
+}
+
+#[derive(Debug)]
+enum Backing {
+    Memory(Memory),
+    File(reactor::FileId),
+}
+
+impl<O> Devices<O> {
+    /// No devices. Tokens of its operations will be of this kind.
+    pub fn new(token_kind: u8) -> Devices<O> {
+        const DEVICES: u32 = 4096;
+        // More jobs than operations of a reactor are of no use.
+        const JOBS: u32 = 16 * 1024;
+        Devices {
+            devices: Slab::new(DEVICES),
+            running: Slab::new(JOBS),
+            stalled: VecDeque::new(),
+            finished: VecDeque::new(),
+            token_kind,
+        }
+    }
+
+    /// Adds a device of zeros in memory. Memory is used as it is written.
+    pub fn add_memory(&mut self, geometry: Geometry) -> Result<DeviceId, OpenError> {
+        self.add(Backing::Memory(Memory::new(geometry.bytes())), geometry)
+    }
+
+    /// Adds a file or block device.
+    pub fn add_file(
+        &mut self,
+        path: &Path,
+        block_size: BlockSize,
+        io: &mut impl Io,
+    ) -> Result<DeviceId, OpenError> {
+        let name = || path.display().to_string();
+        let opened = io
+            .open(path, Access::ReadWrite)
+            .map_err(|source| OpenError::Open { path: name(), source })?;
+        if opened.alignment > block_size.bytes() {
+            io.close_file(opened.file);
+            return Err(OpenError::Alignment { path: name(), alignment: opened.alignment });
+        }
+        let geometry = Geometry::of_bytes(block_size, Bytes(opened.bytes))
+            .map_err(|source| OpenError::Geometry { path: name(), source });
+        match geometry {
+            Ok(geometry) => self.add(Backing::File(opened.file), geometry),
+            Err(error) => {
+                io.close_file(opened.file);
+                Err(error)
+            }
+        }
+    }
+
+    /// The shape of a device.
+    pub fn geometry(&self, device: DeviceId) -> Option<Geometry> {
+        self.devices.get(device.0).map(|device| device.geometry)
+    }
+
+    /// Puts a job in; hands it back if there are as many as there may be, or no such device.
+    pub fn start(&mut self, device: DeviceId, job: Job<O>, io: &mut impl Io) -> Result<(), Job<O>> {
+        if self.devices.get(device.0).is_none() {
+            return Err(job);
+        }
+        let key = self.running.insert(Running::new(device, job)).map_err(Running::into_job)?;
+        self.admit(key, io);
+        Ok(())
+    }
+
+    /// Takes a finished job out.
+    pub fn poll(&mut self) -> Option<Finished<O>> {
+        self.finished.pop_front()
+    }
+
+    /// An operation with a token of our kind came back.
+    pub fn on(&mut self, key: Key, outcome: Outcome, io: &mut impl Io) {
+        if let Some(running) = self.running.get_mut(key) {
+            running.absorb(outcome);
+            self.advance(key, io);
+        }
+    }
+
+    /// Tries again what had to wait for buffers. Returns whether something still waits.
+    pub fn retry(&mut self, io: &mut impl Io) -> bool {
+        for _ in 0..self.stalled.len() {
+            if let Some(key) = self.stalled.pop_front() {
+                self.advance(key, io);
+            }
+        }
+        !self.stalled.is_empty()
+    }
+
+    /// Jobs that are in.
+    pub fn at_work(&self) -> usize {
+        self.running.len()
+    }
+
+    fn add(&mut self, backing: Backing, geometry: Geometry) -> Result<DeviceId, OpenError> {
+        let waiting = VecDeque::new();
+        let device = Device { backing, geometry, active: 0, exclusive: false, waiting };
+        self.devices.insert(device).map(DeviceId).map_err(|_| OpenError::Full)
+    }
+
+    /// Begins a job, or lines it up behind one that must be alone.
+    fn admit(&mut self, key: Key, io: &mut impl Io) {
+        let Some(running) = self.running.get(key) else { return };
+        let alone = running.must_be_alone();
+        let Some(device) = self.devices.get_mut(running.device().0) else { return };
+        if device.exclusive || !device.waiting.is_empty() || (alone && device.active > 0) {
+            device.waiting.push_back(key);
+            return;
+        }
+        device.active += 1;
+        device.exclusive = alone;
+        self.advance(key, io);
+    }
+
+    fn advance(&mut self, key: Key, io: &mut impl Io) {
+        let Some(running) = self.running.get_mut(key) else { return };
+        let Some(device) = self.devices.get_mut(running.device().0) else { return };
+        let progress = match &mut device.backing {
+            Backing::Memory(memory) => {
+                Progress::Finished(running.in_memory(memory, device.geometry))
+            }
+            Backing::File(file) => running.in_file(*file, device.geometry, io),
+        };
+        match progress {
+            Progress::Finished(completion) => self.finish(key, completion, io),
+            Progress::Stalled => self.stalled.push_back(key),
+            Progress::Submit(op) => match io.submit(op, Token::of(self.token_kind, key)) {
+                Ok(_) => {}
+                Err(Refused::Busy(op)) => {
+                    if let Some(running) = self.running.get_mut(key) {
+                        running.keep(op);
+                    }
+                    self.stalled.push_back(key);
+                }
+                Err(Refused::Closed(_) | Refused::NoSocket(_)) => {
+                    self.finish(key, Err(block::Fault::Unreachable), io);
+                }
+            },
+        }
+    }
+
+    fn finish(&mut self, key: Key, completion: Completion, io: &mut impl Io) {
+        let Some(running) = self.running.remove(key) else { return };
+        let device_id = running.device();
+        let (owner, data) = running.into_parts();
+        self.finished.push_back(Finished { owner, completion, data });
+        let Some(device) = self.devices.get_mut(device_id.0) else { return };
+        device.active = device.active.saturating_sub(1);
+        device.exclusive = false;
+        self.admit_waiting(device_id, io);
+    }
+
+    fn admit_waiting(&mut self, id: DeviceId, io: &mut impl Io) {
+        while let Some(device) = self.devices.get_mut(id.0)
+            && !device.exclusive
+            && let Some(key) = device.waiting.front().copied()
+            && let Some(running) = self.running.get(key)
+        {
+            let alone = running.must_be_alone();
+            if alone && device.active > 0 {
+                return;
+            }
+            device.waiting.pop_front();
+            device.active += 1;
+            device.exclusive = alone;
+            self.advance(key, io);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,17 @@
+//! Data-plane daemon: NVMe/TCP, pools and mirrors on the reactor.
+//!
+//! - [`serve`]: the target: listeners, connections, subsystems, one reactor per core.
+//! - [`client`]: the host's side: connections to controllers.
+//! - [`device`]: what namespaces are made of: memory, files and block devices.
+//!
+//! Invariants:
+//! - All state belongs to one reactor's handler; reactors exchange messages.
+//! - Nothing on the way of a read or write takes a lock, allocates in a steady state, or waits.
+//!
+//! Deliberately not here: the protocol (`nvme`), system calls (`reactor`).
+
+pub mod client;
+pub mod device;
+mod entropy;
+pub mod serve;
+mod stream;

@@ -1,0 +1,129 @@
+//! What an engine shall serve: nothing optional, nothing to be checked any more.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use block::{BlockSize, Geometry};
+use nvme::auth::Keys;
+use nvme::pdu::Digests;
+use nvme::target::{Hosts, NamespaceIds};
+use nvme::wire::{AnaState, Nqn};
+use sha2::{Digest, Sha256};
+
+/// One engine.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where to listen.
+    pub listen: Vec<SocketAddr>,
+    /// One reactor on each of these cores; at least one.
+    pub cores: Vec<usize>,
+    /// What to serve, by name.
+    pub subsystems: BTreeMap<Nqn, Subsystem>,
+    /// Digests that are used if a host asks for them.
+    pub digests: Digests,
+    /// How large and how many.
+    pub limits: Limits,
+}
+
+/// One subsystem.
+#[derive(Clone, Debug, Default)]
+pub struct Subsystem {
+    /// By namespace id, from 1.
+    pub namespaces: BTreeMap<u32, Namespace>,
+    /// Who may connect; anybody if empty.
+    pub hosts: BTreeMap<Nqn, Host>,
+    /// First and last controller id; disjoint from those of other engines that serve the same.
+    pub cntlids: Option<(u16, u16)>,
+}
+
+impl Subsystem {
+    /// Who may connect, as the protocol knows it.
+    pub(super) fn hosts(&self) -> Hosts {
+        if self.hosts.is_empty() {
+            Hosts::Any
+        } else {
+            Hosts::Listed(self.hosts.keys().cloned().collect())
+        }
+    }
+}
+
+/// A host that may connect.
+#[derive(Clone, Debug, Default)]
+pub struct Host {
+    /// What it must prove that it knows, if anything.
+    pub keys: Option<Keys>,
+}
+
+/// One namespace.
+#[derive(Clone, Debug)]
+pub struct Namespace {
+    /// What it is made of.
+    pub backing: Backing,
+    /// The same on every path to it.
+    pub ids: NamespaceIds,
+    /// How good this path to it is.
+    pub ana: AnaState,
+}
+
+/// What a namespace is made of.
+#[derive(Clone, Debug)]
+pub enum Backing {
+    /// Memory, lost when the engine stops.
+    Memory(Geometry),
+    /// A file or block device. Its reservations are kept beside it.
+    File {
+        /// Where it is.
+        path: PathBuf,
+        /// In units of this.
+        block_size: BlockSize,
+    },
+}
+
+/// Limits of an engine.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections of one reactor.
+    pub connections: u32,
+    /// Bytes of buffers that the commands of one connection may hold at once.
+    pub connection_bytes: usize,
+    /// Entries of a queue.
+    pub queue_depth: u16,
+    /// I/O queues of a controller.
+    pub io_queues: u16,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { connections: 2048, connection_bytes: 32 << 20, queue_depth: 128, io_queues: 128 }
+    }
+}
+
+/// The identity of a namespace that has none from elsewhere: always the same for the same name, so
+/// that every engine that serves it agrees.
+pub fn identity_of(nqn: &Nqn, nsid: u32) -> NamespaceIds {
+    let mut hash = Sha256::new();
+    hash.update(nqn.as_str().as_bytes());
+    hash.update(nsid.to_be_bytes());
+    let mut uuid = [0; 16];
+    uuid.iter_mut().zip(hash.finalize()).for_each(|(to, from)| *to = from);
+    // Version 8 (of our own making), variant 1.
+    uuid[6] = uuid[6] & 0x0F | 0x80;
+    uuid[8] = uuid[8] & 0x3F | 0x80;
+    NamespaceIds { uuid, nguid: uuid, ..NamespaceIds::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identities_are_stable_and_differ() {
+        let name = |text: &str| Nqn::new(&format!("nqn.2026-11.io.holdfast:{text}")).unwrap();
+        let one = identity_of(&name("a"), 1);
+        assert_eq!(one, identity_of(&name("a"), 1));
+        assert_ne!(one, identity_of(&name("a"), 2));
+        assert_ne!(one, identity_of(&name("b"), 1));
+        assert_eq!((one.uuid[6] >> 4, one.uuid[8] >> 6), (8, 2));
+    }
+}

@@ -1,0 +1,500 @@
+//! One core of the target: a reactor's handler with its listeners, links, subsystems and devices.
+//!
+//! Invariants:
+//! - A subsystem, its connections after Connect, and its devices belong to one core.
+//! - Everything an event changed is looked at again before the reactor waits: links that have
+//!   something to do are in `dirty`, commands that wait for a buffer in `wants`.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nvme::target::{ConnId, Connection, ConnectionConfig, DiscoveryRecord, Effect};
+use nvme::time::Instant;
+use reactor::{
+    Detached, Event, Frozen, Handler, Io, Key, Mailbox, Moment, Op, Outcome, Slab, Socket, Token,
+};
+
+use super::keeper::{Keeper, Order};
+use super::link::{Link, Owner, Phase, Want};
+use super::served::Served;
+use super::{ACCEPT, DEVICE, RECEIVE, Routes, SEND, TICK};
+use crate::device::Devices;
+use crate::stream::Stream;
+
+/// How often to look for deadlines, while there are connections.
+const TICK_EVERY: Duration = Duration::from_millis(250);
+/// How long connections may take to end when the engine stops.
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
+
+/// What is posted to a core.
+pub(super) enum Message {
+    /// A connection whose subsystem lives here.
+    Arrival(Box<Arrival>),
+    /// Reservations are durable, or not.
+    Kept {
+        /// Which of the core's subsystems.
+        subsystem: usize,
+        /// Which namespace.
+        nsid: u32,
+        /// Which state of it.
+        version: u64,
+        /// Whether it is durable.
+        kept: bool,
+    },
+    /// End all connections and stop.
+    Stop,
+}
+
+/// A connection on its way from the core that accepted it.
+pub(super) struct Arrival {
+    pub(super) socket: Detached,
+    pub(super) arrived: VecDeque<Frozen>,
+    pub(super) machine: Connection,
+    pub(super) peer: SocketAddr,
+}
+
+/// The handler of one core.
+pub(super) struct Core {
+    pub(super) me: usize,
+    pub(super) routes: Arc<Routes>,
+    pub(super) mailboxes: Vec<Mailbox<Message>>,
+    pub(super) keeper: Option<Keeper>,
+    pub(super) listeners: Vec<Listener>,
+    pub(super) subsystems: Vec<Served>,
+    pub(super) devices: Devices<Owner>,
+    pub(super) connection: ConnectionConfig,
+    pub(super) connection_bytes: usize,
+    pub(super) links: Slab<Link>,
+    /// Links by the number that subsystems know them by.
+    pub(super) names: BTreeMap<ConnId, Key>,
+    pub(super) next_name: u64,
+    pub(super) dirty: VecDeque<Key>,
+    /// Links that wait for a buffer for data in a capsule.
+    pub(super) stalled: Vec<Key>,
+    pub(super) wants: VecDeque<(Key, Want)>,
+    pub(super) is_ticking: bool,
+    pub(super) stopping: Option<Moment>,
+}
+
+/// A listening socket.
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) socket: Socket,
+    pub(super) is_accepting: bool,
+}
+
+impl Handler for Core {
+    type Message = Message;
+
+    fn on(&mut self, event: Event<Message>, io: &mut impl Io<Message = Message>) {
+        match event {
+            Event::Done { token, outcome } => {
+                let (kind, key) = token.parts();
+                match (kind, outcome) {
+                    (DEVICE, outcome) => self.devices.on(key, outcome, io),
+                    (RECEIVE, Outcome::Received(result)) => {
+                        if let Some(link) = self.links.get_mut(key) {
+                            link.stream.on_received(result, io);
+                            self.touch(key);
+                        }
+                    }
+                    (SEND, Outcome::Sent { chain, result }) => {
+                        if let Some(link) = self.links.get_mut(key) {
+                            link.stream.on_sent(chain, &result);
+                            self.touch(key);
+                        }
+                    }
+                    (ACCEPT, Outcome::Accepted(result)) => self.accepted(token, result, io),
+                    (TICK, _) => self.tick(io),
+                    _ => {}
+                }
+            }
+            Event::Message(Message::Arrival(arrival)) => self.arrive(*arrival, io),
+            Event::Message(Message::Kept { subsystem, nsid, version, kept }) => {
+                if let Some(served) = self.subsystems.get_mut(subsystem) {
+                    served.subsystem.persisted(nsid, version, kept);
+                }
+                self.effects(subsystem);
+            }
+            Event::Message(Message::Stop) => self.stop(io),
+        }
+    }
+
+    fn settle(&mut self, io: &mut impl Io<Message = Message>) -> bool {
+        self.accept_all(io);
+        while let Some(key) = self.stalled.pop() {
+            self.touch(key);
+        }
+        self.devices.retry(io);
+        self.satisfy(io);
+        loop {
+            while let Some(finished) = self.devices.poll() {
+                let (key, slot) = finished.owner;
+                if let Some(link) = self.links.get_mut(key) {
+                    link.finished(slot, finished.completion, finished.data);
+                    self.touch(key);
+                }
+            }
+            let Some(key) = self.dirty.pop_front() else { break };
+            self.pump(key, io);
+        }
+        self.keep_ticking(io);
+        let is_over = self.stopping.is_some_and(|deadline| {
+            (self.links.is_empty() && self.devices.at_work() == 0) || io.now() >= deadline
+        });
+        !is_over
+    }
+}
+
+impl Core {
+    /// What discovery shall tell.
+    pub(super) fn tell_addresses(&mut self, records: &[DiscoveryRecord]) {
+        for served in &mut self.subsystems {
+            served.subsystem.set_discovery(records.to_vec());
+        }
+    }
+
+    fn accepted(
+        &mut self,
+        token: Token,
+        result: std::io::Result<(Socket, SocketAddr)>,
+        io: &mut impl Io,
+    ) {
+        match result {
+            Ok((socket, peer)) => {
+                self.next_name += 1;
+                let name = ConnId(self.next_name);
+                let machine = Connection::new(name, self.connection, instant(io));
+                self.add_link(Stream::new(socket), machine, peer, io);
+            }
+            Err(error) => {
+                let index = token.parts().1.index();
+                if let Some(listener) =
+                    usize::try_from(index).ok().and_then(|index| self.listeners.get_mut(index))
+                {
+                    listener.is_accepting = false;
+                }
+                if self.stopping.is_none() {
+                    tracing::warn!(%error, "cannot accept a connection; trying again");
+                }
+            }
+        }
+    }
+
+    fn touch(&mut self, key: Key) {
+        touch(&mut self.links, &mut self.dirty, key);
+    }
+
+    /// Listens where nothing is listening: at the start, and after an error.
+    fn accept_all(&mut self, io: &mut impl Io) {
+        if self.stopping.is_some() {
+            return;
+        }
+        for (listener, index) in self.listeners.iter_mut().zip(0u64..) {
+            if !listener.is_accepting {
+                let op = Op::Accept { listener: listener.socket };
+                let token = Token::of(ACCEPT, Key::from_bits(index));
+                listener.is_accepting = io.submit(op, token).is_ok();
+            }
+        }
+    }
+
+    fn add_link(
+        &mut self,
+        stream: Stream,
+        machine: Connection,
+        peer: SocketAddr,
+        io: &mut impl Io,
+    ) {
+        let (socket, name) = (stream.socket(), machine.id());
+        let link = Link::new(stream, machine, peer, self.connection_bytes);
+        let Ok(key) = self.links.insert(link) else {
+            tracing::warn!(%peer, "too many connections; this one is closed");
+            io.close(socket);
+            return;
+        };
+        if let Some(link) = self.links.get_mut(key) {
+            link.named(key);
+        }
+        self.names.insert(name, key);
+        self.touch(key);
+    }
+
+    fn arrive(&mut self, arrival: Arrival, io: &mut impl Io) {
+        let Arrival { socket, arrived, machine, peer } = arrival;
+        let Ok(socket) = io.attach(socket) else {
+            tracing::warn!(%peer, "too many connections; this one is closed");
+            return;
+        };
+        self.add_link(Stream::attach(socket, arrived), machine, peer, io);
+    }
+
+    /// Gives buffers to those who wait, in order, until there are none.
+    fn satisfy(&mut self, io: &mut impl Io) {
+        for _ in 0..self.wants.len() {
+            let Some((key, want)) = self.wants.pop_front() else { break };
+            let Some(link) = self.links.get_mut(key) else { continue };
+            let served = link.subsystem.and_then(|index| self.subsystems.get(index));
+            let Some(served) = served else { continue };
+            match link.want(want, served, &mut self.devices, io) {
+                Some(want) => self.wants.push_back((key, want)),
+                None => self.touch(key),
+            }
+        }
+    }
+
+    /// Does everything that can be done for one link.
+    fn pump(&mut self, key: Key, io: &mut impl Io<Message = Message>) {
+        let now = instant(io);
+        if let Some(link) = self.links.get_mut(key) {
+            link.is_dirty = false;
+        }
+        loop {
+            let Some(link) = self.links.get_mut(key) else { return };
+            let progressed = link.take_in(io);
+            if link.is_undecided() {
+                self.route(key, io);
+            }
+            self.work_off(key, now, io);
+            if !progressed {
+                break;
+            }
+        }
+        let Some(link) = self.links.get_mut(key) else { return };
+        if link.stalled {
+            self.stalled.push(key);
+        }
+        link.flush(io);
+        link.resume(io);
+        if link.phase == Phase::Moving {
+            self.move_away(key, io);
+        } else if link.should_close(io.now()) {
+            self.close(key, io);
+        }
+        if self.links.get(key).is_some_and(Link::is_gone)
+            && let Some(link) = self.links.remove(key)
+        {
+            self.names.remove(&link.machine.id());
+        }
+    }
+
+    fn work_off(&mut self, key: Key, now: Instant, io: &mut impl Io) {
+        let Some(link) = self.links.get_mut(key) else { return };
+        let Some(index) = link.subsystem else { return };
+        let Some(served) = self.subsystems.get_mut(index) else { return };
+        while let Some(event) = link.machine.poll(&mut served.subsystem, now) {
+            if let Some(want) = link.begin(event, served, &mut self.devices, io) {
+                self.wants.push_back((key, want));
+            }
+        }
+        self.effects(index);
+    }
+
+    /// Admits a link, refuses it, or sends it on its way to the core of its subsystem.
+    fn route(&mut self, key: Key, io: &mut impl Io) {
+        let now = instant(io);
+        let Some(link) = self.links.get_mut(key) else { return };
+        let Some(request) = link.machine.connect_request() else { return };
+        let (name, host) = (request.subsystem.clone(), request.host.clone());
+        match self.routes.core_of(&name) {
+            _ if name.is_discovery() => {}
+            Some(core) if core == self.me => {}
+            Some(_) => {
+                link.phase = Phase::Moving;
+                link.stream.pause(io);
+                return;
+            }
+            None => {
+                tracing::info!(peer = %link.peer, %host, subsystem = %name, "no such subsystem");
+                link.machine.refuse_unknown();
+                return;
+            }
+        }
+        let mine = |served: &Served| *served.subsystem.nqn() == name;
+        let Some(index) = self.subsystems.iter().position(mine) else {
+            link.machine.refuse_unknown();
+            return;
+        };
+        let Some(served) = self.subsystems.get_mut(index) else { return };
+        let auth = served.authentication(&host);
+        match link.machine.admit(&mut served.subsystem, now, auth) {
+            Ok(()) => {
+                link.subsystem = Some(index);
+                tracing::debug!(peer = %link.peer, %host, subsystem = %name, "connected");
+            }
+            Err(why) => {
+                tracing::info!(peer = %link.peer, %host, subsystem = %name, ?why, "refused");
+            }
+        }
+    }
+
+    /// Hands a link over as soon as nothing of it is under way here.
+    fn move_away(&mut self, key: Key, io: &mut impl Io) {
+        let Some(link) = self.links.get_mut(key) else { return };
+        if link.stream.is_over() {
+            self.close(key, io);
+            return;
+        }
+        if link.stream.is_busy() || !link.stream.is_flushed() {
+            return;
+        }
+        let to = link
+            .machine
+            .connect_request()
+            .and_then(|request| self.routes.core_of(&request.subsystem))
+            .and_then(|core| self.mailboxes.get(core));
+        let (Some(to), Some((socket, arrived))) = (to, link.stream.detach(io)) else {
+            self.close(key, io);
+            return;
+        };
+        let Some(link) = self.links.remove(key) else { return };
+        self.names.remove(&link.machine.id());
+        let Link { machine, peer, .. } = link;
+        let arrival = Box::new(Arrival { socket, arrived, machine, peer });
+        if to.post(Message::Arrival(arrival)).is_err() {
+            tracing::warn!(%peer, "the core of its subsystem is too busy; connection closed");
+        }
+    }
+
+    fn close(&mut self, key: Key, io: &mut impl Io) {
+        let Some(link) = self.links.get_mut(key) else { return };
+        if link.phase == Phase::Closed {
+            return;
+        }
+        link.phase = Phase::Closed;
+        if let Some(error) = link.machine.error() {
+            tracing::info!(peer = %link.peer, %error, "the host broke the protocol");
+        }
+        link.stream.close(io);
+        if let Some(index) = link.subsystem
+            && let Some(served) = self.subsystems.get_mut(index)
+        {
+            link.machine.detach(&mut served.subsystem);
+            self.effects(index);
+        }
+        self.wants.retain(|(of, _)| *of != key);
+        self.touch(key);
+    }
+
+    fn effects(&mut self, index: usize) {
+        let Some(served) = self.subsystems.get_mut(index) else { return };
+        while let Some(effect) = served.subsystem.poll_effect() {
+            match effect {
+                Effect::Persist { nsid, version, reservations } => {
+                    let kept = Message::Kept { subsystem: index, nsid, version, kept: true };
+                    let Some(path) = served.reservations(nsid) else {
+                        // Memory is lost with the engine, and so may its reservations be.
+                        served.subsystem.persisted(nsid, version, true);
+                        continue;
+                    };
+                    let Some(me) = self.mailboxes.get(self.me).cloned() else { continue };
+                    let done = Box::new(move |durable| {
+                        let mut message = kept;
+                        if let Message::Kept { kept, .. } = &mut message {
+                            *kept = durable;
+                        }
+                        post_patiently(&me, message);
+                    });
+                    let order = Order { path: path.clone(), reservations, done };
+                    let kept = self.keeper.as_ref().map(|keeper| keeper.keep(order));
+                    if !matches!(kept, Some(Ok(()))) {
+                        served.subsystem.persisted(nsid, version, false);
+                    }
+                }
+                Effect::Disconnect(name) => {
+                    if let Some(key) = self.names.get(&name)
+                        && let Some(link) = self.links.get_mut(*key)
+                    {
+                        link.end();
+                        touch(&mut self.links, &mut self.dirty, *key);
+                    }
+                }
+                Effect::Wake(name) => {
+                    if let Some(key) = self.names.get(&name) {
+                        touch(&mut self.links, &mut self.dirty, *key);
+                    }
+                }
+            }
+        }
+    }
+
+    fn keep_ticking(&mut self, io: &mut impl Io) {
+        let needed = !self.links.is_empty()
+            || self.stopping.is_some()
+            || self.listeners.iter().any(|listener| !listener.is_accepting);
+        if needed && !self.is_ticking {
+            let at = io.now().after(TICK_EVERY);
+            self.is_ticking =
+                io.submit(Op::Timer { at }, Token::of(TICK, Key::from_bits(0))).is_ok();
+        }
+    }
+
+    fn tick(&mut self, io: &mut impl Io) {
+        self.is_ticking = false;
+        let now = instant(io);
+        let due: Vec<Key> = self
+            .links
+            .iter()
+            .filter(|(_, link)| link.is_due(now, io.now()))
+            .map(|(key, _)| key)
+            .collect();
+        for key in due {
+            let Some(link) = self.links.get_mut(key) else { continue };
+            let served = link.subsystem.and_then(|index| self.subsystems.get_mut(index));
+            link.machine.handle_timeout(served.map(|served| &mut served.subsystem), now);
+            if let Some(index) = link.subsystem {
+                self.effects(index);
+            }
+            self.touch(key);
+        }
+    }
+
+    fn stop(&mut self, io: &mut impl Io) {
+        if self.stopping.is_some() {
+            return;
+        }
+        self.stopping = Some(io.now().after(STOP_PATIENCE));
+        for listener in &self.listeners {
+            io.close(listener.socket);
+        }
+        for index in 0..self.subsystems.len() {
+            if let Some(served) = self.subsystems.get_mut(index) {
+                served.subsystem.close();
+            }
+            self.effects(index);
+        }
+        let all: Vec<Key> = self.links.keys().collect();
+        for key in all {
+            if let Some(link) = self.links.get_mut(key) {
+                link.end();
+            }
+            self.touch(key);
+        }
+    }
+}
+
+/// Notes that a link has something to do.
+fn touch(links: &mut Slab<Link>, dirty: &mut VecDeque<Key>, key: Key) {
+    if let Some(link) = links.get_mut(key)
+        && !link.is_dirty
+    {
+        link.is_dirty = true;
+        dirty.push_back(key);
+    }
+}
+
+/// The keeper may wait for a reactor; a reactor never waits for the keeper.
+fn post_patiently(to: &Mailbox<Message>, message: Message) {
+    let mut message = message;
+    while let Err(reactor::Undelivered::Full(back)) = to.post(message) {
+        message = back;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The machines' time.
+pub(super) fn instant(io: &impl Io) -> Instant {
+    Instant::since_start(Duration::from_nanos(io.now().nanos()))
+}

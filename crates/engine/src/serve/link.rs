@@ -1,0 +1,432 @@
+//! One connection to the target: its stream, its protocol machine, its buffers.
+//!
+//! Invariants:
+//! - Each slot of the machine has at most one buffer here; it leaves with the transmit or the job
+//!   that needs it.
+//! - A link with jobs at work on a device stays until they came back, also when its socket is
+//!   long closed: a reservation may wait for their end.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use block::{Command, Completion};
+use nvme::target::{Connection, Event, Need, Payload, Slot, Transmit};
+use nvme::time::Instant;
+use reactor::{Buffer, Chain, Frozen, Io, Key, Moment, Token};
+
+use super::served::Served;
+use super::token;
+use crate::device::{Data, Devices, Job, Task};
+use crate::stream::Stream;
+
+/// Who started a job.
+pub(super) type Owner = (Key, Slot);
+
+/// A connection.
+pub(super) struct Link {
+    key: Option<Key>,
+    pub(super) stream: Stream,
+    pub(super) machine: Connection,
+    pub(super) peer: SocketAddr,
+    /// Which of the core's subsystems it was admitted to.
+    pub(super) subsystem: Option<usize>,
+    slots: Vec<Held>,
+    /// Bytes of buffers in `slots`, in jobs, and in wants that were granted.
+    held_bytes: usize,
+    held_limit: usize,
+    /// Jobs at work.
+    at_work: u32,
+    /// Waits for a buffer for data that came in a capsule.
+    pub(super) stalled: bool,
+    /// Whether it waits to be looked at.
+    pub(super) is_dirty: bool,
+    pub(super) phase: Phase,
+    /// When its end is no longer waited for.
+    end_by: Option<Moment>,
+}
+
+/// How far a link is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Open,
+    /// On its way to another core: nothing is taken in any more.
+    Moving,
+    /// Sends what is left, then closes.
+    Ending,
+    /// The socket is closed.
+    Closed,
+}
+
+/// The buffer of a slot.
+enum Held {
+    Nothing,
+    /// The host's data goes here.
+    Filling(Buffer),
+    /// To be sent.
+    Ready(Frozen),
+    /// With a device; so many bytes.
+    AtWork(usize),
+}
+
+/// Something that had to wait for a buffer.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Want {
+    /// To read into.
+    Read { slot: Slot, nsid: u32, command: Command },
+    /// To take the host's data.
+    Grant { slot: Slot, len: usize },
+}
+
+/// Buffers for data that the host must be asked for come from the larger classes: those for data
+/// in capsules are then never used up by hosts that are slow to send, and so a stream that waits
+/// for such a buffer always goes on.
+const LEAST_GRANT: usize = 8193;
+/// How long a host may take to read its last bytes.
+const END_PATIENCE: Duration = Duration::from_secs(5);
+
+impl Link {
+    pub(super) fn new(
+        stream: Stream,
+        machine: Connection,
+        peer: SocketAddr,
+        held_limit: usize,
+    ) -> Link {
+        Link {
+            key: None,
+            stream,
+            machine,
+            peer,
+            subsystem: None,
+            slots: Vec::new(),
+            held_bytes: 0,
+            held_limit,
+            at_work: 0,
+            stalled: false,
+            is_dirty: false,
+            phase: Phase::Open,
+            end_by: None,
+        }
+    }
+
+    /// Whether its Connect waits for a decision.
+    pub(super) fn is_undecided(&self) -> bool {
+        self.phase == Phase::Open && self.machine.need() == Need::Admission
+    }
+
+    /// Lets more bytes come, if they are wanted.
+    pub(super) fn resume(&mut self, io: &mut impl Io) {
+        if self.phase == Phase::Open && !self.stalled {
+            let token = self.receive_token();
+            self.stream.resume(token, io);
+        }
+    }
+
+    /// Sends what is left to send, then closes.
+    pub(super) fn end(&mut self) {
+        if self.phase != Phase::Closed {
+            self.phase = Phase::Ending;
+        }
+    }
+
+    /// Whether the time for its socket has come: it broke, or everything is said.
+    pub(super) fn should_close(&mut self, now: Moment) -> bool {
+        if self.phase == Phase::Closed {
+            return false;
+        }
+        if self.machine.need() == Need::Nothing {
+            self.end();
+        }
+        if self.phase == Phase::Ending {
+            let deadline = *self.end_by.get_or_insert(now.after(END_PATIENCE));
+            return self.stream.is_over() || self.stream.is_flushed() || now >= deadline;
+        }
+        self.stream.is_over()
+    }
+
+    /// Whether it must be looked at because of the time.
+    pub(super) fn is_due(&self, now: Instant, moment: Moment) -> bool {
+        self.machine.poll_timeout().is_some_and(|at| at <= now)
+            || self.end_by.is_some_and(|at| at <= moment)
+    }
+
+    /// Its name, known once it has a place.
+    pub(super) fn named(&mut self, key: Key) {
+        self.key = Some(key);
+    }
+
+    fn receive_token(&self) -> Token {
+        token(super::RECEIVE, self.key)
+    }
+
+    /// Whether nothing of it is anywhere any more.
+    pub(super) fn is_gone(&self) -> bool {
+        self.phase == Phase::Closed && self.at_work == 0 && !self.stream.is_busy()
+    }
+
+    /// Feeds the machine with what came. Returns whether it got anything.
+    pub(super) fn take_in(&mut self, io: &mut impl Io) -> bool {
+        let mut progressed = false;
+        self.stalled = false;
+        while self.phase == Phase::Open {
+            let bytes = self.stream.peek();
+            if bytes.is_empty() {
+                break;
+            }
+            let used = match self.machine.need() {
+                Need::Bytes => self.machine.feed(bytes),
+                Need::Payload { slot, offset, len, total } => {
+                    if !self.has_buffer(slot, total, io) {
+                        self.stalled = true;
+                        break;
+                    }
+                    self.place(slot, offset, len)
+                }
+                Need::Admission | Need::Nothing => break,
+            };
+            if used == 0 {
+                break;
+            }
+            self.stream.consume(used);
+            progressed = true;
+        }
+        progressed
+    }
+
+    /// Puts arrived bytes into the buffer of a slot; returns how many.
+    fn place(&mut self, slot: Slot, offset: u32, len: u32) -> usize {
+        let bytes = self.stream.peek();
+        let count = bytes.len().min(usize::try_from(len).unwrap_or(usize::MAX));
+        let start = usize::try_from(offset).unwrap_or(usize::MAX);
+        let Some(Held::Filling(buffer)) = self.slots.get_mut(slot.index()) else { return 0 };
+        let place = start.checked_add(count).and_then(|end| buffer.get_mut(start..end));
+        match (place, bytes.get(..count)) {
+            (Some(place), Some(bytes)) => {
+                place.copy_from_slice(bytes);
+                self.machine.placed(place);
+                count
+            }
+            _ => 0,
+        }
+    }
+
+    fn has_buffer(&mut self, slot: Slot, total: u32, io: &mut impl Io) -> bool {
+        if matches!(self.slots.get(slot.index()), Some(Held::Filling(_))) {
+            return true;
+        }
+        let len = usize::try_from(total).unwrap_or(usize::MAX);
+        match self.take(len, len, io) {
+            Some(buffer) => self.hold(slot, Held::Filling(buffer)),
+            None => return false,
+        }
+        true
+    }
+
+    /// A buffer, if there is one and this connection may have it.
+    fn take(&mut self, len: usize, at_least: usize, io: &mut impl Io) -> Option<Buffer> {
+        if self.held_bytes > 0 && self.held_bytes.saturating_add(len) > self.held_limit {
+            return None;
+        }
+        let mut buffer = io.take(len.max(at_least))?;
+        buffer.truncate(len);
+        Some(buffer)
+    }
+
+    fn hold(&mut self, slot: Slot, held: Held) {
+        let index = slot.index();
+        if self.slots.len() <= index {
+            self.slots.resize_with(index + 1, || Held::Nothing);
+        }
+        if let Some(place) = self.slots.get_mut(index) {
+            self.held_bytes += held.bytes();
+            self.held_bytes = self.held_bytes.saturating_sub(place.bytes());
+            *place = held;
+        }
+    }
+
+    fn release(&mut self, slot: Slot) -> Held {
+        match self.slots.get_mut(slot.index()) {
+            Some(place) => {
+                let held = core::mem::replace(place, Held::Nothing);
+                self.held_bytes = self.held_bytes.saturating_sub(held.bytes());
+                held
+            }
+            None => Held::Nothing,
+        }
+    }
+
+    /// Begins what an event asks for; gives back what must wait for a buffer.
+    pub(super) fn begin(
+        &mut self,
+        event: Event,
+        served: &Served,
+        devices: &mut Devices<Owner>,
+        io: &mut impl Io,
+    ) -> Option<Want> {
+        match event {
+            Event::Io { slot, nsid, command: command @ Command::Read { .. } } => {
+                return self.want(Want::Read { slot, nsid, command }, served, devices, io);
+            }
+            Event::Io { slot, nsid, command } => {
+                let data = match command {
+                    Command::Write { .. } | Command::Compare { .. } => match self.frozen(slot) {
+                        Some(bytes) => Data::Bytes(bytes),
+                        None => Data::None,
+                    },
+                    _ => Data::None,
+                };
+                self.start(slot, nsid, Task::Command(command), data, (served, devices, io));
+            }
+            Event::CompareAndWrite { compare, write, nsid, span, fua } => {
+                let data = match (self.frozen(compare), self.frozen(write)) {
+                    (Some(expected), Some(new)) => Data::Both { expected, new },
+                    _ => Data::None,
+                };
+                let task = Task::CompareAndWrite { span, fua };
+                self.start(write, nsid, task, data, (served, devices, io));
+            }
+            Event::Buffer { slot, len } => {
+                let len = usize::try_from(len).unwrap_or(usize::MAX);
+                return self.want(Want::Grant { slot, len }, served, devices, io);
+            }
+            // Jobs are short; the answer comes when they are done.
+            Event::Cancel { .. } => {}
+            Event::Entropy => match crate::entropy::fresh() {
+                Ok(entropy) => self.machine.authenticate(entropy),
+                Err(error) => {
+                    tracing::error!(%error, "no random numbers: the host is not let in");
+                    self.end();
+                }
+            },
+        }
+        None
+    }
+
+    /// Tries to satisfy a want; gives it back if there is still no buffer.
+    pub(super) fn want(
+        &mut self,
+        want: Want,
+        served: &Served,
+        devices: &mut Devices<Owner>,
+        io: &mut impl Io,
+    ) -> Option<Want> {
+        match want {
+            Want::Read { slot, nsid, command } => {
+                let bytes = served.bytes_of(nsid, command);
+                match self.take(bytes, 0, io) {
+                    Some(buffer) => {
+                        let task = Task::Command(command);
+                        self.start(slot, nsid, task, Data::Fill(buffer), (served, devices, io));
+                        None
+                    }
+                    None => Some(want),
+                }
+            }
+            Want::Grant { slot, len } => match self.take(len, LEAST_GRANT, io) {
+                Some(buffer) => {
+                    self.hold(slot, Held::Filling(buffer));
+                    self.machine.grant(slot);
+                    None
+                }
+                None => Some(want),
+            },
+        }
+    }
+
+    fn start(
+        &mut self,
+        slot: Slot,
+        nsid: u32,
+        task: Task,
+        data: Data,
+        (served, devices, io): (&Served, &mut Devices<Owner>, &mut impl Io),
+    ) {
+        let bytes = match &data {
+            Data::None => 0,
+            Data::Fill(buffer) => buffer.len(),
+            Data::Bytes(bytes) => bytes.len(),
+            Data::Both { new, .. } => new.len(),
+        };
+        let (Some(key), Some(device)) = (self.key, served.device(nsid)) else {
+            self.machine.complete(slot, Err(block::Fault::Internal));
+            return;
+        };
+        self.hold(slot, Held::AtWork(bytes));
+        self.at_work += 1;
+        if devices.start(device, Job { owner: (key, slot), task, data }, io).is_err() {
+            self.finished(slot, Err(block::Fault::Busy), Data::None);
+        }
+    }
+
+    /// A job came back.
+    pub(super) fn finished(&mut self, slot: Slot, completion: Completion, data: Data) {
+        self.at_work = self.at_work.saturating_sub(1);
+        match data {
+            Data::Fill(buffer) if completion.is_ok() => {
+                self.hold(slot, Held::Ready(buffer.freeze()));
+            }
+            _ => {
+                self.release(slot);
+            }
+        }
+        self.machine.complete(slot, completion);
+    }
+
+    fn frozen(&mut self, slot: Slot) -> Option<Frozen> {
+        match self.release(slot) {
+            Held::Filling(buffer) => Some(buffer.freeze()),
+            _ => None,
+        }
+    }
+
+    /// Hands everything that is to be sent to the kernel, as much at a time as it takes well.
+    pub(super) fn flush(&mut self, io: &mut impl Io) {
+        let token = token(super::SEND, self.key);
+        let (machine, slots, held) = (&mut self.machine, &mut self.slots, &mut self.held_bytes);
+        self.stream.flush(token, io, |chain| {
+            while !chain.is_full()
+                && chain.len() < super::SEND_AT_ONCE
+                && let Some(transmit) = machine.poll_transmit()
+            {
+                append(chain, &transmit, slots, held);
+            }
+        });
+    }
+}
+
+impl Held {
+    fn bytes(&self) -> usize {
+        match self {
+            Held::Nothing => 0,
+            Held::Filling(buffer) => buffer.len(),
+            Held::Ready(frozen) => frozen.len(),
+            Held::AtWork(bytes) => *bytes,
+        }
+    }
+}
+
+fn append(chain: &mut Chain, transmit: &Transmit, slots: &mut [Held], held_bytes: &mut usize) {
+    chain.copy(transmit.head.as_slice());
+    match &transmit.payload {
+        Payload::None => chain.copy(transmit.seal(&[]).as_slice()),
+        Payload::Bytes(bytes) => {
+            chain.copy(bytes);
+            chain.copy(transmit.seal(bytes).as_slice());
+        }
+        Payload::Slot { slot, len } => {
+            let len = usize::try_from(*len).unwrap_or(usize::MAX);
+            if let Some(Held::Ready(frozen)) = slots.get(slot.index())
+                && let Some(payload) = frozen.part(0, len)
+            {
+                let tail = transmit.seal(&payload);
+                chain.take(payload);
+                chain.copy(tail.as_slice());
+            }
+        }
+    }
+    if let Some(slot) = transmit.frees
+        && let Some(place) = slots.get_mut(slot.index())
+    {
+        let held = core::mem::replace(place, Held::Nothing);
+        *held_bytes = held_bytes.saturating_sub(held.bytes());
+    }
+}

@@ -1,0 +1,291 @@
+//! The target: listens, and serves subsystems over NVMe/TCP, one reactor per core.
+//!
+//! The first core accepts all connections. Each is served there until its Connect command names a
+//! subsystem, and then moves to the core that owns it.
+
+mod config;
+mod core;
+mod keeper;
+mod link;
+mod served;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use nvme::target::{ConnectionConfig, DiscoveryRecord, Hosts, Service};
+use nvme::wire::Nqn;
+use reactor::{Io, Key, Mailbox, Reactor, SetupError, Slab, Token, pin_to_core};
+
+pub use config::{Backing, Config, Host, Limits, Namespace, Subsystem, identity_of};
+use core::{Core, Listener, Message};
+use keeper::Keeper;
+pub use keeper::ReadError;
+pub use served::ServeError;
+use served::Served;
+
+use crate::device::Devices;
+
+/// Kinds of tokens.
+const DEVICE: u8 = 1;
+const RECEIVE: u8 = 2;
+const SEND: u8 = 3;
+const ACCEPT: u8 = 4;
+const TICK: u8 = 5;
+
+/// No more bytes than this are handed to the kernel in one send.
+const SEND_AT_ONCE: usize = 1 << 20;
+
+fn token(kind: u8, key: Option<Key>) -> Token {
+    // A link asks for nothing before it has its place.
+    Token::of(kind, key.unwrap_or(Key::from_bits(0)))
+}
+
+/// Which core owns which subsystem.
+struct Routes(BTreeMap<Nqn, usize>);
+
+impl Routes {
+    fn core_of(&self, nqn: &Nqn) -> Option<usize> {
+        self.0.get(nqn).copied()
+    }
+}
+
+/// Why an engine could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// No core was named.
+    #[error("an engine needs at least one core")]
+    NoCores,
+    /// The core does not exist or is not ours to use.
+    #[error("cannot run on core {core}")]
+    Core {
+        /// Which.
+        core: usize,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// No reactor.
+    #[error("cannot set up the reactor of core {core}")]
+    Reactor {
+        /// Which.
+        core: usize,
+        /// Why.
+        source: SetupError,
+    },
+    /// Somebody else is listening there, or the address is not ours.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A subsystem cannot be served.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// No thread.
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
+    /// A thread ended before it was ready.
+    #[error("core {core} ended while it was starting")]
+    Vanished {
+        /// Which.
+        core: usize,
+    },
+}
+
+/// A running engine. Dropping it without [`Server::stop`] leaves it running until the process ends.
+pub struct Server {
+    addresses: Vec<SocketAddr>,
+    mailboxes: Vec<Mailbox<Message>>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+}
+
+/// What a core says when it is set up, and what it waits for before it runs.
+struct Prepared {
+    mailbox: Mailbox<Message>,
+    addresses: Vec<SocketAddr>,
+    go: SyncSender<Go>,
+}
+
+struct Go {
+    mailboxes: Vec<Mailbox<Message>>,
+    addresses: Vec<SocketAddr>,
+    keeper: Keeper,
+}
+
+impl Server {
+    /// Opens everything and begins to serve. Returns when hosts can connect.
+    pub fn start(config: Config) -> Result<Server, StartError> {
+        if config.cores.is_empty() {
+            return Err(StartError::NoCores);
+        }
+        let keeper = Keeper::start().map_err(StartError::Thread)?;
+        let cores = config.cores.len();
+        let owners = (0..cores).cycle();
+        let routes = Routes(config.subsystems.keys().cloned().zip(owners).collect());
+        let (config, routes) = (Arc::new(config), Arc::new(routes));
+        let mut threads = Vec::new();
+        let mut prepared = Vec::new();
+        for (index, core) in config.cores.iter().copied().enumerate() {
+            let (report, reported) = sync_channel(1);
+            let (config, routes) = (Arc::clone(&config), Arc::clone(&routes));
+            let thread = std::thread::Builder::new()
+                .name(format!("core-{core}"))
+                .spawn(move || run(index, core, &config, routes, &report))
+                .map_err(StartError::Thread)?;
+            threads.push(thread);
+            prepared.push(reported.recv().map_err(|_| StartError::Vanished { core })??);
+        }
+        let mailboxes: Vec<_> = prepared.iter().map(|core| core.mailbox.clone()).collect();
+        let addresses: Vec<_> =
+            prepared.iter().flat_map(|core| core.addresses.iter().copied()).collect();
+        for core in prepared {
+            let (mailboxes, addresses) = (mailboxes.clone(), addresses.clone());
+            // It waits for this; if it is gone, joining it says why.
+            let _ = core.go.send(Go { mailboxes, addresses, keeper: keeper.clone() });
+        }
+        Ok(Server { addresses, mailboxes, threads })
+    }
+
+    /// Where it really listens.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Ends all connections and waits until everything at work is done.
+    pub fn stop(self) -> io::Result<()> {
+        for mailbox in &self.mailboxes {
+            // A core that is gone needs no asking; a full mailbox is read soon.
+            let mut message = Message::Stop;
+            while let Err(reactor::Undelivered::Full(back)) = mailbox.post(message) {
+                message = back;
+                std::thread::yield_now();
+            }
+        }
+        self.join()
+    }
+
+    /// Waits until it ends by itself, which it does only when something is badly wrong.
+    pub fn join(self) -> io::Result<()> {
+        let mut result = Ok(());
+        for thread in self.threads {
+            let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("a core panicked")));
+            result = result.and(ended);
+        }
+        result
+    }
+}
+
+type Report = SyncSender<Result<Prepared, StartError>>;
+
+/// A core's thread.
+fn run(
+    index: usize,
+    core: usize,
+    config: &Config,
+    routes: Arc<Routes>,
+    report: &Report,
+) -> io::Result<()> {
+    let prepared = prepare(index, core, config, routes);
+    let (mut reactor, mut handler, addresses) = match prepared {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            let _ = report.send(Err(error));
+            return Ok(());
+        }
+    };
+    let (go, started): (SyncSender<Go>, Receiver<Go>) = sync_channel(1);
+    let mailbox = reactor.mailbox();
+    if report.send(Ok(Prepared { mailbox, addresses, go })).is_err() {
+        return Ok(());
+    }
+    let Ok(Go { mailboxes, addresses, keeper }) = started.recv() else { return Ok(()) };
+    handler.keeper = Some(keeper);
+    handler.mailboxes = mailboxes;
+    handler.tell_addresses(&discovery_records(config, &addresses));
+    reactor.run(&mut handler)
+}
+
+fn prepare(
+    index: usize,
+    core: usize,
+    config: &Config,
+    routes: Arc<Routes>,
+) -> Result<(Reactor<Message>, Core, Vec<SocketAddr>), StartError> {
+    pin_to_core(core).map_err(|source| StartError::Core { core, source })?;
+    let mut reactor = Reactor::new(&reactor::Config::default())
+        .map_err(|source| StartError::Reactor { core, source })?;
+    if !reactor.buffers_are_registered() {
+        tracing::warn!(core, "buffers are not locked in memory; raise the memlock limit for speed");
+    }
+    let mut devices = Devices::new(DEVICE);
+    let mut subsystems: Vec<Served> = Served::discovery(config).into_iter().collect();
+    for (nqn, wanted) in &config.subsystems {
+        if routes.core_of(nqn) == Some(index) {
+            subsystems.push(Served::open(nqn, wanted, config, &mut devices, &mut reactor)?);
+        }
+    }
+    let mut listeners = Vec::new();
+    let mut addresses = Vec::new();
+    for address in config.listen.iter().filter(|_| index == 0) {
+        let (socket, found) = reactor
+            .listen(*address)
+            .map_err(|source| StartError::Listen { address: *address, source })?;
+        listeners.push(Listener { socket, is_accepting: false });
+        addresses.push(found);
+    }
+    let limits = config.limits;
+    let handler = Core {
+        me: index,
+        routes,
+        mailboxes: Vec::new(),
+        keeper: None,
+        listeners,
+        subsystems,
+        devices,
+        connection: ConnectionConfig { digests: config.digests, ..ConnectionConfig::default() },
+        connection_bytes: limits.connection_bytes,
+        links: Slab::new(limits.connections),
+        names: BTreeMap::new(),
+        next_name: u64::try_from(index).unwrap_or(0) << 48,
+        dirty: std::collections::VecDeque::new(),
+        stalled: Vec::new(),
+        wants: std::collections::VecDeque::new(),
+        is_ticking: false,
+        stopping: None,
+    };
+    Ok((reactor, handler, addresses))
+}
+
+/// What discovery tells: every subsystem at every address.
+fn discovery_records(config: &Config, addresses: &[SocketAddr]) -> Vec<DiscoveryRecord> {
+    let mut records = Vec::new();
+    for (address, port_id) in addresses.iter().zip(1..) {
+        for (nqn, subsystem) in &config.subsystems {
+            let hosts = subsystem.hosts();
+            records.push(DiscoveryRecord {
+                nqn: nqn.clone(),
+                service: Service::Storage,
+                address: *address,
+                port_id,
+                secure: false,
+                hosts,
+            });
+        }
+        if let Ok(nqn) = Nqn::new(Nqn::DISCOVERY) {
+            records.push(DiscoveryRecord {
+                nqn,
+                service: Service::Itself,
+                address: *address,
+                port_id,
+                secure: false,
+                hosts: Hosts::Any,
+            });
+        }
+    }
+    records
+}

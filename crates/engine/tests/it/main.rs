@@ -1,0 +1,8 @@
+//! Target and initiator of the engine against each other, over real sockets.
+
+#[cfg(test)]
+mod harness;
+#[cfg(test)]
+mod paths;
+#[cfg(test)]
+mod serving;

@@ -1,0 +1,132 @@
+//! One namespace by two paths, one of which goes away.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use block::{Blocks, Command, Lba, Span};
+use engine::client::{Remote, TOKEN_KINDS};
+use engine::device::{Data, Finished};
+use engine::serve::Server;
+use nvme::initiator::{Options, PathId, Policy};
+use reactor::{Event, Handler, Io, Key, Op, Reactor, Token};
+
+use crate::harness::{address, association, config, file, nqn};
+
+/// A remote on a reactor, driven step by step.
+struct Host {
+    remote: Remote<u64>,
+    is_ticking: bool,
+}
+
+impl Handler for Host {
+    type Message = ();
+
+    fn on(&mut self, event: Event<()>, io: &mut impl Io<Message = ()>) {
+        let Event::Done { token, outcome } = event else { return };
+        if TOKEN_KINDS.contains(&token.parts().0) {
+            self.remote.on(token, outcome, io);
+        } else {
+            self.is_ticking = false;
+            self.remote.handle_timeout(io);
+        }
+    }
+
+    fn settle(&mut self, io: &mut impl Io<Message = ()>) -> bool {
+        if !self.is_ticking {
+            let at = io.now().after(Duration::from_millis(20));
+            self.is_ticking = io.submit(Op::Timer { at }, Token::of(1, Key::from_bits(0))).is_ok();
+        }
+        self.remote.settle(io);
+        true
+    }
+}
+
+struct Bench {
+    reactor: Reactor<()>,
+    host: Host,
+}
+
+impl Bench {
+    fn new(paths: &[SocketAddr]) -> Bench {
+        let mut reactor = Reactor::new(&reactor::Config::default()).unwrap();
+        let policy = Policy {
+            reconnect_first: Duration::from_millis(10),
+            reconnect_most: Duration::from_millis(50),
+            ..Policy::default()
+        };
+        let mut remote = Remote::new(1, policy, 0);
+        for (path, id) in paths.iter().zip(1..) {
+            let association = association(nqn("a"), Options::default());
+            remote.add(PathId(id), *path, association, false, &mut reactor);
+        }
+        Bench { reactor, host: Host { remote, is_ticking: false } }
+    }
+
+    fn start(&mut self, owner: u64, command: Command, byte: u8) {
+        let mut buffer = self.reactor.take(4096).unwrap();
+        buffer.fill(byte);
+        let data = match command {
+            Command::Read { .. } => Data::Fill(buffer),
+            _ => Data::Bytes(buffer.freeze()),
+        };
+        self.host.remote.submit(owner, command, data, &mut self.reactor).unwrap();
+        self.host.settle(&mut self.reactor);
+    }
+
+    fn finish(&mut self) -> Finished<u64> {
+        loop {
+            if let Some(finished) = self.host.remote.poll() {
+                return finished;
+            }
+            self.reactor.turn(&mut self.host).unwrap();
+        }
+    }
+}
+
+fn one(at: u64) -> Span {
+    Span::new(Lba(at), Blocks(1)).unwrap()
+}
+
+#[test]
+fn a_lost_path_costs_no_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = dir.path().join("disk");
+    let target = || Server::start(config(vec![file(&disk, 8)], 1)).unwrap();
+    let (first, second) = (target(), target());
+    let mut bench = Bench::new(&[address(&first), address(&second)]);
+    let (mut first, mut second) = (Some(first), Some(second));
+    let depth = 16;
+    for block in 0..depth {
+        bench.start(block, Command::Write { span: one(block), fua: false }, 1);
+    }
+    for done in 0..400u64 {
+        let finished = bench.finish();
+        assert_eq!(finished.completion, Ok(()), "request {done}");
+        let block = finished.owner;
+        // Each path goes once, with requests at work; a new target takes the other's place.
+        match done {
+            100 => first.take().unwrap().stop().unwrap(),
+            250 => {
+                let third = target();
+                let association = association(nqn("a"), Options::default());
+                let at = address(&third);
+                bench.host.remote.add(PathId(3), at, association, false, &mut bench.reactor);
+                first = Some(third);
+                second.take().unwrap().stop().unwrap();
+            }
+            _ => {}
+        }
+        if done + depth < 400 {
+            let byte = u8::try_from(done % 251).unwrap();
+            bench.start(block, Command::Write { span: one(block), fua: false }, byte);
+        }
+    }
+    for block in 0..depth {
+        bench.start(block, Command::Read { span: one(block) }, 0xEE);
+        let Finished { completion: Ok(()), data: Data::Fill(buffer), .. } = bench.finish() else {
+            panic!("block {block} cannot be read");
+        };
+        assert!(buffer.iter().all(|byte| *byte == buffer[0] && *byte != 0xEE));
+    }
+    first.unwrap().stop().unwrap();
+}

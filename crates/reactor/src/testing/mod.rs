@@ -1,0 +1,3 @@
+//! What benchmarks compare us with.
+
+pub mod ping_pong;

@@ -1,0 +1,176 @@
+//! Requests and answers of fixed sizes over TCP with nothing but io_uring: no protocol, no
+//! buffers to manage, no state. What this reaches is the most that a protocol over the same
+//! sockets could reach.
+#![expect(unsafe_code, reason = "it uses io_uring directly, on buffers that live long enough")]
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use io_uring::types::Fd;
+use io_uring::{IoUring, opcode};
+
+/// Sizes of what goes to and fro.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    /// Bytes of a request.
+    pub request: usize,
+    /// Bytes of an answer.
+    pub answer: usize,
+}
+
+/// What the asking side saw.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// Answers that came.
+    pub answers: u64,
+    /// How long it asked.
+    pub elapsed: Duration,
+    /// Half of the round trips were at most this long. Measured only with one request at a time.
+    pub median: Option<Duration>,
+}
+
+const RECEIVED: u64 = 1;
+const SENT: u64 = 2;
+
+/// The most bytes that one send or receive moves.
+const STEP: usize = 256 * 1024;
+
+/// One end of a connection: counts bytes in, owes bytes out, never looks at them.
+struct End {
+    ring: IoUring,
+    stream: TcpStream,
+    inbound: Vec<u8>,
+    outbound: Vec<u8>,
+    receiving: bool,
+    sending: bool,
+    owed: usize,
+    arrived: usize,
+    closed: bool,
+}
+
+impl End {
+    fn new(stream: TcpStream) -> io::Result<End> {
+        stream.set_nodelay(true)?;
+        let ring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_taskrun_flag()
+            .build(16)?;
+        Ok(End {
+            ring,
+            stream,
+            inbound: vec![0; STEP],
+            outbound: vec![0; STEP],
+            receiving: false,
+            sending: false,
+            owed: 0,
+            arrived: 0,
+            closed: false,
+        })
+    }
+
+    /// Keeps one receive and, if bytes are owed, one send under way; waits for news.
+    fn turn(&mut self) -> io::Result<()> {
+        let fd = Fd(self.stream.as_raw_fd());
+        if !self.receiving {
+            let len = u32::try_from(self.inbound.len()).unwrap_or(u32::MAX);
+            let receive = opcode::Recv::new(fd, self.inbound.as_mut_ptr(), len);
+            // SAFETY: `inbound` is neither touched nor freed before the completion (see `drop`).
+            let _ = unsafe { self.ring.submission().push(&receive.build().user_data(RECEIVED)) };
+            self.receiving = true;
+        }
+        if !self.sending && self.owed > 0 {
+            let len = u32::try_from(self.owed.min(self.outbound.len())).unwrap_or(u32::MAX);
+            let send = opcode::Send::new(fd, self.outbound.as_ptr(), len)
+                .flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL);
+            // SAFETY: as above, for `outbound`.
+            let _ = unsafe { self.ring.submission().push(&send.build().user_data(SENT)) };
+            self.sending = true;
+        }
+        self.wait()?;
+        while let Some(entry) = self.ring.completion().next() {
+            let moved = usize::try_from(entry.result()).unwrap_or(0);
+            self.closed |= entry.result() <= 0;
+            if entry.user_data() == RECEIVED {
+                self.receiving = false;
+                self.arrived += moved;
+            } else {
+                self.sending = false;
+                self.owed -= moved.min(self.owed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Spins as long as our own reactor would, then sleeps.
+    fn wait(&mut self) -> io::Result<()> {
+        const SPIN: Duration = Duration::from_micros(20);
+        self.ring.submit()?;
+        let begun = Instant::now();
+        while self.ring.completion().is_empty() && !self.ring.submission().taskrun() {
+            if begun.elapsed() > SPIN {
+                self.ring.submit_and_wait(1)?;
+                return Ok(());
+            }
+            core::hint::spin_loop();
+        }
+        if self.ring.completion().is_empty() {
+            self.ring.submit_and_wait(1)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        // Ends both operations, so that the buffers may go.
+        let _ = self.stream.shutdown(std::net::Shutdown::Both);
+        while (self.receiving || self.sending) && self.ring.submit_and_wait(1).is_ok() {
+            while let Some(entry) = self.ring.completion().next() {
+                match entry.user_data() {
+                    RECEIVED => self.receiving = false,
+                    _ => self.sending = false,
+                }
+            }
+        }
+    }
+}
+
+/// Answers the requests of one connection until it is closed.
+pub fn answer(listener: &TcpListener, sizes: Sizes) -> io::Result<()> {
+    let (stream, _) = listener.accept()?;
+    let mut end = End::new(stream)?;
+    while !end.closed {
+        end.turn()?;
+        let requests = end.arrived / sizes.request;
+        end.arrived %= sizes.request;
+        end.owed += requests * sizes.answer;
+    }
+    Ok(())
+}
+
+/// Keeps `depth` requests under way for `time`.
+pub fn ask(to: SocketAddr, sizes: Sizes, depth: usize, time: Duration) -> io::Result<Seen> {
+    let mut end = End::new(TcpStream::connect(to)?)?;
+    end.owed = depth * sizes.request;
+    let begun = Instant::now();
+    let (mut answers, mut asked) = (0u64, begun);
+    let mut trips = Vec::new();
+    while begun.elapsed() < time && !end.closed {
+        end.turn()?;
+        let came = end.arrived / sizes.answer;
+        end.arrived %= sizes.answer;
+        end.owed += came * sizes.request;
+        answers += u64::try_from(came).unwrap_or(0);
+        if depth == 1 && came == 1 {
+            let now = Instant::now();
+            trips.push(now - asked);
+            asked = now;
+        }
+    }
+    trips.sort_unstable();
+    let median = trips.get(trips.len() / 2).copied();
+    Ok(Seen { answers, elapsed: begun.elapsed(), median })
+}

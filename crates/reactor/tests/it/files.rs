@@ -1,0 +1,163 @@
+//! Files: direct I/O, durability requests, space, sizes, errors.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use reactor::{Access, FileId, Io, Op, Opened, Outcome, PAGE, Reactor, Space, Token};
+
+use crate::harness::{Heard, drive, small};
+
+const OP: Token = Token(1);
+
+fn reactor() -> Reactor<()> {
+    Reactor::new(&small()).unwrap()
+}
+
+fn file_of(pages: usize, reactor: &mut Reactor<()>) -> (tempfile::TempDir, Opened) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    File::create(&path).unwrap().set_len(u64::try_from(pages * PAGE).unwrap()).unwrap();
+    let opened = reactor.open(&path, Access::ReadWrite).unwrap();
+    (dir, opened)
+}
+
+/// Submits one operation and returns how it went.
+fn outcome(reactor: &mut Reactor<()>, op: Op) -> Outcome {
+    reactor.submit(op, OP).unwrap();
+    let mut found = None;
+    drive(reactor, &mut |heard, _| {
+        if let Heard::Done(OP, outcome) = heard {
+            found = Some(outcome);
+        }
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+fn read(reactor: &mut Reactor<()>, file: FileId, at: u64, len: usize) -> Vec<u8> {
+    let mut buffer = reactor.take(len).unwrap();
+    buffer.fill(0xEE);
+    match outcome(reactor, Op::Read { file, at, buffer }) {
+        Outcome::Read { buffer, result } => {
+            result.unwrap();
+            buffer.to_vec()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn write(reactor: &mut Reactor<()>, file: FileId, at: u64, byte: u8, durable: bool) {
+    let mut buffer = reactor.take(PAGE).unwrap();
+    buffer.fill(byte);
+    match outcome(reactor, Op::Write { file, at, payload: buffer.freeze(), durable }) {
+        Outcome::Written { payload, result } => {
+            result.unwrap();
+            assert_eq!(payload.len(), PAGE);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_is_written_is_read_around_the_page_cache() {
+    let mut reactor = reactor();
+    let (_dir, disk) = file_of(64, &mut reactor);
+    assert_eq!(disk.bytes, 64 * 4096);
+    assert!(!disk.direct || disk.alignment <= 4096, "{disk:?}");
+    write(&mut reactor, disk.file, 4096, 1, false);
+    write(&mut reactor, disk.file, 8192, 2, true);
+    let got = read(&mut reactor, disk.file, 0, 4 * PAGE);
+    let pages: Vec<u8> = got.chunks(PAGE).map(|page| page[0]).collect();
+    assert_eq!(pages, [0, 1, 2, 0]);
+    assert!(got.chunks(PAGE).all(|page| page.iter().all(|byte| *byte == page[0])));
+}
+
+#[test]
+fn split_buffers_are_filled_from_two_places_at_once() {
+    let mut reactor = reactor();
+    let (_dir, disk) = file_of(8, &mut reactor);
+    write(&mut reactor, disk.file, 3 * 4096, 3, false);
+    write(&mut reactor, disk.file, 6 * 4096, 6, false);
+    let mut head = reactor.take(2 * PAGE).unwrap();
+    let tail = head.split_off(PAGE).unwrap();
+    reactor.submit(Op::Read { file: disk.file, at: 3 * 4096, buffer: head }, Token(3)).unwrap();
+    reactor.submit(Op::Read { file: disk.file, at: 6 * 4096, buffer: tail }, Token(6)).unwrap();
+    let mut left = 2;
+    drive(&mut reactor, &mut |heard, _| {
+        if let Heard::Done(Token(token), Outcome::Read { buffer, result }) = heard {
+            result.unwrap();
+            assert!(buffer.iter().all(|byte| u64::from(*byte) == token));
+            left -= 1;
+        }
+        left == 0
+    });
+}
+
+#[test]
+fn released_and_zeroed_ranges_read_as_zeros() {
+    let mut reactor = reactor();
+    let (_dir, disk) = file_of(8, &mut reactor);
+    for space in [Space::Released, Space::Zeroed] {
+        write(&mut reactor, disk.file, 4096, 5, false);
+        let op = Op::Allocate { file: disk.file, at: 4096, len: 4096, space };
+        match outcome(&mut reactor, op) {
+            Outcome::Allocated(Ok(())) => {}
+            Outcome::Allocated(Err(error)) => {
+                // A file system may not have it; the caller then writes zeros.
+                assert_eq!(error.kind(), ErrorKind::Unsupported, "{space:?}");
+                continue;
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(read(&mut reactor, disk.file, 4096, PAGE), vec![0; PAGE], "{space:?}");
+    }
+    match outcome(&mut reactor, Op::Sync { file: disk.file }) {
+        Outcome::Synced(Ok(())) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn reading_past_the_end_is_an_error_that_gives_the_buffer_back() {
+    let mut reactor = reactor();
+    let (_dir, disk) = file_of(1, &mut reactor);
+    let buffer = reactor.take(2 * PAGE).unwrap();
+    match outcome(&mut reactor, Op::Read { file: disk.file, at: 0, buffer }) {
+        Outcome::Read { buffer, result } => {
+            assert_eq!(result.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+            assert_eq!(buffer.len(), 2 * PAGE);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_is_no_disk_is_refused_when_opened() {
+    let mut reactor = reactor();
+    let null = reactor.open(Path::new("/dev/null"), Access::ReadOnly).unwrap_err();
+    assert_eq!(null.kind(), ErrorKind::InvalidInput);
+    let none = reactor.open(Path::new("/nonexistent/disk"), Access::ReadOnly).unwrap_err();
+    assert_eq!(none.kind(), ErrorKind::NotFound);
+}
+
+#[test]
+fn a_file_is_closed_after_its_last_operation() {
+    let mut reactor = reactor();
+    for round in 0..20 {
+        let (_dir, disk) = file_of(4, &mut reactor);
+        let buffer = reactor.take(PAGE).unwrap();
+        reactor.submit(Op::Read { file: disk.file, at: 0, buffer }, OP).unwrap();
+        reactor.close_file(disk.file);
+        let mut done = false;
+        drive(&mut reactor, &mut |heard, _| {
+            if let Heard::Done(OP, Outcome::Read { result, .. }) = heard {
+                result.unwrap_or_else(|error| panic!("round {round}: {error}"));
+                done = true;
+            }
+            done
+        });
+        let buffer = reactor.take(PAGE).unwrap();
+        assert!(reactor.submit(Op::Read { file: disk.file, at: 0, buffer }, OP).is_err());
+    }
+}

@@ -1,0 +1,159 @@
+//! Timers, mailboxes, moving sockets between reactors, sharing one core.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use reactor::{Chain, Detached, Io, Mailbox, Op, Outcome, Reactor, Token, pin_to_core};
+
+use crate::harness::{Heard, drive, small};
+
+#[test]
+fn timers_fire_in_order_and_cancelled_ones_never() {
+    let mut reactor = Reactor::<()>::new(&small()).unwrap();
+    let start = reactor.now();
+    for millis in [3, 1, 2] {
+        let at = start.after(Duration::from_millis(millis));
+        let id = reactor.submit(Op::Timer { at }, Token(millis)).unwrap();
+        if millis == 2 {
+            reactor.cancel(id);
+        }
+    }
+    let mut fired = Vec::new();
+    drive(&mut reactor, &mut |heard, io| {
+        if let Heard::Done(Token(millis), Outcome::Timer) = heard {
+            assert!(io.now() >= start.after(Duration::from_millis(millis)));
+            fired.push(millis);
+        }
+        fired.len() == 2
+    });
+    assert_eq!(fired, [1, 3]);
+}
+
+#[test]
+fn messages_wake_a_sleeping_reactor_and_keep_their_order() {
+    let mut reactor = Reactor::<u32>::new(&small()).unwrap();
+    let mailbox = reactor.mailbox();
+    let sender = std::thread::spawn(move || {
+        for number in 0..2000 {
+            post_patiently(&mailbox, number);
+        }
+    });
+    let mut next = 0;
+    drive(&mut reactor, &mut |heard, _| {
+        if let Heard::Message(number) = heard {
+            assert_eq!(number, next);
+            next += 1;
+        }
+        next == 2000
+    });
+    sender.join().unwrap();
+}
+
+fn post_patiently<M>(mailbox: &Mailbox<M>, message: M) {
+    let mut message = message;
+    while let Err(back) = mailbox.post(message) {
+        message = back.into_message();
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_connection_moves_to_another_reactor() {
+    let (give, take) = std::sync::mpsc::channel();
+    let second = std::thread::spawn(move || {
+        let mut reactor = Reactor::<Detached>::new(&small()).unwrap();
+        give.send(reactor.mailbox()).unwrap();
+        drive(&mut reactor, &mut |heard, io| match heard {
+            Heard::Message(detached) => {
+                let socket = io.attach(detached).unwrap();
+                let mut chain = Chain::new();
+                chain.copy(b"moved");
+                io.submit(Op::Send { socket, chain }, Token(1)).unwrap();
+                false
+            }
+            Heard::Done(_, Outcome::Sent { result, .. }) => {
+                result.unwrap();
+                true
+            }
+            _ => false,
+        });
+    });
+    let mailbox = take.recv().unwrap();
+    let mut first = Reactor::<()>::new(&small()).unwrap();
+    let (listener, address) = first.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    first.submit(Op::Accept { listener }, Token(0)).unwrap();
+    let mut peer = TcpStream::connect(address).unwrap();
+    peer.write_all(b"x").unwrap();
+    let (mut socket, mut receive) = (None, None);
+    drive(&mut first, &mut |heard, io| match heard {
+        Heard::Done(_, Outcome::Accepted(found)) => {
+            let accepted = found.unwrap().0;
+            socket = Some(accepted);
+            receive = Some(io.submit(Op::Receive { socket: accepted }, Token(1)).unwrap());
+            false
+        }
+        Heard::Done(_, Outcome::Received(Ok(_))) => {
+            assert!(io.detach(socket.unwrap()).is_none(), "a receive is under way");
+            io.cancel(receive.unwrap());
+            false
+        }
+        Heard::Done(_, Outcome::Received(Err(_))) => {
+            post_patiently(&mailbox, io.detach(socket.unwrap()).unwrap());
+            true
+        }
+        _ => false,
+    });
+    let mut got = [0; 5];
+    peer.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"moved");
+    second.join().unwrap();
+}
+
+#[test]
+fn reactor_and_client_share_one_core() {
+    let core = rustix::thread::sched_getcpu();
+    pin_to_core(core).unwrap();
+    let mut reactor = Reactor::<()>::new(&small()).unwrap();
+    let (listener, address) = reactor.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    reactor.submit(Op::Accept { listener }, Token(0)).unwrap();
+    // Inherits the core.
+    let client = std::thread::spawn(move || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        let mut answer = [0; 64];
+        for round in 0..2000u32 {
+            let request = [round.to_le_bytes()[0]; 64];
+            stream.write_all(&request).unwrap();
+            stream.read_exact(&mut answer).unwrap();
+            assert_eq!(answer, request);
+        }
+    });
+    let mut chain = Some(Chain::new());
+    let mut ours = None;
+    let mut over = false;
+    drive(&mut reactor, &mut |heard, io| {
+        match heard {
+            Heard::Done(_, Outcome::Accepted(found)) => {
+                let socket = found.unwrap().0;
+                ours = Some(socket);
+                io.submit(Op::Receive { socket }, Token(1)).unwrap();
+            }
+            Heard::Done(_, Outcome::Received(Ok(bytes))) => {
+                let mut chain = chain.take().unwrap();
+                chain.take(bytes);
+                io.submit(Op::Send { socket: ours.unwrap(), chain }, Token(2)).unwrap();
+            }
+            Heard::Done(_, Outcome::Sent { chain: back, .. }) => chain = Some(back),
+            Heard::Done(_, Outcome::Received(Err(_))) => over = true,
+            _ => {}
+        }
+        over
+    });
+    client.join().unwrap();
+}
+
+#[test]
+fn a_core_that_does_not_exist_is_an_error() {
+    assert!(pin_to_core(1 << 20).is_err());
+}
