@@ -59,11 +59,12 @@ pub(super) fn unpacked(cache: &Cache, kernel: Kernel) -> Result<Unpacked> {
     let merged = dir.join("usr/lib/modules");
     if merged.exists() {
         let modules = only_entry(&merged, "")?;
-        return Ok(Unpacked { vmlinuz: modules.join("vmlinuz"), modules, package });
+        let vmlinuz = modules.join("vmlinuz");
+        return Ok(Unpacked { package, vmlinuz, modules });
     }
     let vmlinuz = only_entry(&dir.join("boot"), "vmlinuz-")?;
     let modules = only_entry(&dir.join("lib/modules"), "")?;
-    Ok(Unpacked { vmlinuz, modules, package })
+    Ok(Unpacked { package, vmlinuz, modules })
 }
 
 /// How long lists of packages that we fetched ourselves are good.

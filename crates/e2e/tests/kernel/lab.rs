@@ -129,7 +129,8 @@ impl Lab<'_> {
 
     /// Waits until a controller is in this state.
     pub(crate) fn await_state(&self, controller: &str, state: &str) -> Result<()> {
-        let script = format!("await '[ \"$(cat /sys/class/nvme/{controller}/state)\" = {state} ]'");
+        let file = format!("/sys/class/nvme/{controller}/state");
+        let script = format!("await '[ \"$(cat {file} 2>/dev/null)\" = {state} ]'");
         self.sh(&script).with_context(|| format!("wait for {controller} to be {state}"))?;
         Ok(())
     }

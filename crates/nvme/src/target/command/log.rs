@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::super::subsystem::Subsystem;
+use super::super::subsystem::{MAX_GROUPS, MAX_NSID, Subsystem};
 use super::{Answer, MAX_TRANSFER, Peer, Request};
 use crate::wire::{
     AdminOpcode, AnaGroupHeader, AnaLogHeader, AsyncEvent, CommandEffects, DiscoveryHeader,
@@ -199,6 +199,9 @@ fn ana(subsystem: &Subsystem, groups_only: bool) -> Vec<u8> {
         page.extend_from_slice(header.as_bytes());
         page.extend(members.into_iter().flat_map(u32::to_le_bytes));
     }
+    // Hosts read the longest page that Identify allows, in pieces: none of them is past its end.
+    let longest = 16 + 32 * MAX_GROUPS + 4 * MAX_NSID;
+    page.resize(usize::try_from(longest).unwrap_or(page.len()), 0);
     page
 }
 

@@ -187,6 +187,9 @@ fn ana_log_counts_changes() {
     let data = queue.command(&mut rim, sqe, &[]).data;
     let other: AnaGroupHeader = nvme_read(&data[48..]);
     assert_eq!((other.grpid.get(), other.nnsids.get()), (5, 0));
+    // `nvme ana-log` reads the longest page there can be, 4 KiB at a time.
+    let rest = queue.command(&mut rim, get_log(0x0C, 4096, 4096, false), &[]);
+    assert_eq!((rest.status, rest.data), (Status::SUCCESS, vec![0; 4096]));
 }
 
 #[test]
