@@ -92,6 +92,8 @@ impl Handler for Core {
                     (RECEIVE, Outcome::Received(result)) => {
                         if let Some(link) = self.links.get_mut(key) {
                             link.stream.on_received(result, io);
+                            // At once: the buffer is free again sooner, and still in the cache.
+                            link.take_in(io);
                             self.touch(key);
                         }
                     }
