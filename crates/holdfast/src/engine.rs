@@ -48,7 +48,12 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "FIRST-LAST", default_value = "1-65519")]
     cntlids: Range,
     /// Entries of a queue that hosts may use at most
-    #[arg(long, value_name = "COUNT", default_value_t = 128, value_parser = clap::value_parser!(u16).range(2..=4096))]
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 128,
+        value_parser = clap::value_parser!(u16).range(2..=4096)
+    )]
     queue_depth: u16,
 }
 

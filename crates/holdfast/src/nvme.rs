@@ -97,7 +97,12 @@ pub(crate) struct Perf {
     #[arg(long, value_name = "PATTERN", default_value = "randread")]
     rw: Rw,
     /// Reads in a hundred commands, for randrw
-    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(0..=100))]
+    #[arg(
+        long,
+        value_name = "PERCENT",
+        default_value_t = 50,
+        value_parser = clap::value_parser!(u8).range(0..=100)
+    )]
     reads: u8,
     /// Bytes of one command
     #[arg(long, value_name = "SIZE", default_value = "4KiB")]

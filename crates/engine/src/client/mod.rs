@@ -6,9 +6,9 @@
 //! - [`Session`] is a controller on a reactor of its own, for tools.
 //! - [`perf`] puts a load on a session and measures it.
 //!
-//! Like devices, a controller is part of some reactor's handler: its owner passes on the events whose tokens
-//! are of its kinds ([`Controller::on`]), calls [`Controller::settle`] when a batch of events is over,
-//! and polls what came of it.
+//! Like devices, a controller is part of some reactor's handler: its owner passes on the events
+//! whose tokens are of its kinds ([`Controller::on`]), calls [`Controller::settle`] when a batch of
+//! events is over, and polls what came of it.
 //!
 //! Deliberately not here: the protocol (`nvme::initiator`), and what is read and written.
 

@@ -1,8 +1,8 @@
 //! A namespace somewhere else, by as many paths as lead there.
 //!
-//! Requests are sent by the best path. When a path is lost, what was at work on it is sent again by
-//! another, and the path is connected again, both as [`Multipath`] decides; this module only has the
-//! connections and the data.
+//! Requests are sent by the best path. When a path is lost, what was at work on it is sent again
+//! by another, and the path is connected again, both as [`Multipath`] decides; this module only has
+//! the connections and the data.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -46,7 +46,7 @@ struct Waiting<O> {
 }
 
 impl<O> Remote<O> {
-    /// Namespace `nsid`, with paths to come. Controllers get the numbers from `first_controller` on,
+    /// Namespace `nsid`, with paths to come. Controllers get the numbers after `first_controller`,
     /// which nobody else on this reactor may use.
     pub fn new(nsid: u32, policy: Policy, first_controller: u64) -> Remote<O> {
         Remote {

@@ -48,7 +48,7 @@ pub enum SessionError {
 }
 
 const TICK: u8 = 1;
-const TICK_EVERY: Duration = Duration::from_millis(100);
+const TICK_EVERY: Duration = Duration::from_millis(20);
 
 impl Handler for Driven {
     type Message = ();
@@ -86,6 +86,12 @@ impl Session {
     /// Waits for the next thing that happens.
     pub fn wait(&mut self) -> Result<Happened, SessionError> {
         loop {
+            if !self.driven.is_ticking {
+                let at = self.reactor.now().after(TICK_EVERY);
+                let token = Token::of(TICK, Key::from_bits(0));
+                self.driven.is_ticking = self.reactor.submit(Op::Timer { at }, token).is_ok();
+                self.driven.controller.handle_timeout(&self.reactor);
+            }
             if let Some(happened) = self.driven.controller.poll(&mut self.reactor) {
                 return Ok(happened);
             }
@@ -93,12 +99,6 @@ impl Session {
                 return Err(SessionError::Lost("the controller is gone".into()));
             }
             self.driven.controller.settle(&mut self.reactor);
-            if !self.driven.is_ticking {
-                let at = self.reactor.now().after(TICK_EVERY);
-                let token = Token::of(TICK, Key::from_bits(0));
-                self.driven.is_ticking = self.reactor.submit(Op::Timer { at }, token).is_ok();
-                self.driven.controller.handle_timeout(&self.reactor);
-            }
             self.reactor.turn(&mut self.driven)?;
         }
     }

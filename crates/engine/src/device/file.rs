@@ -1,7 +1,7 @@
 //! Block commands on a file or block device, as operations of the reactor.
 //!
-//! Flush is fdatasync, FUA a write with RWF_DSYNC, discard and write zeroes are fallocate; where the
-//! file system has no fallocate, zeros are written.
+//! Flush is fdatasync, FUA a write with RWF_DSYNC, discard and write zeroes are fallocate; where
+//! the file system has no fallocate, zeros are written.
 
 use std::io;
 

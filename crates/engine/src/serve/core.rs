@@ -10,23 +10,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvme::target::{ConnId, Connection, ConnectionConfig, DiscoveryRecord, Effect};
+use nvme::target::{ConnId, Connection, ConnectionConfig, DiscoveryRecord};
 use nvme::time::Instant;
 use reactor::{
     Detached, Event, Frozen, Handler, Io, Key, Mailbox, Moment, Op, Outcome, Slab, Socket, Token,
 };
 
-use super::keeper::{Keeper, Order};
+use super::keeper::Keeper;
 use super::link::{Link, Owner, Phase, Want};
 use super::served::Served;
 use super::{ACCEPT, DEVICE, RECEIVE, Routes, SEND, TICK};
 use crate::device::Devices;
 use crate::stream::Stream;
-
-/// How often to look for deadlines, while there are connections.
-const TICK_EVERY: Duration = Duration::from_millis(250);
-/// How long connections may take to end when the engine stops.
-const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What is posted to a core.
 pub(super) enum Message {
@@ -97,6 +92,8 @@ impl Handler for Core {
                     (RECEIVE, Outcome::Received(result)) => {
                         if let Some(link) = self.links.get_mut(key) {
                             link.stream.on_received(result, io);
+                            // At once: the buffer is free again sooner, and still in the cache.
+                            link.take_in(io);
                             self.touch(key);
                         }
                     }
@@ -183,7 +180,7 @@ impl Core {
         }
     }
 
-    fn touch(&mut self, key: Key) {
+    pub(super) fn touch(&mut self, key: Key) {
         touch(&mut self.links, &mut self.dirty, key);
     }
 
@@ -377,120 +374,15 @@ impl Core {
         self.wants.retain(|(of, _)| *of != key);
         self.touch(key);
     }
-
-    fn effects(&mut self, index: usize) {
-        let Some(served) = self.subsystems.get_mut(index) else { return };
-        while let Some(effect) = served.subsystem.poll_effect() {
-            match effect {
-                Effect::Persist { nsid, version, reservations } => {
-                    let kept = Message::Kept { subsystem: index, nsid, version, kept: true };
-                    let Some(path) = served.reservations(nsid) else {
-                        // Memory is lost with the engine, and so may its reservations be.
-                        served.subsystem.persisted(nsid, version, true);
-                        continue;
-                    };
-                    let Some(me) = self.mailboxes.get(self.me).cloned() else { continue };
-                    let done = Box::new(move |durable| {
-                        let mut message = kept;
-                        if let Message::Kept { kept, .. } = &mut message {
-                            *kept = durable;
-                        }
-                        post_patiently(&me, message);
-                    });
-                    let order = Order { path: path.clone(), reservations, done };
-                    let kept = self.keeper.as_ref().map(|keeper| keeper.keep(order));
-                    if !matches!(kept, Some(Ok(()))) {
-                        served.subsystem.persisted(nsid, version, false);
-                    }
-                }
-                Effect::Disconnect(name) => {
-                    if let Some(key) = self.names.get(&name)
-                        && let Some(link) = self.links.get_mut(*key)
-                    {
-                        link.end();
-                        touch(&mut self.links, &mut self.dirty, *key);
-                    }
-                }
-                Effect::Wake(name) => {
-                    if let Some(key) = self.names.get(&name) {
-                        touch(&mut self.links, &mut self.dirty, *key);
-                    }
-                }
-            }
-        }
-    }
-
-    fn keep_ticking(&mut self, io: &mut impl Io) {
-        let needed = !self.links.is_empty()
-            || self.stopping.is_some()
-            || self.listeners.iter().any(|listener| !listener.is_accepting);
-        if needed && !self.is_ticking {
-            let at = io.now().after(TICK_EVERY);
-            self.is_ticking =
-                io.submit(Op::Timer { at }, Token::of(TICK, Key::from_bits(0))).is_ok();
-        }
-    }
-
-    fn tick(&mut self, io: &mut impl Io) {
-        self.is_ticking = false;
-        let now = instant(io);
-        let due: Vec<Key> = self
-            .links
-            .iter()
-            .filter(|(_, link)| link.is_due(now, io.now()))
-            .map(|(key, _)| key)
-            .collect();
-        for key in due {
-            let Some(link) = self.links.get_mut(key) else { continue };
-            let served = link.subsystem.and_then(|index| self.subsystems.get_mut(index));
-            link.machine.handle_timeout(served.map(|served| &mut served.subsystem), now);
-            if let Some(index) = link.subsystem {
-                self.effects(index);
-            }
-            self.touch(key);
-        }
-    }
-
-    fn stop(&mut self, io: &mut impl Io) {
-        if self.stopping.is_some() {
-            return;
-        }
-        self.stopping = Some(io.now().after(STOP_PATIENCE));
-        for listener in &self.listeners {
-            io.close(listener.socket);
-        }
-        for index in 0..self.subsystems.len() {
-            if let Some(served) = self.subsystems.get_mut(index) {
-                served.subsystem.close();
-            }
-            self.effects(index);
-        }
-        let all: Vec<Key> = self.links.keys().collect();
-        for key in all {
-            if let Some(link) = self.links.get_mut(key) {
-                link.end();
-            }
-            self.touch(key);
-        }
-    }
 }
 
 /// Notes that a link has something to do.
-fn touch(links: &mut Slab<Link>, dirty: &mut VecDeque<Key>, key: Key) {
+pub(super) fn touch(links: &mut Slab<Link>, dirty: &mut VecDeque<Key>, key: Key) {
     if let Some(link) = links.get_mut(key)
         && !link.is_dirty
     {
         link.is_dirty = true;
         dirty.push_back(key);
-    }
-}
-
-/// The keeper may wait for a reactor; a reactor never waits for the keeper.
-fn post_patiently(to: &Mailbox<Message>, message: Message) {
-    let mut message = message;
-    while let Err(reactor::Undelivered::Full(back)) = to.post(message) {
-        message = back;
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

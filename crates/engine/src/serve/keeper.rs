@@ -1,9 +1,9 @@
 //! Keeps reservations through restarts, in a small file beside each namespace.
 //!
 //! The file is replaced as a whole: written under another name, synced, renamed, and the directory
-//! synced, so that after any crash it holds the old state or the new one. It is text, one fact a line,
-//! and ends with a sum of everything before it; a file that does not match its sum is refused, since
-//! forgetting a reservation could let a fenced writer in.
+//! synced, so that after any crash it holds the old state or the new one. It is text, one fact a
+//! line, and ends with a sum of everything before it; a file that does not match its sum is
+//! refused, since forgetting a reservation could let a fenced writer in.
 //!
 //! A thread of its own does the writing: reactors never wait for a disk.
 

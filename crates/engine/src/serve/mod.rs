@@ -8,6 +8,7 @@ mod core;
 mod keeper;
 mod link;
 mod served;
+mod upkeep;
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,0 +1,122 @@
+//! What a core does beside serving: effects of its subsystems, deadlines, and its end.
+
+use std::time::Duration;
+
+use nvme::target::Effect;
+use reactor::{Io, Key, Mailbox, Op, Token};
+
+use super::TICK;
+use super::core::{Core, Message, instant, touch};
+use super::keeper::Order;
+
+/// How often to look for deadlines, while there are connections.
+const TICK_EVERY: Duration = Duration::from_millis(250);
+/// How long connections may take to end when the engine stops.
+const STOP_PATIENCE: Duration = Duration::from_secs(2);
+
+impl Core {
+    pub(super) fn effects(&mut self, index: usize) {
+        let Some(served) = self.subsystems.get_mut(index) else { return };
+        while let Some(effect) = served.subsystem.poll_effect() {
+            match effect {
+                Effect::Persist { nsid, version, reservations } => {
+                    let kept = Message::Kept { subsystem: index, nsid, version, kept: true };
+                    let Some(path) = served.reservations(nsid) else {
+                        // Memory is lost with the engine, and so may its reservations be.
+                        served.subsystem.persisted(nsid, version, true);
+                        continue;
+                    };
+                    let Some(me) = self.mailboxes.get(self.me).cloned() else { continue };
+                    let done = Box::new(move |durable| {
+                        let mut message = kept;
+                        if let Message::Kept { kept, .. } = &mut message {
+                            *kept = durable;
+                        }
+                        post_patiently(&me, message);
+                    });
+                    let order = Order { path: path.clone(), reservations, done };
+                    let kept = self.keeper.as_ref().map(|keeper| keeper.keep(order));
+                    if !matches!(kept, Some(Ok(()))) {
+                        served.subsystem.persisted(nsid, version, false);
+                    }
+                }
+                Effect::Disconnect(name) => {
+                    if let Some(key) = self.names.get(&name)
+                        && let Some(link) = self.links.get_mut(*key)
+                    {
+                        link.end();
+                        touch(&mut self.links, &mut self.dirty, *key);
+                    }
+                }
+                Effect::Wake(name) => {
+                    if let Some(key) = self.names.get(&name) {
+                        touch(&mut self.links, &mut self.dirty, *key);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn keep_ticking(&mut self, io: &mut impl Io) {
+        let needed = !self.links.is_empty()
+            || self.stopping.is_some()
+            || self.listeners.iter().any(|listener| !listener.is_accepting);
+        if needed && !self.is_ticking {
+            let at = io.now().after(TICK_EVERY);
+            self.is_ticking =
+                io.submit(Op::Timer { at }, Token::of(TICK, Key::from_bits(0))).is_ok();
+        }
+    }
+
+    pub(super) fn tick(&mut self, io: &mut impl Io) {
+        self.is_ticking = false;
+        let now = instant(io);
+        let due: Vec<Key> = self
+            .links
+            .iter()
+            .filter(|(_, link)| link.is_due(now, io.now()))
+            .map(|(key, _)| key)
+            .collect();
+        for key in due {
+            let Some(link) = self.links.get_mut(key) else { continue };
+            let served = link.subsystem.and_then(|index| self.subsystems.get_mut(index));
+            link.machine.handle_timeout(served.map(|served| &mut served.subsystem), now);
+            if let Some(index) = link.subsystem {
+                self.effects(index);
+            }
+            self.touch(key);
+        }
+    }
+
+    pub(super) fn stop(&mut self, io: &mut impl Io) {
+        if self.stopping.is_some() {
+            return;
+        }
+        self.stopping = Some(io.now().after(STOP_PATIENCE));
+        for listener in &self.listeners {
+            io.close(listener.socket);
+        }
+        for index in 0..self.subsystems.len() {
+            if let Some(served) = self.subsystems.get_mut(index) {
+                served.subsystem.close();
+            }
+            self.effects(index);
+        }
+        let all: Vec<Key> = self.links.keys().collect();
+        for key in all {
+            if let Some(link) = self.links.get_mut(key) {
+                link.end();
+            }
+            self.touch(key);
+        }
+    }
+}
+
+/// The keeper may wait for a reactor; a reactor never waits for the keeper.
+fn post_patiently(to: &Mailbox<Message>, message: Message) {
+    let mut message = message;
+    while let Err(reactor::Undelivered::Full(back)) = to.post(message) {
+        message = back;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
