@@ -14,6 +14,8 @@ const PRIMITIVES: &[&str] = &[
 
 #[derive(Default)]
 struct Finder {
+    /// The type whose methods are being looked at, with its path separator.
+    owner: String,
     alike: Vec<(String, usize)>,
 }
 
@@ -29,7 +31,7 @@ impl Finder {
             }
         }
         if let Some(most) = counts.into_values().max().filter(|most| *most > 1) {
-            self.alike.push((signature.ident.to_string(), most));
+            self.alike.push((format!("{}{}", self.owner, signature.ident), most));
         }
     }
 }
@@ -39,6 +41,16 @@ impl<'ast> Visit<'ast> for Finder {
         if !is_for_tests(&item.attrs) {
             visit::visit_item_mod(self, item);
         }
+    }
+
+    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+        if let syn::Type::Path(path) = &*item.self_ty
+            && let Some(last) = path.path.segments.last()
+        {
+            self.owner = format!("{}::", last.ident);
+        }
+        visit::visit_item_impl(self, item);
+        self.owner.clear();
     }
 
     fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {

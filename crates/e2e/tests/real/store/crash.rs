@@ -15,7 +15,8 @@ struct Acknowledged {
     revision: Revision,
 }
 
-/// Counts up in two keys at once until the server is gone; the last acknowledged is what it returns.
+/// Counts up in two keys at once until the server is gone; the last acknowledged is what it
+/// returns.
 async fn write(
     store: store::client::Client,
     writer: usize,
