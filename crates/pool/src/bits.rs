@@ -25,8 +25,8 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    pub(crate) fn new(first: u64, len: u64) -> Run {
-        Run { first: low16(first), len: low16(len) }
+    pub(crate) fn of(blocks: core::ops::Range<u64>) -> Run {
+        Run { first: low16(blocks.start), len: low16(blocks.end - blocks.start) }
     }
 
     pub(crate) fn end(self) -> u16 {

@@ -1,14 +1,15 @@
 //! The thin pool: format, allocator, journal, snapshots, clones, checksums, recovery.
 //!
-//! A pool is the disk or disks that an engine owns. It holds replicas and their snapshots. The format
-//! and the argument why a crash loses nothing are in `docs/format/pool.md`.
+//! A pool is the disk or disks that an engine owns. It holds replicas and their snapshots. The
+//! format and the argument why a crash loses nothing are in `docs/format/pool.md`.
 //!
 //! | to | use |
 //! |---|---|
 //! | make a pool | [`create`]: a list of writes and flushes |
 //! | find its disks | [`Probe`], [`assemble`] |
 //! | open it | [`Recovery`]: asks for reads, ends with a [`Pool`] |
-//! | use it | [`Pool::submit`], [`Pool::change`]; then carry out [`Pool::poll`], report to [`Pool::complete`] |
+//! | use it | [`Pool::submit`], [`Pool::change`] |
+//! | do what it asks | [`Pool::poll`], then [`Pool::complete`] |
 //! | leave | [`Pool::export`] |
 //!
 //! Invariants:
@@ -16,8 +17,8 @@
 //! - a read returns what was written last, zeros where nothing was, or a fault;
 //! - a cluster belongs to one layer, and is used again only when giving it up is durable.
 //!
-//! Deliberately not here: disk I/O, threads, time, randomness, encryption (the edge does it with the
-//! logical block as tweak), locks against a second engine, and the choice when to scrub.
+//! Deliberately not here: disk I/O, threads, time, randomness, encryption (the edge does it with
+//! the logical block as tweak), locks against a second engine, and the choice when to scrub.
 
 #![no_std]
 #![forbid(unsafe_code)]

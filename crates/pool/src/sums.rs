@@ -33,12 +33,15 @@ struct Read {
     first: u8,
 }
 
+/// Counts the changes of a page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Version(u64);
+
 /// Changes of a page, by slot.
 #[derive(Debug, Default)]
 struct Changes {
     sums: Vec<(u16, u32)>,
-    /// Grows with each change.
-    version: u64,
+    version: Version,
 }
 
 impl Sums {
@@ -59,7 +62,7 @@ impl Sums {
     /// Changes a sum.
     pub(crate) fn set(&mut self, at: SumAt, sum: u32) {
         let changes = self.changes.entry(at.page).or_default();
-        changes.version += 1;
+        changes.version.0 += 1;
         // Streams add at the end.
         if changes.sums.last().is_none_or(|(slot, _)| *slot < at.slot) {
             changes.sums.push((at.slot, sum));
@@ -75,8 +78,8 @@ impl Sums {
         }
     }
 
-    /// Takes in what the disk has. Without a good copy every sum not changed since is zero, which no
-    /// block matches but by chance: it reads as a checksum fault until it is repaired.
+    /// Takes in what the disk has. Without a good copy every sum not changed since is zero, which
+    /// no block matches but by chance: it reads as a checksum fault until it is repaired.
     pub(crate) fn load(&mut self, number: u64, [a, b]: [Option<Page>; 2]) {
         let first = u8::from(a.is_some() && b.is_none());
         let sums = a.or(b).unwrap_or_else(|| Box::new([0; SUMS]));
@@ -106,18 +109,18 @@ impl Sums {
 
     /// A page as it should be on the disk, with its version and the copy to write first; nothing if
     /// it must be read first.
-    pub(crate) fn image(&self, number: u64) -> Option<(Page, u64, u8)> {
+    pub(crate) fn image(&self, number: u64) -> Option<(Page, Version, u8)> {
         let Read { sums, first } = self.pages.get(&number)?;
         let mut sums = sums.clone();
         let changes = self.changes.get(&number);
         for (slot, sum) in changes.into_iter().flat_map(|changes| &changes.sums) {
             sums[usize::from(*slot)] = *sum;
         }
-        Some((sums, changes.map_or(0, |changes| changes.version), *first))
+        Some((sums, changes.map_or(Version(0), |changes| changes.version), *first))
     }
 
     /// Both copies on the disk are this image. Changes since are kept, with the older ones.
-    pub(crate) fn written(&mut self, number: u64, version: u64) {
+    pub(crate) fn written(&mut self, number: u64, version: Version) {
         let Some(changes) = self.changes.get(&number) else { return };
         if changes.version != version {
             // The page in memory is not what is on the disk any more.

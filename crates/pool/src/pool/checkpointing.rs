@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   cut ──► First (first copies of sums pages, bodies) ──► FirstFlush ──► Second ──► SecondFlush
-//!       ──► First … (the next pages) … ──► Headers ──► LastFlush ──► the journal before the cut is free
+//!       ──► First … (the next pages) … ──► Headers ──► LastFlush ──► done
 //! ```
 //!
-//! The headers wait until the batch at whose sealing the state was cut is durable in the journal,
-//! or, if that is full, take its place.
+//! When it is done, the journal before the cut is free. The headers wait until the batch at whose
+//! sealing the state was cut is durable in the journal, or, if that is full, take its place.
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -14,6 +14,7 @@ use alloc::vec::Vec;
 use crate::checkpoint::{self, Header, Regions};
 use crate::journal::Position;
 use crate::layout::{BLOCK, Place, Use};
+use crate::sums::Version;
 use crate::sums_page;
 use crate::widen::count;
 
@@ -59,7 +60,7 @@ enum Job {
 /// A page of which one copy was written.
 #[derive(Debug)]
 struct Written {
-    version: u64,
+    version: Version,
     second: u8,
     image: Vec<u8>,
 }

@@ -23,7 +23,7 @@ pub(super) fn by_cluster(span: Span, shift: u8) -> impl Iterator<Item = (u32, Ru
         let len = end.min((logical + 1) << shift) - at;
         let offset = low32(at - span.start().0);
         at += len;
-        Some((low32(logical), Run::new(first, len), offset))
+        Some((low32(logical), Run::of(first..first + len), offset))
     })
 }
 

@@ -116,7 +116,8 @@ impl Pool {
 
     pub(super) fn start_resum(&mut self, at: OpId, first: u64) {
         let blocks = self.resum_blocks(first);
-        let run = Run::new(first & (self.state.size.blocks() - 1), blocks);
+        let inside = first & (self.state.size.blocks() - 1);
+        let run = Run::of(inside..inside + blocks);
         let cluster = Cluster(low32(first >> self.state.size.shift()));
         let part = Part { way: Way::Read, logical: 0, cluster, run, offset: 0, failed: false };
         if let Some(op) = self.ops.get_mut(at) {

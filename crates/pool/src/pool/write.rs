@@ -313,11 +313,11 @@ impl Pool {
             return self.done(at, Err(Fault::Unreachable));
         };
         let layer = entity.layer;
-        if !self.state.may_discard(layer, span.start().0, span.len().0) {
+        if !self.state.may_discard(layer, span.start().0..span.end().0) {
             return self.done(at, Err(Fault::NoSpace));
         }
         let (start, len) = (span.start().0, span.len().0);
-        self.state.discard(layer, start, len);
+        self.state.discard(layer, span.start().0..span.end().0);
         self.record(&Record::Discard { layer, start, len });
         if durable { self.wait_for_commit(at) } else { self.done(at, Ok(())) }
     }

@@ -3,6 +3,7 @@
 use alloc::collections::BTreeMap;
 use alloc::collections::btree_map::Entry as Slot;
 use alloc::vec::Vec;
+use core::ops::{Range, RangeInclusive};
 
 use crate::bits::{Bits, Run};
 use crate::entity::{Entity, Layer};
@@ -74,27 +75,27 @@ impl State {
     }
 
     /// The blocks read as zeros from now on. A range beyond the end of the map is nothing.
-    pub(crate) fn discard(&mut self, layer: Layer, start: u64, len: u64) {
-        let end = start.saturating_add(len);
+    pub(crate) fn discard(&mut self, layer: Layer, blocks: Range<u64>) {
+        let Range { start, end } = blocks;
         let shift = self.size.shift();
         let last = (end.saturating_sub(1) >> shift).min(u64::from(u32::MAX));
         let first = (start >> shift).min(u64::from(u32::MAX));
-        for logical in self.touched(layer, low32(first), low32(last)) {
+        for logical in self.touched(layer, low32(first)..=low32(last)) {
             let base = u64::from(logical) << shift;
             let from = start.max(base) - base;
             let to = end.min(base + self.size.blocks()) - base;
             if from < to {
-                self.discard_in(layer, logical, Run::new(from, to - from));
+                self.discard_in(layer, logical, Run::of(from..to));
             }
         }
     }
 
     /// Logical clusters in a range that this layer or one below has anything of.
-    fn touched(&self, layer: Layer, first: u32, last: u32) -> Vec<u32> {
+    fn touched(&self, layer: Layer, range: RangeInclusive<u32>) -> Vec<u32> {
         let mut found = Vec::new();
         let mut here = layer;
         while let Some(tier) = self.layers.get(&here) {
-            found.extend(tier.map.range(first..=last).map(|(logical, _)| *logical));
+            found.extend(tier.map.range(range.clone()).map(|(logical, _)| *logical));
             here = tier.parent;
         }
         found.sort_unstable();

@@ -166,7 +166,7 @@ impl State {
                 if self.tier(*layer)?.damaged {
                     return Ok(());
                 }
-                self.discard(*layer, *start, *len);
+                self.discard(*layer, *start..start.saturating_add(*len));
             }
             Record::Dirty { .. } => {}
             Record::Create(entity) => self.create(entity.clone()).map_err(|_| Contradiction)?,
@@ -248,8 +248,8 @@ impl State {
     }
 
     /// Whether the marks of a discard fit a checkpoint for certain.
-    pub(crate) fn may_discard(&self, layer: Layer, start: u64, len: u64) -> bool {
-        let touched = (len >> self.size.shift()) + 2;
+    pub(crate) fn may_discard(&self, layer: Layer, blocks: core::ops::Range<u64>) -> bool {
+        let touched = ((blocks.end - blocks.start) >> self.size.shift()) + 2;
         let mut known = 0;
         let mut here = layer;
         while let Some(tier) = self.layers.get(&here) {
@@ -259,7 +259,7 @@ impl State {
         // Only the first and the last cluster need a bitmap where there was none.
         let bitmap = crate::widen::count(self.size.bitmap_bytes());
         let whole = touched.min(known) * 16;
-        let ragged = (start | len) & (self.size.blocks() - 1) != 0;
+        let ragged = (blocks.start | blocks.end) & (self.size.blocks() - 1) != 0;
         self.has_map_room(whole + if ragged { 4 * bitmap } else { 0 })
     }
 

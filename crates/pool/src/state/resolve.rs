@@ -180,10 +180,10 @@ impl State {
                 Says::At(cluster) => Some(cluster),
                 Says::Zero | Says::Nothing => None,
             };
-            join(Run::new(skip, self.size.blocks() - skip), says, &mut pieces);
+            join(Run::of(skip..self.size.blocks()), says, &mut pieces);
             for piece in pieces.iter().filter(|piece| piece.at.is_some()) {
                 let from = base + u64::from(piece.run.first);
-                push_run(&mut found, from, from + u64::from(piece.run.len));
+                push_run(&mut found, (from, from + u64::from(piece.run.len)));
             }
         }
         found.truncate(most);
@@ -231,10 +231,10 @@ impl State {
             if to <= base + from || found.len() > most {
                 break;
             }
-            pick(self, logical, Run::new(from, to - base - from), &mut pieces);
+            pick(self, logical, Run::of(from..to - base), &mut pieces);
             for piece in &pieces {
                 let from = base + u64::from(piece.run.first);
-                push_run(&mut found, from, from + u64::from(piece.run.len));
+                push_run(&mut found, (from, from + u64::from(piece.run.len)));
             }
             next = logical.checked_add(1);
         }
@@ -277,7 +277,7 @@ fn differences(newer: &[Piece], older: &[Piece]) -> Vec<Piece> {
     out
 }
 
-fn push_run(found: &mut Vec<(u64, u64)>, from: u64, to: u64) {
+fn push_run(found: &mut Vec<(u64, u64)>, (from, to): (u64, u64)) {
     match found.last_mut() {
         Some(last) if last.1 == from => last.1 = to,
         _ => found.push((from, to)),

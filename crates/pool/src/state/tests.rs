@@ -103,7 +103,7 @@ impl Bench {
                 let Some(to) = self.pick(who, Kind::Replica) else { return };
                 let end = (start + len).min(to.size.0);
                 if start < end {
-                    self.state.discard(to.layer, start, end - start);
+                    self.state.discard(to.layer, start..end);
                     let model = self.model.get_mut(&to.id).unwrap();
                     model[start as usize..end as usize].fill(0);
                 }
@@ -178,7 +178,7 @@ impl Bench {
             let layer = self.state.entities[id].layer;
             let mut found = Vec::new();
             for logical in 0..(model.len() as u64).div_ceil(SIZE) {
-                let run = Run::new(0, SIZE);
+                let run = Run::of(0..SIZE);
                 self.state.pieces(layer, logical as u32, run, &mut pieces);
                 for piece in &pieces {
                     for block in piece.run.blocks() {

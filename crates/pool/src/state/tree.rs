@@ -111,7 +111,7 @@ impl State {
         });
         if shrinks {
             self.flat.forget(layer);
-            self.discard(layer, beyond, u64::MAX - beyond);
+            self.discard(layer, beyond..u64::MAX);
             self.trim_zeros(layer);
         }
         Ok(())
@@ -136,7 +136,7 @@ impl State {
     fn beyond(&self, logical: u32, limit: u64) -> Run {
         let base = u64::from(logical) << self.size.shift();
         let first = limit.saturating_sub(base).min(self.size.blocks());
-        Run::new(first, self.size.blocks() - first)
+        Run::of(first..self.size.blocks())
     }
 
     /// Forgets an entity. Its layer is hidden, and may be collapsed once this is durable.

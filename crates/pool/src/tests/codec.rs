@@ -200,7 +200,9 @@ proptest! {
 
     #[test]
     fn no_bytes_make_a_decoder_panic(
-        bytes in vec_of(any::<u8>(), 0..300), mut block in vec_of(any::<u8>(), BLOCK), kind in 0u8..10,
+        bytes in vec_of(any::<u8>(), 0..300),
+        mut block in vec_of(any::<u8>(), BLOCK),
+        kind in 0u8..10,
     ) {
         let _ = Entity::decode(&mut Reader::new(&bytes));
         let mut record = vec![kind, 0, (bytes.len() & 0xfc) as u8, (bytes.len() >> 8) as u8];

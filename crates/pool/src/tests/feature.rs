@@ -217,3 +217,30 @@ fn a_queue_that_is_full_says_busy() {
     }
     assert_eq!(busy, 300 - 256);
 }
+
+#[test]
+fn a_block_that_was_discarded_is_not_reused_before_that_is_durable() {
+    for seed in 0..40 {
+        let mut rig = rig();
+        rig.write(A, 0, &[stamped(1), stamped(2)].concat()).unwrap();
+        rig.flush(A).unwrap();
+        rig.pool.request_checkpoint();
+        rig.settle();
+        let span = Span::new(Lba(0), Blocks(1)).unwrap();
+        rig.submit(A, Command::Discard { span }, Vec::new());
+        rig.submit(A, Command::Write { span, fua: false }, stamped(3));
+        let random = &mut Random(seed);
+        loop {
+            match rig.step(random) {
+                Moment::Io => {
+                    let mut after = open(rig.disks.after_crash(random), SIZES).unwrap();
+                    let found = after.stamps(A, 0, 2).expect("no block is damaged");
+                    assert!(found[0] <= 3 && found[0] != 2 && found[1] == 2, "{found:?}");
+                    assert!(after.doubted.is_empty());
+                }
+                Moment::Ended(_) => {}
+                Moment::Quiet => break,
+            }
+        }
+    }
+}
