@@ -80,7 +80,7 @@ const REQUEST_HEAD: usize = 72;
 const ANSWER_HEAD: usize = 24;
 
 /// Runs it.
-pub fn run(options: Options) -> Result<Vec<Figure>> {
+pub(super) fn run(options: Options) -> Result<Vec<Figure>> {
     let time = Duration::from_millis(if options.quick { 400 } else { 3000 });
     let folder = tempfile::tempdir().context("cannot make a folder")?;
     let mut table = Table::default();

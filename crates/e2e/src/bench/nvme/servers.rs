@@ -161,7 +161,7 @@ impl Running {
         let text = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
         // The name of the program, in parentheses, may hold spaces; what follows does not.
         let Some((_, rest)) = text.rsplit_once(") ") else { bail!("{path} makes no sense") };
-        let mut ticks = rest.split(' ').skip(11).take(2).map(|field| field.parse::<u64>());
+        let mut ticks = rest.split(' ').skip(11).take(2).map(str::parse::<u64>);
         let user = ticks.next().context("no user time")??;
         let system = ticks.next().context("no system time")??;
         // A tick is 10 ms on every Linux that we run on.

@@ -133,8 +133,9 @@ pub const WIRE: &[WireCase] = cases! { WireCase:
     watch {
         follows_a_prefix, follows_one_key, replays_history, begins_in_the_future,
         previous_values, filters, cancel_ends_one_of_two, compacted_history,
-        compacted_while_connected, one_transaction_one_message, large_events, large_events_in_fragments,
-        chosen_numbers, progress_on_request, everything, resumes_on_a_new_stream, ends_with_a_lease,
+        compacted_while_connected, one_transaction_one_message, large_events,
+        large_events_in_fragments, chosen_numbers, progress_on_request, everything,
+        resumes_on_a_new_stream, ends_with_a_lease,
     }
     maintenance {
         status, members, one_identity_everywhere, no_alarms, hash_depends_on_content, defragment,
