@@ -66,13 +66,11 @@ impl Typed {
             done = &mut controlling => Some(done.map(|done| done.map_err(anyhow::Error::from))),
         };
         stopping.cancel();
-        match ended {
+        if let Some(done) = ended {
             // One part ended by itself: that is an error even if it says it is not.
-            Some(done) => done?.and(Err(anyhow::anyhow!("a part of Holdfast ended by itself"))),
-            None => {
-                controlling.await?.context("the control plane did not stop cleanly")?;
-                serving.await?.context("the store did not stop cleanly")
-            }
+            return done?.and(Err(anyhow::anyhow!("a part of Holdfast ended by itself")));
         }
+        controlling.await?.context("the control plane did not stop cleanly")?;
+        serving.await?.context("the store did not stop cleanly")
     }
 }

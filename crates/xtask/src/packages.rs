@@ -23,13 +23,13 @@ impl Need {
             Need::Machines => &[
                 "busybox-static",
                 "cpio",
+                "debian-archive-keyring",
                 "e2fsprogs",
                 "fio",
-                "kmod",
                 "nvme-cli",
                 "qemu-system-x86",
                 "xfsprogs",
-                "zstd",
+                "xz-utils",
             ],
         }
     }
