@@ -59,7 +59,8 @@ impl Answer {
 #[tokio::test]
 async fn health_tells_the_revision_of_the_store() {
     let store = Arc::new(MemoryStore::new(Arc::new(SystemClock::new())));
-    let running = Running::with(Arc::clone(&store) as Arc<dyn Store>).await;
+    let handed: Arc<dyn Store> = Arc::<MemoryStore>::clone(&store);
+    let running = Running::with(handed).await;
     let revision = async || {
         let answer = running.ask("GET", "/v1/health").await;
         assert_eq!(answer.status, 200, "{}", answer.body);
