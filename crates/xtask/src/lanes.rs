@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::ValueEnum;
 
-use crate::cargo;
 use crate::packages::{self, Need};
+use crate::{cargo, command, run};
 
 /// A set of tests that run together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -21,10 +21,13 @@ pub(crate) enum Lane {
     Deep,
 }
 
+/// How many histories the seeded tests of the deep lane run; each quick test has its own few.
+const SEEDS: &str = "300";
+
 const DEFAULT: &[Lane] = &[Lane::Quick, Lane::Real, Lane::Kernel];
 
 /// Runs the lanes asked for, or the default ones.
-pub(crate) fn run(asked: &[Lane]) -> Result<()> {
+pub(crate) fn run_all(asked: &[Lane]) -> Result<()> {
     let lanes = if asked.is_empty() { DEFAULT } else { asked };
     let needs: Vec<_> = lanes.iter().flat_map(|lane| lane.needs()).copied().collect();
     packages::ensure(&needs)?;
@@ -61,7 +64,13 @@ impl Lane {
                 cargo(&["build", "--package", "holdfast"])?;
                 cargo(&["test", "--package", "e2e", "--test", "kernel"])
             }
-            Lane::Deep => cargo(&["deny", "check", "bans", "licenses", "sources"]),
+            Lane::Deep => {
+                cargo(&["deny", "check", "bans", "licenses", "sources"])
+                    .context("cargo-deny is needed: `cargo install --locked cargo-deny`")?;
+                let seeded = ["--package", "nvme", "--package", "pool", "--package", "store"];
+                run(command(&[&["test", "--release"], &seeded[..]].concat())
+                    .env("HOLDFAST_SEEDS", SEEDS))
+            }
         }
     }
 }
