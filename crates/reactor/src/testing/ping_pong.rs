@@ -48,6 +48,7 @@ struct End {
     owed: usize,
     arrived: usize,
     closed: bool,
+    spin: Duration,
 }
 
 impl End {
@@ -68,6 +69,7 @@ impl End {
             owed: 0,
             arrived: 0,
             closed: false,
+            spin: crate::Config::default().spin,
         })
     }
 
@@ -104,13 +106,13 @@ impl End {
         Ok(())
     }
 
-    /// Spins as long as our own reactor would, then sleeps.
+    /// Spins as long as our own reactor would, then sleeps. The same value, not a copy of it: with
+    /// a shorter spin this would be no ceiling, but a handicapped rival.
     fn wait(&mut self) -> io::Result<()> {
-        const SPIN: Duration = Duration::from_micros(20);
         self.ring.submit()?;
         let begun = Instant::now();
         while self.ring.completion().is_empty() && !self.ring.submission().taskrun() {
-            if begun.elapsed() > SPIN {
+            if begun.elapsed() > self.spin {
                 self.ring.submit_and_wait(1)?;
                 return Ok(());
             }
