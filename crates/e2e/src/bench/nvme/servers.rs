@@ -93,7 +93,7 @@ impl Running {
             }
             Kind::QemuMemory | Kind::QemuFile => {
                 let mut command = pinned("qemu-nbd");
-                command.args(["-f", "raw", "-b", "127.0.0.1", "-p", &port, "-t"]);
+                command.args(["-f", "raw", "-b", "127.0.0.1", "-p", &port, "-t", "-e", "8"]);
                 if kind == Kind::QemuMemory {
                     let in_memory = tempfile::NamedTempFile::new_in("/dev/shm")?;
                     in_memory.as_file().set_len(BYTES)?;
