@@ -62,12 +62,7 @@ impl Program {
                 let said = state.lines.join("\n");
                 bail!("{} did not say {what}; it said:\n{said}", self.name);
             }
-            state = self
-                .log
-                .changed
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            state = self.log.wait(state, left);
         }
     }
 
@@ -110,12 +105,7 @@ impl Program {
             if left.is_zero() {
                 return Err(anyhow!("{} did not end within {PATIENCE:?}", self.name));
             }
-            state = self
-                .log
-                .changed
-                .wait_timeout(state, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            state = self.log.wait(state, left);
         }
         drop(state);
         self.child.wait().with_context(|| format!("cannot wait for {}", self.name))
@@ -152,6 +142,15 @@ struct LogState {
 impl Log {
     fn state(&self) -> MutexGuard<'_, LogState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until something changed, or for so long.
+    fn wait<'a>(
+        &self,
+        state: MutexGuard<'a, LogState>,
+        most: Duration,
+    ) -> MutexGuard<'a, LogState> {
+        self.changed.wait_timeout(state, most).unwrap_or_else(PoisonError::into_inner).0
     }
 
     fn follow(self: &Arc<Log>, output: Option<impl Read + Send + 'static>) {

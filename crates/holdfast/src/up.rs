@@ -41,7 +41,7 @@ impl Typed {
         let store_address = server.local_addr();
 
         let stopping = CancellationToken::new();
-        let serving = tokio::spawn(server.run(stopping.clone().cancelled_owned()));
+        let mut serving = tokio::spawn(server.run(stopping.clone().cancelled_owned()));
 
         let endpoint = format!("http://{store_address}");
         let client = Client::connect(&[endpoint], Options::default()).await?;
@@ -49,7 +49,6 @@ impl Typed {
         let control = Service::bind(&config, Arc::new(client)).await?;
         let rest_address = control.local_addr()?;
         let mut controlling = tokio::spawn(control.run(stopping.clone().cancelled_owned()));
-        let mut serving = serving;
 
         writeln!(
             std::io::stdout(),
