@@ -27,7 +27,7 @@ pub(crate) struct Child {
     pub(crate) latency: Duration,
     pub(crate) retry_at: Option<Instant>,
     backoff: Duration,
-    incarnation: Option<u64>,
+    pub(crate) incarnation: Option<u64>,
     /// Somebody does not want it rebuilt.
     pub(crate) unwanted: bool,
 }
@@ -170,6 +170,9 @@ impl Mirror {
         if !self.opened {
             if let Some(note) = &found.note {
                 self.adopt(note);
+                if note.incarnation != found.incarnation {
+                    self.lossy.insert(slot);
+                }
             }
             return;
         }
@@ -237,6 +240,11 @@ impl Mirror {
                 missed.add(&risk);
             }
         }
+        if !self.dirty.doubt.is_empty() && state == ChildState::InSync {
+            let others = self.in_sync().without(Slots::one(slot));
+            self.lost |= !self.lossy.contains(slot) && others.without(self.lossy).is_empty();
+        }
+        self.lossy.remove(slot);
         for op in self.ops.values_mut() {
             op.done.remove(slot);
             op.declined.remove(slot);

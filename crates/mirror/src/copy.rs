@@ -138,7 +138,10 @@ impl Mirror {
 
     fn pick_source(&mut self, ticket: Ticket) -> Option<Slot> {
         let copy = self.copies.get(&ticket)?;
-        let able = self.in_sync().without(copy.bad);
+        let mut able = self.in_sync().without(copy.bad);
+        if copy.whose == Whose::Resync && !able.without(self.lossy).is_empty() {
+            able = able.without(self.lossy);
+        }
         // Several sources: chunks go around.
         let nth =
             usize::try_from(ticket).unwrap_or(0) % usize::try_from(able.len().max(1)).unwrap_or(1);

@@ -17,7 +17,7 @@ use crate::policy::Policy;
 use crate::rebuild::{Job, Resync};
 use crate::record::Recorder;
 use crate::resize::Resizing;
-use crate::slots::Slot;
+use crate::slots::{Slot, Slots};
 use crate::snapshot::Snapshotting;
 use crate::stop::Stopping;
 use crate::write::Op;
@@ -84,6 +84,9 @@ pub struct Mirror {
     pub(crate) opened: bool,
     /// Acknowledged writes that no flush covered may be lost: the next flush says so.
     pub(crate) lost: bool,
+    /// Copies in sync that may have lost writes before the opening: where they are in doubt, others
+    /// are right.
+    pub(crate) lossy: Slots,
     /// Since when hosts wait, and whether they have waited long enough.
     pub(crate) hold_from: Option<Instant>,
     pub(crate) failing: bool,
@@ -137,6 +140,7 @@ impl Mirror {
             rebuilds_begun: 0,
             opened: false,
             lost: false,
+            lossy: Slots::NONE,
             hold_from: Some(now),
             failing: false,
             poke: true,
@@ -364,10 +368,11 @@ impl Mirror {
 
     /// What would be kept with a replica now.
     pub(crate) fn note_for(&self, slot: Slot) -> Option<Note> {
-        let label = self.recorder.label(self.child(slot)?.replica, self.geometry.bytes());
+        let child = self.child(slot)?;
         Some(Note {
-            label,
+            label: self.recorder.label(child.replica, self.geometry.bytes()),
             sequence: self.version,
+            incarnation: child.incarnation.unwrap_or_default(),
             intents: self.dirty.intents(),
             missed: self.dirty.missed.clone(),
         })

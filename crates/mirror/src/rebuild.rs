@@ -28,7 +28,7 @@ use crate::api::{Buffer, Effect};
 use crate::child::reason;
 use crate::copy::Whose;
 use crate::mirror::{Mirror, Pending, Purpose};
-use crate::slots::Slot;
+use crate::slots::{Slot, Slots};
 
 /// Regions copied before a flush makes them count.
 const CHECKPOINT: u64 = 64;
@@ -166,6 +166,9 @@ impl Mirror {
             // There is nobody to differ from.
             self.dirty.doubt = self.dirty.none();
             self.poke = true;
+        }
+        if self.dirty.doubt.is_empty() {
+            self.lossy = Slots::NONE;
         }
         let stale = self.children_that(|state| state == ChildState::Stale);
         for slot in stale.iter() {

@@ -5,7 +5,9 @@
 //!
 //! [`Policy::hold`]: crate::Policy::hold
 
-use model::{HoldCause, TargetEvent, TargetState};
+use alloc::vec::Vec;
+
+use model::{HoldCause, ReplicaId, TargetEvent, TargetState};
 
 use crate::api::Effect;
 use crate::mirror::Mirror;
@@ -27,11 +29,13 @@ impl Mirror {
         self.dirty.missed.values_mut().for_each(|missed| missed.add(&doubt));
         self.opened = true;
         // Copies in sync that are not here now may hold other bytes, and lack some.
-        for (slot, replica) in self.absent_in_sync() {
+        for replica in self.absent_in_sync() {
             let risk = self.dirty.at_risk();
             self.dirty.missed.insert(replica, risk);
-            self.change_note();
-            let _ = slot;
+        }
+        if there.without(self.lossy).is_empty() && !all {
+            // A copy that is away may be the only one that has what these lost.
+            self.lost = !self.dirty.doubt.is_empty();
         }
         self.change_note();
         let whole = self.must().without(there).is_empty() && self.recorder.set().is_whole();
@@ -39,9 +43,9 @@ impl Mirror {
         self.poke = true;
     }
 
-    fn absent_in_sync(&self) -> alloc::vec::Vec<(crate::slots::Slot, model::ReplicaId)> {
+    fn absent_in_sync(&self) -> Vec<ReplicaId> {
         let absent = self.must().without(self.in_sync());
-        absent.iter().filter_map(|slot| Some((slot, self.child(slot)?.replica))).collect()
+        absent.iter().filter_map(|slot| Some(self.child(slot)?.replica)).collect()
     }
 
     pub(crate) fn on(&mut self, event: TargetEvent) {

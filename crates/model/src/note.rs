@@ -20,6 +20,9 @@ pub struct Note {
     pub label: Label,
     /// Which of two notes with one epoch is newer.
     pub sequence: u64,
+    /// What the replica said of itself when this was kept. If it says another number now, it may
+    /// have lost writes that no flush covered.
+    pub incarnation: u64,
     /// Regions that may be being written, or whose writes no flush covers: after a crash copies in
     /// sync may differ there, and nowhere else.
     pub intents: Regions,
