@@ -86,7 +86,6 @@ pub(super) struct World {
     pub(super) slow: Option<usize>,
     pub(super) broken: Broken,
     pub(super) replicas: Vec<ReplicaId>,
-    pub(super) snapshots: BTreeMap<SnapshotId, bool>,
     pub(super) error: Option<String>,
     pub(super) loud: bool,
 }
@@ -110,7 +109,6 @@ impl World {
             slow: None,
             broken,
             replicas: Vec::new(),
-            snapshots: BTreeMap::new(),
             error: None,
             loud: false,
         }
