@@ -214,7 +214,8 @@ impl Drive {
         let mut random = self.world.random.clone();
         self.world.disks[disk].crash(&mut random);
         self.world.random = random;
-        self.world.history.crashed(disk);
+        let now = self.world.now;
+        self.world.history.crashed(disk, now);
         self.lose_sessions(|_, other| other == disk);
         let back = self.world.random.below(600);
         self.world.after(back, Happening::Restart { disk });

@@ -38,6 +38,8 @@ pub(super) struct History {
     in_sync: BTreeSet<usize>,
     /// First acknowledged write of each epoch.
     first_ack: BTreeMap<u64, u64>,
+    /// When each replica crashed last.
+    crashes: BTreeMap<usize, u64>,
     pub(super) acks: u64,
     pub(super) reads: u64,
 }
@@ -79,8 +81,8 @@ impl History {
     /// A write of one block was acknowledged or failed.
     pub(super) fn ended(&mut self, number: u64, block: u64, now: u64, how: (bool, bool)) {
         let (fine, fua) = how;
-        let in_sync = self.in_sync.clone();
         self.acks += u64::from(fine);
+        let (in_sync, crashes) = (self.in_sync.clone(), self.crashes.clone());
         let Some(write) = self.writes(block).iter_mut().find(|write| write.number == number) else {
             return;
         };
@@ -89,7 +91,9 @@ impl History {
             write.acked = now;
             write.sure = write.sure.min(now);
             write.durable |= fua;
-            write.holders.extend(in_sync);
+            // One that crashed since it began may have lost it before the answer came.
+            let kept = |disk: &usize| crashes.get(disk).is_none_or(|at| *at < write.begun);
+            write.holders.extend(in_sync.into_iter().filter(kept));
         }
     }
 
@@ -138,7 +142,8 @@ impl History {
         }
     }
 
-    pub(super) fn crashed(&mut self, disk: usize) {
+    pub(super) fn crashed(&mut self, disk: usize, now: u64) {
+        self.crashes.insert(disk, now);
         for write in self.blocks.values_mut().flatten() {
             write.holders.remove(&disk);
         }
@@ -161,7 +166,8 @@ impl History {
     pub(super) fn read(&mut self, block: u64, stamp: u64, span: (u64, u64)) -> Result<(), String> {
         let (begun, ended) = span;
         self.reads += 1;
-        let in_sync = self.in_sync.clone();
+        let kept = |disk: &usize| self.crashes.get(disk).is_none_or(|at| *at < begun);
+        let in_sync: Vec<usize> = self.in_sync.iter().copied().filter(kept).collect();
         let writes = self.writes(block);
         let replaced = |write: &Write| {
             writes.iter().any(|other| other.sure < begun && other.begun > write.over)
