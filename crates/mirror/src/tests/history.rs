@@ -89,11 +89,13 @@ impl History {
         write.over = write.over.min(now);
         if fine {
             write.acked = now;
-            write.sure = write.sure.min(now);
             write.durable |= fua;
             // One that crashed since it began may have lost it before the answer came.
             let kept = |disk: &usize| crashes.get(disk).is_none_or(|at| *at < write.begun);
             write.holders.extend(in_sync.into_iter().filter(kept));
+            if write.durable || !write.holders.is_empty() {
+                write.sure = write.sure.min(now);
+            }
         }
     }
 
@@ -184,8 +186,8 @@ impl History {
         if let [only] = which[..] {
             for write in self.writes(block) {
                 if write.number == only && write.sure == EVER && !write.excused {
-                    write.sure = ended;
                     write.holders.extend(in_sync.iter());
+                    write.sure = if write.holders.is_empty() { EVER } else { ended };
                 }
             }
         }
