@@ -29,6 +29,7 @@ pub(crate) enum Broken {
     CopyUnlocked,
     FenceIgnored,
     HalfSnapshot,
+    FlushInDoubt,
     /// Replicas take commands of former owners.
     NoFence,
 }
