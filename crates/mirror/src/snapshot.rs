@@ -128,6 +128,11 @@ impl Mirror {
         let Err(fault) = result else { return };
         let Some(child) = self.child(from.slot) else { return };
         let (replica, current) = (child.replica, child.is_current(from.session));
+        let stage = self.snapshot.as_ref().map(|snapshot| snapshot.stage);
+        if fault == Fault::Busy && current {
+            // It was not begun: again, until the child says something else.
+            return self.ask_snapshot(Slots::one(from.slot), !matches!(stage, Some(Stage::Dropping(_))));
+        }
         if let Some(snapshot) = &mut self.snapshot {
             let kind = if fault == Fault::NoSpace { Kind::NoSpace } else { Kind::Unavailable };
             let detail = format!("replica {replica} took no snapshot: {fault}; try again");

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::string::String;
 use std::vec::Vec;
 
-use block::{Blocks, Command, Fault, Instant, Span};
-use model::{Epoch, FaultReason, Note, ReplicaId, SnapshotId, TargetRecord};
+use block::{Blocks, Command, Completion, Fault, Instant, Span};
+use model::{ChildState, Epoch, FaultReason, Note, ReplicaId, SnapshotId, TargetRecord};
 
 use super::Broken;
 use super::disk::Disk;
@@ -47,6 +47,9 @@ pub(super) struct Target {
     pub(super) copies: Vec<Vec<u64>>,
     pub(super) answers: BTreeMap<Token, Result<(), String>>,
     pub(super) copied: u64,
+    /// Commands that ended, with what they read.
+    pub(super) ended: BTreeMap<Token, (Completion, Vec<u64>)>,
+    pub(super) changes: Vec<(ReplicaId, ChildState)>,
 }
 
 /// What is asked of a replica.
@@ -86,6 +89,8 @@ pub(super) struct World {
     pub(super) slow: Option<usize>,
     pub(super) broken: Broken,
     pub(super) replicas: Vec<ReplicaId>,
+    /// Snapshots that were ordered, by target and order.
+    pub(super) snapshots: BTreeMap<(usize, Token), SnapshotId>,
     pub(super) error: Option<String>,
     pub(super) loud: bool,
 }
@@ -109,6 +114,7 @@ impl World {
             slow: None,
             broken,
             replicas: Vec::new(),
+            snapshots: BTreeMap::new(),
             error: None,
             loud: false,
         }
