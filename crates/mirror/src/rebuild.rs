@@ -179,7 +179,9 @@ impl Mirror {
             }
         }
         let slots: Vec<Slot> = self.jobs.keys().copied().collect();
-        slots.into_iter().for_each(|slot| self.check_job(slot));
+        for slot in slots {
+            self.check_job(slot);
+        }
     }
 
     fn begin_rebuild(&mut self, slot: Slot) {

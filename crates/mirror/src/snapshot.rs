@@ -131,7 +131,8 @@ impl Mirror {
         let stage = self.snapshot.as_ref().map(|snapshot| snapshot.stage);
         if fault == Fault::Busy && current {
             // It was not begun: again, until the child says something else.
-            return self.ask_snapshot(Slots::one(from.slot), !matches!(stage, Some(Stage::Dropping(_))));
+            return self
+                .ask_snapshot(Slots::one(from.slot), !matches!(stage, Some(Stage::Dropping(_))));
         }
         if let Some(snapshot) = &mut self.snapshot {
             let kind = if fault == Fault::NoSpace { Kind::NoSpace } else { Kind::Unavailable };

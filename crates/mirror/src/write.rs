@@ -160,7 +160,9 @@ impl Mirror {
             #[cfg(test)]
             let absent =
                 if self.broken == crate::tests::Broken::NotMissed { Vec::new() } else { absent };
-            absent.into_iter().for_each(|replica| self.dirty.miss(replica, span));
+            for replica in absent {
+                self.dirty.miss(replica, span);
+            }
         }
         let flush = self.dirty.flush_begins();
         if let Some(op) = self.ops.get_mut(&ticket) {

@@ -165,7 +165,7 @@ fn who_is_fenced_shuts_down_and_faults_nobody() {
     let token = drive.begin_on(0, write(0, 1));
     assert_eq!(drive.end_on(0, token), Err(Fault::Fenced));
     let down = TargetState::Shutdown { cause: StopCause::Fenced };
-    assert_eq!(drive.world.targets[0].mirror.state(), down);
+    drive.until(|drive| drive.world.targets[0].mirror.state() == down);
     assert!(drive.world.record.set().is_whole());
     assert_eq!(drive.ask(write(0, 1)), Ok(()));
 }

@@ -17,8 +17,7 @@ impl World {
         let record = self.record.take(id, name);
         self.set_record(record.clone());
         let members = record.set().replicas().iter();
-        let children =
-            members.map(|replica| (*replica, self.disk_of(*replica) == node)).collect();
+        let children = members.map(|replica| (*replica, self.disk_of(*replica) == node)).collect();
         let epoch = record.epoch().number();
         let opening = Opening {
             record,
@@ -134,9 +133,7 @@ impl World {
             Effect::ChildChanged(replica, state) => {
                 self.targets[target].changes.push((replica, state));
             }
-            Effect::TargetChanged(_)
-            | Effect::RebuildChanged(_)
-            | Effect::Repaired(..) => {}
+            Effect::TargetChanged(_) | Effect::RebuildChanged(_) | Effect::Repaired(..) => {}
         }
     }
 
@@ -148,9 +145,8 @@ impl World {
         let members = self.record.set().in_sync().iter().map(|replica| self.disk_of(*replica));
         let ours = |disk: &usize| {
             let owner = self.disks[*disk].owner;
-            fine || owner.is_some_and(|(epoch, of, _)| {
-                of == target && epoch == self.record.epoch() && !down
-            })
+            fine || owner
+                .is_some_and(|(epoch, of, _)| of == target && epoch == self.record.epoch() && !down)
         };
         let taken: std::vec::Vec<_> = members
             .filter(ours)
@@ -199,7 +195,8 @@ impl World {
                 let blocks = span.start().0..span.end().0;
                 let seen: std::vec::Vec<(u64, u64)> = blocks.zip(op.data.clone()).collect();
                 let when = (op.begun, self.now);
-                seen.into_iter().try_for_each(|(block, stamp)| self.history.read(block, stamp, when))
+                seen.into_iter()
+                    .try_for_each(|(block, stamp)| self.history.read(block, stamp, when))
             }
             (Kind::Write | Kind::Discard | Kind::WriteZeroes, Some(span)) => {
                 for block in span.start().0..span.end().0 {

@@ -12,9 +12,7 @@ use super::Broken;
 use super::disk::Disk;
 use super::history::History;
 use super::random::Random;
-use crate::{
-    Answer, AttachFault, Buffer, Event, Found, Io, Mirror, Session, StoreFault, Token,
-};
+use crate::{Answer, AttachFault, Buffer, Event, Found, Io, Mirror, Session, StoreFault, Token};
 
 /// A target notices within this time that it lost a child.
 pub(super) const DETECT: u64 = 200;
@@ -98,7 +96,12 @@ pub(super) struct World {
 pub(super) const STORE: usize = 99;
 
 impl World {
-    pub(super) fn new(random: Random, disks: Vec<Disk>, record: TargetRecord, broken: Broken) -> World {
+    pub(super) fn new(
+        random: Random,
+        disks: Vec<Disk>,
+        record: TargetRecord,
+        broken: Broken,
+    ) -> World {
         World {
             random,
             now: 1,
