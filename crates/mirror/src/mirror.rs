@@ -3,7 +3,7 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
-use block::{BlockSize, Command, Completion, Fault, Geometry, Instant, Lane};
+use block::{BlockSize, Blocks, Command, Completion, Fault, Geometry, Instant, Lane};
 use model::{
     ChildState, ChildStatus, Note, Problem, Progress, Rebuild, TargetId, TargetState, Timestamp,
 };
@@ -387,16 +387,13 @@ impl Mirror {
         })
     }
 
-    pub(crate) fn progress(&self, total: u64, done: u64, copied: u64) -> Progress {
-        let bytes = |regions: u64| {
-            let blocks = regions.saturating_mul(self.policy.region.get());
-            let blocks = blocks.min(self.geometry.blocks().0);
-            block::Bytes(blocks.saturating_mul(u64::from(self.geometry.block_size().bytes())))
-        };
-        Progress {
-            total: bytes(total).into(),
-            done: bytes(done).into(),
-            copied: block::Bytes(copied * u64::from(self.geometry.block_size().bytes())).into(),
-        }
+    /// The blocks of so many regions.
+    pub(crate) fn of_regions(&self, regions: u64) -> Blocks {
+        Blocks(regions.saturating_mul(self.policy.region.get())).min(self.geometry.blocks())
+    }
+
+    pub(crate) fn progress(&self, total: Blocks, done: Blocks, copied: Blocks) -> Progress {
+        let size = |blocks| self.geometry.block_size().bytes_of(blocks).unwrap_or_default().into();
+        Progress { total: size(total), done: size(done), copied: size(copied) }
     }
 }

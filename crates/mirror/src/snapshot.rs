@@ -1,8 +1,8 @@
 //! A snapshot of the volume: at one point on every copy in sync, all or none.
 //!
 //! ```text
-//!   no doubt, all there ──► lane: no write under way ──► snapshot each ──► all well ──► answer
-//!                                                              └─ some not ──► drop each ──► refuse
+//!   no doubt, all there ──► lane: no write under way ──► snapshot each ──all well──► answer
+//!                                                              └─ some not ─► drop each ─► refuse
 //! ```
 
 use alloc::format;

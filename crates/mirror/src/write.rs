@@ -1,9 +1,9 @@
 //! Writes and flushes: to every child that takes writes, acknowledged by every copy in sync.
 //!
 //! ```text
-//!   limits ──► lane (W2) ──► mark regions (W3) ──► all writers ──► every `must` has it (W1) ──► Done
-//!                                                       ▲              │
-//!                                                       └── again ◄────┘ a copy in sync came back
+//!   limits ──► lane (W2) ──► marks (W3) ──► all writers ──► every `must` has it (W1) ──► Done
+//!                                                ▲              │
+//!                                                └── again ◄────┘ a copy in sync came back
 //! ```
 
 use alloc::vec::Vec;

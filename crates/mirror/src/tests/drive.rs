@@ -7,10 +7,10 @@ use std::format;
 use std::string::String;
 use std::vec::Vec;
 
-use block::{Blocks, Command, Completion, Lba, Span};
+use block::{Blocks, Command, Lba, Span};
 use model::{
-    ChildState, FaultReason, NodeName, ReplicaId, ReplicaSet, SnapshotId, TargetId, TargetRecord,
-    TargetState, VolumeId,
+    FaultReason, NodeName, ReplicaId, ReplicaSet, SnapshotId, TargetId, TargetRecord, TargetState,
+    VolumeId,
 };
 use uuid::Uuid;
 
@@ -58,9 +58,9 @@ pub(super) struct Plan {
 
 pub(super) struct Drive {
     pub(super) world: World,
-    size: u64,
-    copies: usize,
-    policy: Policy,
+    pub(super) size: u64,
+    pub(super) copies: usize,
+    pub(super) policy: Policy,
     tokens: u64,
     stamps: u64,
     /// What the last read returned.
@@ -161,7 +161,7 @@ impl Drive {
         self.submit(target, command);
     }
 
-    fn submit(&mut self, target: usize, command: Command) -> Token {
+    pub(super) fn submit(&mut self, target: usize, command: Command) -> Token {
         let data = match command {
             Command::Write { span, .. } => (0..span.len().0).map(|_| self.stamp()).collect(),
             _ => Vec::new(),
@@ -302,7 +302,7 @@ impl Drive {
         self.give(target, order);
     }
 
-    fn give(&mut self, target: usize, order: Order) -> Token {
+    pub(super) fn give(&mut self, target: usize, order: Order) -> Token {
         let token = self.token();
         self.world.say(format_args!("T{target} order {token:?} {order:?}"));
         if let Order::Snapshot(id) = order {
@@ -313,7 +313,11 @@ impl Drive {
         token
     }
 
-    fn run_until(&mut self, millis: u64, done: impl Fn(&Drive) -> bool) -> Result<bool, String> {
+    pub(super) fn run_until(
+        &mut self,
+        millis: u64,
+        done: impl Fn(&Drive) -> bool,
+    ) -> Result<bool, String> {
         let end = self.world.now + millis;
         while !done(self) {
             if !self.world.step(end) {
@@ -424,80 +428,5 @@ impl Drive {
             return Err(format!("copies differ: {views:?}"));
         }
         Ok(())
-    }
-
-    /// A volume without trouble, open on node 0.
-    pub(super) fn quiet(copies: usize) -> Drive {
-        let plan = |seed| Plan { seed, broken: Broken::Nothing, loud: false };
-        let mut drive = (0..99)
-            .map(|seed| Drive::new(plan(seed)))
-            .find(|drive| drive.copies == copies)
-            .unwrap();
-        drive.policy.verify = false;
-        drive.take_over(0);
-        drive.until_open();
-        drive
-    }
-
-    pub(super) fn mirror(&self) -> &crate::Mirror {
-        &self.world.targets[self.world.targets.len() - 1].mirror
-    }
-
-    pub(super) fn take_over(&mut self, node: usize) {
-        self.world.take_over(node, self.policy, Blocks(self.size));
-    }
-
-    pub(super) fn pass(&mut self, millis: u64) {
-        self.run_until(millis, |_| false).unwrap();
-    }
-
-    pub(super) fn until(&mut self, done: impl Fn(&Drive) -> bool) {
-        assert!(self.run_until(60_000, done).unwrap(), "{:?}", self.mirror().children());
-    }
-
-    pub(super) fn until_open(&mut self) {
-        self.until(|drive| drive.mirror().state() == TargetState::Open);
-    }
-
-    pub(super) fn begin_on(&mut self, target: usize, command: Command) -> Token {
-        self.submit(target, command)
-    }
-
-    pub(super) fn begin(&mut self, command: Command) -> Token {
-        self.submit(self.world.targets.len() - 1, command)
-    }
-
-    /// Waits for the end of a command.
-    pub(super) fn end_on(&mut self, target: usize, token: Token) -> Completion {
-        self.until(|drive| drive.world.targets[target].ended.contains_key(&token));
-        let (result, data) = self.world.targets[target].ended.remove(&token).unwrap();
-        self.last_read = data;
-        result
-    }
-
-    pub(super) fn end(&mut self, token: Token) -> Completion {
-        self.end_on(self.world.targets.len() - 1, token)
-    }
-
-    pub(super) fn ask(&mut self, command: Command) -> Completion {
-        let token = self.begin(command);
-        self.end(token)
-    }
-
-    pub(super) fn order(&mut self, order: Order) -> Result<(), String> {
-        let target = self.world.targets.len() - 1;
-        let token = self.give(target, order);
-        self.until(|drive| drive.world.targets[target].answers.contains_key(&token));
-        self.world.targets[target].answers.remove(&token).unwrap()
-    }
-
-    /// What became of a child, one after the other.
-    pub(super) fn changes(&self, replica: ReplicaId) -> Vec<ChildState> {
-        let of_it = |(of, state): &(ReplicaId, ChildState)| (*of == replica).then_some(*state);
-        self.world
-            .targets
-            .iter()
-            .flat_map(|target| target.changes.iter().filter_map(of_it))
-            .collect()
     }
 }

@@ -1,11 +1,12 @@
-//! The mirror in one thread, from seeds: replicas with volatile caches, a store, targets that follow
-//! each other, and everything that can go wrong between them.
+//! The mirror in one thread, from seeds: replicas with volatile caches, a store, targets that
+//! follow each other, and everything that can go wrong between them.
 
 mod directed;
 mod disk;
 mod drive;
 mod history;
 mod owner;
+mod quiet;
 mod random;
 mod world;
 
