@@ -8,6 +8,7 @@
 //! - Compare-and-write runs alone on its device: nothing that was started later overtakes it.
 //! - Data is never copied here, except into and out of memory that is the device itself.
 
+mod change;
 mod file;
 mod job;
 mod memory;

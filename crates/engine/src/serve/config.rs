@@ -18,7 +18,7 @@ pub struct Config {
     pub listen: Vec<SocketAddr>,
     /// One reactor on each of these cores; at least one.
     pub cores: Vec<usize>,
-    /// What to serve, by name.
+    /// What to serve from the start, by name.
     pub subsystems: BTreeMap<Nqn, Subsystem>,
     /// Digests that are used if a host asks for them.
     pub digests: Digests,
@@ -27,7 +27,7 @@ pub struct Config {
 }
 
 /// One subsystem.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subsystem {
     /// By namespace id, from 1.
     pub namespaces: BTreeMap<u32, Namespace>,
@@ -49,14 +49,14 @@ impl Subsystem {
 }
 
 /// A host that may connect.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
     /// What it must prove that it knows, if anything.
     pub keys: Option<Keys>,
 }
 
 /// One namespace.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace {
     /// What it is made of.
     pub backing: Backing,
@@ -67,7 +67,7 @@ pub struct Namespace {
 }
 
 /// What a namespace is made of.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backing {
     /// Memory, lost when the engine stops.
     Memory(Geometry),

@@ -15,12 +15,12 @@ const TICK_EVERY: Duration = Duration::from_millis(250);
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Core {
-    pub(super) fn effects(&mut self, index: usize) {
-        let Some(served) = self.subsystems.get_mut(index) else { return };
+    pub(super) fn effects(&mut self, key: Key) {
+        let Some(served) = self.subsystems.get_mut(key) else { return };
         while let Some(effect) = served.subsystem.poll_effect() {
             match effect {
                 Effect::Persist { nsid, version, reservations } => {
-                    let kept = Message::Kept { subsystem: index, nsid, version, kept: true };
+                    let kept = Message::Kept { subsystem: key, nsid, version, kept: true };
                     let Some(path) = served.reservations(nsid) else {
                         // Memory is lost with the engine, and so may its reservations be.
                         served.subsystem.persisted(nsid, version, true);
@@ -70,6 +70,7 @@ impl Core {
 
     pub(super) fn tick(&mut self, io: &mut impl Io) {
         self.is_ticking = false;
+        self.tell_discovery();
         let now = instant(io);
         let due: Vec<Key> = self
             .links
@@ -79,10 +80,10 @@ impl Core {
             .collect();
         for key in due {
             let Some(link) = self.links.get_mut(key) else { continue };
-            let served = link.subsystem.and_then(|index| self.subsystems.get_mut(index));
+            let served = link.subsystem.and_then(|of| self.subsystems.get_mut(of));
             link.machine.handle_timeout(served.map(|served| &mut served.subsystem), now);
-            if let Some(index) = link.subsystem {
-                self.effects(index);
+            if let Some(of) = link.subsystem {
+                self.effects(of);
             }
             self.touch(key);
         }
@@ -96,11 +97,12 @@ impl Core {
         for listener in &self.listeners {
             io.close(listener.socket);
         }
-        for index in 0..self.subsystems.len() {
-            if let Some(served) = self.subsystems.get_mut(index) {
+        let served: Vec<Key> = self.subsystems.keys().collect();
+        for key in served {
+            if let Some(served) = self.subsystems.get_mut(key) {
                 served.subsystem.close();
             }
-            self.effects(index);
+            self.effects(key);
         }
         let all: Vec<Key> = self.links.keys().collect();
         for key in all {
@@ -112,8 +114,8 @@ impl Core {
     }
 }
 
-/// The keeper may wait for a reactor; a reactor never waits for the keeper.
-fn post_patiently(to: &Mailbox<Message>, message: Message) {
+/// Helping threads may wait for a reactor; a reactor never waits for them.
+pub(super) fn post_patiently(to: &Mailbox<Message>, message: Message) {
     let mut message = message;
     while let Err(reactor::Undelivered::Full(back)) = to.post(message) {
         message = back;

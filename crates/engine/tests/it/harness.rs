@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use block::{BlockSize, Blocks, Bytes, Geometry};
+use block::{BlockSize, Blocks, Bytes, Geometry, Lba, Span};
 use engine::client::Session;
 use engine::client::perf::{Load, Measured, Pattern, run};
 use engine::serve::{Backing, Config, Limits, Namespace, Server, Subsystem};
@@ -56,6 +56,10 @@ pub(crate) fn association(subsystem: Nqn, options: Options) -> Association {
 
 pub(crate) fn connect(server: &Server, name: &str, options: Options) -> Session {
     Session::connect(address(server), association(nqn(name), options)).unwrap()
+}
+
+pub(crate) fn one(at: u64) -> Span {
+    Span::new(Lba(at), Blocks(1)).unwrap()
 }
 
 pub(crate) fn address(server: &Server) -> SocketAddr {
