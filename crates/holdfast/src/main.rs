@@ -10,7 +10,7 @@ mod control;
 mod engine;
 mod log;
 mod nvme;
-mod size;
+mod secret;
 mod stop;
 mod store;
 mod up;
