@@ -130,6 +130,7 @@ impl Served {
             ana_group,
             read_only: false,
             write_cache: kept.is_some(),
+            takes_messages: false,
             reservations,
         };
         let refused = |why: nvme::target::BadNamespace| ServeError::Namespace {
