@@ -34,6 +34,7 @@ pub(crate) const TABLE: &[Row] = &[
     row("model", Layer::Core, &["block"]),
     row("nvme", Layer::Core, &["block"]),
     row("pool", Layer::Core, &["block"]),
+    row("linux", Layer::Edge, &["block", "model"]),
     row("reactor", Layer::Edge, &[]),
     row("store", Layer::Edge, &[]),
     row("control", Layer::Program, &["model", "store"]),
