@@ -66,11 +66,11 @@ struct Entry {
 
 impl Entry {
     fn open(tree: &Tree, name: String) -> Option<Entry> {
-        let is_disk = |kind: &&str| {
-            let rest = name.strip_prefix(*kind);
+        let is_such = |kind: &str| {
+            let rest = name.strip_prefix(kind);
             rest.is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_digit()))
         };
-        if NO_DISKS.iter().any(|kind| is_disk(&kind)) {
+        if NO_DISKS.iter().any(|kind| is_such(kind)) {
             return None;
         }
         let folder = fs::canonicalize(tree.path("/sys/class/block").join(&name)).ok()?;
