@@ -114,20 +114,6 @@ fn one_who_was_registered_earlier_cannot_take_it_back() {
 }
 
 #[test]
-fn ownership_is_durable_before_it_is_acknowledged() {
-    let mut net = Net::new(4);
-    let node = replica(&mut net, 1);
-    let (_, io, _) = with_queue(&mut net, node, 1);
-    assert_eq!(reserve(&mut net, io, register(2)), Ok(()));
-    net.nodes[node].hold_persist = true;
-    let now = net.now;
-    net.io(io).reserve(now, 0, 1, acquire(AcquireAction::Acquire, 2, 0)).unwrap();
-    assert_eq!(net.settle(), []);
-    let kept = net.nodes[node].unpersisted.len();
-    assert_eq!(kept, 1, "the new number must be kept");
-}
-
-#[test]
 fn what_is_told_can_be_asked_for() {
     let mut net = Net::new(5);
     let node = replica(&mut net, 1);
