@@ -209,7 +209,7 @@ pub(in crate::target) fn fault_status(fault: Fault, is_write: bool) -> Status {
         // Another path may lead to the new owner, or to the same device.
         Fault::Fenced | Fault::Unreachable | Fault::TimedOut => Status::INTERNAL_PATH_ERROR,
         Fault::Aborted => Status::COMMAND_INTERRUPTED,
-        Fault::Busy => Status::NAMESPACE_NOT_READY,
+        Fault::Busy | Fault::Locked => Status::NAMESPACE_NOT_READY,
         Fault::Internal => Status::INTERNAL_ERROR,
     }
 }
