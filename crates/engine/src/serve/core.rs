@@ -19,7 +19,7 @@ use reactor::{
 use super::keeper::Keeper;
 use super::link::{Link, Owner, Phase, Want};
 use super::served::Served;
-use super::{ACCEPT, DEVICE, RECEIVE, Routes, SEND, TICK};
+use super::{ACCEPT, DEVICE, POOL, RECEIVE, Routes, SEND, TICK};
 use crate::device::Devices;
 use crate::stream::Stream;
 
@@ -89,6 +89,7 @@ impl Handler for Core {
                 let (kind, key) = token.parts();
                 match (kind, outcome) {
                     (DEVICE, outcome) => self.devices.on(key, outcome, io),
+                    (POOL, outcome) => self.devices.pools.on(key, outcome, io),
                     (RECEIVE, Outcome::Received(result)) => {
                         if let Some(link) = self.links.get_mut(key) {
                             link.stream.on_received(result, io);
@@ -127,7 +128,7 @@ impl Handler for Core {
         self.devices.retry(io);
         self.satisfy(io);
         loop {
-            while let Some(finished) = self.devices.poll() {
+            while let Some(finished) = self.devices.poll(io) {
                 let (key, slot) = finished.owner;
                 if let Some(link) = self.links.get_mut(key) {
                     link.finished(slot, finished.completion, finished.data);

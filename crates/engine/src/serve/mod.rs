@@ -28,7 +28,7 @@ pub use keeper::ReadError;
 pub use served::ServeError;
 use served::Served;
 
-use crate::device::Devices;
+use crate::device::{Devices, TokenKinds};
 
 /// Kinds of tokens.
 const DEVICE: u8 = 1;
@@ -36,6 +36,7 @@ const RECEIVE: u8 = 2;
 const SEND: u8 = 3;
 const ACCEPT: u8 = 4;
 const TICK: u8 = 5;
+const POOL: u8 = 6;
 
 /// No more bytes than this are handed to the kernel in one send.
 const SEND_AT_ONCE: usize = 1 << 20;
@@ -223,7 +224,7 @@ fn prepare(
     if !reactor.buffers_are_registered() {
         tracing::warn!(core, "buffers are not locked in memory; raise the memlock limit for speed");
     }
-    let mut devices = Devices::new(DEVICE);
+    let mut devices = Devices::new(TokenKinds { files: DEVICE, pools: POOL });
     let mut subsystems: Vec<Served> = Served::discovery(config).into_iter().collect();
     for (nqn, wanted) in &config.subsystems {
         if routes.core_of(nqn) == Some(index) {
