@@ -9,6 +9,7 @@
 //! - Compare-and-write runs alone on its device: nothing that was started later overtakes it.
 //! - Data is never copied here, except into and out of memory that is the device itself.
 
+mod change;
 mod file;
 mod job;
 mod memory;
@@ -86,7 +87,10 @@ pub enum OpenError {
     #[error("there is no room for another device; give the engine more cores")]
     Full,
     /// There is no such replica.
-    #[error("no open pool has this replica; import the pool, create the replica")]
+    #[error(
+        "no pool of this core has the replica; import the pool and create the replica, and keep \
+         the namespaces of one subsystem in one pool"
+    )]
     NoReplica,
 }
 
@@ -174,15 +178,9 @@ impl<O> Devices<O> {
         self.add(Backing::Replica(replica), geometry)
     }
 
-    /// The shape of a device; a replica's changes when it is resized.
+    /// The shape of a device.
     pub fn geometry(&self, device: DeviceId) -> Option<Geometry> {
-        let device = self.devices.get(device.0)?;
-        if let Backing::Replica(replica) = device.backing
-            && let Some(blocks) = self.pools.size(replica)
-        {
-            return Geometry::new(BlockSize::B4096, blocks).ok();
-        }
-        Some(device.geometry)
+        self.devices.get(device.0).map(|device| device.geometry)
     }
 
     /// Puts a job in; hands it back if there are as many as there may be, or no such device.

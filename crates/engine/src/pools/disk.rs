@@ -5,8 +5,8 @@ use std::io;
 use pool::{Buffer as Whose, DiskFailed, Effect, Place};
 use reactor::{Buffer, Frozen, Io, Key, Op, Outcome, PAGE, Refused, Token};
 
-use super::{Answer, Carried, FLIGHT, ORDER, Pending, PoolError, Pools, RESUM, SCRUB, State};
 use super::flight::{Bytes, Ended};
+use super::{Answer, Carried, FLIGHT, ORDER, Pending, PoolError, Pools, RESUM, SCRUB, State};
 
 /// An operation of the reactor for a pool.
 #[derive(Debug)]

@@ -120,9 +120,8 @@ impl Fragments {
 
     /// Makes a fragment begin at `at`.
     fn cut(&mut self, at: usize) {
-        let inside = |fragment: &&mut Fragment| {
-            fragment.start < at && at < fragment.start + fragment.len
-        };
+        let inside =
+            |fragment: &&mut Fragment| fragment.start < at && at < fragment.start + fragment.len;
         let Some(fragment) = self.all().find(inside) else { return };
         let Some(buffer) = &mut fragment.buffer else { return };
         let keep = at - fragment.start;

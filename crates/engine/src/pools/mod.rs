@@ -20,6 +20,7 @@
 mod care;
 mod disk;
 mod flight;
+mod inspect;
 mod leaving;
 mod opening;
 mod order;
@@ -43,6 +44,7 @@ use care::Care;
 use disk::Request;
 pub(crate) use flight::Ended;
 use flight::Flight;
+pub use inspect::{id_of_name, inspect, new_id, superblock_of};
 use leaving::Leaving;
 use opening::{Making, Probing};
 
@@ -188,8 +190,13 @@ impl Pools {
 
     /// Writes down and closes all pools. Returns whether none is open any more.
     pub fn leave_all(&mut self, io: &mut impl Io) -> bool {
-        let open: Vec<Id> = self.by_id.keys().copied().collect();
-        for pool in open {
+        let open: Vec<(Id, Key)> = self.by_id.iter().map(|(id, slot)| (*id, *slot)).collect();
+        for (pool, slot) in open {
+            if self.open(slot).is_some_and(|open| open.pool.health().broken) {
+                // It can write nothing down; the next import finds what was durable.
+                self.close(slot, io);
+                continue;
+            }
             // Answered when it is done; one that is leaving already stays on its way.
             let _ = self.begin_leaving(Ticket(u64::MAX), pool, false, io);
         }
@@ -200,6 +207,11 @@ impl Pools {
     pub(crate) fn replica(&self, pool: Id, id: Id) -> Option<Replica> {
         let slot = *self.by_id.get(&pool)?;
         self.open(slot)?.pool.entity(id).map(|_| Replica { slot, id })
+    }
+
+    /// What is written about a replica or snapshot of an open pool.
+    pub fn entity(&self, pool: Id, id: Id) -> Option<&pool::Entity> {
+        self.open(*self.by_id.get(&pool)?)?.pool.entity(id)
     }
 
     /// Its size.
@@ -339,21 +351,9 @@ impl Pools {
 
     fn status(&self, slot: Key) -> Option<PoolStatus> {
         let open = self.open(slot)?;
-        let pool = &open.pool;
-        let superblock = pool.superblock();
-        let page = u64::try_from(PAGE).unwrap_or(0);
         let disks = self.slots.get(slot)?.disks.iter();
-        let disks = disks.map(|disk| (disk.path.clone(), Bytes(disk.blocks.0 * page)));
-        Some(PoolStatus {
-            id: superblock.pool,
-            name: superblock.name.clone(),
-            disks: disks.collect(),
-            cluster: Bytes(superblock.cluster.blocks() * page),
-            usage: pool.usage(),
-            health: pool.health(),
-            scrub: open.care.scrub_status(),
-            entities: pool.entities().filter_map(|entity| entity_status(pool, entity)).collect(),
-        })
+        let disks = disks.map(|disk| (disk.path.clone(), disk.blocks)).collect();
+        Some(status_of(&open.pool, disks, open.care.scrub_status()))
     }
 
     fn change(
@@ -391,6 +391,21 @@ impl Pools {
     fn pend(&mut self, ticket: Ticket, what: Carried) -> Result<pool::Token, PoolError> {
         let key = self.pending.insert(Pending { ticket, what }).map_err(|_| PoolError::Full)?;
         Ok(pool::Token(Token::of(ORDER, key).0))
+    }
+}
+
+fn status_of(pool: &Pool, disks: Vec<(PathBuf, Blocks)>, scrub: Option<ScrubStatus>) -> PoolStatus {
+    let superblock = pool.superblock();
+    let bytes = |blocks: u64| Bytes(blocks.saturating_mul(4096));
+    PoolStatus {
+        id: superblock.pool,
+        name: superblock.name.clone(),
+        disks: disks.into_iter().map(|(path, blocks)| (path, bytes(blocks.0))).collect(),
+        cluster: bytes(superblock.cluster.blocks()),
+        usage: pool.usage(),
+        health: pool.health(),
+        scrub,
+        entities: pool.entities().filter_map(|entity| entity_status(pool, entity)).collect(),
     }
 }
 

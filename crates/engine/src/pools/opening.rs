@@ -122,14 +122,7 @@ impl Pools {
         }
     }
 
-    fn look(
-        &mut self,
-        slot: Key,
-        disk: usize,
-        second: bool,
-        what: What,
-        io: &mut impl Io,
-    ) -> bool {
+    fn look(&mut self, slot: Key, disk: usize, second: bool, what: What, io: &mut impl Io) -> bool {
         let len = if second { PAGE } else { OCCUPANT_BYTES };
         let Some(buffer) = self.own(len) else { return false };
         let block = if second { super_offset(1) / 4096 } else { 0 };
@@ -175,10 +168,8 @@ impl Pools {
             for (disk, [start, _]) in disks.iter().zip(&*found) {
                 refuse_occupied(&disk.path, start, new.force)?;
             }
-            let member = |(disk, new): (&OpenDisk, &NewDisk)| Member {
-                id: new.id,
-                blocks: disk.blocks,
-            };
+            let member =
+                |(disk, new): (&OpenDisk, &NewDisk)| Member { id: new.id, blocks: disk.blocks };
             let members = disks.iter().zip(&new.disks).map(member).collect();
             let NewPool { id, name, cluster, .. } = new;
             let steps = pool::create(&pool::NewPool { id, name, cluster, disks: members })?;
@@ -212,7 +203,8 @@ impl Pools {
         let id = superblock.pool;
         let recovery = Recovery::new(superblock, limits())?;
         let Some(Slot { disks, state, .. }) = self.slots.get_mut(slot) else { return Ok(()) };
-        let mut given: Vec<Option<OpenDisk>> = core::mem::take(disks).into_iter().map(Some).collect();
+        let mut given: Vec<Option<OpenDisk>> =
+            core::mem::take(disks).into_iter().map(Some).collect();
         disks.extend(order.iter().filter_map(|at| given.get_mut(*at).and_then(Option::take)));
         // Disks that the pool no longer knows are not needed.
         given.into_iter().flatten().for_each(|disk| io.close_file(disk.file));
@@ -387,9 +379,7 @@ impl Pools {
         let Some(open) = self.open_mut(slot) else { return };
         let Some(Adding { ticket, disk, member, force }) = open.adding.take() else { return };
         let judged = match outcome {
-            Outcome::Read { buffer, result: Ok(()) } => {
-                refuse_occupied(&disk.path, &buffer, force)
-            }
+            Outcome::Read { buffer, result: Ok(()) } => refuse_occupied(&disk.path, &buffer, force),
             Outcome::Read { result: Err(source), .. } => {
                 Err(PoolError::Disk { path: disk.path.clone(), source })
             }
@@ -432,9 +422,9 @@ impl Pools {
         let slot = self.find(pool)?;
         let mut sizes = Vec::new();
         for disk in self.slots.get_mut(slot).map_or(&mut [][..], |slot| &mut slot.disks) {
-            let opened = io.open(&disk.path, Access::ReadOnly).map_err(|source| {
-                PoolError::Open { path: disk.path.clone(), source }
-            })?;
+            let opened = io
+                .open(&disk.path, Access::ReadOnly)
+                .map_err(|source| PoolError::Open { path: disk.path.clone(), source })?;
             io.close_file(opened.file);
             disk.blocks = disk.blocks.max(Blocks(opened.bytes / 4096));
             sizes.push(disk.blocks);

@@ -277,6 +277,9 @@ pub enum PoolError {
     /// Too many pools, orders or bytes.
     #[error("too much at once; try again, with less")]
     Full,
+    /// The reactor failed.
+    #[error("the reactor failed")]
+    Reactor(#[source] io::Error),
     /// No memory for buffers.
     #[error("cannot make the buffers of the pools")]
     Buffers(#[from] reactor::ArenaError),

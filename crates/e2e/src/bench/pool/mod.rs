@@ -139,7 +139,8 @@ impl Bench {
         let mut ratios = Ratios::default();
         for _ in 0..self.rounds {
             let theirs = self.measure(self.raw, read)?;
-            ratios.add(say("pool read", self.measure(self.replica, read)?), say("raw read", theirs));
+            ratios
+                .add(say("pool read", self.measure(self.replica, read)?), say("raw read", theirs));
         }
         Ok(figure("random-read-4k", ratios.median(), Target::AtLeast(0.9)))
     }
@@ -182,7 +183,8 @@ impl Bench {
         let mut ratios = Ratios::default();
         for round in 0..self.rounds {
             let before = self.measure(self.replica, write)?;
-            let snapshot = NewSnapshot { id: Id(2000 + round), created: 0, label: Label::default() };
+            let snapshot =
+                NewSnapshot { id: Id(2000 + round), created: 0, label: Label::default() };
             self.rig.change(Change::Snapshot { of: Id(100), snapshot })?;
             let after = self.measure(self.replica, write)?;
             ratios.add(say("after a snapshot", after), say("before", before));

@@ -182,7 +182,11 @@ impl Rig {
     }
 
     /// Runs commands one after another, and answers how long they took.
-    pub(super) fn one_by_one(&mut self, device: DeviceId, commands: &[Command]) -> Result<Duration> {
+    pub(super) fn one_by_one(
+        &mut self,
+        device: DeviceId,
+        commands: &[Command],
+    ) -> Result<Duration> {
         let begun = Instant::now();
         for command in commands {
             self.start(device, *command)?;
