@@ -38,9 +38,9 @@ pub(crate) const TABLE: &[Row] = &[
     row("reactor", Layer::Edge, &[]),
     row("store", Layer::Edge, &[]),
     row("control", Layer::Program, &["model", "store"]),
-    row("engine", Layer::Program, &["block", "nvme", "reactor"]),
-    row("holdfast", Layer::Binary, &["block", "control", "engine", "nvme", "store"]),
-    row("e2e", Layer::Proof, &["reactor", "store"]),
+    row("engine", Layer::Program, &["block", "nvme", "pool", "reactor"]),
+    row("holdfast", Layer::Binary, &["block", "control", "engine", "nvme", "pool", "store"]),
+    row("e2e", Layer::Proof, &["block", "engine", "pool", "reactor", "store"]),
     row("xtask", Layer::Proof, &[]),
 ];
 
