@@ -402,6 +402,12 @@ impl Controller {
                     self.happened.push_back(Happened::Reported { tag, result });
                 }
             }
+            IoEvent::Answered { slot, result } => {
+                if let Some(Flight { tag, data }) = queue.land(slot) {
+                    let result = result.map(|_| ());
+                    self.happened.push_back(Happened::Done { tag, result, data });
+                }
+            }
             IoEvent::Refused(why) => self.lost(why.to_string(), io),
             IoEvent::Lost(why) => self.lost(why.to_string(), io),
         }

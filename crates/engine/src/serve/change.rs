@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use block::{Bytes, Geometry};
+use block::{Blocks, Bytes, Geometry};
 use nvme::target::Hosts;
 use nvme::wire::{AnaState, Nqn};
 use reactor::{Access, Io};
@@ -72,6 +72,14 @@ impl Served {
         let namespace = self.wanted.namespaces.get_mut(&nsid).ok_or_else(missing)?;
         match &mut namespace.backing {
             Backing::Memory(size) => *size = geometry,
+            Backing::Replica { pool, id } => {
+                let has = devices.pools.entity(*pool, *id).map_or(Blocks::ZERO, |one| one.size);
+                if has < geometry.blocks() {
+                    let path = format!("replica {:032x}", id.0);
+                    let has = geometry.block_size().bytes_of(has).unwrap_or(Bytes::ZERO);
+                    return Err(OrderError::Small { path, has, asked });
+                }
+            }
             Backing::File { path, .. } => {
                 let shown = || path.display().to_string();
                 // Its size is read by opening it once more.

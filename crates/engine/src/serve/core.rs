@@ -21,10 +21,11 @@ use super::keeper::Keeper;
 use super::link::{Link, Owner, Phase, Want};
 use super::obey::Departure;
 use super::orders::Order;
+use super::pooling::{Asked, PoolOrder, ToKeep};
 use super::prover::{self, Proved, Prover};
 use super::routes::Routes;
 use super::served::Served;
-use super::{ACCEPT, DEVICE, RECEIVE, SEND, TICK};
+use super::{ACCEPT, DEVICE, POOL, RECEIVE, SEND, TICK};
 use crate::device::Devices;
 use crate::stream::Stream;
 
@@ -49,6 +50,8 @@ pub(super) enum Message {
     Order(Box<Order>),
     /// Discovery has something new to tell.
     Discovery,
+    /// An order to a pool of this core.
+    Pool(Box<PoolOrder>),
     /// End all connections and stop.
     Stop,
 }
@@ -89,6 +92,10 @@ pub(super) struct Core {
     pub(super) wants: VecDeque<(Key, Want)>,
     pub(super) is_ticking: bool,
     pub(super) stopping: Option<Moment>,
+    /// Orders to pools that are not answered yet.
+    pub(super) asked: Slab<Asked>,
+    /// Reservations that are to be kept with their replicas.
+    pub(super) to_keep: Vec<ToKeep>,
 }
 
 /// A listening socket.
@@ -107,6 +114,7 @@ impl Handler for Core {
                 let (kind, key) = token.parts();
                 match (kind, outcome) {
                     (DEVICE, outcome) => self.devices.on(key, outcome, io),
+                    (POOL, outcome) => self.devices.pools.on(key, outcome, io),
                     (RECEIVE, Outcome::Received(result)) => {
                         if let Some(link) = self.links.get_mut(key) {
                             link.stream.on_received(result, io);
@@ -140,6 +148,7 @@ impl Handler for Core {
                 }
             }
             Event::Message(Message::Order(order)) => self.obey(*order, io),
+            Event::Message(Message::Pool(order)) => self.pool_order(*order, io),
             Event::Message(Message::Discovery) => self.tell_discovery(),
             Event::Message(Message::Stop) => self.stop(io),
         }
@@ -151,9 +160,10 @@ impl Handler for Core {
             self.touch(key);
         }
         self.devices.retry(io);
+        self.pool_answers(io);
         self.satisfy(io);
         loop {
-            while let Some(finished) = self.devices.poll() {
+            while let Some(finished) = self.devices.poll(io) {
                 let (key, slot) = finished.owner;
                 if let Some(link) = self.links.get_mut(key) {
                     link.finished(slot, finished.completion, finished.data);
@@ -167,10 +177,7 @@ impl Handler for Core {
             self.bury(io);
         }
         self.keep_ticking(io);
-        let is_over = self.stopping.is_some_and(|deadline| {
-            (self.links.is_empty() && self.devices.at_work() == 0) || io.now() >= deadline
-        });
-        !is_over
+        !self.is_over(io)
     }
 }
 

@@ -11,6 +11,7 @@ mod keeper;
 mod link;
 mod obey;
 mod orders;
+mod pooling;
 mod prover;
 mod reply;
 mod routes;
@@ -27,18 +28,19 @@ use std::thread::JoinHandle;
 use nvme::target::ConnectionConfig;
 use reactor::{Io, Key, Mailbox, Reactor, SetupError, Slab, Token, pin_to_core};
 
-pub use config::{Backing, Config, Host, Limits, Namespace, Subsystem, identity_of};
+pub use config::{Backing, Config, Host, Limits, Namespace, Pool, Subsystem, identity_of};
 use core::{Core, Listener, Message};
 use keeper::Keeper;
 pub use keeper::ReadError;
 pub use orders::{Answer, OrderError, Orders};
+pub use pooling::PoolOrders;
 use prover::Prover;
 pub use reply::Pending;
 use routes::Routes;
 pub use served::ServeError;
 use served::Served;
 
-use crate::device::Devices;
+use crate::device::{Devices, TokenKinds};
 
 /// Kinds of tokens.
 const DEVICE: u8 = 1;
@@ -46,6 +48,7 @@ const RECEIVE: u8 = 2;
 const SEND: u8 = 3;
 const ACCEPT: u8 = 4;
 const TICK: u8 = 5;
+const POOL: u8 = 6;
 
 /// Subsystems of one core, with discovery.
 const SUBSYSTEMS: u32 = 4096;
@@ -87,6 +90,14 @@ pub enum StartError {
         address: SocketAddr,
         /// What the system said.
         source: io::Error,
+    },
+    /// A pool cannot be opened or made.
+    #[error("pool {name} cannot be opened")]
+    Pool {
+        /// Which.
+        name: String,
+        /// Why.
+        source: crate::pools::PoolError,
     },
     /// A subsystem cannot be served.
     #[error(transparent)]
@@ -137,7 +148,8 @@ impl Server {
         let prover = Prover::start().map_err(StartError::Thread)?;
         let routes = Arc::new(Routes::new(config.cores.len()));
         for (nqn, subsystem) in &config.subsystems {
-            routes.claim_or_choose(nqn.clone()).tell(Some(subsystem.hosts()));
+            let home = subsystem.home(config.cores.len());
+            routes.claim_or_choose(nqn.clone(), home).tell(Some(subsystem.hosts()));
         }
         let config = Arc::new(config);
         let mut threads = Vec::new();
@@ -172,6 +184,11 @@ impl Server {
     /// Changes what it serves, from any thread.
     pub fn orders(&self) -> Orders {
         Orders::new(Arc::clone(&self.routes), &self.mailboxes)
+    }
+
+    /// Gives orders to its pools, from any thread.
+    pub fn pools(&self) -> PoolOrders {
+        PoolOrders::new(&self.mailboxes)
     }
 
     /// Ends all connections and waits until everything at work is done.
@@ -242,7 +259,8 @@ fn prepare(
     if !reactor.buffers_are_registered() {
         tracing::warn!(core, "buffers are not locked in memory; raise the memlock limit for speed");
     }
-    let mut devices = Devices::new(DEVICE);
+    let mut devices = Devices::new(TokenKinds { files: DEVICE, pools: POOL });
+    pooling::open(config, index, &mut devices, &mut reactor)?;
     let limits = config.limits;
     let mut subsystems = Slab::new(SUBSYSTEMS);
     let mut add = |served| subsystems.insert(served).map_err(|_| StartError::TooMany);
@@ -285,6 +303,8 @@ fn prepare(
         wants: VecDeque::new(),
         is_ticking: false,
         stopping: None,
+        asked: Slab::new(pooling::MOST_ASKED),
+        to_keep: Vec::new(),
     };
     Ok((reactor, handler, addresses))
 }

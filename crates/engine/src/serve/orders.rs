@@ -158,7 +158,8 @@ impl Orders {
         if nqn.is_discovery() {
             return refused(OrderError::Conflict { nqn });
         }
-        self.send(self.routes.claim_or_choose(nqn), What::Add(subsystem))
+        let home = subsystem.home(self.routes.cores());
+        self.send(self.routes.claim_or_choose(nqn, home), What::Add(subsystem))
     }
 
     /// Serves it no longer: its connections end, and with the answer what it was made of is no

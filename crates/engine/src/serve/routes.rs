@@ -55,12 +55,19 @@ impl Routes {
         self.version.load(Ordering::Acquire)
     }
 
-    /// For an order about a subsystem that may be new: the core with the fewest takes it.
-    pub(super) fn claim_or_choose(self: &Arc<Routes>, nqn: Nqn) -> Claim {
+    /// How many cores there are.
+    pub(super) fn cores(&self) -> usize {
+        self.cores
+    }
+
+    /// For an order about a subsystem that may be new: its home takes it, or else the core with
+    /// the fewest.
+    pub(super) fn claim_or_choose(self: &Arc<Routes>, nqn: Nqn, home: Option<usize>) -> Claim {
         let mut table = self.write();
-        let core = match table.get(&nqn) {
-            Some(route) => route.core,
-            None => {
+        let core = match (table.get(&nqn), home) {
+            (Some(route), _) => route.core,
+            (None, Some(home)) => home,
+            (None, None) => {
                 let load = |core: &usize| table.values().filter(|one| one.core == *core).count();
                 (0..self.cores).min_by_key(load).unwrap_or(0)
             }
@@ -159,13 +166,13 @@ mod tests {
     fn new_subsystems_go_where_the_fewest_are_and_stay_there() {
         let routes = Arc::new(Routes::new(3));
         let claims: Vec<_> =
-            ["a", "b", "c", "d"].map(|text| routes.claim_or_choose(name(text))).into();
+            ["a", "b", "c", "d"].map(|text| routes.claim_or_choose(name(text), None)).into();
         assert_eq!(claims.iter().map(Claim::core).collect::<Vec<_>>(), [0, 1, 2, 0]);
         claims[1].tell(Some(Hosts::Any));
         drop(claims);
         assert_eq!(routes.core_of(&name("a")), None, "it was never served");
         assert_eq!(routes.core_of(&name("b")), Some(1));
-        assert_eq!(routes.claim_or_choose(name("b")).core(), 1);
+        assert_eq!(routes.claim_or_choose(name("b"), Some(2)).core(), 1);
         assert_eq!(routes.claim(name("b")).unwrap().core(), 1);
         assert!(routes.claim(name("e")).is_none());
     }
@@ -173,7 +180,7 @@ mod tests {
     #[test]
     fn a_name_is_kept_while_an_order_about_it_is_under_way() {
         let routes = Arc::new(Routes::new(2));
-        let first = routes.claim_or_choose(name("a"));
+        let first = routes.claim_or_choose(name("a"), None);
         assert!(first.tell(Some(Hosts::Any)));
         assert!(!first.tell(Some(Hosts::Any)));
         let second = routes.claim(name("a")).unwrap();
@@ -190,7 +197,7 @@ mod tests {
         let at = ["192.0.2.1:4420".parse().unwrap(), "192.0.2.2:4420".parse().unwrap()];
         assert_eq!(routes.records(&at).len(), 2, "only itself, twice");
         let before = routes.version();
-        let claim = routes.claim_or_choose(name("a"));
+        let claim = routes.claim_or_choose(name("a"), None);
         assert_eq!((routes.records(&at).len(), routes.version()), (2, before));
         claim.tell(Some(Hosts::Any));
         assert_eq!((routes.records(&at).len(), routes.version()), (4, before + 1));

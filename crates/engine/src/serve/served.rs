@@ -28,8 +28,18 @@ pub(super) struct Served {
 pub(super) struct Medium {
     pub(super) device: DeviceId,
     block_bytes: usize,
-    /// Where its reservations are kept; memory forgets them with everything else.
-    reservations: Option<PathBuf>,
+    reservations: Kept,
+}
+
+/// Where reservations are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// Nowhere: memory forgets them with everything else.
+    Nowhere,
+    /// In a file beside the device.
+    File(PathBuf),
+    /// With the replica.
+    Replica { pool: pool::Id, id: pool::Id },
 }
 
 /// Why a subsystem cannot be served.
@@ -120,19 +130,12 @@ impl Served {
     ) -> Result<(), ServeError> {
         let name = self.subsystem.nqn().clone();
         let nqn = || name.as_str().to_owned();
-        let (kept, reservations) =
-            match &namespace.backing {
-                Backing::Memory(_) => (None, Reservations::default()),
-                Backing::File { path, .. } => {
-                    let place = keeper::place_of(path);
-                    let found = keeper::read(&place)
-                        .map_err(|source| ServeError::Reservations { nsid, nqn: nqn(), source })?;
-                    (Some(place), found)
-                }
-            };
+        let (kept, reservations) = kept_of(&namespace.backing, devices)
+            .map_err(|source| ServeError::Reservations { nsid, nqn: nqn(), source })?;
         let opened = match &namespace.backing {
             Backing::Memory(geometry) => devices.add_memory(*geometry),
             Backing::File { path, block_size } => devices.add_file(path, *block_size, io),
+            Backing::Replica { pool, id } => devices.add_replica(*pool, *id),
         };
         let device = opened.map_err(|source| ServeError::Device { nsid, nqn: nqn(), source })?;
         let no_device = || ServeError::Device { nsid, nqn: nqn(), source: OpenError::Full };
@@ -141,8 +144,9 @@ impl Served {
             ids: namespace.ids,
             geometry,
             ana_group,
-            read_only: false,
-            write_cache: kept.is_some(),
+            read_only: is_snapshot(&namespace.backing, devices),
+            write_cache: kept != Kept::Nowhere,
+            takes_messages: false,
             reservations,
         };
         let refused = |why: nvme::target::BadNamespace| ServeError::Namespace {
@@ -163,8 +167,8 @@ impl Served {
     }
 
     /// Where the reservations of a namespace are kept, if anywhere.
-    pub(super) fn reservations(&self, nsid: u32) -> Option<&PathBuf> {
-        self.devices.get(&nsid)?.reservations.as_ref()
+    pub(super) fn reservations(&self, nsid: u32) -> &Kept {
+        self.devices.get(&nsid).map_or(&Kept::Nowhere, |medium| &medium.reservations)
     }
 
     /// The exchange by which a host proves itself, if it has to.
@@ -183,6 +187,30 @@ impl Served {
         let block_bytes = self.devices.get(&nsid).map_or(0, |medium| medium.block_bytes);
         usize::try_from(blocks).unwrap_or(usize::MAX).saturating_mul(block_bytes)
     }
+}
+
+/// Where the reservations of a namespace are kept, and what is kept there.
+fn kept_of(backing: &Backing, devices: &Devices<Owner>) -> Result<(Kept, Reservations), ReadError> {
+    match backing {
+        Backing::Memory(_) => Ok((Kept::Nowhere, Reservations::default())),
+        Backing::File { path, .. } => {
+            let place = keeper::place_of(path);
+            let found = keeper::read(&place)?;
+            Ok((Kept::File(place), found))
+        }
+        Backing::Replica { pool, id } => {
+            let share = devices.pools.entity(*pool, *id).map_or(&[][..], |entity| &entity.share);
+            let damaged = || ReadError::Damaged { path: format!("replica {:032x}", id.0) };
+            let found = keeper::decode(share).ok_or_else(damaged)?;
+            Ok((Kept::Replica { pool: *pool, id: *id }, found))
+        }
+    }
+}
+
+fn is_snapshot(backing: &Backing, devices: &Devices<Owner>) -> bool {
+    let Backing::Replica { pool, id } = backing else { return false };
+    let entity = devices.pools.entity(*pool, *id);
+    entity.is_some_and(|entity| entity.kind == pool::Kind::Snapshot)
 }
 
 /// What the hosts must know.

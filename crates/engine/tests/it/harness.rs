@@ -40,6 +40,7 @@ pub(crate) fn config(backings: Vec<Backing>, cores: usize) -> Config {
         (nqn(&letter.to_string()), Subsystem { namespaces, ..Subsystem::default() })
     };
     Config {
+        pools: Vec::new(),
         listen: vec!["127.0.0.1:0".parse().unwrap()],
         // More reactors than the machine has cores is slow, not wrong.
         cores: (0..cores).map(|_| 0).collect(),

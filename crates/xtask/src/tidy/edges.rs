@@ -34,12 +34,13 @@ pub(crate) const TABLE: &[Row] = &[
     row("model", Layer::Core, &["block"]),
     row("nvme", Layer::Core, &["block"]),
     row("pool", Layer::Core, &["block"]),
+    row("linux", Layer::Edge, &["block", "model"]),
     row("reactor", Layer::Edge, &[]),
     row("store", Layer::Edge, &[]),
     row("control", Layer::Program, &["model", "store"]),
-    row("engine", Layer::Program, &["block", "nvme", "reactor"]),
-    row("holdfast", Layer::Binary, &["block", "control", "engine", "model", "nvme", "store"]),
-    row("e2e", Layer::Proof, &["reactor", "store"]),
+    row("engine", Layer::Program, &["block", "nvme", "pool", "reactor"]),
+    row("holdfast", Layer::Binary, &["block", "control", "engine", "model", "nvme", "pool", "store"]),
+    row("e2e", Layer::Proof, &["block", "engine", "pool", "reactor", "store"]),
     row("xtask", Layer::Proof, &[]),
 ];
 

@@ -18,7 +18,7 @@ use core::mem::{replace, take};
 use core::net::IpAddr;
 use core::time::Duration;
 
-use block::Completion;
+use block::{Completion, Fault};
 
 use self::authentication::Authentication;
 pub use self::authentication::{AuthDone, AuthWork};
@@ -246,7 +246,7 @@ impl Connection {
         self.touched = now;
         let required = if auth.is_some() { AUTH_REQUIRED } else { 0 };
         self.deadline = auth.is_some().then(|| now.after(self.config.auth_timeout));
-        self.auth = auth.map_or(Authentication::None, Authentication::Here);
+        self.auth = auth.map_or(Authentication::None, |side| Authentication::Here(Box::new(side)));
         if let Some(controller) = subsystem.controller(cntlid).filter(|_| request.connect.qid == 0)
         {
             controller.local = self.config.local;
@@ -296,6 +296,24 @@ impl Connection {
         }
         if entry.issued == 0 && !is_expanding {
             self.device_done(slot);
+        }
+    }
+
+    /// The bytes that came with the message of `slot`.
+    pub fn told(&self, slot: Slot) -> &[u8] {
+        self.slots.get(slot).map_or(&[], |entry| &entry.data)
+    }
+
+    /// The message of `slot` was read, and this is the answer to it.
+    pub fn answer(&mut self, slot: Slot, answer: Result<Vec<u8>, Fault>) {
+        let Some(entry) = self.slots.get_mut(slot) else { return };
+        let is_asked = entry.sqe.opcode == IoOpcode::Ask.code();
+        match answer {
+            Ok(bytes) if is_asked && entry.stage == Stage::Device => {
+                entry.issued = 0;
+                self.finish(slot, Answer::data(bytes));
+            }
+            answer => self.complete(slot, answer.map(|_| ())),
         }
     }
 
