@@ -31,6 +31,7 @@ const fn row(name: &'static str, layer: Layer, uses: &'static [&'static str]) ->
 /// The allowed edges, as `ARCHITECTURE.md` shows them. A new edge is a reviewed change of its own.
 pub(crate) const TABLE: &[Row] = &[
     row("block", Layer::Core, &[]),
+    row("mirror", Layer::Core, &["block", "model"]),
     row("model", Layer::Core, &["block"]),
     row("nvme", Layer::Core, &["block"]),
     row("pool", Layer::Core, &["block"]),
