@@ -17,10 +17,10 @@ pub struct Served<N> {
     pub events: Arc<Log<Event>>,
 }
 
-/// Every route with its handler.
+/// Every route with its handler, but for the injection of faults: that is no part of the contract.
 pub fn api<N: Node>() -> Api<Served<N>> {
     let api = Api::new("Holdfast node API", "What the control plane asks of an engine.");
-    with_faults(events(targets(replicas(things(api)))))
+    events(targets(replicas(things(api))))
 }
 
 fn things<N: Node>(api: Api<Served<N>>) -> Api<Served<N>> {
@@ -84,5 +84,5 @@ fn with_faults<N: Node>(api: Api<Served<N>>) -> Api<Served<N>> {
 
 /// The node API as a service.
 pub fn router<N: Node>(node: N, events: Arc<Log<Event>>, guard: Guard) -> Router {
-    api().router(Arc::new(Served { node, events }), guard)
+    with_faults(api()).router(Arc::new(Served { node, events }), guard)
 }
