@@ -39,7 +39,7 @@ pub(crate) const TABLE: &[Row] = &[
     row("control", Layer::Program, &["model", "store"]),
     row("engine", Layer::Program, &["block", "nvme", "pool", "reactor"]),
     row("holdfast", Layer::Binary, &["block", "control", "engine", "nvme", "pool", "store"]),
-    row("e2e", Layer::Proof, &["block", "engine", "pool", "reactor", "store"]),
+    row("e2e", Layer::Proof, &["block", "engine", "nvme", "pool", "reactor", "store"]),
     row("xtask", Layer::Proof, &[]),
 ];
 
