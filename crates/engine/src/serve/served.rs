@@ -146,6 +146,7 @@ impl Served {
             ana_group,
             read_only: is_snapshot(&namespace.backing, devices),
             write_cache: kept != Kept::Nowhere,
+            takes_messages: false,
             reservations,
         };
         let refused = |why: nvme::target::BadNamespace| ServeError::Namespace {

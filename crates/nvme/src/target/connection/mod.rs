@@ -18,7 +18,7 @@ use core::mem::{replace, take};
 use core::net::IpAddr;
 use core::time::Duration;
 
-use block::Completion;
+use block::{Completion, Fault};
 
 use self::authentication::Authentication;
 pub use self::authentication::{AuthDone, AuthWork};
@@ -296,6 +296,24 @@ impl Connection {
         }
         if entry.issued == 0 && !is_expanding {
             self.device_done(slot);
+        }
+    }
+
+    /// The bytes that came with the message of `slot`.
+    pub fn told(&self, slot: Slot) -> &[u8] {
+        self.slots.get(slot).map_or(&[], |entry| &entry.data)
+    }
+
+    /// The message of `slot` was read, and this is the answer to it.
+    pub fn answer(&mut self, slot: Slot, answer: Result<Vec<u8>, Fault>) {
+        let Some(entry) = self.slots.get_mut(slot) else { return };
+        let is_asked = entry.sqe.opcode == IoOpcode::Ask.code();
+        match answer {
+            Ok(bytes) if is_asked && entry.stage == Stage::Device => {
+                entry.issued = 0;
+                self.finish(slot, Answer::data(bytes));
+            }
+            answer => self.complete(slot, answer.map(|_| ())),
         }
     }
 

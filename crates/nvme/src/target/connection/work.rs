@@ -84,6 +84,11 @@ impl Connection {
         let request = Request { sqe: &sqe, data: &entry.data, now };
         match execute(subsystem, peer, request) {
             Outcome::Device(command) => return self.issue(slot, &sqe, command),
+            Outcome::Message(message) => {
+                self.start_device(slot);
+                self.slots.get_mut(slot)?.issued = 1;
+                return Some(Event::Message { slot, nsid: sqe.nsid.get(), message });
+            }
             Outcome::Answer(answer) => self.finish(slot, answer),
             Outcome::Last(answer) => self.finish_last(slot, answer),
             Outcome::Deallocate(ranges) => {
