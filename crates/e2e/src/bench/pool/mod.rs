@@ -24,7 +24,7 @@ const DEPTH: u64 = 32;
 /// Blocks of the replica and of the bare file.
 const BLOCKS: u64 = (512 << 20) / 4096;
 /// Bytes of the pool's file: room for the replica, new ones, and snapshots.
-const POOL_BYTES: u64 = 3 << 30;
+const POOL_BYTES: u64 = 2 << 30;
 
 pub(super) use instructions::child;
 
@@ -108,7 +108,7 @@ struct Bench {
 }
 
 fn compare(folder: &Path, options: Options) -> Result<Vec<Figure>> {
-    let (rounds, time) = if options.quick { (5, 400) } else { (9, 2000) };
+    let (rounds, time) = if options.quick { (3, 400) } else { (9, 2000) };
     let mut rig = Rig::new()?;
     let raw = rig.file(&filled(folder.join("raw"), BLOCKS * 4096)?)?;
     rig.create(&filled(folder.join("pool"), POOL_BYTES)?)?;
