@@ -10,15 +10,16 @@ use ::engine::pools::id_of_name;
 use ::engine::serve::{
     Backing, Config, Host, Limits, Namespace, Pool, Server, Subsystem, identity_of,
 };
-use ::nvme::auth::{Keys, Secret};
+use ::nvme::auth::Keys;
 use ::nvme::pdu::Digests;
 use ::nvme::wire::{AnaState, Nqn};
 use anyhow::{Context, Result, bail};
 use block::{BlockSize, Bytes, Geometry};
 use clap::{Args, Subcommand};
+use model::Size;
 
 use crate::pool::{PoolText, replica};
-use crate::size::Size;
+use crate::secret::secret;
 use crate::stop;
 
 /// Commands of the engine.
@@ -217,7 +218,7 @@ impl FromStr for NamespaceText {
         let nqn = Nqn::new(nqn).map_err(|error| format!("{error}; {EXAMPLE}"))?;
         let mut parts = rest.split(',');
         let source = match parts.next().and_then(|source| source.split_once(':')) {
-            Some(("mem", size)) => Source::Memory(size.parse::<Size>()?.0),
+            Some(("mem", size)) => Source::Memory(bytes(size)?),
             Some(("file", path)) if !path.is_empty() => Source::File(path.into()),
             Some(("replica", names)) => {
                 let (pool, name) = names.split_once('/').ok_or(EXAMPLE)?;
@@ -243,9 +244,9 @@ impl FromStr for NamespaceText {
 impl NamespaceText {
     fn set(&mut self, option: &str) -> Result<(), String> {
         match option.split_once('=') {
-            Some(("size", size)) => self.size = Some(size.parse::<Size>()?.0),
+            Some(("size", size)) => self.size = Some(bytes(size)?),
             Some(("block", size)) => {
-                let bytes = u32::try_from(size.parse::<Size>()?.0).unwrap_or(u32::MAX);
+                let bytes = u32::try_from(bytes(size)?).unwrap_or(u32::MAX);
                 self.block = BlockSize::new(bytes).map_err(|error| error.to_string())?;
             }
             Some(("nsid", number)) => {
@@ -273,6 +274,11 @@ impl NamespaceText {
     }
 }
 
+/// A size as people type it.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    text.parse::<Size>().map(|size| size.bytes().0).map_err(|error| error.to_string())
+}
+
 impl FromStr for HostText {
     type Err = String;
 
@@ -294,17 +300,6 @@ impl FromStr for HostText {
     }
 }
 
-/// A secret, or the file that holds it.
-pub(crate) fn secret(text: &str) -> Result<Secret, String> {
-    match text.strip_prefix('@') {
-        Some(path) => std::fs::read_to_string(path)
-            .map_err(|error| format!("cannot read {path}: {error}"))?
-            .parse()
-            .map_err(|error: ::nvme::auth::BadSecret| format!("{path}: {error}")),
-        None => text.parse().map_err(|error: ::nvme::auth::BadSecret| error.to_string()),
-    }
-}
-
 impl FromStr for Range {
     type Err = String;
 
@@ -322,6 +317,7 @@ impl FromStr for Range {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ::nvme::auth::Secret;
 
     const NQN: &str = "nqn.2026-11.io.holdfast:v";
 

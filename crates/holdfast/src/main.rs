@@ -11,7 +11,7 @@ mod engine;
 mod log;
 mod nvme;
 mod pool;
-mod size;
+mod secret;
 mod stop;
 mod store;
 mod up;

@@ -78,6 +78,13 @@ pub enum Happened {
         /// What it says.
         result: Result<Report, Fault>,
     },
+    /// The answer to a message is there, or not.
+    Replied {
+        /// Of the message.
+        tag: u64,
+        /// What it says.
+        result: Result<Vec<u8>, Fault>,
+    },
     /// Namespaces changed.
     Namespaces,
     /// ANA states changed.
@@ -400,6 +407,11 @@ impl Controller {
             IoEvent::Reported { slot, result } => {
                 if let Some(Flight { tag, .. }) = queue.land(slot) {
                     self.happened.push_back(Happened::Reported { tag, result });
+                }
+            }
+            IoEvent::Answered { slot, result } => {
+                if let Some(Flight { tag, .. }) = queue.land(slot) {
+                    self.happened.push_back(Happened::Replied { tag, result });
                 }
             }
             IoEvent::Refused(why) => self.lost(why.to_string(), io),

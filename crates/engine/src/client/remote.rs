@@ -193,7 +193,10 @@ impl<O> Remote<O> {
                     path.controller = None;
                 }
             }
-            Happened::Discovery | Happened::Answered(..) | Happened::Reported { .. } => {}
+            Happened::Discovery
+            | Happened::Answered(..)
+            | Happened::Reported { .. }
+            | Happened::Replied { .. } => {}
         }
     }
 

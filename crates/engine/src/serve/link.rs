@@ -288,6 +288,9 @@ impl Link {
                 let len = usize::try_from(len).unwrap_or(usize::MAX);
                 return self.want(Want::Grant { slot, len }, served, devices, io);
             }
+            Event::Message { slot, .. } => {
+                self.machine.answer(slot, Err(block::Fault::Unsupported));
+            }
             // Jobs are short; the answer comes when they are done. What concerns authentication
             // was given to the prover.
             Event::Cancel { .. } | Event::Entropy => {}

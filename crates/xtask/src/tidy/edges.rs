@@ -41,7 +41,11 @@ pub(crate) const TABLE: &[Row] = &[
     row("store", Layer::Edge, &[]),
     row("control", Layer::Program, &["api", "model", "store"]),
     row("engine", Layer::Program, &["block", "nvme", "pool", "reactor"]),
-    row("holdfast", Layer::Binary, &["block", "control", "engine", "nvme", "pool", "store"]),
+    row(
+        "holdfast",
+        Layer::Binary,
+        &["block", "control", "engine", "model", "nvme", "pool", "store"],
+    ),
     row("e2e", Layer::Proof, &["block", "engine", "nvme", "pool", "reactor", "store"]),
     row("xtask", Layer::Proof, &[]),
 ];

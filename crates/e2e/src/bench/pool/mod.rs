@@ -39,7 +39,7 @@ pub(super) fn run(options: Options) -> Result<Vec<Figure>> {
     let folder = tempfile::tempdir_in(beside).context("cannot make a folder")?;
     let mut figures = compare(folder.path(), options)?;
     figures.extend(large::run(folder.path(), options)?);
-    figures.extend(instructions::run()?);
+    figures.extend(instructions::run());
     Ok(figures)
 }
 
