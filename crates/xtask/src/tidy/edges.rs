@@ -46,7 +46,7 @@ pub(crate) const TABLE: &[Row] = &[
         Layer::Binary,
         &["block", "control", "engine", "model", "nvme", "pool", "store"],
     ),
-    row("e2e", Layer::Proof, &["block", "engine", "pool", "reactor", "store"]),
+    row("e2e", Layer::Proof, &["block", "engine", "nvme", "pool", "reactor", "store"]),
     row("xtask", Layer::Proof, &[]),
 ];
 
