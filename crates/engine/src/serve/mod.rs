@@ -5,6 +5,7 @@
 
 mod config;
 mod core;
+mod held;
 mod keeper;
 mod link;
 mod served;

@@ -5,4 +5,8 @@ mod harness;
 #[cfg(test)]
 mod paths;
 #[cfg(test)]
+mod rough;
+#[cfg(test)]
 mod serving;
+#[cfg(test)]
+mod transfers;
