@@ -30,7 +30,7 @@ pub(super) struct Link {
     pub(super) machine: Connection,
     pub(super) peer: SocketAddr,
     /// Which of the core's subsystems it was admitted to.
-    pub(super) subsystem: Option<usize>,
+    pub(super) subsystem: Option<Key>,
     held: Holdings,
     /// Most bytes that it may hold.
     held_limit: usize,
@@ -318,15 +318,12 @@ impl Link {
                 let len = usize::try_from(len).unwrap_or(usize::MAX);
                 return self.want(Want::Grant { slot, len }, served, devices, io);
             }
-            // Jobs are short; the answer comes when they are done.
-            Event::Cancel { .. } => {}
-            Event::Entropy => match crate::entropy::fresh() {
-                Ok(entropy) => self.machine.authenticate(entropy),
-                Err(error) => {
-                    tracing::error!(%error, "no random numbers: the host is not let in");
-                    self.end();
-                }
-            },
+            Event::Message { slot, .. } => {
+                self.machine.answer(slot, Err(block::Fault::Unsupported));
+            }
+            // Jobs are short; the answer comes when they are done. What concerns authentication
+            // was given to the prover.
+            Event::Cancel { .. } | Event::Entropy => {}
         }
         None
     }
