@@ -189,3 +189,20 @@ fn power_lost_while_a_disk_is_added_leaves_a_pool() {
         assert!(super::driver::import(rig.disks.after_crash(random), &[3600, 3000]).is_ok());
     }
 }
+
+#[test]
+fn power_lost_in_two_changes_of_the_superblock_leaves_one() {
+    let mut sizes = [3600];
+    let mut disks = new_disks(&sizes, 64);
+    for seed in 0..60 {
+        let mut rig = super::driver::import(disks, &sizes).expect("a superblock is left");
+        sizes[0] += 300;
+        let token = rig.token();
+        rig.pool.grow(token, &[Blocks(sizes[0])]);
+        let random = &mut Random(seed);
+        for _ in 0..seed % 5 {
+            rig.step(random);
+        }
+        disks = rig.disks.after_crash(random);
+    }
+}
