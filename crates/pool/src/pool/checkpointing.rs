@@ -202,9 +202,9 @@ impl Pool {
                 Some(Job::Page { page }) => {
                     run.outstanding += 1;
                     if stage == Stage::First {
-                        self.write_first(page)
+                        self.write_first(page);
                     } else {
-                        self.write_second(page)
+                        self.write_second(page);
                     }
                 }
                 None if run.outstanding > 0 => return false,
