@@ -237,7 +237,7 @@ fn a_copy_moves_where_it_was_asked_to() {
 
 #[test]
 fn there_is_no_place() {
-    let full = "pool n3/p3 10G; pool n4/p4 cordoned; node n5 offline; pool n5/p5; \
+    let full = "pool n3/p3 used=95G; pool n4/p4 cordoned; node n5 offline; pool n5/p5; \
                 v1 x3 at=n1: n1/p1 ok, n2/p2 ok";
     check(full, "-");
     check_blocked(
@@ -245,7 +245,7 @@ fn there_is_no_place() {
         &[
             "it wants another copy: no pool will do:",
             "p1: the copy is there already",
-            "p3: it has 10GiB free, and",
+            "p3: it has 5GiB free, and 8208MiB are needed",
             "p4: it is cordoned",
             "p5: node n5 does not answer",
         ],

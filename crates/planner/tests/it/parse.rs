@@ -115,8 +115,9 @@ impl World {
     pub(crate) fn volume(&mut self, line: &Line<'_>) {
         let id: VolumeId = self.names.id(line.head);
         let spec = volume_spec(self, line);
-        let mut volume = Volume::new(id, spec, World::birth()).unwrap();
-        if !line.has("creating") {
+        let born = line.value("making").map_or(World::birth(), |age| self.ago(duration(age)));
+        let mut volume = Volume::new(id, spec, born).unwrap();
+        if line.value("making").is_none() {
             volume.made().unwrap();
         }
         let replicas: Vec<(ReplicaId, &Line<'_>)> = line
@@ -128,7 +129,7 @@ impl World {
         if line.has("going") {
             volume.delete().unwrap();
         }
-        if !line.has("virgin") && !line.has("creating") {
+        if !line.has("virgin") && line.value("making").is_none() {
             self.record(line, id, &replicas);
         }
         if let Some(node) = line.value("at") {
@@ -245,9 +246,7 @@ impl World {
         (volume, node): (&Volume, &str),
         replicas: &[(ReplicaId, &Line<'_>)],
     ) {
-        self.make_pool(node, &format!("{node}-none"), Size::ZERO);
-        let unused: PoolName = good(&format!("{node}-none"));
-        self.facts.pools.remove(&unused);
+        self.make_node(node, Labels::new());
         let attached: Vec<_> = replicas
             .iter()
             .filter(|(_, member)| !member.has("loose") && member.value("making").is_none())
@@ -300,6 +299,7 @@ impl World {
 
     /// A target that was replaced and is still there.
     fn old_target(&mut self, line: &Line<'_>, volume: &Volume, node: &str) {
+        self.make_node(node, Labels::new());
         let id: TargetId = self.names.id(&format!("{}!{node}", line.head));
         let children = vec![Child {
             replica: self.names.id("gone"),

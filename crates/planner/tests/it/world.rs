@@ -43,7 +43,7 @@ pub(crate) fn labels<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) ->
 impl World {
     pub(crate) fn new(text: &str) -> World {
         let settings = Settings { scrub_every: None, ..Settings::default() };
-        let now = Timestamp::EPOCH.after(BIRTH).after(Duration::from_hours(1));
+        let now = Timestamp::EPOCH.after(BIRTH).after(Duration::from_hours(2400));
         let (facts, names) = (Facts::default(), Names::default());
         let mut world = World { facts, settings, now, names };
         for statement in text.split(';').map(str::trim).filter(|statement| !statement.is_empty()) {
@@ -104,7 +104,7 @@ impl World {
         node.status.as_mut().unwrap().liveness = liveness;
     }
 
-    fn make_node(&mut self, name: &str, labels: Labels) -> &mut Node {
+    pub(crate) fn make_node(&mut self, name: &str, labels: Labels) -> &mut Node {
         let name: NodeName = good(name);
         let count = self.facts.nodes.len();
         self.facts.nodes.entry(name.clone()).or_insert_with(|| {
@@ -202,7 +202,8 @@ impl World {
         let id: SnapshotId = self.names.id(line.words[0]);
         let volume = self.names.id(line.value("of").expect("of=VOLUME"));
         let spec = SnapshotSpec { volume, group: None, labels: Labels::new() };
-        let mut snapshot = Snapshot::new(id, spec, World::birth()).unwrap();
+        let born = line.value("making").map_or(World::birth(), |age| self.ago(duration(age)));
+        let mut snapshot = Snapshot::new(id, spec, born).unwrap();
         let allocated = line.value("alloc").map_or(Size::gib(4), size);
         let copies: BTreeMap<_, _> = line
             .members
@@ -213,7 +214,7 @@ impl World {
                 (pool, SnapshotCopy { replica, online: !member.has("off"), usage })
             })
             .collect();
-        if !line.has("creating") {
+        if line.value("making").is_none() {
             snapshot.made().unwrap();
             snapshot.status = Some(SnapshotStatus {
                 state: SnapshotState::Ready,
@@ -343,7 +344,7 @@ impl World {
             let label = (!line.has("foreign")).then_some(label);
             self.facts.stray_replicas.insert(replica, Stray { pool: good(pool), label });
         } else if let Some((volume, node)) = name.split_once('!') {
-            let target: TargetId = self.names.id(&format!("stray {name}"));
+            let target: TargetId = self.names.id(name);
             let volume = self.names.id(volume);
             let epoch = Epoch::new(line.value("epoch").unwrap().parse().unwrap()).unwrap();
             let stray = StrayTarget { node: good(node), volume, epoch };
