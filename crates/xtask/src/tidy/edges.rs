@@ -33,6 +33,7 @@ pub(crate) const TABLE: &[Row] = &[
     row("block", Layer::Core, &[]),
     row("model", Layer::Core, &["block"]),
     row("nvme", Layer::Core, &["block"]),
+    row("planner", Layer::Core, &["model"]),
     row("pool", Layer::Core, &["block"]),
     row("reactor", Layer::Edge, &[]),
     row("store", Layer::Edge, &[]),
