@@ -210,7 +210,10 @@ mod tests {
         assert_eq!((Size(10).percent(25), Size(10).percent(250)), (Size(3), Size(25)));
         assert_eq!(Size(u64::MAX).percent(200), Size(u64::MAX));
         assert_eq!((Size(1).percent_of(Size(3)), Size(3).percent_of(Size(3))), (34, 100));
-        assert_eq!((Size(0).percent_of(Size(0)), Size(u64::MAX).percent_of(Size(1))), (u32::MAX, u32::MAX));
+        assert_eq!(
+            (Size(0).percent_of(Size(0)), Size(u64::MAX).percent_of(Size(1))),
+            (u32::MAX, u32::MAX)
+        );
     }
 
     #[test]

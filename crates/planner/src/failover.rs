@@ -9,7 +9,7 @@ use alloc::string::String;
 
 use model::{Cause, Failover, Stage, Subject, Target, TargetState, VolumeId};
 
-use crate::member::Situation;
+use crate::member::{Member, Situation};
 use crate::place::{NoPlace, Wish, choose_target};
 use crate::plan::Round;
 use crate::view::{NodeView, exists, is_going};
@@ -129,7 +129,7 @@ fn reason_to_move<'a>(
         return Some((cause, elsewhere));
     }
     // The copy of a volume with one copy goes first, or the target would only be further from it.
-    let can_follow = situation.members.iter().any(|member| member.stays_good());
+    let can_follow = situation.members.iter().any(Member::stays_good);
     let draining = node.node.spec().is_draining() && can_follow;
     draining.then(|| (Cause::Drain { node: name.clone() }, elsewhere))
 }

@@ -243,7 +243,7 @@ fn is_outlived(view: &View<'_>, stray: &StrayTarget) -> bool {
 
 fn sweep_stray_snapshots(round: &mut Round<'_, '_>) {
     let view = round.view;
-    for ((pool, snapshot), _) in &view.facts.stray_snapshots {
+    for (pool, snapshot) in view.facts.stray_snapshots.keys() {
         let subject = Subject::Snapshot(*snapshot);
         let known = view.facts.snapshots.get(snapshot);
         // One that is still being taken has not said yet where its copies are.

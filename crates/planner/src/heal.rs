@@ -152,6 +152,7 @@ fn removable(view: &View<'_>, situation: &Situation<'_>) -> Option<ReplicaId> {
 
 /// What a copy is worth: the least goes first. The order of the fields is the policy.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a rule of its own")]
 struct Worth {
     /// Whether it is in sync and where it should be.
     stays_good: bool,

@@ -252,9 +252,8 @@ fn condition(
         }
         Some(Some(ChildState::Faulted { reason })) if !reason.may_return() => Condition::Lost,
         Some(Some(ChildState::Offline)) => Condition::Resting,
-        Some(_) if answers => stale,
         None if answers && member.believed => Condition::Good,
-        None if answers => stale,
+        Some(_) | None if answers => stale,
         Some(_) | None => Condition::Away,
     };
     match condition {

@@ -1,11 +1,11 @@
 //! One round: everything that can be done now, the most urgent first.
 
 use alloc::collections::BTreeSet;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 
 use model::{PoolState, Subject};
 
-use crate::view::exists;
+use crate::view::{NodeView, exists};
 use crate::{Blocked, Budget, Plan, Step, View, failover, gc, heal, rebalance, resize, scrub};
 
 /// What to do now.
@@ -56,8 +56,8 @@ impl<'v, 'a> Round<'v, 'a> {
         }
     }
 
-    pub(crate) fn block(&mut self, subject: Subject, reason: impl ToString) {
-        let reason: String = reason.to_string();
+    pub(crate) fn block(&mut self, subject: Subject, reason: impl Into<String>) {
+        let reason = reason.into();
         self.plan.blocked.push(Blocked { subject, reason });
     }
 
@@ -79,7 +79,7 @@ fn open_pools(round: &mut Round<'_, '_>) {
     for (name, pool) in &round.view.pools {
         let spec = pool.pool.spec();
         let closed = matches!(pool.state(), PoolState::Offline | PoolState::Unknown);
-        let online = round.view.node(&spec.node).is_some_and(|node| node.is_online());
+        let online = round.view.node(&spec.node).is_some_and(NodeView::is_online);
         if closed && online && !spec.exported && exists(pool.pool) {
             let (pool, node) = ((*name).clone(), spec.node.clone());
             round.push(Step::OpenPool { pool, node });

@@ -27,13 +27,6 @@ pub enum Step {
         /// What is to be sent.
         generation: Generation,
     },
-    /// Send a replica's order again: it is not what its spec says.
-    OrderReplica {
-        /// Which.
-        replica: ReplicaId,
-        /// What is to be sent.
-        generation: Generation,
-    },
     /// Begin to move a published volume to a target elsewhere.
     BeginFailover {
         /// Which.
@@ -186,8 +179,7 @@ impl Step {
             Step::OrderTarget { target, .. }
             | Step::ResizeTarget { target, .. }
             | Step::StopTarget { target, .. } => Subject::Target(*target),
-            Step::OrderReplica { replica, .. }
-            | Step::ResizeReplica { replica, .. }
+            Step::ResizeReplica { replica, .. }
             | Step::DestroyReplica { replica, .. }
             | Step::Scrub { replica } => Subject::Replica(*replica),
             Step::BeginFailover { volume, .. }

@@ -13,7 +13,7 @@ mod target;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-use model::{PoolName, Size, Volume, VolumeId, VolumeSpec};
+use model::{PoolName, Size, VolumeId, VolumeSpec};
 
 pub(crate) use filter::{breaks_rule, can_hold};
 pub use refusal::{NoPlace, Refusal};
@@ -46,27 +46,6 @@ impl Ask<'_, '_> {
         }
         self.need
     }
-}
-
-/// Where one more copy of a volume should go, beside those it has.
-pub fn place_replica(
-    view: &View<'_>,
-    budget: &mut Budget,
-    volume: &Volume,
-) -> Result<PoolName, NoPlace> {
-    let situation = crate::member::Situation::new(view, volume);
-    place(view, budget, &situation.ask(view))
-}
-
-/// The best pool for a copy, taken in the budget.
-pub(crate) fn place(
-    view: &View<'_>,
-    budget: &mut Budget,
-    ask: &Ask<'_, '_>,
-) -> Result<PoolName, NoPlace> {
-    let pool = find(view, budget, ask, |_| None)?;
-    take(budget, ask, pool);
-    Ok(pool.pool.id().clone())
 }
 
 /// The best pool for a copy of those to which `objection` has none.

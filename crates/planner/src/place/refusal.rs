@@ -91,9 +91,6 @@ pub enum Refusal {
         /// At most.
         most: Size,
     },
-    /// The snapshot is not there.
-    #[error("the snapshot is not in it")]
-    NoSnapshot,
     /// A copy that is needed is not there.
     #[error("its copy of the volume does not answer")]
     CopyAway,

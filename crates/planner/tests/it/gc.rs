@@ -59,11 +59,7 @@ fn targets_that_were_replaced() {
 fn copies_that_nobody_asked_for() {
     let known = "v1 x1 at=n1: n1/p1 ok; pool n9/p9; ";
     second_look(&format!("{known} stray v1@p9"), "v1@p9", "destroy v1@p9");
-    second_look(
-        &format!("v1 x1 going; pool n9/p9; busy v1; stray v1@p9"),
-        "v1@p9",
-        "destroy v1@p9",
-    );
+    second_look("v1 x1 going; pool n9/p9; busy v1; stray v1@p9", "v1@p9", "destroy v1@p9");
     check(&format!("node n9 offline; {known} stray v1@p9; suspect v1@p9 9m"), "-");
     for (stray, why) in [
         // The store may be older than the disks.

@@ -76,7 +76,7 @@ fn volume_spec(world: &mut World, line: &Line<'_>) -> VolumeSpec {
             }
         };
         let nodes = || value.split('+').map(good).collect();
-        let keys = || value.split('+').map(|key| labels_key(key)).collect();
+        let keys = || value.split('+').map(labels_key).collect();
         match key.split('.').collect::<Vec<_>>()[..] {
             ["group"] => spec.affinity_group = Some(good(value)),
             ["wait"] => spec.policy.replace_after_seconds = Some(value.parse().unwrap()),

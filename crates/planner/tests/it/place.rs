@@ -162,7 +162,7 @@ fn volumes_of_a_group_keep_apart() {
     let two = format!("{one}; v2 x1 group=g: n2/p2 ok");
     check_refused(&two, "v3 x1 group=g", &["node n1 has a volume of the same group"]);
     // Several copies each: rather not.
-    let nine: String = (1..=9).map(|n| format!("pool n{n}/p{n}; ")).collect();
+    let nine = (1..=9).map(|n| format!("pool n{n}/p{n}; ")).collect::<Vec<_>>().concat();
     check(&nine, "v1 x3 group=g", "p1 p2 p3");
     let first = format!("{nine}v1 x3 group=g: n1/p1 ok, n2/p2 ok, n3/p3 ok; ");
     check(&first, "v2 x3 group=g", "p4 p5 p6");

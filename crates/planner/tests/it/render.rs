@@ -27,7 +27,6 @@ pub(crate) fn one(world: &World, step: &Step) -> String {
     match step {
         Step::OpenPool { pool, node } => format!("open {node}/{pool}"),
         Step::OrderTarget { target, .. } => format!("order {}", name(target)),
-        Step::OrderReplica { replica, .. } => format!("order {}", name(replica)),
         Step::BeginFailover { from, node, cause, .. } => {
             let cause = match cause {
                 Cause::PathLost { .. } => "path",

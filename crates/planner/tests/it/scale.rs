@@ -12,7 +12,7 @@ fn looked_at(nodes: usize) -> (u64, usize) {
         write!(text, "pool n{node}/p{node} 9000G; ").unwrap();
     }
     for volume in 0..nodes * 30 {
-        let (one, two) = (volume % nodes, (volume + 1 + volume / nodes) % nodes);
+        let (one, two) = (volume % nodes, (volume + 1 + volume / nodes % (nodes - 1)) % nodes);
         let state = |node| if node == 0 { "away=30m" } else { "ok" };
         let (a, b) = (state(one), state(two));
         write!(text, "v{volume} x2: n{one}/p{one} {a}, n{two}/p{two} {b}; ").unwrap();

@@ -65,12 +65,11 @@ impl World {
             .collect();
         let name = self.names.name(volume);
         let id: TargetId = self.names.id(&format!("{name}!{node}!{}", self.now.millis()));
-        let epoch = match self.facts.records.get(&volume) {
-            Some(record) => record.take(id, node.clone()),
-            None => {
-                let set = ReplicaSet::new(members.iter().copied().collect()).unwrap();
-                TargetRecord::new(volume, id, node.clone(), set)
-            }
+        let epoch = if let Some(record) = self.facts.records.get(&volume) {
+            record.take(id, node.clone())
+        } else {
+            let set = ReplicaSet::new(members.iter().copied().collect()).unwrap();
+            TargetRecord::new(volume, id, node.clone(), set)
         };
         self.facts.records.insert(volume, epoch.clone());
         let mut children = vec![];
