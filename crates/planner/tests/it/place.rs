@@ -78,7 +78,8 @@ fn the_emptier_pool_then_that_with_fewer_copies() {
     check("pool n1/p1; pool n2/p2 used=20G; reserve p1 50G", "v1 x1", "p2");
     // So does what a copy behind its peers will take.
     check(
-        "pool n1/p1; pool n2/p2 used=20G; pool n3/p3 cordoned; v9 x2 40G alloc=38G at=n3: n3/p3 ok, n1/p1 fresh alloc=0G",
+        "pool n1/p1; pool n2/p2 used=20G; pool n3/p3 cordoned; \
+         v9 x2 40G alloc=38G at=n3: n3/p3 ok, n1/p1 fresh alloc=0G",
         "v1 x1",
         "p2",
     );
