@@ -93,6 +93,19 @@ pub(super) fn read(path: &Path) -> Result<Reservations, ReadError> {
     }
 }
 
+/// What [`encode`] made; nothing of nothing.
+pub(super) fn decode(bytes: &[u8]) -> Option<Reservations> {
+    if bytes.is_empty() {
+        return Some(Reservations::default());
+    }
+    parse(std::str::from_utf8(bytes).ok()?)
+}
+
+/// Reservations as they are kept with a replica; nothing if they shall not persist.
+pub(super) fn encode(reservations: &Reservations) -> Vec<u8> {
+    if reservations.persist { text_of(reservations).into_bytes() } else { Vec::new() }
+}
+
 fn write(path: &Path, reservations: &Reservations) -> io::Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     if reservations.persist {
