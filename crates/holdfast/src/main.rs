@@ -10,12 +10,8 @@ mod control;
 mod engine;
 mod log;
 mod nvme;
-<<<<<<< HEAD
 mod pool;
-mod size;
-=======
 mod secret;
->>>>>>> live
 mod stop;
 mod store;
 mod up;

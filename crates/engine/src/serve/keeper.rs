@@ -140,6 +140,9 @@ fn text_of(reservations: &Reservations) -> String {
         };
         let _ = writeln!(text, "held {} {holder}", kind.code());
     }
+    if let Some(key) = reservations.least_key {
+        let _ = writeln!(text, "least {key:016x}");
+    }
     let sum = nvme::pdu::digest(0, text.as_bytes());
     let _ = writeln!(text, "sum {sum:08x}");
     text
@@ -170,6 +173,7 @@ fn parse(text: &str) -> Option<Reservations> {
                 let holder = if *who == "all" { Holder::All } else { Holder::One(host(who)?) };
                 found.reservation = Some(Reservation { kind, holder });
             }
+            ["least", key] => found.least_key = u64::from_str_radix(key, 16).ok(),
             _ => return None,
         }
     }
@@ -192,6 +196,7 @@ mod tests {
                 kind: ReservationType::WriteExclusive,
                 holder: Holder::One([2; 16]),
             }),
+            least_key: Some(9),
         }
     }
 

@@ -40,17 +40,10 @@ pub(crate) const TABLE: &[Row] = &[
     row("linux", Layer::Edge, &["block", "model"]),
     row("reactor", Layer::Edge, &[]),
     row("store", Layer::Edge, &[]),
-<<<<<<< HEAD
     row("control", Layer::Program, &["api", "model", "store"]),
     row("engine", Layer::Program, &["block", "nvme", "pool", "reactor"]),
-    row("holdfast", Layer::Binary, &["block", "control", "engine", "nvme", "pool", "store"]),
+    row("holdfast", Layer::Binary, &["block", "control", "engine", "model", "nvme", "pool", "store"]),
     row("e2e", Layer::Proof, &["block", "engine", "pool", "reactor", "store"]),
-=======
-    row("control", Layer::Program, &["model", "store"]),
-    row("engine", Layer::Program, &["block", "nvme", "reactor"]),
-    row("holdfast", Layer::Binary, &["block", "control", "engine", "model", "nvme", "store"]),
-    row("e2e", Layer::Proof, &["reactor", "store"]),
->>>>>>> live
     row("xtask", Layer::Proof, &[]),
 ];
 
