@@ -34,6 +34,7 @@ pub(crate) const TABLE: &[Row] = &[
     row("mirror", Layer::Core, &["block", "model"]),
     row("model", Layer::Core, &["block"]),
     row("nvme", Layer::Core, &["block"]),
+    row("planner", Layer::Core, &["model"]),
     row("pool", Layer::Core, &["block"]),
     row("api", Layer::Edge, &["model"]),
     row("linux", Layer::Edge, &["block", "model"]),
