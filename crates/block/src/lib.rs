@@ -9,18 +9,26 @@
 //!   wrap returns an `Option`.
 //! - A failed completion says who must act ([`Fault::blame`]); no layer guesses from text.
 //! - A [`Span`] is never empty and never wraps past the last address.
+//! - Commands that share a block run in the order they came ([`Lane`]).
 //!
-//! Deliberately not here: buffers (they belong to whoever moves bytes), queues, timers, retries.
+//! Deliberately not here: buffers (they belong to whoever moves bytes), clocks (a moment is an
+//! argument), retries.
 
 #![no_std]
 #![forbid(unsafe_code)]
 
+extern crate alloc;
+
 mod command;
 mod fault;
 mod geometry;
+mod instant;
+mod lane;
 mod unit;
 
 pub use command::{Command, Kind};
 pub use fault::{Blame, Completion, Fault};
 pub use geometry::{BadGeometry, BlockSize, Geometry};
+pub use instant::Instant;
+pub use lane::{Claim, Lane};
 pub use unit::{Blocks, Bytes, Lba, Span};

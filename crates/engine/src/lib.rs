@@ -13,5 +13,6 @@
 pub mod client;
 pub mod device;
 mod entropy;
+pub mod pools;
 pub mod serve;
 mod stream;

@@ -77,6 +77,16 @@ ids! {
     FailoverId = "failover id";
 }
 
+impl RebuildId {
+    /// The `nth` rebuild of a target: ids that need no randomness and do not meet.
+    pub fn nth(target: TargetId, nth: u64) -> RebuildId {
+        let mixed = u128::from(nth.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15)) << 64;
+        let uuid = Uuid::from_u128(target.0.as_u128() ^ (mixed | u128::from(nth)));
+        // Nil only if the numbers happen to be equal; the target's own id then serves as well.
+        RebuildId(if uuid.is_nil() { target.0 } else { uuid })
+    }
+}
+
 /// Only the form with hyphens: one spelling for keys, names and searches.
 fn parse(what: &'static str, text: &str) -> Result<Uuid, Invalid> {
     let refused =

@@ -42,11 +42,13 @@ mod limits;
 mod liveness;
 mod name;
 mod node;
+mod note;
 mod nqn;
 mod object;
 mod pool;
 mod problem;
 mod rebuild;
+mod regions;
 mod replica;
 mod replica_set;
 mod size;
@@ -82,6 +84,7 @@ pub use name::{
     PoolName,
 };
 pub use node::{DrainStatus, Heartbeat, Node, NodeAddress, NodeChange, NodeSpec, NodeStatus};
+pub use note::Note;
 pub use nqn::{Named, Nqn};
 pub use object::{Object, Spec};
 pub use pool::{
@@ -89,6 +92,7 @@ pub use pool::{
 };
 pub use problem::{Blame, Csi, Kind, Problem};
 pub use rebuild::{Extent, Progress, Rebuild, RebuildEvent, RebuildPlan, RebuildState};
+pub use regions::Regions;
 pub use replica::{Label, Replica, ReplicaChange, ReplicaSpec, ReplicaState, ReplicaStatus, Stamp};
 pub use replica_set::{ReplicaSet, SetChange, SetRefused};
 pub use size::Size;

@@ -130,9 +130,8 @@ pub fn create(new: &NewPool) -> Result<Vec<Step>, BadPool> {
 
 fn empty_checkpoint(superblock: &Superblock) -> Option<Vec<Step>> {
     let geography = Geography::new(&superblock.areas, superblock.cluster)?;
-    let state = State::new(superblock.cluster, geography.clusters(), 0);
-    let mut body = Vec::new();
-    let mut header = checkpoint::encode(&state, &Regions::default(), &mut body);
+    let mut state = State::new(superblock.cluster, geography.clusters(), 0);
+    let (mut header, body) = checkpoint::encode(&mut state, &Regions::default())?;
     header.generation = 1;
     header.position = Position { number: 0, group: 0, incarnation: 1 };
     let header = header.encode(superblock.pool);

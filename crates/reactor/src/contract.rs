@@ -207,6 +207,9 @@ pub enum Access {
     ReadOnly,
     /// Reads and writes.
     ReadWrite,
+    /// Reads and writes, and nobody else may open it so, here or in another process, until it is
+    /// closed; `ResourceBusy` if somebody has, or if a block device is mounted or otherwise used.
+    Exclusive,
 }
 
 /// A file that was opened.

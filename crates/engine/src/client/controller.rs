@@ -7,7 +7,7 @@ use std::time::Duration;
 use block::{Command, Completion, Fault};
 use nvme::initiator::{
     Admin, AdminEvent, AnaLog, Answer, Association, ControllerInfo, Io as IoQueue, IoEvent,
-    Namespace, Request as AdminRequest, Reservation, Ticket,
+    Namespace, Report, Request as AdminRequest, Reservation, Ticket,
 };
 use nvme::time::Instant;
 use reactor::{Io, Op, Outcome, Refused, Token};
@@ -70,6 +70,20 @@ pub enum Happened {
         result: Completion,
         /// Of the request; of a read that succeeded, filled.
         data: Data,
+    },
+    /// A report of reservations is there, or not.
+    Reported {
+        /// Of the request.
+        tag: u64,
+        /// What it says.
+        result: Result<Report, Fault>,
+    },
+    /// The answer to a message is there, or not.
+    Replied {
+        /// Of the message.
+        tag: u64,
+        /// What it says.
+        result: Result<Vec<u8>, Fault>,
     },
     /// Namespaces changed.
     Namespaces,
@@ -183,7 +197,7 @@ impl Controller {
     }
 
     /// Sends a reservation command; `false` if that cannot be now. Its result comes like that of a
-    /// request with this tag.
+    /// request with this tag, or as [`Happened::Reported`].
     pub fn reserve(&mut self, tag: u64, nsid: u32, reservation: Reservation, io: &impl Io) -> bool {
         let now = instant(io);
         let Some(queue) = self.queues.first_mut() else { return false };
@@ -193,6 +207,11 @@ impl Controller {
         }
         queue.launch(Flight { tag, data: Data::None });
         true
+    }
+
+    /// Reads the ANA log again; [`Happened::Ana`] follows, if the controller has one.
+    pub fn refresh(&mut self, io: &impl Io) {
+        self.admin.machine.refresh(instant(io));
     }
 
     /// Sends an admin command.
@@ -386,9 +405,13 @@ impl Controller {
                 }
             }
             IoEvent::Reported { slot, result } => {
-                if let Some(Flight { tag, data }) = queue.land(slot) {
-                    let result = result.map(|_| ());
-                    self.happened.push_back(Happened::Done { tag, result, data });
+                if let Some(Flight { tag, .. }) = queue.land(slot) {
+                    self.happened.push_back(Happened::Reported { tag, result });
+                }
+            }
+            IoEvent::Answered { slot, result } => {
+                if let Some(Flight { tag, .. }) = queue.land(slot) {
+                    self.happened.push_back(Happened::Replied { tag, result });
                 }
             }
             IoEvent::Refused(why) => self.lost(why.to_string(), io),

@@ -28,7 +28,7 @@ impl<O> Running<O> {
             Stage::Fresh => self.first(file, geometry, io),
             Stage::Answered(outcome) => self.next(outcome, file, geometry, io),
             Stage::Zeroing(done) => self.zero(done, file, geometry, io),
-            Stage::Asked => Progress::Finished(Err(Fault::Internal)),
+            Stage::Asked | Stage::Ended(..) => Progress::Finished(Err(Fault::Internal)),
         }
     }
 
@@ -181,7 +181,7 @@ fn allocate(file: FileId, span: Span, geometry: Geometry, space: Space) -> Op {
     Op::Allocate { file, at: offset(span, geometry), len, space }
 }
 
-fn differs(found: &[u8], expected: &[u8]) -> Option<usize> {
+pub(super) fn differs(found: &[u8], expected: &[u8]) -> Option<usize> {
     if found == expected {
         return None;
     }

@@ -16,6 +16,12 @@ impl Memory {
         Memory { chunks: (0..chunks).map(|_| None).collect() }
     }
 
+    /// Makes room for more; the new bytes are zero.
+    pub(super) fn grow(&mut self, size: Bytes) {
+        let chunks = usize::try_from(size.0).unwrap_or(usize::MAX).div_ceil(CHUNK);
+        self.chunks.resize_with(chunks.max(self.chunks.len()), || None);
+    }
+
     pub(super) fn read(&self, at: usize, into: &mut [u8]) {
         let mut left = into;
         for (chunk, start, len) in pieces(at, left.len()) {

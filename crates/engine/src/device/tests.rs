@@ -1,6 +1,9 @@
 use super::*;
 use block::{Blocks, Command, Fault, Lba, Span};
+use pool::{Change, ClusterSize, Id, Label, NewReplica};
 use reactor::{Buffer, Config, Event, Handler, Reactor};
+
+use crate::pools::{NewDisk, NewPool, Order, Ticket};
 
 /// A device under test on a real reactor.
 struct Bench {
@@ -19,7 +22,10 @@ impl Handler for Inner {
 
     fn on(&mut self, event: Event<()>, io: &mut impl Io<Message = ()>) {
         if let Event::Done { token, outcome } = event {
-            self.devices.on(token.parts().1, outcome, io);
+            match token.parts() {
+                (POOL, key) => self.devices.pools.on(key, outcome, io),
+                (_, key) => self.devices.on(key, outcome, io),
+            }
         }
     }
 
@@ -30,8 +36,9 @@ impl Handler for Inner {
 }
 
 const BLOCKS: u64 = 512;
+const POOL: u8 = 10;
 
-fn benches() -> [Bench; 2] {
+fn benches() -> [Bench; 3] {
     let geometry = Geometry::new(BlockSize::B4096, Blocks(BLOCKS)).unwrap();
     let mut memory = bench();
     memory.device = memory.inner.devices.add_memory(geometry).unwrap();
@@ -39,11 +46,41 @@ fn benches() -> [Bench; 2] {
     let path = file.dir.path().join("disk");
     std::fs::File::create(&path).unwrap().set_len(BLOCKS * 4096).unwrap();
     file.device = file.inner.devices.add_file(&path, BlockSize::B4096, &mut file.reactor).unwrap();
-    [memory, file]
+    [memory, file, pooled()]
+}
+
+/// A replica in a pool of two disks.
+fn pooled() -> Bench {
+    let mut bench = bench();
+    let disks = [1, 2].map(|id| {
+        let path = bench.dir.path().join(format!("disk{id}"));
+        std::fs::File::create(&path).unwrap().set_len(64 << 20).unwrap();
+        NewDisk { path, id: Id(id) }
+    });
+    let new = NewPool {
+        id: Id(7),
+        name: "test".into(),
+        cluster: ClusterSize::DEFAULT,
+        disks: disks.into(),
+        force: false,
+    };
+    bench.order(Order::Create(new));
+    let replica = NewReplica {
+        id: Id(8),
+        origin: Id::NONE,
+        size: Blocks(BLOCKS),
+        thick: false,
+        created: 0,
+        label: Label::default(),
+        key: Vec::new(),
+    };
+    bench.order(Order::Change { pool: Id(7), change: Change::Create(replica) });
+    bench.device = bench.inner.devices.add_replica(Id(7), Id(8)).unwrap();
+    bench
 }
 
 fn bench() -> Bench {
-    let mut devices = Devices::new(9);
+    let mut devices = Devices::new(TokenKinds { files: 9, pools: POOL });
     let geometry = Geometry::new(BlockSize::B4096, Blocks(1)).unwrap();
     let device = devices.add_memory(geometry).unwrap();
     Bench {
@@ -59,6 +96,18 @@ fn span(start: u64, len: u64) -> Span {
 }
 
 impl Bench {
+    fn order(&mut self, order: Order) {
+        let devices = &mut self.inner.devices;
+        devices.pools.order(Ticket(1), order, &mut self.reactor);
+        loop {
+            if let Some((_, answer)) = self.inner.devices.pools.poll_answer() {
+                answer.unwrap();
+                return;
+            }
+            self.reactor.turn(&mut self.inner).unwrap();
+        }
+    }
+
     fn buffer(&mut self, blocks: usize, byte: u8) -> Buffer {
         let mut buffer = self.reactor.take(blocks * 4096).unwrap();
         buffer.fill(byte);
@@ -72,7 +121,7 @@ impl Bench {
 
     fn finish(&mut self) -> Finished<u32> {
         loop {
-            if let Some(finished) = self.inner.devices.poll() {
+            if let Some(finished) = self.inner.devices.poll(&mut self.reactor) {
                 return finished;
             }
             self.reactor.turn(&mut self.inner).unwrap();
@@ -185,7 +234,7 @@ fn what_lies_beyond_the_end_is_refused() {
 
 #[test]
 fn jobs_without_a_buffer_wait_for_one() {
-    let [_, mut bench] = benches();
+    let [_, mut bench, _] = benches();
     bench.write(3, 9);
     let expected = bench.buffer(1, 9).freeze();
     let mut hoard = Vec::new();

@@ -93,6 +93,19 @@ pub(super) fn read(path: &Path) -> Result<Reservations, ReadError> {
     }
 }
 
+/// What [`encode`] made; nothing of nothing.
+pub(super) fn decode(bytes: &[u8]) -> Option<Reservations> {
+    if bytes.is_empty() {
+        return Some(Reservations::default());
+    }
+    parse(std::str::from_utf8(bytes).ok()?)
+}
+
+/// Reservations as they are kept with a replica; nothing if they shall not persist.
+pub(super) fn encode(reservations: &Reservations) -> Vec<u8> {
+    if reservations.persist { text_of(reservations).into_bytes() } else { Vec::new() }
+}
+
 fn write(path: &Path, reservations: &Reservations) -> io::Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     if reservations.persist {
@@ -127,6 +140,9 @@ fn text_of(reservations: &Reservations) -> String {
         };
         let _ = writeln!(text, "held {} {holder}", kind.code());
     }
+    if let Some(key) = reservations.least_key {
+        let _ = writeln!(text, "least {key:016x}");
+    }
     let sum = nvme::pdu::digest(0, text.as_bytes());
     let _ = writeln!(text, "sum {sum:08x}");
     text
@@ -157,6 +173,7 @@ fn parse(text: &str) -> Option<Reservations> {
                 let holder = if *who == "all" { Holder::All } else { Holder::One(host(who)?) };
                 found.reservation = Some(Reservation { kind, holder });
             }
+            ["least", key] => found.least_key = u64::from_str_radix(key, 16).ok(),
             _ => return None,
         }
     }
@@ -179,6 +196,7 @@ mod tests {
                 kind: ReservationType::WriteExclusive,
                 holder: Holder::One([2; 16]),
             }),
+            least_key: Some(9),
         }
     }
 

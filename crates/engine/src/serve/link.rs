@@ -29,7 +29,7 @@ pub(super) struct Link {
     pub(super) machine: Connection,
     pub(super) peer: SocketAddr,
     /// Which of the core's subsystems it was admitted to.
-    pub(super) subsystem: Option<usize>,
+    pub(super) subsystem: Option<Key>,
     slots: Vec<Held>,
     /// Bytes of buffers in `slots`, in jobs, and in wants that were granted.
     held_bytes: usize,
@@ -288,15 +288,12 @@ impl Link {
                 let len = usize::try_from(len).unwrap_or(usize::MAX);
                 return self.want(Want::Grant { slot, len }, served, devices, io);
             }
-            // Jobs are short; the answer comes when they are done.
-            Event::Cancel { .. } => {}
-            Event::Entropy => match crate::entropy::fresh() {
-                Ok(entropy) => self.machine.authenticate(entropy),
-                Err(error) => {
-                    tracing::error!(%error, "no random numbers: the host is not let in");
-                    self.end();
-                }
-            },
+            Event::Message { slot, .. } => {
+                self.machine.answer(slot, Err(block::Fault::Unsupported));
+            }
+            // Jobs are short; the answer comes when they are done. What concerns authentication
+            // was given to the prover.
+            Event::Cancel { .. } | Event::Entropy => {}
         }
         None
     }

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod harness;
 #[cfg(test)]
+mod orders;
+#[cfg(test)]
 mod paths;
 #[cfg(test)]
 mod serving;

@@ -3,14 +3,14 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use block::{Blocks, Command, Lba, Span};
+use block::Command;
 use engine::client::{Remote, TOKEN_KINDS};
 use engine::device::{Data, Finished};
 use engine::serve::Server;
 use nvme::initiator::{Options, PathId, Policy};
 use reactor::{Event, Handler, Io, Key, Op, Reactor, Token};
 
-use crate::harness::{address, association, config, file, nqn};
+use crate::harness::{address, association, config, file, nqn, one};
 
 /// A remote on a reactor, driven step by step.
 struct Host {
@@ -81,10 +81,6 @@ impl Bench {
             self.reactor.turn(&mut self.host).unwrap();
         }
     }
-}
-
-fn one(at: u64) -> Span {
-    Span::new(Lba(at), Blocks(1)).unwrap()
 }
 
 #[test]

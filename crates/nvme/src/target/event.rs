@@ -80,6 +80,17 @@ pub enum Event {
         /// How large.
         len: u32,
     },
+    /// Read or answer a message of another engine, then
+    /// [answer](super::Connection::answer). Its bytes are in
+    /// [`Connection::told`](super::Connection::told).
+    Message {
+        /// Whose command.
+        slot: Slot,
+        /// On which namespace.
+        nsid: u32,
+        /// What it is about.
+        message: Message,
+    },
     /// The host or a new owner withdraws this command: complete it soon, done or aborted.
     Cancel {
         /// Which.
@@ -87,6 +98,29 @@ pub enum Event {
     },
     /// Authentication needs random bytes.
     Entropy,
+}
+
+/// A message from the owner of a volume to that of a replica. What it means is theirs to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Whether bytes come with it, or are wanted back.
+    pub way: Way,
+    /// What it is about.
+    pub topic: u32,
+    /// Which part of it.
+    pub argument: u64,
+}
+
+/// Which way the bytes of a message go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// They came with it.
+    Tell,
+    /// They go back with the answer; so many at most.
+    Ask {
+        /// The rest is cut off.
+        room: u32,
+    },
 }
 
 /// Something a subsystem wants done outside of the call at hand.

@@ -43,6 +43,9 @@ pub(super) struct Update {
 enum Stage {
     /// A checkpoint is under way; it must know where its slot is.
     Waiting,
+    /// Both copies on disks that are new: an old disk must not name a disk that cannot be found.
+    New,
+    NewFlush,
     Copy(u8),
     Flush(u8),
 }
@@ -89,19 +92,37 @@ impl Pool {
     pub(super) fn advance_table(&mut self) {
         let waiting = self.table.as_ref().is_some_and(|table| table.stage == Stage::Waiting);
         if waiting && !self.checkpoint.is_running() && !self.broken {
-            self.write_table(0);
+            let old = self.superblock.disks.len();
+            let is_larger = self.table.as_ref().is_some_and(|table| table.next.disks.len() > old);
+            if is_larger {
+                self.write_table(Stage::New, &[0, 1], old);
+            } else {
+                self.write_table(Stage::Copy(0), &[0], 0);
+            }
         }
     }
 
-    fn write_table(&mut self, copy: u8) {
+    /// Writes copies of the table to the disks from `from` on.
+    fn write_table(&mut self, stage: Stage, copies: &[u8], from: usize) {
         let Some(table) = &mut self.table else { return };
-        let steps: alloc::vec::Vec<_> = life::super_writes(&table.next, copy).collect();
-        table.stage = Stage::Copy(copy);
+        let on_disks = |copy: &u8| life::super_writes(&table.next, *copy).skip(from);
+        let steps: alloc::vec::Vec<_> = copies.iter().flat_map(on_disks).collect();
+        table.stage = stage;
         table.left = crate::widen::low32(count(steps.len()));
         for step in steps {
             if let Step::Write { place, bytes } = step {
                 self.write_own(Purpose::Table, place, bytes);
             }
+        }
+    }
+
+    fn flush_table(&mut self, stage: Stage) {
+        let Some(table) = &mut self.table else { return };
+        let disks = low16(count(table.next.disks.len()));
+        table.stage = stage;
+        table.left = u32::from(disks);
+        for disk in 0..disks {
+            self.flush_one(Purpose::Table, Disk(disk));
         }
     }
 
@@ -114,15 +135,10 @@ impl Pool {
         }
         match table.stage {
             _ if !table.good => self.table_done(Err(Refused::Broken)),
-            Stage::Copy(copy) => {
-                table.stage = Stage::Flush(copy);
-                let disks = low16(count(table.next.disks.len()));
-                table.left = u32::from(disks);
-                for disk in 0..disks {
-                    self.flush_one(Purpose::Table, Disk(disk));
-                }
-            }
-            Stage::Flush(0) => self.write_table(1),
+            Stage::New => self.flush_table(Stage::NewFlush),
+            Stage::NewFlush => self.write_table(Stage::Copy(0), &[0], 0),
+            Stage::Copy(copy) => self.flush_table(Stage::Flush(copy)),
+            Stage::Flush(0) => self.write_table(Stage::Copy(1), &[1], 0),
             Stage::Flush(_) => self.table_done(Ok(())),
             Stage::Waiting => {}
         }

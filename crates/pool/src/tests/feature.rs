@@ -5,9 +5,9 @@ use std::vec::Vec;
 
 use block::{Blocks, Command, Fault, Lba, Span};
 
-use super::crash::replica;
 use super::disk::Random;
 use super::driver::{Ended, Moment, Rig, new_disks, open};
+use super::history::replica;
 use super::model::stamped;
 use crate::layout::BLOCK;
 use crate::{Change, Id, KEY_CHECK, Label, NewReplica, NewSnapshot, Refused};
@@ -153,7 +153,7 @@ fn encrypted_replicas_want_their_key() {
         key: key.clone(),
     };
     rig.must(Change::Create(new));
-    assert_eq!(rig.write(Id(9), 0, &stamped(1)), Err(Fault::Unsupported));
+    assert_eq!(rig.write(Id(9), 0, &stamped(1)), Err(Fault::Locked));
     assert_eq!(rig.pool.unlock(Id(9), [7; KEY_CHECK]), Err(Refused::WrongKey));
     let check: [u8; KEY_CHECK] = key[..KEY_CHECK].try_into().unwrap();
     rig.pool.unlock(Id(9), check).unwrap();
@@ -167,7 +167,7 @@ fn encrypted_replicas_want_their_key() {
     let snapshot = NewSnapshot { id: Id(10), created: 1, label: Label::default() };
     rig.must(Change::Snapshot { of: Id(9), snapshot });
     rig.must(replica(11, 10, 10));
-    assert_eq!(rig.stamps(Id(11), 0, 1), Err(Fault::Unsupported));
+    assert_eq!(rig.stamps(Id(11), 0, 1), Err(Fault::Locked));
     rig.pool.unlock(Id(11), check).unwrap();
     assert_eq!(rig.stamps(Id(11), 0, 1), Ok(vec![1]));
 }

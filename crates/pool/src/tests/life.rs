@@ -6,9 +6,9 @@ use std::vec::Vec;
 
 use block::{Blocks, Fault};
 
-use super::crash::replica;
 use super::disk::{Disks, Random};
 use super::driver::{Ended, Moment, Rig, new_disks, open};
+use super::history::replica;
 use super::model::stamped;
 use crate::life::{NewPool, Probe, Step, assemble, create, wipe};
 use crate::{BadPool, ClusterSize, Disk, Id, Member, NotSuper, Place, Superblock, Token};

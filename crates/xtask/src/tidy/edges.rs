@@ -31,16 +31,18 @@ const fn row(name: &'static str, layer: Layer, uses: &'static [&'static str]) ->
 /// The allowed edges, as `ARCHITECTURE.md` shows them. A new edge is a reviewed change of its own.
 pub(crate) const TABLE: &[Row] = &[
     row("block", Layer::Core, &[]),
+    row("mirror", Layer::Core, &["block", "model"]),
     row("model", Layer::Core, &["block"]),
     row("nvme", Layer::Core, &["block"]),
     row("pool", Layer::Core, &["block"]),
     row("api", Layer::Edge, &["model"]),
+    row("linux", Layer::Edge, &["block", "model"]),
     row("reactor", Layer::Edge, &[]),
     row("store", Layer::Edge, &[]),
     row("control", Layer::Program, &["api", "model", "store"]),
-    row("engine", Layer::Program, &["block", "nvme", "reactor"]),
-    row("holdfast", Layer::Binary, &["block", "control", "engine", "nvme", "store"]),
-    row("e2e", Layer::Proof, &["reactor", "store"]),
+    row("engine", Layer::Program, &["block", "nvme", "pool", "reactor"]),
+    row("holdfast", Layer::Binary, &["block", "control", "engine", "model", "nvme", "pool", "store"]),
+    row("e2e", Layer::Proof, &["block", "engine", "pool", "reactor", "store"]),
     row("xtask", Layer::Proof, &[]),
 ];
 

@@ -1,0 +1,93 @@
+//! Block commands on a replica or snapshot of a pool.
+//!
+//! The pool does all of them but comparing, for which it reads.
+
+use block::{BlockSize, Command, Completion, Fault, Geometry, Span};
+use reactor::{Buffer, Io, Key};
+
+use super::file::differs;
+use super::job::{Data, Progress, Running, Stage, Task, equal};
+use crate::pools::{Pools, Replica};
+
+impl<O> Running<O> {
+    /// Takes the next step. `key` is the job's own.
+    pub(super) fn in_replica(
+        &mut self,
+        (replica, key): (Replica, Key),
+        pools: &mut Pools,
+        io: &mut impl Io,
+    ) -> Progress {
+        match (self.task(), core::mem::replace(&mut self.stage, Stage::Asked)) {
+            (
+                Task::Command(Command::Compare { span }) | Task::CompareAndWrite { span, .. },
+                Stage::Fresh,
+            ) => {
+                let Some(buffer) = buffer_for(span, io) else {
+                    self.stage = Stage::Fresh;
+                    return Progress::Stalled;
+                };
+                let read = Command::Read { span };
+                match pools.submit(replica, key, read, Data::Fill(buffer), io) {
+                    Ok(()) => Progress::Waits,
+                    Err(_) => {
+                        self.stage = Stage::Fresh;
+                        Progress::Stalled
+                    }
+                }
+            }
+            (Task::Command(command), Stage::Fresh) => {
+                let data = core::mem::replace(self.data(), Data::None);
+                match pools.submit(replica, key, command, data, io) {
+                    Ok(()) => Progress::Waits,
+                    Err(data) => {
+                        *self.data() = data;
+                        self.stage = Stage::Fresh;
+                        Progress::Stalled
+                    }
+                }
+            }
+            (Task::Command(Command::Compare { span }), Stage::Ended(completion, data)) => {
+                Progress::Finished(completion.and_then(|()| self.compared(span, &data)))
+            }
+            (Task::CompareAndWrite { span, fua }, Stage::Ended(completion, data)) => {
+                // After the write there is nothing to compare.
+                let Data::Fill(_) = &data else { return Progress::Finished(completion) };
+                let Data::Both { new, .. } = self.data() else {
+                    return Progress::Finished(Err(Fault::Internal));
+                };
+                let new = Data::Bytes(new.clone());
+                if let Err(fault) = completion.and_then(|()| self.compared(span, &data)) {
+                    return Progress::Finished(Err(fault));
+                }
+                match pools.submit(replica, key, Command::Write { span, fua }, new, io) {
+                    Ok(()) => Progress::Waits,
+                    Err(_) => {
+                        self.stage = Stage::Ended(Ok(()), data);
+                        Progress::Stalled
+                    }
+                }
+            }
+            (Task::Command(_), Stage::Ended(completion, data)) => {
+                *self.data() = data;
+                Progress::Finished(completion)
+            }
+            _ => Progress::Finished(Err(Fault::Internal)),
+        }
+    }
+
+    /// Whether what was read is what was expected.
+    fn compared(&mut self, span: Span, found: &Data) -> Completion {
+        let (Data::Fill(found), Data::Bytes(expected) | Data::Both { expected, .. }) =
+            (found, self.data())
+        else {
+            return Err(Fault::Internal);
+        };
+        // Only the size of a block matters here.
+        let geometry = Geometry::new(BlockSize::B4096, span.len()).map_err(|_| Fault::Internal)?;
+        equal(differs(found, expected), span, geometry)
+    }
+}
+
+fn buffer_for(span: Span, io: &mut impl Io) -> Option<Buffer> {
+    io.take(usize::try_from(span.len().0).ok()?.checked_mul(4096)?)
+}

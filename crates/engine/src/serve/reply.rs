@@ -1,0 +1,142 @@
+//! One answer, from a core to whoever gave it an order.
+//!
+//! [`Pending`] can be waited for by a thread and awaited by a task of any runtime: the engine has
+//! none of its own, and those who give orders have.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use super::orders::{Answer, OrderError};
+
+type Answered = Result<Answer, OrderError>;
+
+/// The answer to an order, when it comes. The order is carried out also if nobody waits.
+#[must_use = "the order is under way; its answer says whether it succeeded"]
+pub struct Pending {
+    shared: Arc<Shared>,
+}
+
+/// Must be kept once; a core that ends without that leaves [`OrderError::Stopped`].
+pub(super) struct Promise {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    arrived: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    answer: Option<Answered>,
+    waker: Option<Waker>,
+}
+
+/// An answer to come, and how to give it.
+pub(super) fn promise() -> (Promise, Pending) {
+    let shared = Arc::new(Shared::default());
+    (Promise { shared: Arc::clone(&shared) }, Pending { shared })
+}
+
+impl Promise {
+    /// Answers.
+    pub(super) fn keep(self, answer: Answered) {
+        self.shared.answer(answer);
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        self.shared.answer(Err(OrderError::Stopped));
+    }
+}
+
+impl Shared {
+    /// The first answer counts.
+    fn answer(&self, answer: Answered) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.answer.is_none() {
+            state.answer = Some(answer);
+            if let Some(waker) = state.waker.take() {
+                waker.wake();
+            }
+            self.arrived.notify_all();
+        }
+    }
+}
+
+impl Pending {
+    /// Blocks this thread until the answer is there.
+    pub fn wait(self) -> Result<Answer, OrderError> {
+        let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(answer) = state.answer.take() {
+                return answer;
+            }
+            state = self.shared.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Future for Pending {
+    type Output = Result<Answer, OrderError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answered> {
+        let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match state.answer.take() {
+            Some(answer) => Poll::Ready(answer),
+            None => {
+                state.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct Count(AtomicU32);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_task_is_woken_once_by_the_answer() {
+        let (promise, mut pending) = promise();
+        let count = Arc::new(Count::default());
+        let waker = Waker::from(Arc::clone(&count));
+        let mut context = Context::from_waker(&waker);
+        assert!(Pin::new(&mut pending).poll(&mut context).is_pending());
+        assert_eq!(count.0.load(Ordering::Relaxed), 0);
+        promise.keep(Ok(Answer::Changed));
+        assert_eq!(count.0.load(Ordering::Relaxed), 1);
+        let answer = Pin::new(&mut pending).poll(&mut context);
+        assert!(matches!(answer, Poll::Ready(Ok(Answer::Changed))));
+    }
+
+    #[test]
+    fn a_thread_waits_for_an_answer_from_another() {
+        let (promise, pending) = promise();
+        let other = std::thread::spawn(move || promise.keep(Ok(Answer::Unchanged)));
+        assert!(matches!(pending.wait(), Ok(Answer::Unchanged)));
+        other.join().unwrap();
+    }
+
+    #[test]
+    fn a_promise_that_is_forgotten_says_so() {
+        let (promise, pending) = promise();
+        drop(promise);
+        assert!(matches!(pending.wait(), Err(OrderError::Stopped)));
+    }
+}

@@ -1,0 +1,290 @@
+//! The words between a mirror and its owner.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use block::{Blocks, Command, Completion, Fault, Span};
+use model::{
+    ChildState, Epoch, FaultReason, Limits, Note, Problem, Rebuild, ReplicaId, Size, SnapshotId,
+    TargetRecord, TargetState, Timestamp,
+};
+
+use crate::policy::Policy;
+
+/// The owner's name for a host command or an order; free again once it has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub u64);
+
+/// The mirror's name for something it asked for; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Io(pub u64);
+
+/// Number of one attachment of one child; later ones are higher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Session(pub u64);
+
+/// Whose bytes an I/O moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Buffer {
+    /// Those of a host's command.
+    Host(Token),
+    /// A buffer of the owner for copies, of [`Policy::chunk`] blocks: numbers are below
+    /// [`Policy::copies`]. An I/O uses it from the start.
+    Copy(u32),
+    /// None.
+    None,
+}
+
+/// What a mirror is opened with.
+#[derive(Clone, Debug)]
+pub struct Opening {
+    /// The volume's record as this target stored it when it took its epoch.
+    pub record: TargetRecord,
+    /// Size of the volume.
+    pub size: Blocks,
+    /// The replicas there is a way to, and whether it is a local one.
+    pub children: Vec<(ReplicaId, bool)>,
+    /// What hosts may ask at most.
+    pub limits: Limits,
+    /// How patient and how large to be.
+    pub policy: Policy,
+    /// The time of day, for histories.
+    pub wall: Timestamp,
+}
+
+/// What an attached replica is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its size; not smaller than the volume.
+    pub size: Blocks,
+    /// Another number means that writes which no flush covered may be lost.
+    pub incarnation: u64,
+    /// What was kept with it; a new replica has nothing.
+    pub note: Option<Note>,
+}
+
+/// Why a replica could not be attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachFault {
+    /// A newer epoch owns it.
+    Fenced,
+    /// Anything else.
+    Failed(FaultReason),
+}
+
+/// Why a record was not stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoreFault {
+    /// Somebody else owns the volume.
+    Fenced,
+    /// The store did not answer, or not in time: the record may be stored or not.
+    Away,
+}
+
+/// How something asked for went well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It is done.
+    Done,
+    /// The blocks of the span that hold something, in order.
+    Written(Vec<Span>),
+    /// The size of the replica.
+    Size(Blocks),
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// An attachment was made or failed.
+    Attached {
+        /// Which.
+        session: Session,
+        /// How.
+        result: Result<Found, AttachFault>,
+    },
+    /// An attachment was lost without being asked for; its I/Os still end one by one.
+    Lost {
+        /// Which.
+        session: Session,
+        /// Why.
+        why: AttachFault,
+    },
+    /// Something asked of a replica has ended. Each ends exactly once, soon after a
+    /// [`Effect::Detach`] at the latest.
+    Ended {
+        /// Which.
+        io: Io,
+        /// How.
+        result: Result<Answer, Fault>,
+    },
+    /// The store has answered.
+    Recorded {
+        /// Which.
+        io: Io,
+        /// How.
+        result: Result<(), StoreFault>,
+    },
+}
+
+/// What is to be done with a rebuild.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RebuildOrder {
+    /// Begin, after it was cancelled or failed.
+    Start,
+    /// Wait; the child gets new writes meanwhile.
+    Pause,
+    /// Go on.
+    Resume,
+    /// End; the child stays stale.
+    Cancel,
+}
+
+/// What is wanted of a mirror. Asking again for what is so already is answered well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// One more replica; it is rebuilt.
+    AddChild {
+        /// Which.
+        replica: ReplicaId,
+        /// Whether it is in a pool of the same engine.
+        local: bool,
+    },
+    /// One replica fewer.
+    RemoveChild(ReplicaId),
+    /// Leave a replica alone until told otherwise.
+    Offline(ReplicaId),
+    /// Use a replica again.
+    Online(ReplicaId),
+    /// Something about the rebuild of a replica.
+    Rebuild(ReplicaId, RebuildOrder),
+    /// The volume has this size now; its replicas were grown before.
+    Resize(Blocks),
+    /// A snapshot on every copy in sync, of one moment, on all or none.
+    Snapshot(SnapshotId),
+    /// What hosts may ask at most.
+    Limit(Limits),
+    /// What rebuilds together may copy in a second; nothing: as fast as hosts let them.
+    RebuildLimit(Option<Size>),
+    /// Finish what was begun, record a clean end, and be down.
+    Stop,
+}
+
+/// What is to be done next, in this order unless said otherwise. I/Os of one child may run at once
+/// and in any order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Connect a replica, make it remember this epoch durably and refuse lower ones, register with
+    /// the epoch as the key and preempt-and-abort every other registrant. When it is answered well,
+    /// nothing sent by an older epoch or session can take effect any more.
+    Attach {
+        /// Which replica.
+        child: ReplicaId,
+        /// Name of the attachment.
+        session: Session,
+        /// Epoch of this target.
+        epoch: Epoch,
+    },
+    /// Close an attachment: its I/Os end now, one way or another.
+    Detach {
+        /// Which replica.
+        child: ReplicaId,
+        /// Which attachment.
+        session: Session,
+    },
+    /// Carry out a block command on a child.
+    Io {
+        /// Name for the answer.
+        io: Io,
+        /// Which replica.
+        child: ReplicaId,
+        /// By which attachment.
+        session: Session,
+        /// What.
+        command: Command,
+        /// With which bytes.
+        buffer: Buffer,
+    },
+    /// Say which blocks of a span hold something; if that cannot be known, all of them.
+    Written {
+        /// Name for the answer.
+        io: Io,
+        /// Which replica.
+        child: ReplicaId,
+        /// By which attachment.
+        session: Session,
+        /// Where.
+        span: Span,
+    },
+    /// Keep a note with a replica, durably and as a whole, instead of the one it has.
+    Keep {
+        /// Name for the answer.
+        io: Io,
+        /// Which replica.
+        child: ReplicaId,
+        /// By which attachment.
+        session: Session,
+        /// The note.
+        note: Box<Note>,
+    },
+    /// Take a snapshot of a replica, durably. Asked twice for one id: answered as the first time.
+    Snapshot {
+        /// Name for the answer.
+        io: Io,
+        /// Which replica.
+        child: ReplicaId,
+        /// By which attachment.
+        session: Session,
+        /// Its id.
+        snapshot: SnapshotId,
+    },
+    /// Drop a snapshot of a replica again; one that is not there is dropped.
+    DropSnapshot {
+        /// Name for the answer.
+        io: Io,
+        /// Which replica.
+        child: ReplicaId,
+        /// By which attachment.
+        session: Session,
+        /// Its id.
+        snapshot: SnapshotId,
+    },
+    /// Say how large a replica is now.
+    Measure {
+        /// Name for the answer.
+        io: Io,
+        /// Which replica.
+        child: ReplicaId,
+        /// By which attachment.
+        session: Session,
+    },
+    /// Store a record by compare-and-swap. It is well if the store now holds exactly this; somebody
+    /// else owns the volume if it holds another epoch or a later generation.
+    Record {
+        /// Name for the answer.
+        io: Io,
+        /// The record.
+        record: Box<TargetRecord>,
+    },
+    /// A host's command has ended; its buffer is the owner's again.
+    Done {
+        /// Which one.
+        token: Token,
+        /// How.
+        result: Completion,
+    },
+    /// An order has ended.
+    Answer {
+        /// Which one.
+        token: Token,
+        /// How.
+        result: Result<(), Problem>,
+    },
+    /// The target serves otherwise than before.
+    TargetChanged(TargetState),
+    /// A child is worth something else than before.
+    ChildChanged(ReplicaId, ChildState),
+    /// A rebuild began, waits, goes on or ended; an ended one belongs into a history.
+    RebuildChanged(Box<Rebuild>),
+    /// Blocks that one copy had wrong were rewritten from another.
+    Repaired(ReplicaId, Span),
+}

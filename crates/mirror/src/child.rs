@@ -1,0 +1,281 @@
+//! One child: its attachment, its failure, its return.
+//!
+//! What a child is worth is `model::ChildState`; the edges are drawn there.
+
+use core::time::Duration;
+
+use block::{Blame, Fault, Instant};
+use model::{ChildEvent, ChildState, FaultReason, Kind, Note, Problem, Recorded, ReplicaId};
+
+use crate::api::{AttachFault, Effect, Found, Session};
+use crate::mirror::Mirror;
+use crate::slots::{Slot, Slots};
+
+/// A child.
+#[derive(Debug)]
+pub(crate) struct Child {
+    pub(crate) replica: ReplicaId,
+    pub(crate) local: bool,
+    pub(crate) state: ChildState,
+    /// The attachment, wanted or made.
+    pub(crate) session: Option<Session>,
+    pub(crate) attached: bool,
+    /// The version of the note that it has, and the one that is under way.
+    pub(crate) kept: u64,
+    pub(crate) keeping: Option<u64>,
+    /// How long its reads take, roughly.
+    pub(crate) latency: Duration,
+    pub(crate) retry_at: Option<Instant>,
+    backoff: Duration,
+    pub(crate) incarnation: Option<u64>,
+    /// Somebody does not want it rebuilt.
+    pub(crate) unwanted: bool,
+}
+
+impl Child {
+    pub(crate) fn new(replica: ReplicaId, local: bool) -> Child {
+        Child {
+            replica,
+            local,
+            state: ChildState::Faulted { reason: FaultReason::CannotOpen },
+            session: None,
+            attached: false,
+            kept: 0,
+            keeping: None,
+            latency: Duration::ZERO,
+            retry_at: None,
+            backoff: Duration::ZERO,
+            incarnation: None,
+            unwanted: false,
+        }
+    }
+
+    pub(crate) fn is_current(&self, session: Session) -> bool {
+        self.session == Some(session) && self.attached
+    }
+
+    /// A read took so long; the newest eighth counts.
+    pub(crate) fn took(&mut self, time: Duration) {
+        self.latency = match self.latency {
+            Duration::ZERO => time,
+            old => old - old / 8 + time / 8,
+        };
+    }
+
+    fn back_off(&mut self, now: Instant, (first, most): (Duration, Duration)) {
+        self.backoff = (self.backoff * 2).clamp(first, most);
+        self.retry_at = Some(now.after(self.backoff));
+    }
+}
+
+/// How a child failed, by the fault of one of its I/Os.
+pub(crate) fn reason(fault: Fault) -> FaultReason {
+    match fault {
+        Fault::TimedOut | Fault::Busy => FaultReason::TimedOut,
+        fault => match fault.blame() {
+            Blame::Path => FaultReason::ConnectionLost,
+            Blame::Capacity => FaultReason::NoSpace,
+            _ => FaultReason::IoError,
+        },
+    }
+}
+
+impl Mirror {
+    pub(crate) fn child(&self, slot: Slot) -> Option<&Child> {
+        self.children.get(usize::from(slot.0))?.as_ref()
+    }
+
+    pub(crate) fn child_mut(&mut self, slot: Slot) -> Option<&mut Child> {
+        self.children.get_mut(usize::from(slot.0))?.as_mut()
+    }
+
+    pub(crate) fn each_child(&self) -> impl Iterator<Item = (Slot, &Child)> {
+        (0..)
+            .map(Slot)
+            .zip(&self.children)
+            .filter_map(|(slot, child)| Some((slot, child.as_ref()?)))
+    }
+
+    pub(crate) fn slot_of(&self, replica: ReplicaId) -> Option<Slot> {
+        self.each_child().find(|(_, child)| child.replica == replica).map(|(slot, _)| slot)
+    }
+
+    /// Children whose state says so.
+    pub(crate) fn children_that(&self, is: impl Fn(ChildState) -> bool) -> Slots {
+        self.each_child().filter(|(_, child)| is(child.state)).map(|(slot, _)| slot).collect()
+    }
+
+    pub(crate) fn in_sync(&self) -> Slots {
+        self.children_that(|state| state == ChildState::InSync)
+    }
+
+    pub(crate) fn writers(&self) -> Slots {
+        self.children_that(ChildState::takes_writes)
+    }
+
+    /// Attaches whatever is due.
+    pub(crate) fn pump_attach(&mut self) {
+        if self.is_down() {
+            return;
+        }
+        let epoch = self.recorder.epoch();
+        for child in self.children.iter_mut().flatten() {
+            let due = child.retry_at.is_some_and(|at| at <= self.now);
+            if due && child.session.is_none() && child.state != ChildState::Offline {
+                self.last_session += 1;
+                let session = Session(self.last_session);
+                (child.session, child.attached, child.retry_at) = (Some(session), false, None);
+                let child = child.replica;
+                self.effects.push_back(Effect::Attach { child, session, epoch });
+            }
+        }
+    }
+
+    pub(crate) fn attached(&mut self, session: Session, result: Result<Found, AttachFault>) {
+        let found = self.each_child().find(|(_, child)| child.session == Some(session));
+        let Some((slot, replica)) = found.map(|(slot, child)| (slot, child.replica)) else {
+            return;
+        };
+        let found = match result {
+            Ok(found) => found,
+            Err(AttachFault::Fenced) => return self.fenced(),
+            Err(AttachFault::Failed(reason)) => return self.give_up(slot, reason),
+        };
+        if let Some(Note { label, .. }) = &found.note {
+            if label.epoch > self.recorder.epoch() {
+                return self.fenced();
+            }
+            if label.volume != self.recorder.volume() || label.replica != replica {
+                return self.give_up(slot, FaultReason::Mismatch);
+            }
+        }
+        if found.size < self.geometry.blocks() {
+            return self.give_up(slot, FaultReason::Mismatch);
+        }
+        let recorded =
+            if self.recorder.wants_in_sync(replica) { Recorded::InSync } else { Recorded::Stale };
+        if recorded == Recorded::InSync {
+            self.returned(slot, &found);
+        }
+        let Some(child) = self.child_mut(slot) else { return };
+        child.attached = true;
+        child.backoff = Duration::ZERO;
+        child.incarnation = Some(found.incarnation);
+        self.change_child(slot, ChildEvent::Reopened(recorded));
+        self.poke = true;
+    }
+
+    /// A copy that is recorded in sync is there, at the opening or again.
+    fn returned(&mut self, slot: Slot, found: &Found) {
+        if !self.opened {
+            if let Some(note) = &found.note {
+                self.adopt(note);
+                if note.incarnation != found.incarnation {
+                    self.lossy.insert(slot);
+                }
+            }
+            return;
+        }
+        let before = self.child(slot).and_then(|child| child.incarnation);
+        if before != Some(found.incarnation) {
+            // It was away as the last one, and may have lost what no flush covers. Other copies in
+            // sync may not have: until they are compared, this is in doubt.
+            self.lost |= self.dirty.has_unflushed();
+            let risk = self.dirty.at_risk();
+            self.doubt(&risk);
+        }
+    }
+
+    /// An attachment could not be made.
+    fn give_up(&mut self, slot: Slot, reason: FaultReason) {
+        let (now, retry) = (self.now, self.policy.retry);
+        let Some(child) = self.child_mut(slot) else { return };
+        let (replica, session) = (child.replica, child.session.take());
+        child.attached = false;
+        if reason.may_return() {
+            child.back_off(now, retry);
+        }
+        if let ChildState::Faulted { .. } = child.state {
+            child.state = ChildState::Faulted { reason };
+        }
+        let state = child.state;
+        self.effects.extend(session.map(|session| Effect::Detach { child: replica, session }));
+        self.effects.push_back(Effect::ChildChanged(replica, state));
+        self.poke = true;
+    }
+
+    pub(crate) fn lost(&mut self, session: Session, why: AttachFault) {
+        let found = self.each_child().find(|(_, child)| child.session == Some(session));
+        let Some(slot) = found.map(|(slot, _)| slot) else { return };
+        match why {
+            AttachFault::Fenced => self.fenced(),
+            AttachFault::Failed(reason) => self.fail(slot, reason),
+        }
+    }
+
+    /// A child has failed. What becomes of the record is decided when the event is over.
+    pub(crate) fn fail(&mut self, slot: Slot, reason: FaultReason) {
+        let Some(child) = self.child(slot) else { return };
+        if !child.attached {
+            return self.give_up(slot, reason);
+        }
+        self.leave_writers(
+            slot,
+            Some(Problem::new(Kind::NodeUnavailable, child_failed(child.replica, reason))),
+        );
+        self.change_child(slot, ChildEvent::Failed(reason));
+        self.give_up(slot, reason);
+    }
+
+    /// A child gets no more writes: what it may lack or lose is remembered before anything else is.
+    pub(crate) fn leave_writers(&mut self, slot: Slot, why: Option<Problem>) {
+        let Some(child) = self.child_mut(slot) else { return };
+        let (replica, state) = (child.replica, child.state);
+        (child.kept, child.keeping) = (0, None);
+        if state.takes_writes() {
+            let risk = self.dirty.at_risk();
+            if state == ChildState::InSync {
+                self.dirty.missed.insert(replica, risk);
+            } else if let Some(missed) = self.dirty.missed.get_mut(&replica) {
+                missed.add(&risk);
+            }
+        }
+        if !self.dirty.doubt.is_empty() && state == ChildState::InSync {
+            let others = self.in_sync().without(Slots::one(slot));
+            self.lost |= !self.lossy.contains(slot) && others.without(self.lossy).is_empty();
+        }
+        self.lossy.remove(slot);
+        for op in self.ops.values_mut() {
+            op.done.remove(slot);
+            op.declined.remove(slot);
+            op.again.remove(slot);
+        }
+        self.end_job(slot, why);
+        self.poke = true;
+    }
+
+    pub(crate) fn change_child(&mut self, slot: Slot, event: ChildEvent) {
+        let Some(child) = self.child_mut(slot) else { return };
+        if let Ok(state) = child.state.on(event) {
+            child.state = state;
+            let changed = Effect::ChildChanged(child.replica, state);
+            self.effects.push_back(changed);
+        }
+    }
+
+    /// Takes what was found with a copy in sync, when the volume is opened.
+    fn adopt(&mut self, note: &Note) {
+        let next = self.version + 1;
+        self.dirty.adopt(&note.intents, next, self.now);
+        for (replica, missed) in &note.missed {
+            if self.recorder.is_stale_member(*replica) {
+                let none = self.dirty.none();
+                self.dirty.missed.entry(*replica).or_insert(none).add(missed);
+            }
+        }
+    }
+}
+
+fn child_failed(replica: ReplicaId, reason: FaultReason) -> alloc::string::String {
+    alloc::format!("replica {replica} failed ({reason:?}); it is tried again by itself")
+}

@@ -1,0 +1,72 @@
+//! The mirrored volume: fan-out, child states, dirty maps, rebuild, fencing.
+//!
+//! A [`Mirror`] is the volume of one target. It has one owner, who hands it host commands, orders
+//! and what happened, and carries out the effects it asks for. It never holds a byte of data: it
+//! names I/Os and buffers by number. `docs/design/0002-mirror.md` draws the paths.
+//!
+//! | to | use |
+//! |---|---|
+//! | open a volume whose epoch was taken | [`Mirror::open`] with an [`Opening`] |
+//! | hand in a host's command | [`Mirror::submit`], ends with [`Effect::Done`] |
+//! | change something | [`Mirror::order`], ends with [`Effect::Answer`] |
+//! | say what happened | [`Mirror::apply`] |
+//! | do what it asks | [`Mirror::poll`] until it says nothing more |
+//! | let time pass | [`Mirror::tick`] at [`Mirror::timeout`] |
+//!
+//! Invariants (each is written again where it is kept):
+//! - **W1** A write is acknowledged only when every copy that the store, a label or a proposal
+//!   under way calls in sync has completed it.
+//! - **W2** Commands that share a block run one after the other, in the order they came; a copy of
+//!   a rebuild is such a command. So all copies see overlapping writes in one order.
+//! - **W3** A region is durably marked on every child that takes writes before the first write in
+//!   it is sent to any.
+//! - **R1** A read is answered by a copy in sync, and only while every copy that is recorded in
+//!   sync is attached: a former owner that lost one of them answers nothing that may be old.
+//! - **R2** Blocks of a region in doubt are not read before all copies in sync are equal there.
+//! - **S1** The last copy in sync is never recorded stale.
+//! - **S2** Nothing is recorded after the store or a replica said that somebody newer owns it.
+//! - **D1** Whatever a stale copy may lack lies in its map or in a durable mark.
+//! - **D2** A region leaves that map only after it was copied and the copy was flushed.
+//!
+//! Deliberately not here: connections, reservations, pools, the store (the owner of the mirror
+//! carries these out), taking the epoch, choosing replicas, moving bytes.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod api;
+mod child;
+mod copy;
+mod dirty;
+mod mirror;
+mod note;
+mod order;
+mod pace;
+mod policy;
+mod read;
+mod rebuild;
+mod record;
+mod resize;
+mod slots;
+mod snapshot;
+mod state;
+mod stop;
+#[cfg(test)]
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    reason = "tests count in small numbers"
+)]
+mod tests;
+mod write;
+
+pub use api::{
+    Answer, AttachFault, Buffer, Effect, Event, Found, Io, Opening, Order, RebuildOrder, Session,
+    StoreFault, Token,
+};
+pub use mirror::Mirror;
+pub use policy::Policy;

@@ -1,0 +1,393 @@
+//! The machine: what it holds, what comes in, and in which order it thinks.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+
+use block::{BlockSize, Command, Completion, Fault, Geometry, Instant, Lane};
+use model::{
+    ChildState, ChildStatus, Note, Problem, Progress, Rebuild, TargetId, TargetState, Timestamp,
+};
+
+use crate::api::{Answer, Effect, Event, Io, Opening, Session, Token};
+use crate::child::Child;
+use crate::copy::Copy;
+use crate::dirty::Dirty;
+use crate::pace::Bucket;
+use crate::policy::Policy;
+use crate::rebuild::{Job, Resync};
+use crate::record::Recorder;
+use crate::resize::Resizing;
+use crate::slots::{Slot, Slots};
+use crate::snapshot::Snapshotting;
+use crate::stop::Stopping;
+use crate::write::Op;
+
+/// Number of something in the lane: a command, a copy or a snapshot. Never used twice.
+pub(crate) type Ticket = u64;
+
+/// What an I/O is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Op(Ticket),
+    Copy(Ticket),
+    Keep(u64),
+    JobFlush,
+    Snapshot,
+    Measure,
+}
+
+/// Something asked of a replica.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pending {
+    pub(crate) slot: Slot,
+    pub(crate) session: Session,
+    pub(crate) purpose: Purpose,
+    pub(crate) sent: Instant,
+}
+
+/// The mirrored volume of one target.
+#[derive(Debug)]
+pub struct Mirror {
+    pub(crate) policy: Policy,
+    pub(crate) geometry: Geometry,
+    pub(crate) recorder: Recorder,
+    pub(crate) state: TargetState,
+    pub(crate) children: Vec<Option<Child>>,
+    pub(crate) dirty: Dirty,
+    /// Number of the newest note, and what of it the sequence on disk is.
+    pub(crate) version: u64,
+    pub(crate) lane: Lane<Ticket>,
+    pub(crate) ops: BTreeMap<Ticket, Op>,
+    pub(crate) copies: BTreeMap<Ticket, Copy>,
+    /// Commands that wait for their limits, in order.
+    pub(crate) paced: VecDeque<Ticket>,
+    pub(crate) buckets: (Bucket, Bucket),
+    pub(crate) rebuild_bucket: Bucket,
+    pub(crate) ios: BTreeMap<Io, Pending>,
+    pub(crate) jobs: BTreeMap<Slot, Job>,
+    pub(crate) resync: Resync,
+    pub(crate) history: VecDeque<Rebuild>,
+    pub(crate) snapshot: Option<Snapshotting>,
+    pub(crate) resizing: Option<Resizing>,
+    pub(crate) stopping: Option<Stopping>,
+    /// Orders that wait for the set of replicas to be recorded.
+    pub(crate) waiting_orders: Vec<(Token, model::Generation)>,
+    pub(crate) effects: VecDeque<Effect>,
+    pub(crate) ready: Vec<Ticket>,
+    /// Copies that may run at once while hosts are served.
+    pub(crate) window: u32,
+    pub(crate) free_buffers: Vec<u32>,
+    pub(crate) last_io: u64,
+    pub(crate) last_session: u64,
+    pub(crate) last_ticket: Ticket,
+    pub(crate) rebuilds_begun: u64,
+    pub(crate) opened: bool,
+    /// Acknowledged writes that no flush covered may be lost: the next flush says so.
+    pub(crate) lost: bool,
+    /// Copies in sync that may have lost writes before the opening: where they are in doubt, others
+    /// are right.
+    pub(crate) lossy: Slots,
+    /// Since when hosts wait, and whether they have waited long enough.
+    pub(crate) hold_from: Option<Instant>,
+    pub(crate) failing: bool,
+    /// Something changed that commands may wait for.
+    pub(crate) poke: bool,
+    pub(crate) sweep_at: Option<Instant>,
+    pub(crate) own_flush: Option<Ticket>,
+    pub(crate) now: Instant,
+    begun: Instant,
+    wall: Timestamp,
+    #[cfg(test)]
+    pub(crate) broken: crate::tests::Broken,
+}
+
+impl Mirror {
+    /// Opens a volume whose record was just taken with a new epoch.
+    pub fn open(opening: Opening, now: Instant) -> Result<Mirror, Problem> {
+        let Opening { record, size, children, limits, policy, wall } = opening;
+        let geometry = Geometry::new(BlockSize::B4096, size)
+            .map_err(|bad| Problem::new(model::Kind::OutOfRange, bad))?;
+        let mut mirror = Mirror {
+            geometry,
+            state: TargetState::Init,
+            children: Vec::new(),
+            dirty: Dirty::new(policy.region),
+            version: 0,
+            lane: Lane::default(),
+            ops: BTreeMap::new(),
+            copies: BTreeMap::new(),
+            paced: VecDeque::new(),
+            buckets: (
+                Bucket::new(limits.iops, now),
+                Bucket::new(limits.bytes_per_second.map(|size| size.bytes().0), now),
+            ),
+            rebuild_bucket: Bucket::new(policy.rebuild_limit.map(|size| size.bytes().0), now),
+            ios: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            resync: Resync::default(),
+            history: VecDeque::new(),
+            snapshot: None,
+            resizing: None,
+            stopping: None,
+            waiting_orders: Vec::new(),
+            effects: VecDeque::new(),
+            ready: Vec::new(),
+            window: 1,
+            free_buffers: (0..policy.copies).rev().collect(),
+            last_io: 0,
+            last_session: 0,
+            last_ticket: 0,
+            rebuilds_begun: 0,
+            opened: false,
+            lost: false,
+            lossy: Slots::NONE,
+            hold_from: Some(now),
+            failing: false,
+            poke: true,
+            sweep_at: None,
+            own_flush: None,
+            now,
+            begun: now,
+            wall,
+            recorder: Recorder::new(record),
+            policy,
+            #[cfg(test)]
+            broken: crate::tests::Broken::Nothing,
+        };
+        mirror.adopt_children(&children)?;
+        mirror.run();
+        Ok(mirror)
+    }
+
+    /// The next thing to do, if any.
+    pub fn poll(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// Takes a host's command. Its bytes stay the owner's, and must stay as they are until it ends.
+    pub fn submit(&mut self, token: Token, command: Command, now: Instant) {
+        self.pass(now);
+        match self.admit(command) {
+            Ok(()) => {
+                self.enter(Op::new(Some(token), command, now));
+            }
+            Err(fault) => self.effects.push_back(Effect::Done { token, result: Err(fault) }),
+        }
+        self.run();
+    }
+
+    fn admit(&self, command: Command) -> Result<(), Fault> {
+        command.check(self.geometry)?;
+        if let Some(fault) = self.verdict() {
+            return Err(fault);
+        }
+        if self.stopping.is_some() {
+            return Err(Fault::Unreachable);
+        }
+        if self.ops.len() >= self.policy.commands {
+            return Err(Fault::Busy);
+        }
+        Ok(())
+    }
+
+    /// Says what happened.
+    pub fn apply(&mut self, event: Event, now: Instant) {
+        self.pass(now);
+        match event {
+            Event::Attached { session, result } => self.attached(session, result),
+            Event::Lost { session, why } => self.lost(session, why),
+            Event::Ended { io, result } => self.ended(io, result),
+            Event::Recorded { io, result } => self.recorded(io, result),
+        }
+        self.run();
+    }
+
+    /// Lets time pass.
+    pub fn tick(&mut self, now: Instant) {
+        self.pass(now);
+        self.poke = true;
+        self.run();
+    }
+
+    fn pass(&mut self, now: Instant) {
+        self.now = self.now.max(now);
+    }
+
+    fn ended(&mut self, io: Io, result: Result<Answer, Fault>) {
+        let Some(pending) = self.ios.remove(&io) else { return };
+        let done = result.as_ref().map(|_| ()).map_err(|fault| *fault);
+        match pending.purpose {
+            Purpose::Op(ticket) => self.op_answered(ticket, pending, done),
+            Purpose::Copy(ticket) => self.copy_answered(ticket, pending, result),
+            Purpose::Keep(version) => self.kept(pending, version, done),
+            Purpose::JobFlush => self.job_flushed(pending, done),
+            Purpose::Snapshot => self.snapshot_answered(pending, done),
+            Purpose::Measure => self.measured(pending, result),
+        }
+    }
+
+    /// Thinks until nothing more happens by itself.
+    fn run(&mut self) {
+        loop {
+            self.pump_attach();
+            self.pump_open();
+            self.reconcile();
+            self.pump_record();
+            self.pump_pace();
+            while let Some(ticket) = self.ready.pop() {
+                self.granted(ticket);
+            }
+            if core::mem::take(&mut self.poke) {
+                self.advance_all();
+            }
+            self.pump_rebuilds();
+            self.pump_copies();
+            self.pump_sweep();
+            self.pump_snapshot();
+            self.pump_resize();
+            self.pump_stop();
+            self.pump_notes();
+            self.update_state();
+            self.forget_removed();
+            self.pump_orders();
+            if self.ready.is_empty() && !self.poke {
+                break;
+            }
+        }
+        #[cfg(test)]
+        self.check();
+    }
+
+    /// Something may run that waited for others.
+    fn granted(&mut self, ticket: Ticket) {
+        if let Some(op) = self.ops.get_mut(&ticket) {
+            op.granted = true;
+            self.advance(ticket);
+        } else if self.copies.contains_key(&ticket) {
+            self.copy_granted(ticket);
+        } else {
+            self.snapshot_granted(ticket);
+        }
+    }
+
+    fn advance_all(&mut self) {
+        let waiting = |(ticket, op): (&Ticket, &Op)| {
+            (op.granted && op.outstanding.is_empty()).then_some(*ticket)
+        };
+        let tickets: Vec<Ticket> = self.ops.iter().filter_map(waiting).collect();
+        tickets.into_iter().for_each(|ticket| self.advance(ticket));
+        let idle = |(ticket, copy): (&Ticket, &Copy)| copy.is_stuck().then_some(*ticket);
+        let tickets: Vec<Ticket> = self.copies.iter().filter_map(idle).collect();
+        tickets.into_iter().for_each(|ticket| self.advance_copy(ticket));
+    }
+
+    /// When to call [`Mirror::tick`], if nothing happens before.
+    pub fn timeout(&self) -> Option<Instant> {
+        let mut at = [
+            self.hold_from.filter(|_| !self.failing).map(|from| from.after(self.policy.hold)),
+            self.open_at().filter(|_| !self.opened && !self.is_down()),
+            self.recorder.retry_at(),
+            self.sweep_at,
+            self.stopping.as_ref().map(|stopping| stopping.deadline),
+            self.snapshot.as_ref().map(|snapshot| snapshot.deadline),
+        ]
+        .into_iter()
+        .flatten()
+        .chain(self.each_child().filter_map(|(_, child)| child.retry_at))
+        .chain(self.ops.values().filter_map(|op| op.not_before))
+        .chain(self.copies.values().filter_map(|copy| copy.not_before))
+        .min();
+        if !self.paced.is_empty() {
+            let opens = [self.buckets.0.opens(), self.buckets.1.opens()];
+            at = at.into_iter().chain(opens.into_iter().flatten()).min();
+        }
+        if !self.jobs.is_empty() {
+            at = at.into_iter().chain(self.rebuild_bucket.opens()).min();
+        }
+        if self.is_down() { None } else { at }
+    }
+
+    pub(crate) fn open_at(&self) -> Option<Instant> {
+        Some(self.begun.after(self.policy.open_wait))
+    }
+
+    pub(crate) fn next_ticket(&mut self) -> Ticket {
+        self.last_ticket += 1;
+        self.last_ticket
+    }
+
+    /// Names something asked of a child, if it is attached.
+    pub(crate) fn ask(&mut self, slot: Slot, purpose: Purpose) -> Option<(Io, &Child, Session)> {
+        let sent = self.now;
+        self.last_io += 1;
+        let io = Io(self.last_io);
+        let child = self.children.get(usize::from(slot.0))?.as_ref()?;
+        let session = child.session.filter(|_| child.attached)?;
+        self.ios.insert(io, Pending { slot, session, purpose, sent });
+        Some((io, child, session))
+    }
+
+    pub(crate) fn done(&mut self, token: Option<Token>, result: Completion) {
+        self.effects.extend(token.map(|token| Effect::Done { token, result }));
+    }
+
+    pub(crate) fn wall(&self) -> Timestamp {
+        self.wall.after(self.now.since(self.begun))
+    }
+
+    /// The shape of the volume.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// How it serves.
+    pub fn state(&self) -> TargetState {
+        self.state
+    }
+
+    /// Its children.
+    pub fn children(&self) -> Vec<ChildStatus> {
+        let progress = |slot| self.jobs.get(&slot).map(|job| job.rebuild.progress);
+        self.each_child()
+            .map(|(slot, child)| ChildStatus {
+                replica: child.replica,
+                state: child.state,
+                progress: progress(slot).filter(|_| child.state == ChildState::Rebuilding),
+            })
+            .collect()
+    }
+
+    /// Rebuilds that run or wait, then those that ended, newest last.
+    pub fn rebuilds(&self) -> impl Iterator<Item = &Rebuild> {
+        self.history.iter().chain(self.jobs.values().map(|job| &job.rebuild))
+    }
+
+    pub(crate) fn target(&self) -> TargetId {
+        self.recorder.target()
+    }
+
+    /// What would be kept with a replica now.
+    pub(crate) fn note_for(&self, slot: Slot) -> Option<Note> {
+        let child = self.child(slot)?;
+        Some(Note {
+            label: self.recorder.label(child.replica, self.geometry.bytes()),
+            sequence: self.version,
+            incarnation: child.incarnation.unwrap_or_default(),
+            intents: self.dirty.intents(),
+            missed: self.dirty.missed.clone(),
+        })
+    }
+
+    pub(crate) fn progress(&self, total: u64, done: u64, copied: u64) -> Progress {
+        let bytes = |regions: u64| {
+            let blocks = regions.saturating_mul(self.policy.region.get());
+            let blocks = blocks.min(self.geometry.blocks().0);
+            block::Bytes(blocks.saturating_mul(u64::from(self.geometry.block_size().bytes())))
+        };
+        Progress {
+            total: bytes(total).into(),
+            done: bytes(done).into(),
+            copied: block::Bytes(copied * u64::from(self.geometry.block_size().bytes())).into(),
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Notes: what is kept with each child that takes writes, and who has which version.
+//!
+//! Everything that must be durable beside the blocks (marks, dirty maps, labels) is a change of the
+//! note: it gets the next version, and is durable when every child that takes writes has that one.
+//! A child has one note under way at most, so many marks share one.
+
+use alloc::boxed::Box;
+
+use block::{Blame, Completion};
+
+use crate::api::Effect;
+use crate::child::reason;
+use crate::mirror::{Mirror, Pending, Purpose};
+
+impl Mirror {
+    /// The note has changed; answers the version that has the change.
+    pub(crate) fn change_note(&mut self) -> u64 {
+        self.version += 1;
+        self.version
+    }
+
+    /// The version that every child that takes writes has.
+    pub(crate) fn durable_version(&self) -> u64 {
+        #[cfg(test)]
+        if self.broken == crate::tests::Broken::MarksNotAwaited {
+            return self.version;
+        }
+        let kept = self.each_child().filter(|(_, child)| child.state.takes_writes());
+        kept.map(|(_, child)| child.kept).min().unwrap_or(0)
+    }
+
+    pub(crate) fn pump_notes(&mut self) {
+        if !self.opened || self.is_fenced() {
+            return;
+        }
+        for slot in self.writers().iter() {
+            let version = self.version;
+            let behind =
+                |child: &crate::child::Child| child.keeping.is_none() && child.kept < version;
+            if !self.child(slot).is_some_and(behind) {
+                continue;
+            }
+            let Some(note) = self.note_for(slot) else { continue };
+            let Some((io, child, session)) = self.ask(slot, Purpose::Keep(version)) else {
+                continue;
+            };
+            let child = child.replica;
+            self.effects.push_back(Effect::Keep { io, child, session, note: Box::new(note) });
+            if let Some(child) = self.child_mut(slot) {
+                child.keeping = Some(version);
+            }
+        }
+    }
+
+    pub(crate) fn kept(&mut self, pending: Pending, version: u64, result: Completion) {
+        if let Err(fault) = result
+            && fault.blame() == Blame::Owner
+        {
+            return self.fenced();
+        }
+        let Some(child) = self.child_mut(pending.slot) else { return };
+        if !child.is_current(pending.session) || child.keeping != Some(version) {
+            return;
+        }
+        child.keeping = None;
+        match result {
+            Ok(()) => child.kept = version,
+            Err(fault) => self.fail(pending.slot, reason(fault)),
+        }
+        self.poke = true;
+    }
+
+    /// Takes marks away that are not needed any more.
+    pub(crate) fn pump_sweep(&mut self) {
+        if !self.opened || self.is_down() {
+            self.sweep_at = None;
+            return;
+        }
+        if self.sweep_at.is_none_or(|at| at > self.now) {
+            if self.sweep_at.is_none() && self.dirty.has_marks() {
+                self.sweep_at = Some(self.now.after(self.policy.idle));
+            }
+            return;
+        }
+        self.sweep_at = None;
+        let (went, wants_flush) = self.dirty.sweep(self.now, self.policy.idle);
+        if went {
+            self.change_note();
+        }
+        if wants_flush && self.own_flush.is_none() && self.is_settled() {
+            self.flush_ourselves();
+        }
+        if self.dirty.has_marks() {
+            self.sweep_at = Some(self.now.after(self.policy.idle));
+        }
+    }
+
+    /// Checks what always holds.
+    #[cfg(test)]
+    pub(crate) fn check(&self) {
+        if self.is_down() {
+            return;
+        }
+        self.dirty.check();
+        for (slot, child) in self.each_child() {
+            let rebuilding = child.state == model::ChildState::Rebuilding;
+            assert_eq!(rebuilding, self.jobs.contains_key(&slot), "{child:?}");
+            assert!(!child.state.takes_writes() || child.attached, "{child:?}");
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! How patient and how large a mirror is.
+
+use core::num::NonZeroU64;
+use core::time::Duration;
+
+use block::Blocks;
+use model::{Regions, Size};
+
+/// How patient and how large a mirror is. Every queue is bounded by a number here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Most host commands at once; more are answered with *busy*.
+    pub commands: usize,
+    /// How long hosts wait while nothing can be served; then their commands fail.
+    pub hold: Duration,
+    /// How long an opening waits for copies in sync before it goes on without them. At least twice
+    /// the time in which a target notices that it lost a child: so a former owner that this one
+    /// cannot reach has stopped answering before this one acknowledges anything.
+    pub open_wait: Duration,
+    /// How long an ordered stop may take before it ends unclean.
+    pub stop_wait: Duration,
+    /// Delay before something that failed is tried again: the first, and the longest.
+    pub retry: (Duration, Duration),
+    /// How long a child that was busy is left alone, and how often it may be in one command.
+    pub busy: (Duration, u32),
+    /// Regions that were not written for so long lose their mark after a flush.
+    pub idle: Duration,
+    /// Blocks of a region, the unit of marks and dirty maps.
+    pub region: NonZeroU64,
+    /// Blocks that a rebuild copies at once.
+    pub chunk: Blocks,
+    /// Most such copies at once, of all rebuilds.
+    pub copies: u32,
+    /// Most rebuilds at once; others wait for their turn.
+    pub rebuilds: usize,
+    /// What rebuilds together may copy in a second.
+    pub rebuild_limit: Option<Size>,
+    /// A host command slower than this makes rebuilds yield.
+    pub slow: Duration,
+    /// Whether what was copied is compared with its source again.
+    pub verify: bool,
+    /// Most ended rebuilds remembered.
+    pub history: usize,
+}
+
+impl Policy {
+    /// The usual policy for a volume of this size.
+    pub fn usual(size: Blocks) -> Policy {
+        Policy {
+            commands: 4096,
+            hold: Duration::from_mins(1),
+            open_wait: Duration::from_secs(20),
+            stop_wait: Duration::from_secs(20),
+            retry: (Duration::from_millis(100), Duration::from_secs(5)),
+            busy: (Duration::from_millis(2), 1000),
+            idle: Duration::from_secs(5),
+            region: Regions::usual(size),
+            chunk: Blocks(64),
+            copies: 16,
+            rebuilds: 4,
+            rebuild_limit: None,
+            slow: Duration::from_millis(10),
+            verify: false,
+            history: 64,
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Reads: from the local copy or the quickest, elsewhere on error, and bad blocks are rewritten.
+//!
+//! A read keeps its claim on the lane until bad copies are rewritten, so no write comes between.
+
+use block::{Blame, Command, Completion};
+
+use crate::api::Effect;
+use crate::child::reason;
+use crate::mirror::{Mirror, Pending, Ticket};
+use crate::slots::{Slot, Slots};
+
+impl Mirror {
+    pub(crate) fn advance_read(&mut self, ticket: Ticket) {
+        let Some(op) = self.ops.get(&ticket) else { return };
+        if op.repairing {
+            return self.finish(ticket, Ok(()));
+        }
+        let (command, declined, fault) = (op.command, op.declined, op.fault);
+        // R1
+        if !self.may_read() {
+            return;
+        }
+        // R2
+        if let Some(span) = command.span() {
+            let doubtful = self.dirty.doubtful(span);
+            if !doubtful.is_empty() {
+                return self.resync.hurry(doubtful);
+            }
+        }
+        let Some(slot) = self.quickest(self.in_sync().without(declined)) else {
+            // Every copy in sync has it wrong, or none is there.
+            return match fault {
+                Some(fault) if !declined.is_empty() && !self.in_sync().is_empty() => {
+                    self.finish(ticket, Err(fault));
+                }
+                _ => {}
+            };
+        };
+        self.send(ticket, Slots::one(slot), command);
+    }
+
+    fn may_read(&self) -> bool {
+        #[cfg(test)]
+        if self.broken == crate::tests::Broken::ReadUnsettled {
+            return self.opened;
+        }
+        self.is_settled()
+    }
+
+    /// A local child, else the one that answered fastest lately.
+    pub(crate) fn quickest(&self, of: Slots) -> Option<Slot> {
+        let score = |slot: &Slot| {
+            self.child(*slot).map(|child| (!child.local, child.latency, child.replica))
+        };
+        of.iter().min_by_key(score)
+    }
+
+    pub(crate) fn read_answered(&mut self, ticket: Ticket, from: Pending, result: Completion) {
+        let Some(op) = self.ops.get_mut(&ticket) else { return };
+        let (command, repairing, bad) = (op.command, op.repairing, op.declined);
+        match result {
+            Ok(()) if repairing => {
+                let repaired = command.span().zip(self.child(from.slot));
+                let repaired = repaired.map(|(span, child)| Effect::Repaired(child.replica, span));
+                self.effects.extend(repaired);
+            }
+            Ok(()) => {
+                let took = self.now.since(from.sent);
+                if let Some(child) = self.child_mut(from.slot) {
+                    child.took(took);
+                }
+                return self.repair(ticket, bad);
+            }
+            Err(fault) if repairing => self.fail(from.slot, reason(fault)),
+            Err(fault) => match fault.blame() {
+                Blame::Medium | Blame::Bug => {
+                    op.declined.insert(from.slot);
+                    op.fault = Some(fault);
+                }
+                Blame::Path => self.fail(from.slot, reason(fault)),
+                Blame::Caller | Blame::Capacity | Blame::Owner => {
+                    return self.finish(ticket, Err(fault));
+                }
+            },
+        }
+        self.advance(ticket);
+    }
+
+    /// Good bytes are in the host's buffer: copies that had them wrong get them.
+    fn repair(&mut self, ticket: Ticket, bad: Slots) {
+        let bad = bad.both(self.in_sync());
+        let span = self.ops.get(&ticket).and_then(|op| op.command.span());
+        #[cfg(test)]
+        let bad = if self.broken == crate::tests::Broken::NoRepair { Slots::NONE } else { bad };
+        match span {
+            Some(span) if !bad.is_empty() => {
+                if let Some(op) = self.ops.get_mut(&ticket) {
+                    op.repairing = true;
+                }
+                self.send(ticket, bad, Command::Write { span, fua: false });
+            }
+            _ => self.finish(ticket, Ok(())),
+        }
+    }
+}

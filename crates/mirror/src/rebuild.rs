@@ -1,0 +1,413 @@
+//! Rebuilds: bringing stale children in sync; and comparing copies in sync where they may differ.
+//!
+//! ```text
+//!   Stale ──► gets writes, and its note ──► chunks of what it missed ──► flush ──► all? ──► record
+//!                                              ▲                          │ no
+//!                                              └──────────────────────────┘
+//! ```
+//!
+//! Invariants:
+//! - A region leaves the map of a child only after a flush of the child that was sent when all its
+//!   chunks were copied, and only if no write failed in it since (**D2**).
+//! - A write that is sent while a region is copied reaches source and child, before or after the
+//!   copy of its blocks, never between its read and its write (**W2**).
+//! - A region in doubt is not copied to a stale child before it is out of doubt.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use block::{Blocks, Command, Completion, Lba, Span};
+use model::{
+    ChildEvent, ChildState, Extent, FaultReason, Problem, Rebuild, RebuildEvent, RebuildId,
+    RebuildPlan, RebuildState, Regions, SetChange,
+};
+
+use crate::api::{Buffer, Effect};
+use crate::child::reason;
+use crate::copy::Whose;
+use crate::mirror::{Mirror, Pending, Purpose};
+use crate::slots::{Slot, Slots};
+
+/// Regions copied before a flush makes them count.
+const CHECKPOINT: u64 = 64;
+
+/// Chunks of regions under way.
+#[derive(Debug, Default)]
+pub(crate) struct Parts {
+    /// By region: the next block, chunks under way, whether all were well.
+    regions: BTreeMap<u64, Part>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    next: Lba,
+    end: Lba,
+    left: u32,
+    fine: bool,
+}
+
+impl Parts {
+    fn begin(&mut self, region: u64, span: Span) {
+        let part = Part { next: span.start(), end: span.end(), left: 0, fine: true };
+        self.regions.insert(region, part);
+    }
+
+    /// The next chunk of a region that was begun.
+    fn chunk(&mut self, most: Blocks) -> Option<(u64, Span)> {
+        let (region, part) = self.regions.iter_mut().find(|(_, part)| part.next < part.end)?;
+        let end = Lba(part.next.0.saturating_add(most.0.max(1))).min(part.end);
+        let span = Span::between(part.next, end)?;
+        part.next = end;
+        part.left += 1;
+        Some((*region, span))
+    }
+
+    /// A chunk has ended. A region of which one did not end well is begun anew later.
+    pub(crate) fn ended(&mut self, region: u64, fine: bool) {
+        let Some(part) = self.regions.get_mut(&region) else { return };
+        part.left = part.left.saturating_sub(1);
+        part.fine &= fine;
+        if !part.fine {
+            part.next = part.end;
+            if part.left == 0 {
+                self.regions.remove(&region);
+            }
+        }
+    }
+
+    /// Takes out the regions that are all copied.
+    pub(crate) fn take_finished(&mut self) -> Vec<u64> {
+        let finished = |part: &Part| part.fine && part.left == 0 && part.next >= part.end;
+        let regions: Vec<u64> = self
+            .regions
+            .iter()
+            .filter(|(_, part)| finished(part))
+            .map(|(region, _)| *region)
+            .collect();
+        self.regions.retain(|_, part| !finished(part));
+        regions
+    }
+
+    /// What was copied of these does not count.
+    fn spoil(&mut self, regions: &Regions) {
+        for (region, part) in &mut self.regions {
+            if regions.contains(*region) {
+                part.fine = false;
+            }
+        }
+        // One that has no chunk under way would never end.
+        self.regions.retain(|_, part| part.fine || part.left > 0);
+    }
+}
+
+/// A rebuild under way.
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(crate) rebuild: Rebuild,
+    pub(crate) parts: Parts,
+    /// Copied, but no flush was sent since.
+    copied: Regions,
+    /// Copied before the flush that is under way.
+    flushing: Option<Regions>,
+    cursor: u64,
+    total: u64,
+    /// Blocks that were written.
+    pub(crate) moved: u64,
+    /// It has everything; the record is to say so.
+    pub(crate) proposed: bool,
+}
+
+impl Job {
+    /// Regions that are in doubt have to be copied again.
+    pub(crate) fn redo(&mut self, regions: &Regions) {
+        self.parts.spoil(regions);
+        for region in regions.iter() {
+            self.copied.remove(region);
+            if let Some(flushing) = &mut self.flushing {
+                flushing.remove(region);
+            }
+        }
+    }
+
+    fn is_running(&self) -> bool {
+        *self.rebuild.state() == RebuildState::Running {}
+    }
+}
+
+/// Comparing copies in sync.
+#[derive(Debug, Default)]
+pub(crate) struct Resync {
+    pub(crate) parts: Parts,
+    /// Regions that hosts wait for.
+    urgent: Vec<u64>,
+}
+
+impl Resync {
+    pub(crate) fn hurry(&mut self, regions: Vec<u64>) {
+        if self.urgent.len() < 64 {
+            self.urgent.extend(regions);
+        }
+    }
+
+    pub(crate) fn redo(&mut self, regions: &Regions) {
+        self.parts.spoil(regions);
+    }
+}
+
+impl Mirror {
+    /// Begins, checks and ends rebuilds.
+    pub(crate) fn pump_rebuilds(&mut self) {
+        if !self.opened || self.is_down() {
+            return;
+        }
+        if self.must().len() < 2 && !self.dirty.doubt.is_empty() {
+            // There is nobody to differ from.
+            self.dirty.doubt = self.dirty.none();
+            self.poke = true;
+        }
+        if self.dirty.doubt.is_empty() {
+            self.lossy = Slots::NONE;
+        }
+        let stale = self.children_that(|state| state == ChildState::Stale);
+        for slot in stale.iter() {
+            let wanted = self.child(slot).is_some_and(|child| !child.unwanted && child.attached);
+            let turn = self.jobs.len() < self.policy.rebuilds.max(1);
+            if wanted && turn && self.stopping.is_none() && !self.in_sync().is_empty() {
+                self.begin_rebuild(slot);
+            }
+        }
+        let slots: Vec<Slot> = self.jobs.keys().copied().collect();
+        slots.into_iter().for_each(|slot| self.check_job(slot));
+    }
+
+    fn begin_rebuild(&mut self, slot: Slot) {
+        let Some(replica) = self.child(slot).map(|child| child.replica) else { return };
+        if !self.recorder.is_stale_member(replica) {
+            return;
+        }
+        let extent =
+            if self.dirty.missed.contains_key(&replica) { Extent::Delta } else { Extent::Full };
+        let all = self.dirty.all(self.geometry.blocks());
+        let total = self.dirty.missed.entry(replica).or_insert(all).len();
+        let sources = self.in_sync().iter().filter_map(|slot| Some(self.child(slot)?.replica));
+        let plan = RebuildPlan {
+            volume: self.recorder.volume(),
+            target: self.target(),
+            replica,
+            sources: sources.collect(),
+            extent,
+        };
+        let id = RebuildId::nth(self.target(), self.rebuilds_begun);
+        self.rebuilds_begun += 1;
+        let mut rebuild = Rebuild::new(id, plan, self.wall());
+        rebuild.progress = self.progress(total, 0, 0);
+        // A rebuild that was just made can start.
+        let _ = rebuild.on(RebuildEvent::Start, self.wall());
+        self.effects.push_back(Effect::RebuildChanged(Box::new(rebuild.clone())));
+        let none = self.dirty.none();
+        let job = Job {
+            rebuild,
+            parts: Parts::default(),
+            copied: none,
+            flushing: None,
+            cursor: 0,
+            total,
+            moved: 0,
+            proposed: false,
+        };
+        self.jobs.insert(slot, job);
+        self.change_child(slot, ChildEvent::Began);
+        self.poke = true;
+    }
+
+    /// Flushes, records or ends a rebuild when it is time.
+    fn check_job(&mut self, slot: Slot) {
+        let Some(replica) = self.child(slot).map(|child| child.replica) else { return };
+        let Some(job) = self.jobs.get_mut(&slot) else { return };
+        for region in job.parts.take_finished() {
+            job.copied.insert(region);
+        }
+        if job.proposed {
+            let synced = self.recorder.is_recorded() && self.recorder.wants_in_sync(replica);
+            if synced {
+                self.dirty.missed.remove(&replica);
+                self.change_note();
+                self.change_child(slot, ChildEvent::Copied);
+                self.close_job(slot, RebuildEvent::Finish);
+            }
+            return;
+        }
+        let Some(missed) = self.dirty.missed.get(&replica) else { return };
+        let (left, idle) = (missed.len(), job.parts.regions.is_empty());
+        let (copied, total) = (job.copied.len(), job.total);
+        let moved = job.moved;
+        let flush_now = job.flushing.is_none() && copied > 0 && (copied >= CHECKPOINT || idle);
+        let complete = idle && left == 0 && copied == 0 && job.flushing.is_none();
+        let complete = complete && job.is_running();
+        let progress = self.progress(total, total.saturating_sub(left), moved);
+        let has_note = self.child(slot).is_some_and(|child| child.kept > 0);
+        let Some(job) = self.jobs.get_mut(&slot) else { return };
+        job.rebuild.progress = progress;
+        if flush_now {
+            self.flush_job(slot);
+        } else if complete && has_note {
+            job.proposed = self.recorder.change(SetChange::Synced(replica)).is_ok();
+            self.poke = true;
+        }
+    }
+
+    /// **D2**: what was copied counts after this flush.
+    fn flush_job(&mut self, slot: Slot) {
+        let none = self.dirty.none();
+        let Some((io, child, session)) = self.ask(slot, Purpose::JobFlush) else { return };
+        let child = child.replica;
+        let (command, buffer) = (Command::Flush, Buffer::None);
+        self.effects.push_back(Effect::Io { io, child, session, command, buffer });
+        if let Some(job) = self.jobs.get_mut(&slot) {
+            job.flushing = Some(core::mem::replace(&mut job.copied, none));
+        }
+    }
+
+    pub(crate) fn job_flushed(&mut self, from: Pending, result: Completion) {
+        let current = self.child(from.slot).filter(|child| child.is_current(from.session));
+        let Some(replica) = current.map(|child| child.replica) else { return };
+        if let Err(fault) = result {
+            return match fault.blame() {
+                block::Blame::Owner => self.fenced(),
+                _ => self.fail(from.slot, reason(fault)),
+            };
+        }
+        let Some(job) = self.jobs.get_mut(&from.slot) else { return };
+        let flushed = job.flushing.take();
+        if let (Some(flushed), Some(missed)) = (flushed, self.dirty.missed.get_mut(&replica)) {
+            flushed.iter().for_each(|region| missed.remove(region));
+        }
+        self.poke = true;
+    }
+
+    /// Starts copies while there is room for them.
+    pub(crate) fn pump_copies(&mut self) {
+        if !self.opened || self.is_down() {
+            return;
+        }
+        let busy = self.ops.values().any(|op| op.token.is_some());
+        let most = if busy { self.window.min(self.policy.copies) } else { self.policy.copies };
+        while !self.free_buffers.is_empty()
+            && self.copies.len() < usize::try_from(most).unwrap_or(1)
+        {
+            if !self.next_resync() && !self.next_rebuild() {
+                return;
+            }
+        }
+    }
+
+    fn next_resync(&mut self) -> bool {
+        if self.dirty.doubt.is_empty() || !self.is_settled() {
+            return false;
+        }
+        let size = self.geometry.blocks();
+        if self.resync.parts.regions.values().all(|part| part.next >= part.end) {
+            let begun = |region: &u64| self.resync.parts.regions.contains_key(region);
+            let urgent = self.resync.urgent.iter().copied();
+            let mut wanted = urgent.chain(self.dirty.doubt.iter());
+            let free = |region: &u64| !begun(region) && self.dirty.doubt.contains(*region);
+            let Some(region) = wanted.find(free) else { return false };
+            drop(wanted);
+            let Some(span) = self.dirty.doubt.span(region, size) else {
+                self.dirty.doubt.remove(region);
+                return true;
+            };
+            if !self.dirty.is_marked(span, self.durable_version()) {
+                return false;
+            }
+            self.resync.urgent.retain(|other| *other != region);
+            self.resync.parts.begin(region, span);
+        }
+        let Some((region, span)) = self.resync.parts.chunk(self.policy.chunk) else { return false };
+        self.start_copy(Whose::Resync, region, span);
+        true
+    }
+
+    fn next_rebuild(&mut self) -> bool {
+        if !self.rebuild_bucket.is_open(self.now) || self.in_sync().is_empty() {
+            return false;
+        }
+        // Jobs take turns: the one with the fewest chunks under way is next.
+        let mut slots: Vec<(usize, Slot)> = (self.jobs.iter())
+            .filter(|(_, job)| job.is_running() && !job.proposed)
+            .map(|(slot, _)| (self.copies_for(*slot), *slot))
+            .collect();
+        slots.sort_unstable();
+        slots.into_iter().any(|(_, slot)| self.next_chunk(slot))
+    }
+
+    fn copies_for(&self, slot: Slot) -> usize {
+        self.copies.values().filter(|copy| copy.whose == Whose::Rebuild(slot)).count()
+    }
+
+    fn next_chunk(&mut self, slot: Slot) -> bool {
+        let Some(replica) = self.child(slot).map(|child| child.replica) else { return false };
+        let (size, most) = (self.geometry.blocks(), self.policy.chunk);
+        let Some(missed) = self.dirty.missed.get_mut(&replica) else { return false };
+        let Some(job) = self.jobs.get_mut(&slot) else { return false };
+        if job.parts.regions.values().all(|part| part.next >= part.end) {
+            let doubt = &self.dirty.doubt;
+            let free = |region: &u64| {
+                let flushing = job.flushing.as_ref().is_some_and(|set| set.contains(*region));
+                !flushing
+                    && !job.copied.contains(*region)
+                    && !job.parts.regions.contains_key(region)
+                    && !doubt.contains(*region)
+            };
+            let after = missed.iter().skip_while(|region| *region < job.cursor).find(free);
+            let Some(region) = after.or_else(|| missed.iter().find(free)) else { return false };
+            job.cursor = region + 1;
+            let Some(span) = missed.span(region, size) else {
+                missed.remove(region);
+                self.poke = true;
+                return true;
+            };
+            job.parts.begin(region, span);
+        }
+        let Some((region, span)) = job.parts.chunk(most) else { return false };
+        let bytes = self.geometry.block_size().bytes_of(span.len());
+        self.rebuild_bucket.take(bytes.map_or(0, |bytes| bytes.0));
+        self.start_copy(Whose::Rebuild(slot), region, span);
+        true
+    }
+
+    /// A rebuild ends because its child takes no more writes.
+    pub(crate) fn end_job(&mut self, slot: Slot, why: Option<Problem>) {
+        self.drop_copies(slot);
+        self.close_job(slot, why.map_or(RebuildEvent::Cancel, RebuildEvent::Fail));
+    }
+
+    fn close_job(&mut self, slot: Slot, event: RebuildEvent) {
+        let Some(mut job) = self.jobs.remove(&slot) else { return };
+        let now = self.wall();
+        if job.rebuild.on(event, now).is_ok() {
+            self.effects.push_back(Effect::RebuildChanged(Box::new(job.rebuild.clone())));
+            self.history.push_back(job.rebuild);
+            while self.history.len() > self.policy.history {
+                self.history.pop_front();
+            }
+        }
+        self.poke = true;
+    }
+
+    pub(crate) fn rebuild_failed(&mut self, slot: Slot, problem: Problem) {
+        self.leave_writers(slot, Some(problem));
+        self.fail(slot, FaultReason::RebuildFailed);
+    }
+
+    /// Hosts come first: a slow command halves the copies at once, quick ones let them grow.
+    pub(crate) fn host_took(&mut self, time: Duration) {
+        if time > self.policy.slow {
+            self.window = (self.window / 2).max(1);
+        } else {
+            self.window = self.window.saturating_add(1).min(self.policy.copies.max(1));
+        }
+    }
+}

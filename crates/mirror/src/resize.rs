@@ -1,0 +1,111 @@
+//! Growing: the replicas were grown before; the volume follows when all of them are large enough.
+
+use alloc::format;
+
+use block::{Blame, BlockSize, Blocks, Fault, Geometry};
+use model::{Kind, Problem, Regions, ReplicaId};
+
+use crate::api::{Answer, Effect, Token};
+use crate::child::reason;
+use crate::mirror::{Mirror, Pending, Purpose};
+use crate::slots::Slots;
+
+/// A growth under way.
+#[derive(Debug)]
+pub(crate) struct Resizing {
+    token: Token,
+    wanted: Geometry,
+    outstanding: Slots,
+    problem: Option<Problem>,
+    /// The note whose labels have the new size.
+    version: Option<u64>,
+}
+
+impl Mirror {
+    pub(crate) fn resize(&mut self, token: Token, size: Blocks) {
+        if size == self.geometry.blocks() {
+            return self.answer(token, Ok(()));
+        }
+        let refused = |kind, detail: &str| Err(Problem::new(kind, detail));
+        if self.resizing.is_some() {
+            return self
+                .answer(token, refused(Kind::Busy, "another growth is under way; try again"));
+        }
+        if size < self.geometry.blocks() {
+            let detail = format!("a volume cannot shrink; it has {}", self.geometry.blocks());
+            return self.answer(token, Err(Problem::new(Kind::OutOfRange, detail)));
+        }
+        let wanted = match Geometry::new(BlockSize::B4096, size) {
+            Ok(wanted) if size.0.div_ceil(self.policy.region.get()) <= Regions::MOST => wanted,
+            _ => {
+                let detail = "so much larger it can be after its target was opened anew";
+                return self.answer(token, refused(Kind::OutOfRange, detail));
+            }
+        };
+        if !self.is_settled() {
+            let detail = "a copy in sync is away; try again";
+            return self.answer(token, refused(Kind::Unavailable, detail));
+        }
+        let mut outstanding = Slots::NONE;
+        for slot in self.writers().iter() {
+            let Some((io, child, session)) = self.ask(slot, Purpose::Measure) else { continue };
+            let child = child.replica;
+            self.effects.push_back(Effect::Measure { io, child, session });
+            outstanding.insert(slot);
+        }
+        let resizing = Resizing { token, wanted, outstanding, problem: None, version: None };
+        self.resizing = Some(resizing);
+    }
+
+    pub(crate) fn measured(&mut self, from: Pending, result: Result<Answer, Fault>) {
+        self.poke = true;
+        let Some(child) = self.child(from.slot) else { return };
+        let (replica, current) = (child.replica, child.is_current(from.session));
+        let Some(resizing) = &mut self.resizing else { return };
+        resizing.outstanding.remove(from.slot);
+        match result {
+            Ok(Answer::Size(size)) if size >= resizing.wanted.blocks() => {}
+            Ok(_) => {
+                resizing.problem.get_or_insert(too_small(replica));
+            }
+            Err(fault) => {
+                let detail = format!("replica {replica} did not tell its size: {fault}; try again");
+                resizing.problem.get_or_insert(Problem::new(Kind::Unavailable, detail));
+                if fault.blame() == Blame::Owner {
+                    self.fenced();
+                } else if current {
+                    self.fail(from.slot, reason(fault));
+                }
+            }
+        }
+    }
+
+    pub(crate) fn pump_resize(&mut self) {
+        let durable = self.durable_version();
+        let Some(resizing) = &self.resizing else { return };
+        let wanted = resizing.wanted;
+        match (resizing.version, resizing.problem.clone()) {
+            (None, _) if !resizing.outstanding.is_empty() => {}
+            (None, Some(problem)) => self.end_resize(Err(problem)),
+            (None, None) => {
+                self.geometry = wanted;
+                let version = self.change_note();
+                if let Some(resizing) = &mut self.resizing {
+                    resizing.version = Some(version);
+                }
+            }
+            (Some(version), _) if version <= durable => self.end_resize(Ok(())),
+            (Some(_), _) => {}
+        }
+    }
+
+    pub(crate) fn end_resize(&mut self, result: Result<(), Problem>) {
+        if let Some(resizing) = self.resizing.take() {
+            self.answer(resizing.token, result);
+        }
+    }
+}
+
+fn too_small(replica: ReplicaId) -> Problem {
+    Problem::new(Kind::OutOfRange, format!("replica {replica} is smaller; resize it first"))
+}

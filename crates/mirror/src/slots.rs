@@ -1,0 +1,67 @@
+//! Small sets of children, by the number of their slot.
+
+/// Most children: one more than a volume may have copies, and room for some that come and go.
+pub(crate) const MOST: u8 = 16;
+
+/// Number of a child in the mirror's table; used again only after the child is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Slot(pub(crate) u8);
+
+/// A set of children.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Slots(u16);
+
+impl Slots {
+    pub(crate) const NONE: Slots = Slots(0);
+
+    pub(crate) fn one(slot: Slot) -> Slots {
+        Slots(1 << slot.0)
+    }
+
+    pub(crate) fn insert(&mut self, slot: Slot) {
+        self.0 |= 1 << slot.0;
+    }
+
+    pub(crate) fn remove(&mut self, slot: Slot) {
+        self.0 &= !(1 << slot.0);
+    }
+
+    pub(crate) fn contains(self, slot: Slot) -> bool {
+        self.0 >> slot.0 & 1 == 1
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(crate) fn len(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    /// Those that both have.
+    pub(crate) fn both(self, other: Slots) -> Slots {
+        Slots(self.0 & other.0)
+    }
+
+    /// Those that one of them has.
+    pub(crate) fn either(self, other: Slots) -> Slots {
+        Slots(self.0 | other.0)
+    }
+
+    /// Those of this that `other` lacks.
+    pub(crate) fn without(self, other: Slots) -> Slots {
+        Slots(self.0 & !other.0)
+    }
+
+    pub(crate) fn iter(self) -> impl Iterator<Item = Slot> {
+        (0..MOST).map(Slot).filter(move |slot| self.contains(*slot))
+    }
+}
+
+impl FromIterator<Slot> for Slots {
+    fn from_iter<I: IntoIterator<Item = Slot>>(slots: I) -> Slots {
+        let mut set = Slots::NONE;
+        slots.into_iter().for_each(|slot| set.insert(slot));
+        set
+    }
+}

@@ -1,0 +1,97 @@
+//! How the target serves: opening, holding, resuming.
+//!
+//! The states and their edges are `model::TargetState`. Hosts wait from the moment that a copy
+//! recorded in sync is not there until the record says so or it is back, [`Policy::hold`] at most.
+//!
+//! [`Policy::hold`]: crate::Policy::hold
+
+use alloc::vec::Vec;
+
+use model::{HoldCause, ReplicaId, TargetEvent, TargetState};
+
+use crate::api::Effect;
+use crate::mirror::Mirror;
+
+impl Mirror {
+    /// Opens the volume when every copy in sync is there, or enough time was given to them.
+    pub(crate) fn pump_open(&mut self) {
+        if self.opened || self.is_down() || self.stopping.is_some() {
+            return;
+        }
+        let there = self.in_sync();
+        let all = self.must().without(there).is_empty();
+        let waited = self.open_at().is_some_and(|at| at <= self.now);
+        if there.is_empty() || !(all || waited) {
+            return;
+        }
+        // What is in doubt a stale copy may lack, too.
+        let doubt = self.dirty.doubt.clone();
+        self.dirty.missed.values_mut().for_each(|missed| missed.add(&doubt));
+        self.opened = true;
+        // Copies in sync that are not here now may hold other bytes, and lack some.
+        for replica in self.absent_in_sync() {
+            let risk = self.dirty.at_risk();
+            self.dirty.missed.insert(replica, risk);
+        }
+        if there.without(self.lossy).is_empty() && !all {
+            // A copy that is away may be the only one that has what these lost.
+            self.lost = !self.dirty.doubt.is_empty();
+        }
+        self.change_note();
+        let whole = self.must().without(there).is_empty() && self.recorder.set().is_whole();
+        self.on(if whole { TargetEvent::OpenedWhole } else { TargetEvent::OpenedPartial });
+        self.poke = true;
+    }
+
+    fn absent_in_sync(&self) -> Vec<ReplicaId> {
+        let absent = self.must().without(self.in_sync());
+        absent.iter().filter_map(|slot| Some(self.child(slot)?.replica)).collect()
+    }
+
+    pub(crate) fn on(&mut self, event: TargetEvent) {
+        if let Ok(state) = self.state.on(event)
+            && state != self.state
+        {
+            self.state = state;
+            self.effects.push_back(Effect::TargetChanged(state));
+        }
+    }
+
+    /// Follows what the children and the record are.
+    pub(crate) fn update_state(&mut self) {
+        self.settle_labels();
+        if self.is_down() {
+            return;
+        }
+        if self.is_settled() && !self.in_sync().is_empty() {
+            self.hold_from = None;
+            if core::mem::take(&mut self.failing) {
+                self.poke = true;
+            }
+            self.on(TargetEvent::Resumed);
+            self.on(if self.is_whole() { TargetEvent::Recovered } else { TargetEvent::Lost });
+            return;
+        }
+        let from = *self.hold_from.get_or_insert(self.now);
+        if self.in_sync().is_empty() {
+            self.on(TargetEvent::Held(HoldCause::NoChild));
+        } else if self.recorder.is_away() {
+            self.on(TargetEvent::Held(HoldCause::NotRecorded));
+        }
+        if !self.failing && self.now >= from.after(self.policy.hold) {
+            self.failing = true;
+            let cause = match self.in_sync().is_empty() {
+                true => HoldCause::NoChild,
+                false => HoldCause::NotRecorded,
+            };
+            self.on(TargetEvent::Held(cause));
+            self.on(TargetEvent::HoldExpired);
+            self.poke = true;
+        }
+    }
+
+    /// Whether it serves nothing and never will again.
+    pub(crate) fn is_down(&self) -> bool {
+        matches!(self.state, TargetState::Shutdown { .. }) || self.is_fenced()
+    }
+}

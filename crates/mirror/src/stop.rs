@@ -1,0 +1,150 @@
+//! The end: ordered and clean, ordered but late, or fenced.
+//!
+//! ```text
+//!   Stop ──► drain ──► flush ──► notes without marks ──► record: clean ──► Shutdown
+//!              └── late, or a copy in sync is away ──► Shutdown, unclean
+//!   Fenced ──► Shutdown at once: nothing is written, whoever owns the volume now is right (S2)
+//! ```
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use block::Instant;
+use model::{End, StopCause, TargetEvent, TargetState};
+
+use crate::api::{Effect, Token};
+use crate::mirror::Mirror;
+
+/// How far an ordered stop is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Draining,
+    Flushing,
+    /// Until this version of the note is everywhere.
+    Keeping(u64),
+    Closing,
+}
+
+/// An ordered stop.
+#[derive(Debug)]
+pub(crate) struct Stopping {
+    pub(crate) deadline: Instant,
+    stage: Stage,
+    tokens: Vec<Token>,
+}
+
+impl Mirror {
+    pub(crate) fn stop(&mut self, token: Token) {
+        if self.is_down() {
+            return self.effects.push_back(Effect::Answer { token, result: Ok(()) });
+        }
+        let deadline = self.now.after(self.policy.stop_wait);
+        let new = Stopping { deadline, stage: Stage::Draining, tokens: Vec::new() };
+        self.stopping.get_or_insert(new).tokens.push(token);
+        self.on(TargetEvent::Stop(StopCause::Ordered));
+        let slots: Vec<_> = self.jobs.keys().copied().collect();
+        for slot in slots {
+            self.interrupt(slot);
+        }
+    }
+
+    /// Somebody newer owns the volume.
+    pub(crate) fn fenced(&mut self) {
+        #[cfg(test)]
+        if self.broken == crate::tests::Broken::FenceIgnored {
+            return;
+        }
+        self.on(TargetEvent::Stop(StopCause::Fenced));
+        self.poke = true;
+        self.down();
+    }
+
+    pub(crate) fn is_fenced(&self) -> bool {
+        use TargetState::{Shutdown, ShuttingDown};
+        let fenced = StopCause::Fenced;
+        self.state == ShuttingDown { cause: fenced } || self.state == Shutdown { cause: fenced }
+    }
+
+    pub(crate) fn state_is_closing(&self) -> bool {
+        let closing = |stopping: &Stopping| stopping.stage == Stage::Closing;
+        self.is_down() || self.stopping.as_ref().is_some_and(closing)
+    }
+
+    /// Goes on with an ordered stop.
+    pub(crate) fn pump_stop(&mut self) {
+        if self.is_fenced() && self.ios.is_empty() {
+            self.on(TargetEvent::Stopped);
+        }
+        let Some(stopping) = &self.stopping else { return };
+        if self.is_down() {
+            return;
+        }
+        if self.now >= stopping.deadline || !self.opened {
+            return self.stopped();
+        }
+        if !self.is_settled() {
+            return;
+        }
+        match stopping.stage {
+            Stage::Draining if self.ops.is_empty() && self.dirty.doubt.is_empty() => {
+                self.flush_ourselves();
+                self.stage(Stage::Flushing);
+            }
+            Stage::Flushing if self.own_flush.is_none() => {
+                self.dirty.sweep(self.now, Duration::ZERO);
+                if self.dirty.has_marks() {
+                    // A child failed meanwhile, or the flush did.
+                    return self.stage(Stage::Draining);
+                }
+                let version = self.change_note();
+                self.stage(Stage::Keeping(version));
+            }
+            Stage::Keeping(version)
+                if self.durable_version() >= version && self.recorder.is_recorded() =>
+            {
+                if let Some(record) = self.recorder.closed() {
+                    self.stage(Stage::Closing);
+                    self.send_record(record);
+                }
+            }
+            Stage::Closing if self.recorder.end() == End::Clean => self.stopped(),
+            Stage::Closing if self.recorder.is_idle(self.now) => {
+                if let Some(record) = self.recorder.closed() {
+                    self.send_record(record);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn stage(&mut self, stage: Stage) {
+        if let Some(stopping) = &mut self.stopping {
+            stopping.stage = stage;
+        }
+        self.poke = true;
+    }
+
+    fn stopped(&mut self) {
+        self.on(TargetEvent::Stopped);
+        self.down();
+    }
+
+    /// Lets go of everything; what waits is answered, what is outstanding ends by itself.
+    fn down(&mut self) {
+        self.poke = true;
+        for child in self.children.iter_mut().flatten() {
+            child.attached = false;
+            child.retry_at = None;
+            let replica = child.replica;
+            let session = child.session.take();
+            self.effects.extend(session.map(|session| Effect::Detach { child: replica, session }));
+        }
+        let slots: Vec<_> = self.jobs.keys().copied().collect();
+        slots.into_iter().for_each(|slot| self.end_job(slot, None));
+        self.fail_orders();
+        if let Some(stopping) = self.stopping.take() {
+            let answers = stopping.tokens.into_iter();
+            self.effects.extend(answers.map(|token| Effect::Answer { token, result: Ok(()) }));
+        }
+    }
+}

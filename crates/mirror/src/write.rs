@@ -1,0 +1,322 @@
+//! Writes and flushes: to every child that takes writes, acknowledged by every copy in sync.
+//!
+//! ```text
+//!   limits ──► lane (W2) ──► mark regions (W3) ──► all writers ──► every `must` has it (W1) ──► Done
+//!                                                       ▲              │
+//!                                                       └── again ◄────┘ a copy in sync came back
+//! ```
+
+use alloc::vec::Vec;
+
+use block::{Blame, Claim, Command, Completion, Fault, Instant, Kind};
+use model::FaultReason;
+
+use crate::api::{Buffer, Effect, Token};
+use crate::child::reason;
+use crate::mirror::{Mirror, Pending, Purpose, Ticket};
+use crate::slots::Slots;
+
+/// A command under way.
+#[derive(Debug)]
+pub(crate) struct Op {
+    /// Whose it is; ours if nobody's.
+    pub(crate) token: Option<Token>,
+    pub(crate) command: Command,
+    pub(crate) started: Instant,
+    /// Nothing that came before conflicts with it.
+    pub(crate) granted: bool,
+    /// It was sent to children; of a change, its regions are open.
+    pub(crate) begun: bool,
+    pub(crate) outstanding: Slots,
+    /// Children that have completed it since they were last attached.
+    pub(crate) done: Slots,
+    /// Children that refused a change, or hold bad blocks where a read wants to look.
+    pub(crate) declined: Slots,
+    pub(crate) fault: Option<Fault>,
+    /// A read was answered well, and bad copies are being rewritten.
+    pub(crate) repairing: bool,
+    pub(crate) not_before: Option<Instant>,
+    pub(crate) busy: u32,
+    /// Children that were busy.
+    pub(crate) again: Slots,
+    /// When a flush was sent, by the count of the dirty maps.
+    pub(crate) flush: u64,
+}
+
+impl Op {
+    pub(crate) fn new(token: Option<Token>, command: Command, started: Instant) -> Op {
+        Op {
+            token,
+            command,
+            started,
+            granted: false,
+            begun: false,
+            outstanding: Slots::NONE,
+            done: Slots::NONE,
+            declined: Slots::NONE,
+            fault: None,
+            repairing: false,
+            not_before: None,
+            busy: 0,
+            again: Slots::NONE,
+            flush: 0,
+        }
+    }
+
+    fn is_read(&self) -> bool {
+        matches!(self.command.kind(), Kind::Read | Kind::Compare)
+    }
+}
+
+impl Mirror {
+    /// Takes a command; it goes when its limits let it.
+    pub(crate) fn enter(&mut self, op: Op) -> Ticket {
+        let ticket = self.next_ticket();
+        self.ops.insert(ticket, op);
+        self.paced.push_back(ticket);
+        ticket
+    }
+
+    /// Lets commands go as their limits say, in the order they came.
+    pub(crate) fn pump_pace(&mut self) {
+        while let Some(ticket) = self.paced.front().copied() {
+            let Some(op) = self.ops.get(&ticket) else {
+                self.paced.pop_front();
+                continue;
+            };
+            let (command, ours) = (op.command, op.token.is_none());
+            let (iops, bytes) = &mut self.buckets;
+            let open = iops.is_open(self.now) & bytes.is_open(self.now);
+            if !open && !ours && self.verdict().is_none() {
+                return;
+            }
+            self.paced.pop_front();
+            if !ours {
+                let (iops, bytes) = &mut self.buckets;
+                iops.take(1);
+                let blocks = command.span().filter(|_| moves_bytes(command));
+                let bytes_of = |span: block::Span| self.geometry.block_size().bytes_of(span.len());
+                bytes.take(blocks.and_then(bytes_of).map_or(0, |bytes| bytes.0));
+            }
+            let claim = Claim::of(command);
+            #[cfg(test)]
+            let claim =
+                if self.broken == crate::tests::Broken::NoOrder { Claim::Free } else { claim };
+            if self.lane.enter(ticket, claim) {
+                self.ready.push(ticket);
+            }
+        }
+    }
+
+    /// A flush of our own, so that marks can go.
+    pub(crate) fn flush_ourselves(&mut self) {
+        let ticket = self.enter(Op::new(None, Command::Flush, self.now));
+        self.own_flush = Some(ticket);
+        self.poke = true;
+    }
+
+    /// Does what can be done for a command that waits for nobody's answer.
+    pub(crate) fn advance(&mut self, ticket: Ticket) {
+        let Some(op) = self.ops.get(&ticket) else { return };
+        if !op.outstanding.is_empty() {
+            return;
+        }
+        if let Some(fault) = self.verdict() {
+            return self.finish(ticket, Err(fault));
+        }
+        if op.not_before.is_some_and(|at| at > self.now) {
+            return;
+        }
+        if op.is_read() {
+            self.advance_read(ticket);
+        } else if op.begun {
+            self.advance_write(ticket);
+        } else {
+            self.begin(ticket);
+        }
+    }
+
+    /// Sends a change or a flush for the first time.
+    fn begin(&mut self, ticket: Ticket) {
+        let Some(command) = self.ops.get(&ticket).map(|op| op.command) else { return };
+        if !self.opened || self.in_sync().is_empty() {
+            return;
+        }
+        if let Some(span) = command.span() {
+            // W3
+            if self.dirty.mark(span, self.version + 1, self.now) {
+                self.change_note();
+            }
+            if !self.dirty.is_marked(span, self.durable_version()) {
+                return;
+            }
+            self.dirty.begin(span);
+            let writers = self.writers();
+            let absent: Vec<_> = self
+                .each_child()
+                .filter(|(slot, _)| !writers.contains(*slot))
+                .map(|(_, child)| child.replica)
+                .collect();
+            #[cfg(test)]
+            let absent =
+                if self.broken == crate::tests::Broken::NotMissed { Vec::new() } else { absent };
+            absent.into_iter().for_each(|replica| self.dirty.miss(replica, span));
+        }
+        let flush = self.dirty.flush_begins();
+        if let Some(op) = self.ops.get_mut(&ticket) {
+            (op.begun, op.flush) = (true, flush);
+        }
+        self.send(ticket, self.writers(), command);
+    }
+
+    /// Ends a change or a flush if it may end, or sends it where it is missing.
+    fn advance_write(&mut self, ticket: Ticket) {
+        self.judge_refusals(ticket);
+        let Some(op) = self.ops.get(&ticket) else { return };
+        let missing = self.must().without(op.done);
+        // Those that were busy, and a copy that was away as the last one and came back.
+        let again = missing.either(op.again).both(self.writers());
+        let command = op.command;
+        if missing.is_empty() && again.is_empty() {
+            return self.finish(ticket, Ok(()));
+        }
+        if let Some(op) = self.ops.get_mut(&ticket) {
+            op.again = Slots::NONE;
+        }
+        if !again.is_empty() {
+            self.send(ticket, again, command);
+        }
+    }
+
+    /// A refusal of all is the answer; a refusal of some is their failure.
+    fn judge_refusals(&mut self, ticket: Ticket) {
+        let Some(op) = self.ops.get_mut(&ticket) else { return };
+        let (declined, done) = (core::mem::take(&mut op.declined), op.done);
+        let Some(fault) = op.fault.filter(|_| !declined.is_empty()) else { return };
+        let in_sync = self.in_sync();
+        if in_sync.without(declined).is_empty() && !in_sync.is_empty() {
+            return self.finish(ticket, Err(fault));
+        }
+        if done.both(in_sync).is_empty() {
+            // The others have not answered: they decide.
+            if let Some(op) = self.ops.get_mut(&ticket) {
+                op.declined = declined;
+            }
+            return;
+        }
+        let reason = match fault.blame() {
+            Blame::Capacity => FaultReason::NoSpace,
+            _ => FaultReason::IoError,
+        };
+        declined.iter().for_each(|slot| self.fail(slot, reason));
+    }
+
+    /// Sends a command to children.
+    pub(crate) fn send(&mut self, ticket: Ticket, to: Slots, command: Command) {
+        let Some(token) = self.ops.get(&ticket).map(|op| op.token) else { return };
+        let buffer = match token {
+            Some(token) if moves_bytes(command) => Buffer::Host(token),
+            _ => Buffer::None,
+        };
+        for slot in to.iter() {
+            let Some((io, child, session)) = self.ask(slot, Purpose::Op(ticket)) else { continue };
+            let child = child.replica;
+            self.effects.push_back(Effect::Io { io, child, session, command, buffer });
+            if let Some(op) = self.ops.get_mut(&ticket) {
+                op.outstanding.insert(slot);
+            }
+        }
+    }
+
+    /// A child has answered a command.
+    pub(crate) fn op_answered(&mut self, ticket: Ticket, from: Pending, result: Completion) {
+        let (now, (pause, most)) = (self.now, self.policy.busy);
+        let Some(op) = self.ops.get_mut(&ticket) else { return };
+        op.outstanding.remove(from.slot);
+        let is_read = op.is_read();
+        if let Err(fault) = result
+            && fault.blame() == Blame::Owner
+        {
+            return self.fenced();
+        }
+        let current = |child: &mut crate::child::Child| child.is_current(from.session);
+        if !self.child_mut(from.slot).is_some_and(current) {
+            // It was given up meanwhile; whatever it says now proves nothing.
+            return self.advance(ticket);
+        }
+        let Some(op) = self.ops.get_mut(&ticket) else { return };
+        match result {
+            Err(Fault::Busy) if op.busy < most => {
+                op.busy += 1;
+                op.not_before = Some(now.after(pause));
+                op.again.insert(from.slot);
+            }
+            _ if is_read => return self.read_answered(ticket, from, result),
+            Ok(()) => op.done.insert(from.slot),
+            Err(fault) if matches!(fault.blame(), Blame::Caller | Blame::Capacity) => {
+                op.declined.insert(from.slot);
+                op.fault = Some(fault);
+            }
+            Err(fault) => self.fail(from.slot, reason(fault)),
+        }
+        self.advance(ticket);
+    }
+
+    /// Ends a command.
+    pub(crate) fn finish(&mut self, ticket: Ticket, result: Completion) {
+        let Some(op) = self.ops.remove(&ticket) else { return };
+        let mut result = result;
+        if let Some(span) = op.command.span().filter(|_| op.begun && !op.is_read()) {
+            self.dirty.end(span, self.now);
+            if result.is_err() {
+                // Some copies may have it, others not.
+                let mut regions = self.dirty.none();
+                self.dirty.regions(span).for_each(|region| regions.insert(region));
+                self.doubt(&regions);
+            }
+        }
+        if op.command == Command::Flush && result.is_ok() {
+            self.dirty.flushed(op.flush);
+            if op.token.is_some() && core::mem::take(&mut self.lost) {
+                result = Err(Fault::Medium { span: self.geometry.span() });
+            }
+        }
+        if self.own_flush == Some(ticket) {
+            self.own_flush = None;
+            self.sweep_at = self.sweep_at.map(|_| self.now);
+        }
+        if op.token.is_some() {
+            self.host_took(self.now.since(op.started));
+        }
+        self.lane.leave(ticket, &mut self.ready);
+        self.done(op.token, result);
+        self.poke |= self.stopping.is_some();
+    }
+
+    /// Copies in sync may differ in these regions; others are not to rely on them either.
+    pub(crate) fn doubt(&mut self, regions: &model::Regions) {
+        self.dirty.missed.values_mut().for_each(|missed| missed.add(regions));
+        self.jobs.values_mut().for_each(|job| job.redo(regions));
+        self.resync.redo(regions);
+        if self.must().len() > 1 {
+            #[cfg(test)]
+            if self.broken == crate::tests::Broken::NoDoubt {
+                return;
+            }
+            self.dirty.doubt.add(regions);
+        }
+        self.poke = true;
+    }
+
+    /// How every command ends that cannot be served: nothing while they may wait.
+    pub(crate) fn verdict(&self) -> Option<Fault> {
+        if self.is_fenced() {
+            return Some(Fault::Fenced);
+        }
+        (self.failing || self.is_down()).then_some(Fault::Unreachable)
+    }
+}
+
+fn moves_bytes(command: Command) -> bool {
+    matches!(command.kind(), Kind::Read | Kind::Write | Kind::Compare)
+}

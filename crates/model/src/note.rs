@@ -1,0 +1,36 @@
+//! What a target keeps with each of its replicas, beside the blocks.
+//!
+//! Invariant, for every copy in sync, at every moment: whatever another copy may lack or hold
+//! differently lies in `intents`, or in the map `missed` has for it. A stale copy for which there
+//! is no map lacks everything. So any one copy in sync says what to compare and what to copy,
+//! whoever crashed.
+
+use alloc::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::stored::Record;
+use crate::{Label, Regions, ReplicaId};
+
+/// What is kept with a replica: its label and the maps of its volume. Replaced as a whole.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Note {
+    /// The label.
+    pub label: Label,
+    /// Which of two notes with one epoch is newer.
+    pub sequence: u64,
+    /// What the replica said of itself when this was kept. If it says another number now, it may
+    /// have lost writes that no flush covered.
+    pub incarnation: u64,
+    /// Regions that may be being written, or whose writes no flush covers: after a crash copies in
+    /// sync may differ there, and nowhere else.
+    pub intents: Regions,
+    /// Regions that a stale copy missed.
+    pub missed: BTreeMap<ReplicaId, Regions>,
+}
+
+impl Record for Note {
+    const KIND: &'static str = "replicaNote";
+    const VERSION: u32 = 1;
+}
