@@ -24,8 +24,6 @@ mod inspect;
 mod leaving;
 mod opening;
 mod order;
-#[cfg(test)]
-mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
