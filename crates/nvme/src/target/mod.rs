@@ -19,7 +19,7 @@
 //! loop {                                        // bytes came in
 //!     match conn.need() {
 //!         Need::Bytes => consumed = conn.feed(bytes)
-//!         Need::Payload { slot, offset, len, total } =>   // rim places min(len, have) bytes
+//!         Need::Payload { slot, offset, len, .. } =>   // rim places min(len, have) bytes
 //!             conn.placed(&bytes_it_placed_in_the_buffer_of_slot)
 //!         Need::Admission => look at conn.connect_request(), then conn.admit(…) or conn.refuse(…)
 //!         Need::Nothing => close, after what poll_transmit still has

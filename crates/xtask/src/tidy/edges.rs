@@ -34,6 +34,7 @@ pub(crate) const TABLE: &[Row] = &[
     row("mirror", Layer::Core, &["block", "model"]),
     row("model", Layer::Core, &["block"]),
     row("nvme", Layer::Core, &["block"]),
+    row("planner", Layer::Core, &["model"]),
     row("pool", Layer::Core, &["block"]),
     row("api", Layer::Edge, &["model"]),
     row("linux", Layer::Edge, &["block", "model"]),
@@ -46,7 +47,7 @@ pub(crate) const TABLE: &[Row] = &[
         Layer::Binary,
         &["block", "control", "engine", "model", "nvme", "pool", "store"],
     ),
-    row("e2e", Layer::Proof, &["block", "engine", "pool", "reactor", "store"]),
+    row("e2e", Layer::Proof, &["block", "engine", "nvme", "pool", "reactor", "store"]),
     row("xtask", Layer::Proof, &[]),
 ];
 
