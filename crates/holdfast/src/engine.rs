@@ -6,30 +6,20 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-<<<<<<< HEAD
 use ::engine::pools::id_of_name;
 use ::engine::serve::{
     Backing, Config, Host, Limits, Namespace, Pool, Server, Subsystem, identity_of,
 };
-use ::nvme::auth::{Keys, Secret};
-=======
-use ::engine::serve::{Backing, Config, Host, Limits, Namespace, Server, Subsystem, identity_of};
 use ::nvme::auth::Keys;
->>>>>>> live
 use ::nvme::pdu::Digests;
 use ::nvme::wire::{AnaState, Nqn};
 use anyhow::{Context, Result, bail};
 use block::{BlockSize, Bytes, Geometry};
 use clap::{Args, Subcommand};
-use model::Size;
 
-<<<<<<< HEAD
 use crate::pool::{PoolText, replica};
-use crate::size::Size;
-=======
-use crate::secret::secret;
->>>>>>> live
 use crate::stop;
+use crate::typed::{bytes, secret};
 
 /// Commands of the engine.
 #[derive(Subcommand)]
@@ -281,11 +271,6 @@ impl NamespaceText {
         }
         Ok(())
     }
-}
-
-/// A size as people type it.
-fn bytes(text: &str) -> Result<u64, String> {
-    text.parse::<Size>().map(|size| size.bytes().0).map_err(|error| error.to_string())
 }
 
 impl FromStr for HostText {

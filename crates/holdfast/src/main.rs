@@ -10,14 +10,10 @@ mod control;
 mod engine;
 mod log;
 mod nvme;
-<<<<<<< HEAD
 mod pool;
-mod size;
-=======
-mod secret;
->>>>>>> live
 mod stop;
 mod store;
+mod typed;
 mod up;
 
 use std::process::ExitCode;

@@ -12,7 +12,7 @@ use block::{Blocks, Bytes};
 use clap::Subcommand;
 use pool::{ClusterSize, Id, Label, NewReplica};
 
-use crate::size::Size;
+use crate::typed::bytes;
 
 /// Commands about pools.
 #[derive(Subcommand)]
@@ -101,11 +101,11 @@ impl FromStr for PoolText {
                 None if part == "force" => pool.force = true,
                 None if !part.is_empty() => pool.paths.push(part.into()),
                 Some(("cluster", size)) => {
-                    let bytes = Bytes(size.parse::<Size>()?.0);
+                    let bytes = Bytes(bytes(size)?);
                     let bad = "a cluster is a power of two from 256KiB to 64MiB";
                     pool.cluster = ClusterSize::of_bytes(bytes).ok_or(bad)?;
                 }
-                Some(("size", size)) => pool.size = Some(size.parse::<Size>()?.0),
+                Some(("size", size)) => pool.size = Some(bytes(size)?),
                 _ => return Err(format!("{part:?} is unknown; {EXAMPLE}")),
             }
         }

@@ -139,7 +139,7 @@ impl Mirror {
     /// Sends a change or a flush for the first time.
     fn begin(&mut self, ticket: Ticket) {
         let Some(command) = self.ops.get(&ticket).map(|op| op.command) else { return };
-        if !self.opened || self.in_sync().is_empty() {
+        if !self.opened || self.in_sync().is_empty() || self.flush_must_wait(command) {
             return;
         }
         if let Some(span) = command.span() {
@@ -167,6 +167,16 @@ impl Mirror {
             (op.begun, op.flush) = (true, flush);
         }
         self.send(ticket, self.writers(), command);
+    }
+
+    /// **F1** A flush promises that every copy in sync has what was acknowledged. Where they may
+    /// differ that is not so before they were compared.
+    fn flush_must_wait(&self, command: Command) -> bool {
+        #[cfg(test)]
+        if self.broken == crate::tests::Broken::FlushInDoubt {
+            return false;
+        }
+        command == Command::Flush && !self.dirty.doubt.is_empty()
     }
 
     /// Ends a change or a flush if it may end, or sends it where it is missing.

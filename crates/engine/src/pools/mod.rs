@@ -299,7 +299,7 @@ impl Pools {
             Order::Export(pool) => return self.begin_leaving(ticket, pool, false, io),
             Order::Destroy(pool) => return self.begin_leaving(ticket, pool, true, io),
             Order::AddDisk { pool, disk, force } => {
-                return self.begin_adding(ticket, pool, disk, force, io);
+                return self.begin_adding(ticket, pool, &disk, force, io);
             }
             Order::Grow(pool) => return self.grow(ticket, pool, io),
             Order::Change { pool, change } => return self.change(ticket, pool, change, io),

@@ -140,6 +140,9 @@ fn text_of(reservations: &Reservations) -> String {
         };
         let _ = writeln!(text, "held {} {holder}", kind.code());
     }
+    if let Some(key) = reservations.least_key {
+        let _ = writeln!(text, "least {key:016x}");
+    }
     let sum = nvme::pdu::digest(0, text.as_bytes());
     let _ = writeln!(text, "sum {sum:08x}");
     text
@@ -165,6 +168,7 @@ fn parse(text: &str) -> Option<Reservations> {
                 let key = u64::from_str_radix(key, 16).ok()?;
                 found.registrants.push(Registration { host: host(who)?, key });
             }
+            ["least", key] => found.least_key = Some(u64::from_str_radix(key, 16).ok()?),
             ["held", kind, who] => {
                 let kind = ReservationType::from_code(kind.parse().ok()?)?;
                 let holder = if *who == "all" { Holder::All } else { Holder::One(host(who)?) };
@@ -192,6 +196,7 @@ mod tests {
                 kind: ReservationType::WriteExclusive,
                 holder: Holder::One([2; 16]),
             }),
+            least_key: Some(0xAB),
         }
     }
 
@@ -207,6 +212,7 @@ mod tests {
                 kind: ReservationType::ExclusiveAccessAll,
                 holder: Holder::All,
             }),
+            least_key: None,
             ..some()
         };
         write(&path, &all).unwrap();

@@ -318,6 +318,7 @@ impl Link {
                 let len = usize::try_from(len).unwrap_or(usize::MAX);
                 return self.want(Want::Grant { slot, len }, served, devices, io);
             }
+            // No device here reads messages of other engines.
             Event::Message { slot, .. } => {
                 self.machine.answer(slot, Err(block::Fault::Unsupported));
             }

@@ -34,22 +34,20 @@ pub(crate) const TABLE: &[Row] = &[
     row("mirror", Layer::Core, &["block", "model"]),
     row("model", Layer::Core, &["block"]),
     row("nvme", Layer::Core, &["block"]),
+    row("planner", Layer::Core, &["model"]),
     row("pool", Layer::Core, &["block"]),
     row("api", Layer::Edge, &["model"]),
     row("linux", Layer::Edge, &["block", "model"]),
     row("reactor", Layer::Edge, &[]),
     row("store", Layer::Edge, &[]),
-<<<<<<< HEAD
     row("control", Layer::Program, &["api", "model", "store"]),
     row("engine", Layer::Program, &["block", "nvme", "pool", "reactor"]),
-    row("holdfast", Layer::Binary, &["block", "control", "engine", "nvme", "pool", "store"]),
-    row("e2e", Layer::Proof, &["block", "engine", "pool", "reactor", "store"]),
-=======
-    row("control", Layer::Program, &["model", "store"]),
-    row("engine", Layer::Program, &["block", "nvme", "reactor"]),
-    row("holdfast", Layer::Binary, &["block", "control", "engine", "model", "nvme", "store"]),
-    row("e2e", Layer::Proof, &["reactor", "store"]),
->>>>>>> live
+    row(
+        "holdfast",
+        Layer::Binary,
+        &["block", "control", "engine", "model", "nvme", "pool", "store"],
+    ),
+    row("e2e", Layer::Proof, &["block", "engine", "nvme", "pool", "reactor", "store"]),
     row("xtask", Layer::Proof, &[]),
 ];
 

@@ -247,7 +247,7 @@ impl Connection {
         self.touched = now;
         let required = if auth.is_some() { AUTH_REQUIRED } else { 0 };
         self.deadline = auth.is_some().then(|| now.after(self.config.auth_timeout));
-        self.auth = auth.map_or(Authentication::None, Authentication::Here);
+        self.auth = auth.map_or(Authentication::None, |side| Authentication::Here(Box::new(side)));
         if let Some(controller) = subsystem.controller(cntlid).filter(|_| request.connect.qid == 0)
         {
             controller.local = self.config.local;
