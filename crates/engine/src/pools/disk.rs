@@ -76,9 +76,8 @@ impl Pools {
         }
         if let (Some((flight, start)), Some(buffer)) = (into, buffer)
             && let Some(flight) = self.flights.get_mut(flight)
-            && let Bytes::Fill(fragments) = &mut flight.bytes
         {
-            fragments.put(start, buffer);
+            flight.arrived(start, buffer);
         }
     }
 
@@ -168,8 +167,9 @@ impl Pools {
                 if let Some(slot) = self.slots.get_mut(slot) {
                     slot.flights = slot.flights.saturating_sub(1);
                 }
-                let data = flight.bytes.into_data();
-                self.ended.push_back(Ended { owner: flight.owner, completion: result, data });
+                let owner = flight.owner;
+                let data = flight.into_data();
+                self.ended.push_back(Ended { owner, completion: result, data });
             }
             (ORDER, key) => {
                 if let Some(Pending { ticket, .. }) = self.pending.remove(key) {

@@ -1,8 +1,11 @@
 //! A block command inside a pool, with its bytes.
 
-use block::Completion;
-use reactor::{Buffer, Frozen, Key};
+use std::rc::Rc;
 
+use block::Completion;
+use reactor::{Buffer, Frozen, Key, PAGE};
+
+use super::cipher::Cipher;
 use crate::device::Data;
 
 /// A command under way in a pool.
@@ -10,6 +13,58 @@ use crate::device::Data;
 pub(super) struct Flight {
     pub(super) owner: Key,
     pub(super) bytes: Bytes,
+    /// How its blocks are encrypted.
+    sealed: Option<Sealed>,
+    /// What the owner gave to be written, if something else is.
+    plain: Option<Frozen>,
+}
+
+/// How the blocks of a command are encrypted.
+#[derive(Clone, Debug)]
+pub(super) struct Sealed {
+    pub(super) cipher: Rc<Cipher>,
+    /// Number of its first block.
+    pub(super) first: u64,
+}
+
+impl Flight {
+    /// Encrypts what is to be written, into a buffer from `take`; hands the data back if there is
+    /// none, or the pool has no such command.
+    pub(super) fn new(
+        owner: Key,
+        sealed: Option<Sealed>,
+        data: Data,
+        take: impl FnOnce(usize) -> Option<Buffer>,
+    ) -> Result<Flight, Data> {
+        let (bytes, plain) = match (Bytes::of(data)?, &sealed) {
+            (Bytes::Given(plain), Some(Sealed { cipher, first })) => {
+                let Some(mut buffer) = take(plain.len()) else { return Err(Data::Bytes(plain)) };
+                buffer.copy_from_slice(&plain);
+                cipher.encrypt(*first, &mut buffer);
+                (Bytes::Given(buffer.freeze()), Some(plain))
+            }
+            (bytes, _) => (bytes, None),
+        };
+        Ok(Flight { owner, bytes, sealed, plain })
+    }
+
+    /// Part of what was read came from a disk; `start` is where it belongs, in bytes.
+    pub(super) fn arrived(&mut self, start: usize, mut buffer: Buffer) {
+        let Bytes::Fill(fragments) = &mut self.bytes else { return };
+        if let Some(Sealed { cipher, first }) = &self.sealed {
+            let blocks = u64::try_from(start / PAGE).unwrap_or(0);
+            cipher.decrypt(first.saturating_add(blocks), &mut buffer);
+        }
+        fragments.put(start, buffer);
+    }
+
+    /// The data that went in; of a read, filled.
+    pub(super) fn into_data(self) -> Data {
+        match self.plain {
+            Some(plain) => Data::Bytes(plain),
+            None => self.bytes.into_data(),
+        }
+    }
 }
 
 /// A command that came out of a pool.
@@ -41,7 +96,7 @@ impl Bytes {
         })
     }
 
-    pub(super) fn into_data(self) -> Data {
+    fn into_data(self) -> Data {
         match self {
             Bytes::None => Data::None,
             Bytes::Fill(fragments) => fragments.into_whole().map_or(Data::None, Data::Fill),
@@ -136,7 +191,7 @@ impl Fragments {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use reactor::{Arena, Class, PAGE};
+    use reactor::{Arena, Class};
 
     #[test]
     fn parts_come_back_as_the_whole_whatever_the_order() {
