@@ -1,5 +1,6 @@
 //! A block command inside a pool, with its bytes.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use block::Completion;
@@ -135,13 +136,14 @@ impl Fragments {
         Fragments { first, more: Vec::new() }
     }
 
-    /// Takes out the bytes from `start` on.
-    pub(super) fn take(&mut self, start: usize, len: usize) -> Option<Buffer> {
+    /// Takes out a part.
+    pub(super) fn take(&mut self, part: Range<usize>) -> Option<Buffer> {
+        let (start, len) = (part.start, part.len());
         if (start, len) == (self.first.start, self.first.len) {
             return self.first.buffer.take();
         }
         self.cut(start);
-        self.cut(start.checked_add(len)?);
+        self.cut(part.end);
         self.all().find(|fragment| fragment.start == start)?.buffer.take()
     }
 
@@ -153,8 +155,9 @@ impl Fragments {
     }
 
     /// Fills a range with zeros.
-    pub(super) fn zero(&mut self, start: usize, len: usize) {
-        if let Some(mut buffer) = self.take(start, len) {
+    pub(super) fn zero(&mut self, part: Range<usize>) {
+        let start = part.start;
+        if let Some(mut buffer) = self.take(part) {
             buffer.fill(0);
             self.put(start, buffer);
         }
@@ -199,10 +202,10 @@ mod tests {
         let mut buffer = arena.take(8).unwrap();
         buffer.copy_from_slice(b"abcdefgh");
         let mut fragments = Fragments::new(buffer);
-        fragments.zero(2, 2);
-        let mut tail = fragments.take(6, 2).unwrap();
-        let head = fragments.take(0, 2).unwrap();
-        assert!(fragments.take(0, 2).is_none(), "a disk has it");
+        fragments.zero(2..4);
+        let mut tail = fragments.take(6..8).unwrap();
+        let head = fragments.take(0..2).unwrap();
+        assert!(fragments.take(0..2).is_none(), "a disk has it");
         tail.copy_from_slice(b"YZ");
         fragments.put(6, tail);
         fragments.put(0, head);
@@ -213,7 +216,7 @@ mod tests {
     fn what_is_not_all_there_is_not_handed_out() {
         let arena = Arena::new(&[Class { bytes: 2 * PAGE, count: 1 }]).unwrap();
         let mut fragments = Fragments::new(arena.take(8).unwrap());
-        let part = fragments.take(4, 4).unwrap();
+        let part = fragments.take(4..8).unwrap();
         assert!(fragments.into_whole().is_none());
         drop(part);
     }
