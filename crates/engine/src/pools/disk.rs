@@ -104,7 +104,7 @@ impl Pools {
                 let (into, buffer) = match into {
                     Whose::Caller { token, block } => {
                         let (_, flight) = Token(token.0).parts();
-                        let part = range_of(block, blocks);
+                        let part = range_of((block, blocks));
                         (Some((flight, part.start)), self.fragment(flight, part))
                     }
                     Whose::Own => (None, self.own(bytes_of(blocks))),
@@ -119,7 +119,7 @@ impl Pools {
             }
             Effect::Write { io: name, place, blocks, from } => {
                 let payload = match from {
-                    Whose::Caller { token, block } => self.given(token, range_of(block, blocks)),
+                    Whose::Caller { token, block } => self.given(token, range_of((block, blocks))),
                     Whose::Own => self.own_bytes(slot, name, bytes_of(blocks)),
                 };
                 match payload {
@@ -140,7 +140,7 @@ impl Pools {
                 if let Some(flight) = self.flights.get_mut(flight)
                     && let Bytes::Fill(fragments) = &mut flight.bytes
                 {
-                    fragments.zero(range_of(block, blocks));
+                    fragments.zero(range_of((block, blocks)));
                 }
             }
             Effect::Done { token, result } => self.done(slot, token, result, io),
@@ -272,8 +272,8 @@ fn bytes_of(blocks: u32) -> usize {
     usize::try_from(blocks).unwrap_or(usize::MAX).saturating_mul(PAGE)
 }
 
-/// The bytes of blocks of a command. (Both counts are of the pool: blocks, and where they begin.)
-fn range_of(block: u32, blocks: u32) -> Range<usize> {
-    let start = bytes_of(block);
+/// The bytes of some blocks of a command: from which on, and how many.
+fn range_of((first, blocks): (u32, u32)) -> Range<usize> {
+    let start = bytes_of(first);
     start..start.saturating_add(bytes_of(blocks))
 }

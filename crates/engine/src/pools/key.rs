@@ -5,8 +5,8 @@
 //!   | check  | form 1 | nonce | 64 of the key | GCM tag |
 //! ```
 //!
-//! The check value is a hash of the data key, so it stays the same when the key is wrapped anew, and
-//! a wrong data key is noticed before a block is read with it.
+//! The check value is a hash of the data key, so it stays the same when the key is wrapped anew,
+//! and a wrong data key is noticed before a block is read with it.
 
 use std::io;
 use std::sync::Arc;
