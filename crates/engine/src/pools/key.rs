@@ -38,7 +38,8 @@ pub enum KeyError {
     Length(usize),
     /// Another key wrapped it, or it was changed.
     #[error(
-        "the key that was given does not open this replica; give the one it was made with, or the last one it was rotated to"
+        "the key that was given does not open this replica; give the one it was made \
+         with, or the last one it was rotated to"
     )]
     Wrong,
     /// Not in a form that is known here.
