@@ -155,6 +155,8 @@ impl Mirror {
         let recorded =
             if self.recorder.wants_in_sync(replica) { Recorded::InSync } else { Recorded::Stale };
         if recorded == Recorded::InSync {
+            // It is believed, whatever was remembered in case it had to be recorded stale.
+            self.dirty.missed.remove(&replica);
             self.returned(slot, &found);
         }
         let Some(child) = self.child_mut(slot) else { return };

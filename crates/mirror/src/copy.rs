@@ -59,6 +59,8 @@ pub(crate) struct Copy {
     pub(crate) dropped: bool,
     pub(crate) not_before: Option<Instant>,
     moved: u64,
+    /// Its regions are open, as those of a write are.
+    open: bool,
 }
 
 impl Copy {
@@ -86,6 +88,7 @@ impl Mirror {
             dropped: false,
             not_before: None,
             moved: 0,
+            open: false,
         };
         self.copies.insert(ticket, copy);
         // W2: a copy is a write like any other.
@@ -101,9 +104,6 @@ impl Mirror {
     pub(crate) fn copy_granted(&mut self, ticket: Ticket) {
         let Some(copy) = self.copies.get_mut(&ticket) else { return };
         copy.step = Step::Ready;
-        if copy.whose == Whose::Resync {
-            self.dirty.begin(copy.span);
-        }
         self.advance_copy(ticket);
     }
 
@@ -155,9 +155,7 @@ impl Mirror {
     fn map(&mut self, ticket: Ticket) {
         let Some(copy) = self.copies.get(&ticket) else { return };
         let (whose, span, none_left) = (copy.whose, copy.span, !copy.bad.is_empty());
-        if whose == Whose::Resync
-            && (!self.is_settled() || !self.dirty.is_marked(span, self.durable_version()))
-        {
+        if whose == Whose::Resync && !self.open_resync(ticket, span) {
             return self.end_copy(ticket, false);
         }
         let Some(source) = self.pick_source(ticket) else {
@@ -173,6 +171,20 @@ impl Mirror {
         let child = child.replica;
         self.effects.push_back(Effect::Written { io, child, session, span });
         self.sent(ticket, source, Step::Mapping);
+    }
+
+    /// A resync writes to copies in sync: as with any write, its regions are marked and open.
+    fn open_resync(&mut self, ticket: Ticket, span: Span) -> bool {
+        let marked = self.dirty.is_marked(span, self.durable_version());
+        let Some(copy) = self.copies.get_mut(&ticket) else { return false };
+        if copy.open {
+            return true;
+        }
+        copy.open = marked && self.dirty.doubt.contains(copy.region);
+        if copy.open {
+            self.dirty.begin(span);
+        }
+        self.copies.get(&ticket).is_some_and(|copy| copy.open) && self.is_settled()
     }
 
     fn sent(&mut self, ticket: Ticket, slot: Slot, step: Step) {
@@ -358,7 +370,7 @@ impl Mirror {
 
     pub(crate) fn end_copy(&mut self, ticket: Ticket, complete: bool) {
         let Some(copy) = self.copies.remove(&ticket) else { return };
-        if copy.whose == Whose::Resync && copy.step != Step::Queued {
+        if copy.open {
             self.dirty.end(copy.span, self.now);
         }
         self.free_buffers.push(copy.buffer);

@@ -61,6 +61,8 @@ pub struct Mirror {
     pub(crate) copies: BTreeMap<Ticket, Copy>,
     /// Commands that wait for their limits, in order.
     pub(crate) paced: VecDeque<Ticket>,
+    /// Reads that wait until their blocks are out of doubt.
+    pub(crate) aside: Vec<Ticket>,
     pub(crate) buckets: (Bucket, Bucket),
     pub(crate) rebuild_bucket: Bucket,
     pub(crate) ios: BTreeMap<Io, Pending>,
@@ -117,6 +119,7 @@ impl Mirror {
             ops: BTreeMap::new(),
             copies: BTreeMap::new(),
             paced: VecDeque::new(),
+            aside: Vec::new(),
             buckets: (
                 Bucket::new(limits.iops, now),
                 Bucket::new(limits.bytes_per_second.map(|size| size.bytes().0), now),
@@ -234,6 +237,7 @@ impl Mirror {
             self.reconcile();
             self.pump_record();
             self.pump_pace();
+            self.pump_aside();
             while let Some(ticket) = self.ready.pop() {
                 self.granted(ticket);
             }
