@@ -223,7 +223,8 @@ impl Pools {
             None => {}
             Some(Ok(pool)) => {
                 let care = Care::default();
-                let open = Open { pool, care, leaving: None, adding: None };
+                let incarnation = crate::entropy::number();
+                let open = Open { pool, care, leaving: None, adding: None, incarnation };
                 *state = State::Open(Box::new(open));
                 self.drain(slot, io);
                 if let Some(status) = self.status(slot) {
