@@ -8,3 +8,5 @@ mod orders;
 mod paths;
 #[cfg(test)]
 mod serving;
+#[cfg(test)]
+mod volumes;
