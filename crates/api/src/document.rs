@@ -11,8 +11,7 @@ use crate::{At, Body, Reply, Role, Route, route};
 /// Values that callers can copy, by the name of their schema: the golden files of the model.
 const EXAMPLES: &[(&str, &str)] = &[
     ("BlockDevice", include_str!("../../model/golden/block-device.json")),
-    ("Heartbeat_of_NodeAddress", include_str!("../../model/golden/heartbeat.json")),
-    ("Order_of_TargetSpec", include_str!("../../model/golden/target-order.json")),
+    ("OrderOfTargetSpec", include_str!("../../model/golden/target-order.json")),
     ("Problem", include_str!("../../model/golden/problem.json")),
 ];
 

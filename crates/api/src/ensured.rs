@@ -20,6 +20,7 @@ pub enum Effect {
 /// The answer to an order: what it did, and what is there now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
+#[schemars(rename = "EnsuredOf{T}")]
 pub struct Ensured<T> {
     /// What the order did.
     pub effect: Effect,

@@ -182,16 +182,14 @@ async fn guarded(guard: &Guard, id: &str, request: HttpRequest, next: Next) -> R
     let mut request = request.map(|body| axum::body::Body::new(Limited::new(body, most)));
     request.extensions_mut().insert(Caller { role, request: id.to_owned() });
     let patience = guard.limits.request;
-    match tokio::time::timeout(patience, next.run(request)).await {
-        Ok(answer) => answer,
-        Err(_) => {
-            let detail = format!(
-                "there was no answer within {patience:?}; ask again: what was begun goes on, and \
-                 asking twice is harmless"
-            );
-            Failed(Problem::new(Kind::TimedOut, detail)).into_response()
-        }
-    }
+    let answer = tokio::time::timeout(patience, next.run(request)).await;
+    answer.unwrap_or_else(|_| {
+        let detail = format!(
+            "there was no answer within {patience:?}; ask again: what was begun goes on, and \
+             asking twice is harmless"
+        );
+        Failed(Problem::new(Kind::TimedOut, detail)).into_response()
+    })
 }
 
 /// The answer with the id of its request, in the header and in a problem.
@@ -204,9 +202,10 @@ fn named(mut answer: Response, id: &str) -> Response {
         tracing::debug!(status, "answered");
         return answer;
     };
-    match status {
-        500 => tracing::error!(status, kind = %problem.kind, detail = problem.detail, "failed"),
-        _ => tracing::debug!(status, kind = %problem.kind, detail = problem.detail, "refused"),
+    if status == 500 {
+        tracing::error!(status, kind = %problem.kind, detail = problem.detail, "failed");
+    } else {
+        tracing::debug!(status, kind = %problem.kind, detail = problem.detail, "refused");
     }
     problem.request = Some(id.to_owned());
     answer.headers_mut().remove(header::CONTENT_LENGTH);

@@ -61,6 +61,7 @@ growing! {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(feature = "schema", schemars(rename = "OrderOf{T}"))]
 pub struct Order<T> {
     /// Number of this content.
     pub generation: Generation,

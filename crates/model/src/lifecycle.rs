@@ -24,6 +24,7 @@ use crate::{Illegal, Problem, Timestamp};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "state", rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(feature = "schema", schemars(rename = "LifecycleOf{C}"))]
 pub enum Lifecycle<C> {
     /// Wanted; parts of it may exist. Found after a crash, it is made again or undone.
     Creating {},
@@ -43,6 +44,7 @@ pub enum Lifecycle<C> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(feature = "schema", schemars(rename = "OperationOf{C}"))]
 pub struct Operation<C> {
     /// What is wanted, with everything that was decided before the first step.
     pub change: C,

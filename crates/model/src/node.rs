@@ -50,6 +50,7 @@ pub struct NodeAddress {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(feature = "schema", schemars(rename = "HeartbeatOf{A}"))]
 pub struct Heartbeat<A> {
     /// Which run of the daemon this is: a new one means it forgot its targets.
     pub instance: InstanceId,

@@ -50,7 +50,7 @@ pub trait Spec: Clone + fmt::Debug + PartialEq + Serialize + DeserializeOwned {
 #[cfg_attr(
     feature = "schema",
     schemars(
-        rename = "Object{S}",
+        rename = "ObjectOf{S}",
         bound = "S: schemars::JsonSchema, S::Id: schemars::JsonSchema, \
                  S::Status: schemars::JsonSchema, S::Change: schemars::JsonSchema"
     )

@@ -42,7 +42,10 @@ pub struct Health {
 /// A thing as an engine has it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", bound = "")]
-#[schemars(rename = "Found{S}", bound = "S: JsonSchema, S::Id: JsonSchema, S::Status: JsonSchema")]
+#[schemars(
+    rename = "FoundOf{S}",
+    bound = "S: JsonSchema, S::Id: JsonSchema, S::Status: JsonSchema"
+)]
 pub struct Found<S: Spec> {
     /// Which one.
     pub id: S::Id,

@@ -150,7 +150,7 @@ impl Pools {
             Effect::Changed { token, result } => {
                 let (_, key) = Token(token.0).parts();
                 if let Some(Pending { ticket, what }) = self.pending.remove(key) {
-                    self.changed(ticket, what, result, io);
+                    self.changed(ticket, &what, result, io);
                 }
             }
             Effect::Doubted { id, at } => {
@@ -186,14 +186,14 @@ impl Pools {
     fn changed(
         &mut self,
         ticket: super::Ticket,
-        what: Carried,
+        what: &Carried,
         result: Result<(), pool::Refused>,
         io: &mut impl Io,
     ) {
         match what {
             Carried::Change | Carried::Repair(_) => {}
-            Carried::AddDisk { slot } => self.added(slot, result.is_ok(), io),
-            Carried::Leave { slot } => return self.written_down(slot, result, io),
+            Carried::AddDisk { slot } => self.added(*slot, result.is_ok(), io),
+            Carried::Leave { slot } => return self.written_down(*slot, result, io),
         }
         let answer = result.map(|()| Answer::Done).map_err(PoolError::from);
         self.answers.push_back((ticket, answer));

@@ -24,8 +24,6 @@ mod inspect;
 mod leaving;
 mod opening;
 mod order;
-#[cfg(test)]
-mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -306,7 +304,7 @@ impl Pools {
             Order::Export(pool) => return self.begin_leaving(ticket, pool, false, io),
             Order::Destroy(pool) => return self.begin_leaving(ticket, pool, true, io),
             Order::AddDisk { pool, disk, force } => {
-                return self.begin_adding(ticket, pool, disk, force, io);
+                return self.begin_adding(ticket, pool, &disk, force, io);
             }
             Order::Grow(pool) => return self.grow(ticket, pool, io),
             Order::Change { pool, change } => return self.change(ticket, pool, change, io),

@@ -353,7 +353,7 @@ impl Pools {
         &mut self,
         ticket: Ticket,
         pool: pool::Id,
-        disk: NewDisk,
+        disk: &NewDisk,
         force: bool,
         io: &mut impl Io,
     ) -> Result<(), PoolError> {
@@ -454,7 +454,9 @@ fn open_all(paths: &[PathBuf], io: &mut impl Io) -> Result<Vec<OpenDisk>, PoolEr
         match open_disk(path, io) {
             Ok(disk) => disks.push(disk),
             Err(error) => {
-                disks.iter().for_each(|disk| io.close_file(disk.file));
+                for disk in &disks {
+                    io.close_file(disk.file);
+                }
                 return Err(error);
             }
         }

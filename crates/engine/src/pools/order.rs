@@ -225,7 +225,10 @@ pub enum PoolError {
         path: PathBuf,
     },
     /// Its blocks are too large.
-    #[error("{} needs I/O in units of {alignment} bytes; a pool has blocks of 4096", .path.display())]
+    #[error(
+        "{} needs I/O in units of {alignment} bytes; a pool has blocks of 4096",
+        .path.display()
+    )]
     Alignment {
         /// Which disk.
         path: PathBuf,

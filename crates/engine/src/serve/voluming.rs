@@ -199,7 +199,7 @@ impl Core {
         }
         let namespace = Namespace { backing: Backing::Volume { id, geometry }, ids, ana };
         let namespaces = [(NSID, namespace)].into();
-        let answer = self.add(claim, Subsystem { namespaces, hosts, cntlids }, io);
+        let answer = self.add(claim, &Subsystem { namespaces, hosts, cntlids }, io);
         answer.map(|_| Answer::Done).map_err(|error| {
             self.volumes.close(id, io);
             let kind = match error {

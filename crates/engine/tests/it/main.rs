@@ -7,6 +7,10 @@ mod orders;
 #[cfg(test)]
 mod paths;
 #[cfg(test)]
+mod rough;
+#[cfg(test)]
 mod serving;
+#[cfg(test)]
+mod transfers;
 #[cfg(test)]
 mod volumes;

@@ -238,3 +238,165 @@ fn a_volume_is_written_to_all_and_read_back() {
     assert_eq!(cluster.store.get(volume()).unwrap().end(), model::End::Clean);
     cluster.stop();
 }
+
+fn flush(session: &mut Session) {
+    assert_eq!(run(session, Command::Flush, Data::None).0, Ok(()));
+}
+
+/// First block of a region of the usual size.
+fn region(number: u64) -> u64 {
+    number * 256
+}
+
+fn in_sync(cluster: &Cluster, node: usize) -> bool {
+    let record = cluster.store.get(volume()).unwrap();
+    record.set().in_sync().contains(&cluster.nodes[node].replica)
+}
+
+#[test]
+fn a_replica_that_was_away_gets_what_it_missed_and_no_more() {
+    let mut cluster = Cluster::new(3);
+    let told = cluster.open(0, 200);
+    await_news(&told, is_open);
+    let mut session = cluster.connect(0);
+    for number in 0..16 {
+        assert_eq!(write(&mut session, region(number), 1), Ok(()));
+    }
+    flush(&mut session);
+    cluster.nodes[2].stop();
+    assert_eq!(write(&mut session, region(3), 2), Ok(()));
+    assert!(!in_sync(&cluster, 2), "acknowledged before it was recorded");
+    assert_eq!(write(&mut session, region(5) + 7, 2), Ok(()));
+    cluster.nodes[2].restart();
+    let back = cluster.nodes[2].replica;
+    let is_back = |what: &What| *what == What::Child(back, ChildState::InSync);
+    await_news(&told, is_back);
+    assert!(in_sync(&cluster, 2));
+    let status = cluster.status(0);
+    let rebuild = status.rebuilds.iter().find(|rebuild| rebuild.replica == back).unwrap();
+    assert_eq!(rebuild.extent, model::Extent::Delta);
+    let dirty = 2 * 256 * 4096;
+    let looked_at = rebuild.progress.total.bytes().0;
+    assert!(looked_at <= dirty + dirty / 10, "{:?}", rebuild.progress);
+    assert!(rebuild.progress.copied.bytes().0 >= 2 * 4096, "{:?}", rebuild.progress);
+    // A target beside it reads from it first.
+    cluster.order(0, Order::Close);
+    let told = cluster.open(2, 201);
+    await_news(&told, is_open);
+    let mut session = cluster.connect(2);
+    for (at, byte) in [(region(3), 2), (region(5) + 7, 2), (region(4), 1), (region(9) + 1, 0)] {
+        assert_eq!(read(&mut session, at), Ok(byte), "block {at}");
+    }
+    cluster.stop();
+}
+
+#[test]
+fn hosts_do_not_notice_that_a_replica_goes_and_comes() {
+    let mut cluster = Cluster::new(3);
+    let told = cluster.open(0, 200);
+    await_news(&told, is_open);
+    let lost = cluster.nodes[1].replica;
+    let going = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let mut session = cluster.connect(0);
+    std::thread::scope(|scope| {
+        let keep_going = Arc::clone(&going);
+        let (begun, has_begun) = sync_channel(0);
+        let host = scope.spawn(move || {
+            let mut rounds = 0;
+            while keep_going.load(std::sync::atomic::Ordering::Relaxed) {
+                verify(&mut session, 1, 16);
+                rounds += 1;
+                let _ = begun.try_send(());
+            }
+            rounds
+        });
+        has_begun.recv().unwrap();
+        cluster.nodes[1].stop();
+        await_news(
+            &told,
+            |what| matches!(what, What::Child(of, ChildState::Faulted { .. }) if *of == lost),
+        );
+        cluster.nodes[1].restart();
+        await_news(&told, |what| *what == What::Child(lost, ChildState::InSync));
+        going.store(false, std::sync::atomic::Ordering::Relaxed);
+        assert!(host.join().unwrap() > 0);
+    });
+    assert_eq!(cluster.status(0).state, TargetState::Open);
+    cluster.stop();
+}
+
+#[test]
+fn a_newer_target_fences_the_older() {
+    let cluster = Cluster::new(2);
+    let told = cluster.open(0, 200);
+    await_news(&told, is_open);
+    let mut old = cluster.connect(0);
+    assert_eq!(write(&mut old, 1, 1), Ok(()));
+    let newer = cluster.open(1, 201);
+    await_news(&newer, is_open);
+    let mut new = cluster.connect(1);
+    assert_eq!(read(&mut new, 1), Ok(1));
+    assert_eq!(write(&mut new, 1, 2), Ok(()));
+    assert!(write(&mut old, 1, 3).is_err());
+    assert!(read(&mut old, 1).is_err());
+    let fenced = TargetState::Shutdown { cause: model::StopCause::Fenced };
+    await_news(&told, |what| *what == What::Target(fenced));
+    assert_eq!(read(&mut new, 1), Ok(2));
+    assert!(matches!(cluster.order(0, Order::Close), Answer::Done));
+    cluster.stop();
+}
+
+#[test]
+fn silent_damage_is_read_past_and_repaired() {
+    let cluster = Cluster::new(3);
+    let told = cluster.open(0, 200);
+    await_news(&told, is_open);
+    let mut session = cluster.connect(0);
+    assert_eq!(write(&mut session, 77, 0xA7), Ok(()));
+    flush(&mut session);
+    let disk = &cluster.nodes[0].disk;
+    let place = place_of(disk, 0xA7).expect("the block is on the disk");
+    let file = std::fs::File::options().write(true).open(disk).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0x5A; 4096], place).unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(read(&mut session, 77), Ok(0xA7));
+    let replica = cluster.nodes[0].replica;
+    await_news(&told, |what| *what == What::Repaired(replica, one(77)));
+    flush(&mut session);
+    assert!(place_of(disk, 0xA7).is_some(), "it was not repaired");
+    assert_eq!(read(&mut session, 77), Ok(0xA7));
+    assert_eq!(cluster.status(0).state, TargetState::Open);
+    cluster.stop();
+}
+
+/// Where a block of only this byte is in a file.
+fn place_of(disk: &Path, byte: u8) -> Option<u64> {
+    let bytes = std::fs::read(disk).unwrap();
+    let is_it = |block: &&[u8]| block.iter().all(|found| *found == byte);
+    let nth = bytes.chunks(4096).position(|block| is_it(&block))?;
+    Some(u64::try_from(nth).unwrap() * 4096)
+}
+
+#[test]
+fn a_snapshot_is_the_same_moment_on_every_replica() {
+    let cluster = Cluster::new(3);
+    let told = cluster.open(0, 200);
+    await_news(&told, is_open);
+    let mut session = cluster.connect(0);
+    assert_eq!(write(&mut session, 8, 1), Ok(()));
+    let snapshot: model::SnapshotId = id(300);
+    cluster.order(0, Order::Mirror(mirror::Order::Snapshot(snapshot)));
+    assert_eq!(write(&mut session, 8, 2), Ok(()));
+    for node in &cluster.nodes {
+        let id = Id(snapshot.uuid().as_u128());
+        let backing = Backing::Replica { pool: node.pool, id };
+        let namespaces = [(1, namespace(backing, 4))].into();
+        let subsystem = Subsystem { namespaces, ..Subsystem::default() };
+        node.server().orders().add(nqn("snapshot"), subsystem).wait().unwrap();
+        let association = association(nqn("snapshot"), Options::default());
+        let mut look = Session::connect(node.address, association).unwrap();
+        assert_eq!(read(&mut look, 8), Ok(1));
+    }
+    assert_eq!(read(&mut session, 8), Ok(2));
+    cluster.stop();
+}
