@@ -115,6 +115,8 @@ struct Open {
     leaving: Option<Leaving>,
     /// A disk that is being looked at before it is added.
     adding: Option<opening::Adding>,
+    /// Another number after each opening: writes that no flush covered may be lost between two.
+    incarnation: u64,
 }
 
 #[derive(Debug)]
@@ -243,6 +245,11 @@ impl Pools {
     /// What is written about a replica or snapshot of an open pool.
     pub fn entity(&self, pool: Id, id: Id) -> Option<&pool::Entity> {
         self.open(*self.by_id.get(&pool)?)?.pool.entity(id)
+    }
+
+    /// Changes whenever writes to the pool that no flush covered may have been lost.
+    pub fn incarnation(&self, pool: Id) -> Option<u64> {
+        Some(self.open(*self.by_id.get(&pool)?)?.incarnation)
     }
 
     /// Its size.

@@ -224,7 +224,9 @@ impl Pools {
             Some(Ok(pool)) => {
                 let care = Care::default();
                 let ciphers = BTreeMap::new();
-                let open = Open { pool, care, ciphers, leaving: None, adding: None };
+                let incarnation = crate::entropy::number();
+                let (leaving, adding) = (None, None);
+                let open = Open { pool, care, ciphers, leaving, adding, incarnation };
                 *state = State::Open(Box::new(open));
                 self.drain(slot, io);
                 if let Some(status) = self.status(slot) {

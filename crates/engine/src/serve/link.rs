@@ -319,13 +319,9 @@ impl Link {
                 let len = usize::try_from(len).unwrap_or(usize::MAX);
                 return self.want(Want::Grant { slot, len }, served, devices, io);
             }
-            // No device here reads messages of other engines.
-            Event::Message { slot, .. } => {
-                self.machine.answer(slot, Err(block::Fault::Unsupported));
-            }
-            // Jobs are short; the answer comes when they are done. What concerns authentication
-            // was given to the prover.
-            Event::Cancel { .. } | Event::Entropy => {}
+            // Jobs are short; the answer comes when they are done. Messages were given to the
+            // core, and what concerns authentication to the prover.
+            Event::Cancel { .. } | Event::Entropy | Event::Message { .. } => {}
         }
         None
     }
@@ -398,6 +394,17 @@ impl Link {
             }
         }
         self.machine.complete(slot, completion);
+    }
+
+    /// A message is being worked on; until it is answered the link stays.
+    pub(super) fn message_begun(&mut self) {
+        self.at_work += 1;
+    }
+
+    /// A message was worked on.
+    pub(super) fn answered(&mut self, slot: Slot, answer: Result<Vec<u8>, block::Fault>) {
+        self.at_work = self.at_work.saturating_sub(1);
+        self.machine.answer(slot, answer);
     }
 
     fn frozen(&mut self, slot: Slot) -> Option<Frozen> {
