@@ -2,6 +2,7 @@
 //!
 //! - [`serve`]: the target: listeners, connections, subsystems, one reactor per core.
 //! - [`client`]: the host's side: connections to controllers.
+//! - [`daemon`]: the node API over all of these: what `holdfast engine run` runs.
 //! - [`device`]: what namespaces are made of: memory, files and block devices.
 //!
 //! Invariants:
@@ -11,6 +12,7 @@
 //! Deliberately not here: the protocol (`nvme`), system calls (`reactor`).
 
 pub mod client;
+pub mod daemon;
 pub mod device;
 mod entropy;
 pub mod pools;
