@@ -196,8 +196,8 @@ impl Daemon {
         let Daemon { server, engine, api, guard, heartbeats, drain } = self;
         let (stopping, stopped) = watch::channel(false);
         let (info, events) = (engine.0.info.clone(), Arc::clone(&engine.0.events));
-        let beats = heartbeats
-            .map(|client| tokio::spawn(heartbeat::run(client, info, stopped.clone())));
+        let beats =
+            heartbeats.map(|client| tokio::spawn(heartbeat::run(client, info, stopped.clone())));
         let router = api::node::router(engine, Arc::clone(&events), guard);
         let mut until = stopped;
         let serving = tokio::spawn(api.run(router, async move {

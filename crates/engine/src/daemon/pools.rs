@@ -44,7 +44,8 @@ impl Engine {
                 match self.open(&name, &spec).await {
                     Ok(_) => Door::Open,
                     Err(problem) => {
-                        let (subject, what) = (Subject::Pool(name.clone()), EventName::StateChanged);
+                        let (subject, what) =
+                            (Subject::Pool(name.clone()), EventName::StateChanged);
                         let message = format!("it cannot be opened: {problem}");
                         self.tell_as(Severity::Error, subject, what, message);
                         Door::Shut(problem)
