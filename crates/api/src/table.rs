@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::Router;
 use axum::extract::{FromRequestParts, RawPathParams, Request as HttpRequest, State};
@@ -157,7 +160,15 @@ fn request_id(headers: &HeaderMap) -> String {
         (1..=64).contains(&id.len()) && id.bytes().all(allowed)
     };
     let given = text_of(headers, &REQUEST_ID).filter(good);
-    given.unwrap_or_else(|| uuid::Uuid::new_v4().simple().to_string())
+    given.unwrap_or_else(new_id)
+}
+
+/// An id that no other request of this or another process has: a number of the process that nobody
+/// knows beforehand, and a count.
+fn new_id() -> String {
+    static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish());
+    static COUNT: AtomicU64 = AtomicU64::new(1);
+    format!("{:016x}-{}", *PROCESS, COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Names the request, finds out who calls, and sees that it ends.
@@ -182,16 +193,14 @@ async fn guarded(guard: &Guard, id: &str, request: HttpRequest, next: Next) -> R
     let mut request = request.map(|body| axum::body::Body::new(Limited::new(body, most)));
     request.extensions_mut().insert(Caller { role, request: id.to_owned() });
     let patience = guard.limits.request;
-    match tokio::time::timeout(patience, next.run(request)).await {
-        Ok(answer) => answer,
-        Err(_) => {
-            let detail = format!(
-                "there was no answer within {patience:?}; ask again: what was begun goes on, and \
-                 asking twice is harmless"
-            );
-            Failed(Problem::new(Kind::TimedOut, detail)).into_response()
-        }
-    }
+    let answer = tokio::time::timeout(patience, next.run(request)).await;
+    answer.unwrap_or_else(|_| {
+        let detail = format!(
+            "there was no answer within {patience:?}; ask again: what was begun goes on, and \
+             asking twice is harmless"
+        );
+        Failed(Problem::new(Kind::TimedOut, detail)).into_response()
+    })
 }
 
 /// The answer with the id of its request, in the header and in a problem.
@@ -204,9 +213,10 @@ fn named(mut answer: Response, id: &str) -> Response {
         tracing::debug!(status, "answered");
         return answer;
     };
-    match status {
-        500 => tracing::error!(status, kind = %problem.kind, detail = problem.detail, "failed"),
-        _ => tracing::debug!(status, kind = %problem.kind, detail = problem.detail, "refused"),
+    if status == 500 {
+        tracing::error!(status, kind = %problem.kind, detail = problem.detail, "failed");
+    } else {
+        tracing::debug!(status, kind = %problem.kind, detail = problem.detail, "refused");
     }
     problem.request = Some(id.to_owned());
     answer.headers_mut().remove(header::CONTENT_LENGTH);

@@ -115,8 +115,6 @@ impl Mirror {
     fn repair(&mut self, ticket: Ticket, bad: Slots) {
         let bad = bad.both(self.in_sync());
         let span = self.ops.get(&ticket).and_then(|op| op.command.span());
-        #[cfg(test)]
-        let bad = if self.broken == crate::tests::Broken::NoRepair { Slots::NONE } else { bad };
         match span {
             Some(span) if !bad.is_empty() => {
                 if let Some(op) = self.ops.get_mut(&ticket) {
