@@ -91,11 +91,9 @@ impl Fault {
             | Fault::Miscompare { .. } => Blame::Caller,
             Fault::Fenced => Blame::Owner,
             // Who has the key may give it; until then another copy may serve.
-            Fault::Locked
-            | Fault::Aborted
-            | Fault::Unreachable
-            | Fault::TimedOut
-            | Fault::Busy => Blame::Path,
+            Fault::Locked | Fault::Aborted | Fault::Unreachable | Fault::TimedOut | Fault::Busy => {
+                Blame::Path
+            }
             Fault::Medium { .. } | Fault::Checksum { .. } => Blame::Medium,
             Fault::NoSpace => Blame::Capacity,
             Fault::Internal => Blame::Bug,
@@ -123,7 +121,9 @@ mod tests {
 
     #[test]
     fn a_refused_command_leaves_no_doubt() {
-        for fault in [Fault::Unsupported, Fault::ReadOnly, Fault::Locked, Fault::NoSpace, Fault::Busy] {
+        for fault in
+            [Fault::Unsupported, Fault::ReadOnly, Fault::Locked, Fault::NoSpace, Fault::Busy]
+        {
             assert!(!fault.leaves_doubt(), "{fault}");
         }
     }

@@ -16,11 +16,10 @@ use ::nvme::wire::{AnaState, Nqn};
 use anyhow::{Context, Result, bail};
 use block::{BlockSize, Bytes, Geometry};
 use clap::{Args, Subcommand};
-use model::Size;
 
 use crate::pool::{PoolText, replica};
-use crate::secret::secret;
 use crate::stop;
+use crate::typed::{bytes, secret};
 
 /// Commands of the engine.
 #[derive(Subcommand)]
@@ -272,11 +271,6 @@ impl NamespaceText {
         }
         Ok(())
     }
-}
-
-/// A size as people type it.
-pub(crate) fn bytes(text: &str) -> Result<u64, String> {
-    text.parse::<Size>().map(|size| size.bytes().0).map_err(|error| error.to_string())
 }
 
 impl FromStr for HostText {

@@ -11,9 +11,9 @@ mod engine;
 mod log;
 mod nvme;
 mod pool;
-mod secret;
 mod stop;
 mod store;
+mod typed;
 mod up;
 
 use std::process::ExitCode;

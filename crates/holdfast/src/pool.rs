@@ -12,7 +12,7 @@ use block::{Blocks, Bytes};
 use clap::Subcommand;
 use pool::{ClusterSize, Id, Label, NewReplica};
 
-use crate::engine::bytes;
+use crate::typed::bytes;
 
 /// Commands about pools.
 #[derive(Subcommand)]

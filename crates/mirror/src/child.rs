@@ -58,7 +58,7 @@ impl Child {
     pub(crate) fn took(&mut self, time: Duration) {
         self.latency = match self.latency {
             Duration::ZERO => time,
-            old => old - old / 8 + time / 8,
+            old => old.saturating_sub(old / 8) + time / 8,
         };
     }
 
@@ -155,6 +155,8 @@ impl Mirror {
         let recorded =
             if self.recorder.wants_in_sync(replica) { Recorded::InSync } else { Recorded::Stale };
         if recorded == Recorded::InSync {
+            // It is believed, whatever was remembered in case it had to be recorded stale.
+            self.dirty.missed.remove(&replica);
             self.returned(slot, &found);
         }
         let Some(child) = self.child_mut(slot) else { return };

@@ -59,6 +59,8 @@ pub(crate) struct Copy {
     pub(crate) dropped: bool,
     pub(crate) not_before: Option<Instant>,
     moved: u64,
+    /// Its regions are open, as those of a write are.
+    open: bool,
 }
 
 impl Copy {
@@ -86,6 +88,7 @@ impl Mirror {
             dropped: false,
             not_before: None,
             moved: 0,
+            open: false,
         };
         self.copies.insert(ticket, copy);
         // W2: a copy is a write like any other.
@@ -101,9 +104,6 @@ impl Mirror {
     pub(crate) fn copy_granted(&mut self, ticket: Ticket) {
         let Some(copy) = self.copies.get_mut(&ticket) else { return };
         copy.step = Step::Ready;
-        if copy.whose == Whose::Resync {
-            self.dirty.begin(copy.span);
-        }
         self.advance_copy(ticket);
     }
 
@@ -155,9 +155,7 @@ impl Mirror {
     fn map(&mut self, ticket: Ticket) {
         let Some(copy) = self.copies.get(&ticket) else { return };
         let (whose, span, none_left) = (copy.whose, copy.span, !copy.bad.is_empty());
-        if whose == Whose::Resync
-            && (!self.is_settled() || !self.dirty.is_marked(span, self.durable_version()))
-        {
+        if whose == Whose::Resync && !self.open_resync(ticket, span) {
             return self.end_copy(ticket, false);
         }
         let Some(source) = self.pick_source(ticket) else {
@@ -175,6 +173,20 @@ impl Mirror {
         self.sent(ticket, source, Step::Mapping);
     }
 
+    /// A resync writes to copies in sync: as with any write, its regions are marked and open.
+    fn open_resync(&mut self, ticket: Ticket, span: Span) -> bool {
+        let marked = self.dirty.is_marked(span, self.durable_version());
+        let Some(copy) = self.copies.get_mut(&ticket) else { return false };
+        if copy.open {
+            return true;
+        }
+        copy.open = marked && self.dirty.doubt.contains(copy.region);
+        if copy.open {
+            self.dirty.begin(span);
+        }
+        self.copies.get(&ticket).is_some_and(|copy| copy.open) && self.is_settled()
+    }
+
     fn sent(&mut self, ticket: Ticket, slot: Slot, step: Step) {
         if let Some(copy) = self.copies.get_mut(&ticket) {
             copy.outstanding.insert(slot);
@@ -190,7 +202,9 @@ impl Mirror {
         };
         let (whose, source) = (copy.whose, copy.source);
         let mut needy = self.dests(whose);
-        source.iter().for_each(|source| needy.remove(*source));
+        if let Some(source) = source {
+            needy.remove(source);
+        }
         if let Some(copy) = self.copies.get_mut(&ticket) {
             copy.needy = needy;
         }
@@ -203,7 +217,7 @@ impl Mirror {
         let source = copy.source.filter(|slot| self.in_sync().contains(*slot));
         match source {
             Some(source) => {
-                self.piece_io(ticket, Slots::one(source), Command::Read { span }, Step::Reading)
+                self.piece_io(ticket, Slots::one(source), Command::Read { span }, Step::Reading);
             }
             None => self.restart(ticket),
         }
@@ -313,9 +327,9 @@ impl Mirror {
         }
         if !self.child(from.slot).is_some_and(|child| child.is_current(from.session)) {
             return if reads {
-                self.restart_unless_dropped(ticket)
+                self.restart_unless_dropped(ticket);
             } else {
-                self.advance_copy(ticket)
+                self.advance_copy(ticket);
             };
         }
         let Some(copy) = self.copies.get_mut(&ticket) else { return };
@@ -358,7 +372,7 @@ impl Mirror {
 
     pub(crate) fn end_copy(&mut self, ticket: Ticket, complete: bool) {
         let Some(copy) = self.copies.remove(&ticket) else { return };
-        if copy.whose == Whose::Resync && copy.step != Step::Queued {
+        if copy.open {
             self.dirty.end(copy.span, self.now);
         }
         self.free_buffers.push(copy.buffer);
@@ -392,7 +406,9 @@ impl Mirror {
                 }
             }
         }
-        idle.into_iter().for_each(|ticket| self.end_copy(ticket, false));
+        for ticket in idle {
+            self.end_copy(ticket, false);
+        }
     }
 }
 

@@ -134,8 +134,9 @@ impl Dirty {
         found.add(intents);
         for region in found.iter() {
             self.marks.entry(region).or_insert(Mark { version: next, used: now });
-            // A copy may have lost what no flush covered.
-            self.open.entry(region).or_default();
+            // A former target may have acknowledged writes here that no flush covers.
+            self.clock = self.clock.max(1);
+            self.open.entry(region).or_default().ended = self.clock;
         }
         self.doubt.add(&found);
     }

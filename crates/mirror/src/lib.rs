@@ -23,6 +23,7 @@
 //! - **R1** A read is answered by a copy in sync, and only while every copy that is recorded in
 //!   sync is attached: a former owner that lost one of them answers nothing that may be old.
 //! - **R2** Blocks of a region in doubt are not read before all copies in sync are equal there.
+//! - **F1** A flush is sent only when no region is in doubt.
 //! - **S1** The last copy in sync is never recorded stale.
 //! - **S2** Nothing is recorded after the store or a replica said that somebody newer owns it.
 //! - **D1** Whatever a stale copy may lack lies in its map or in a durable mark.

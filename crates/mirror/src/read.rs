@@ -2,7 +2,7 @@
 //!
 //! A read keeps its claim on the lane until bad copies are rewritten, so no write comes between.
 
-use block::{Blame, Command, Completion};
+use block::{Blame, Claim, Command, Completion};
 
 use crate::api::Effect;
 use crate::child::reason;
@@ -24,7 +24,8 @@ impl Mirror {
         if let Some(span) = command.span() {
             let doubtful = self.dirty.doubtful(span);
             if !doubtful.is_empty() {
-                return self.resync.hurry(doubtful);
+                self.resync.hurry(doubtful);
+                return self.step_aside(ticket);
             }
         }
         let Some(slot) = self.quickest(self.in_sync().without(declined)) else {
@@ -37,6 +38,30 @@ impl Mirror {
             };
         };
         self.send(ticket, Slots::one(slot), command);
+    }
+
+    /// A read that waits for a comparison must not keep that from the blocks: it leaves the lane.
+    fn step_aside(&mut self, ticket: Ticket) {
+        if let Some(op) = self.ops.get_mut(&ticket) {
+            op.granted = false;
+            self.aside.push(ticket);
+            self.lane.leave(ticket, &mut self.ready);
+        }
+    }
+
+    /// Lets reads back into the lane whose blocks are out of doubt, and all if they are to fail.
+    pub(crate) fn pump_aside(&mut self) {
+        let failing = self.verdict().is_some();
+        for ticket in core::mem::take(&mut self.aside) {
+            let Some(op) = self.ops.get(&ticket) else { continue };
+            let command = op.command;
+            let waits = command.span().is_some_and(|span| self.dirty.doubt.touches(span));
+            if waits && !failing {
+                self.aside.push(ticket);
+            } else if self.lane.enter(ticket, Claim::of(command)) {
+                self.ready.push(ticket);
+            }
+        }
     }
 
     fn may_read(&self) -> bool {
@@ -90,8 +115,6 @@ impl Mirror {
     fn repair(&mut self, ticket: Ticket, bad: Slots) {
         let bad = bad.both(self.in_sync());
         let span = self.ops.get(&ticket).and_then(|op| op.command.span());
-        #[cfg(test)]
-        let bad = if self.broken == crate::tests::Broken::NoRepair { Slots::NONE } else { bad };
         match span {
             Some(span) if !bad.is_empty() => {
                 if let Some(op) = self.ops.get_mut(&ticket) {

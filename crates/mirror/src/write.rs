@@ -1,9 +1,9 @@
 //! Writes and flushes: to every child that takes writes, acknowledged by every copy in sync.
 //!
 //! ```text
-//!   limits ──► lane (W2) ──► mark regions (W3) ──► all writers ──► every `must` has it (W1) ──► Done
-//!                                                       ▲              │
-//!                                                       └── again ◄────┘ a copy in sync came back
+//!   limits ──► lane (W2) ──► marks (W3) ──► all writers ──► every `must` has it (W1) ──► Done
+//!                                                ▲              │
+//!                                                └── again ◄────┘ a copy in sync came back
 //! ```
 
 use alloc::vec::Vec;
@@ -139,7 +139,7 @@ impl Mirror {
     /// Sends a change or a flush for the first time.
     fn begin(&mut self, ticket: Ticket) {
         let Some(command) = self.ops.get(&ticket).map(|op| op.command) else { return };
-        if !self.opened || self.in_sync().is_empty() {
+        if !self.opened || self.in_sync().is_empty() || self.flush_must_wait(command) {
             return;
         }
         if let Some(span) = command.span() {
@@ -160,13 +160,25 @@ impl Mirror {
             #[cfg(test)]
             let absent =
                 if self.broken == crate::tests::Broken::NotMissed { Vec::new() } else { absent };
-            absent.into_iter().for_each(|replica| self.dirty.miss(replica, span));
+            for replica in absent {
+                self.dirty.miss(replica, span);
+            }
         }
         let flush = self.dirty.flush_begins();
         if let Some(op) = self.ops.get_mut(&ticket) {
             (op.begun, op.flush) = (true, flush);
         }
         self.send(ticket, self.writers(), command);
+    }
+
+    /// **F1** A flush promises that every copy in sync has what was acknowledged. Where they may
+    /// differ that is not so before they were compared.
+    fn flush_must_wait(&self, command: Command) -> bool {
+        #[cfg(test)]
+        if self.broken == crate::tests::Broken::FlushInDoubt {
+            return false;
+        }
+        command == Command::Flush && !self.dirty.doubt.is_empty()
     }
 
     /// Ends a change or a flush if it may end, or sends it where it is missing.

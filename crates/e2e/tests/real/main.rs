@@ -2,5 +2,6 @@
 #![cfg(test)]
 
 mod nvme;
+mod pool;
 mod store;
 mod up;

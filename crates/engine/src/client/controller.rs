@@ -31,6 +31,8 @@ pub struct Controller {
     namespaces: Vec<Namespace>,
     ana: Option<AnaLog>,
     happened: VecDeque<Happened>,
+    /// Why it is lost. It is over once the kernel receives into no buffer of a request any more.
+    lost: Option<String>,
     is_over: bool,
     shutting_down: Option<Ticket>,
 }
@@ -122,6 +124,7 @@ impl Controller {
             namespaces: Vec::new(),
             ana: None,
             happened: VecDeque::new(),
+            lost: None,
             is_over: false,
             shutting_down: None,
         };
@@ -192,7 +195,7 @@ impl Controller {
                 Err(fault) => return Err(Rejected { fault, request }),
             }
         }
-        let fault = if self.is_over { Fault::Unreachable } else { Fault::Busy };
+        let fault = if self.is_lost() { Fault::Unreachable } else { Fault::Busy };
         Err(Rejected { fault, request })
     }
 
@@ -234,7 +237,7 @@ impl Controller {
         match (kind, outcome) {
             (CONNECT, Outcome::Connected(Ok(socket))) => {
                 let now = instant(io);
-                if self.is_over {
+                if self.is_lost() {
                     io.close(socket);
                 } else if number == 0 {
                     self.admin.connected(socket, now);
@@ -248,15 +251,22 @@ impl Controller {
             (RECEIVE, Outcome::Received(result)) => {
                 if number == 0 {
                     if let Some(stream) = self.admin.stream() {
-                        stream.on_received(result, io);
+                        stream.on_received(result);
                     }
                     self.admin.take_in();
                 } else if let Some(queue) = self.queue(number) {
                     if let Some(stream) = queue.stream() {
-                        stream.on_received(result, io);
+                        stream.on_received(result);
                     }
                     queue.take_in();
                 }
+            }
+            (RECEIVE, Outcome::ReceivedInto { buffer, result }) => {
+                // The admin queue has no buffers.
+                if let Some(queue) = self.queue(number) {
+                    queue.received_into(buffer, &result);
+                }
+                self.end_if_lost();
             }
             (SEND, Outcome::Sent { chain, result }) => {
                 let stream = if number == 0 {
@@ -279,7 +289,7 @@ impl Controller {
             if let Some(happened) = self.happened.pop_front() {
                 return Some(happened);
             }
-            if self.is_over {
+            if self.is_lost() {
                 return None;
             }
             if let Some(event) = self.admin.machine.poll(now) {
@@ -428,20 +438,39 @@ impl Controller {
 
     /// Ends everything: a controller with a part missing is of no use.
     fn lost(&mut self, why: String, io: &mut impl Io) {
-        if self.is_over {
+        if self.is_lost() {
             return;
         }
-        self.is_over = true;
+        self.lost = Some(why);
         self.close_all();
         self.admin.disconnect(io);
         for queue in &mut self.queues {
             queue.disconnect(io);
+        }
+        self.end_if_lost();
+    }
+
+    fn is_lost(&self) -> bool {
+        self.is_over || self.lost.is_some()
+    }
+
+    /// Hands all requests back after a loss, and says so when that were all.
+    fn end_if_lost(&mut self) {
+        if self.lost.is_none() {
+            return;
+        }
+        for queue in &mut self.queues {
             for Flight { tag, data } in queue.land_all() {
                 let result = Err(Fault::Unreachable);
                 self.happened.push_back(Happened::Done { tag, result, data });
             }
         }
-        self.happened.push_back(Happened::Lost { why });
+        if !self.queues.iter().any(Queue::is_receiving_into)
+            && let Some(why) = self.lost.take()
+        {
+            self.is_over = true;
+            self.happened.push_back(Happened::Lost { why });
+        }
     }
 }
 

@@ -27,13 +27,11 @@ impl<O> Running<O> {
                     return Progress::Stalled;
                 };
                 let read = Command::Read { span };
-                match pools.submit(replica, key, read, Data::Fill(buffer), io) {
-                    Ok(()) => Progress::Waits,
-                    Err(_) => {
-                        self.stage = Stage::Fresh;
-                        Progress::Stalled
-                    }
+                if pools.submit(replica, key, read, Data::Fill(buffer), io).is_ok() {
+                    return Progress::Waits;
                 }
+                self.stage = Stage::Fresh;
+                Progress::Stalled
             }
             (Task::Command(command), Stage::Fresh) => {
                 let data = core::mem::replace(self.data(), Data::None);
@@ -59,13 +57,11 @@ impl<O> Running<O> {
                 if let Err(fault) = completion.and_then(|()| self.compared(span, &data)) {
                     return Progress::Finished(Err(fault));
                 }
-                match pools.submit(replica, key, Command::Write { span, fua }, new, io) {
-                    Ok(()) => Progress::Waits,
-                    Err(_) => {
-                        self.stage = Stage::Ended(Ok(()), data);
-                        Progress::Stalled
-                    }
+                if pools.submit(replica, key, Command::Write { span, fua }, new, io).is_ok() {
+                    return Progress::Waits;
                 }
+                self.stage = Stage::Ended(Ok(()), data);
+                Progress::Stalled
             }
             (Task::Command(_), Stage::Ended(completion, data)) => {
                 *self.data() = data;

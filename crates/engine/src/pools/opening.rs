@@ -1,6 +1,6 @@
 //! Making and opening pools: look at the disks, write what makes them a pool, recover.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 
 use block::{Blocks, Bytes};
@@ -223,7 +223,8 @@ impl Pools {
             None => {}
             Some(Ok(pool)) => {
                 let care = Care::default();
-                let open = Open { pool, care, leaving: None, adding: None };
+                let ciphers = BTreeMap::new();
+                let open = Open { pool, care, ciphers, leaving: None, adding: None };
                 *state = State::Open(Box::new(open));
                 self.drain(slot, io);
                 if let Some(status) = self.status(slot) {
@@ -352,7 +353,7 @@ impl Pools {
         &mut self,
         ticket: Ticket,
         pool: pool::Id,
-        disk: NewDisk,
+        disk: &NewDisk,
         force: bool,
         io: &mut impl Io,
     ) -> Result<(), PoolError> {
@@ -453,7 +454,9 @@ fn open_all(paths: &[PathBuf], io: &mut impl Io) -> Result<Vec<OpenDisk>, PoolEr
         match open_disk(path, io) {
             Ok(disk) => disks.push(disk),
             Err(error) => {
-                disks.iter().for_each(|disk| io.close_file(disk.file));
+                for disk in &disks {
+                    io.close_file(disk.file);
+                }
                 return Err(error);
             }
         }

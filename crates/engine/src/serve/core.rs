@@ -59,7 +59,7 @@ pub(super) enum Message {
 /// A connection on its way from the core that accepted it.
 pub(super) struct Arrival {
     pub(super) socket: Detached,
-    pub(super) arrived: VecDeque<Frozen>,
+    pub(super) arrived: Option<Frozen>,
     pub(super) machine: Connection,
     pub(super) peer: SocketAddr,
 }
@@ -117,9 +117,15 @@ impl Handler for Core {
                     (POOL, outcome) => self.devices.pools.on(key, outcome, io),
                     (RECEIVE, Outcome::Received(result)) => {
                         if let Some(link) = self.links.get_mut(key) {
-                            link.stream.on_received(result, io);
+                            link.stream.on_received(result);
                             // At once: the buffer is free again sooner, and still in the cache.
                             link.take_in(io);
+                            self.touch(key);
+                        }
+                    }
+                    (RECEIVE, Outcome::ReceivedInto { buffer, result }) => {
+                        if let Some(link) = self.links.get_mut(key) {
+                            link.received_into(buffer, &result);
                             self.touch(key);
                         }
                     }
@@ -334,7 +340,6 @@ impl Core {
             Some(core) if core == self.me => {}
             Some(_) => {
                 link.phase = Phase::Moving;
-                link.stream.pause(io);
                 return;
             }
             None => {

@@ -168,12 +168,12 @@ fn parse(text: &str) -> Option<Reservations> {
                 let key = u64::from_str_radix(key, 16).ok()?;
                 found.registrants.push(Registration { host: host(who)?, key });
             }
+            ["least", key] => found.least_key = Some(u64::from_str_radix(key, 16).ok()?),
             ["held", kind, who] => {
                 let kind = ReservationType::from_code(kind.parse().ok()?)?;
                 let holder = if *who == "all" { Holder::All } else { Holder::One(host(who)?) };
                 found.reservation = Some(Reservation { kind, holder });
             }
-            ["least", key] => found.least_key = u64::from_str_radix(key, 16).ok(),
             _ => return None,
         }
     }
@@ -196,7 +196,7 @@ mod tests {
                 kind: ReservationType::WriteExclusive,
                 holder: Holder::One([2; 16]),
             }),
-            least_key: Some(9),
+            least_key: Some(0xAB),
         }
     }
 
@@ -212,6 +212,7 @@ mod tests {
                 kind: ReservationType::ExclusiveAccessAll,
                 holder: Holder::All,
             }),
+            least_key: None,
             ..some()
         };
         write(&path, &all).unwrap();

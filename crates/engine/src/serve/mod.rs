@@ -7,6 +7,7 @@
 mod change;
 mod config;
 mod core;
+mod held;
 mod keeper;
 mod link;
 mod obey;

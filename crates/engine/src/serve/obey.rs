@@ -27,7 +27,7 @@ impl Core {
         }
         let answer = match what {
             What::Remove => return self.begin_removal(claim, promise),
-            What::Add(wanted) => self.add(&claim, wanted, io),
+            What::Add(wanted) => self.add(&claim, &wanted, io),
             What::Ana { nsid, state } => {
                 self.change(&claim, |served, _| served.set_ana(nsid, state))
             }
@@ -61,13 +61,13 @@ impl Core {
     fn add(
         &mut self,
         claim: &Claim,
-        wanted: super::config::Subsystem,
+        wanted: &super::config::Subsystem,
         io: &mut impl Io,
     ) -> Result<Answer, OrderError> {
         let nqn = claim.nqn();
         match self.find(claim) {
             Ok(key) => {
-                let is_same = self.subsystems.get(key).is_some_and(|one| one.is_like(&wanted));
+                let is_same = self.subsystems.get(key).is_some_and(|one| one.is_like(wanted));
                 let conflict = || OrderError::Conflict { nqn: nqn.clone() };
                 return if is_same { Ok(Answer::Unchanged) } else { Err(conflict()) };
             }
@@ -75,7 +75,7 @@ impl Core {
             Err(error) => return Err(error),
         }
         let hosts = wanted.hosts();
-        let served = Served::open(nqn, &wanted, self.limits, &mut self.devices, io)?;
+        let served = Served::open(nqn, wanted, self.limits, &mut self.devices, io)?;
         if let Err(mut served) = self.subsystems.insert(served) {
             served.close(&mut self.devices, io);
             return Err(OrderError::Full);

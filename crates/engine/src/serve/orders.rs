@@ -156,7 +156,7 @@ impl Orders {
     /// Serves a subsystem with its namespaces. Unchanged if it is served like this already.
     pub fn add(&self, nqn: Nqn, subsystem: Subsystem) -> Pending {
         if nqn.is_discovery() {
-            return refused(OrderError::Conflict { nqn });
+            return answered(Err(OrderError::Conflict { nqn }));
         }
         let home = subsystem.home(self.routes.cores());
         self.send(self.routes.claim_or_choose(nqn, home), What::Add(subsystem))
@@ -165,14 +165,10 @@ impl Orders {
     /// Serves it no longer: its connections end, and with the answer what it was made of is no
     /// longer in use. Unchanged if it was not served.
     pub fn remove(&self, nqn: Nqn) -> Pending {
-        match self.routes.claim(nqn) {
-            Some(claim) => self.send(claim, What::Remove),
-            None => {
-                let (promise, pending) = promise();
-                promise.keep(Ok(Answer::Unchanged));
-                pending
-            }
+        if let Some(claim) = self.routes.claim(nqn) {
+            return self.send(claim, What::Remove);
         }
+        answered(Ok(Answer::Unchanged))
     }
 
     /// Says how good this path to a namespace is. Hosts are told; commands that come after the
@@ -195,7 +191,7 @@ impl Orders {
     fn about(&self, nqn: Nqn, what: What) -> Pending {
         match self.routes.claim(nqn.clone()) {
             Some(claim) => self.send(claim, what),
-            None => refused(OrderError::NoSubsystem { nqn }),
+            None => answered(Err(OrderError::NoSubsystem { nqn })),
         }
     }
 
@@ -211,8 +207,9 @@ impl Orders {
     }
 }
 
-fn refused(why: OrderError) -> Pending {
+/// An answer that needs no core.
+fn answered(answer: Result<Answer, OrderError>) -> Pending {
     let (promise, pending) = promise();
-    promise.keep(Err(why));
+    promise.keep(answer);
     pending
 }

@@ -86,13 +86,11 @@ impl Future for Pending {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answered> {
         let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
-        match state.answer.take() {
-            Some(answer) => Poll::Ready(answer),
-            None => {
-                state.waker = Some(context.waker().clone());
-                Poll::Pending
-            }
+        if let Some(answer) = state.answer.take() {
+            return Poll::Ready(answer);
         }
+        state.waker = Some(context.waker().clone());
+        Poll::Pending
     }
 }
 

@@ -7,4 +7,8 @@ mod orders;
 #[cfg(test)]
 mod paths;
 #[cfg(test)]
+mod rough;
+#[cfg(test)]
 mod serving;
+#[cfg(test)]
+mod transfers;

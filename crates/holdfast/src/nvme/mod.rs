@@ -18,7 +18,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use model::Size;
 use serde_json::{Value, json};
 
-use crate::secret::secret;
+use crate::typed::secret;
 
 /// Commands of the initiator.
 #[derive(Subcommand)]

@@ -38,6 +38,9 @@ pub enum Need {
         len: u32,
         /// How large the buffer has to be.
         total: u32,
+        /// Whether the command is carried out as soon as all of it is there. If not (it waits for
+        /// the command that it is fused with), the host decides how long that takes.
+        at_once: bool,
     },
     /// A decision on [`Connection::connect_request`](super::Connection::connect_request).
     Admission,

@@ -19,7 +19,7 @@
 //! loop {                                        // bytes came in
 //!     match conn.need() {
 //!         Need::Bytes => consumed = conn.feed(bytes)
-//!         Need::Payload { slot, offset, len, total } =>   // rim places min(len, have) bytes
+//!         Need::Payload { slot, offset, len, .. } =>   // rim places min(len, have) bytes
 //!             conn.placed(&bytes_it_placed_in_the_buffer_of_slot)
 //!         Need::Admission => look at conn.connect_request(), then conn.admit(…) or conn.refuse(…)
 //!         Need::Nothing => close, after what poll_transmit still has
@@ -30,7 +30,7 @@
 //!         Event::Buffer { slot, len } => have a buffer, then conn.grant(slot)      // R2T follows
 //!         Event::Message { slot, nsid, message } => later conn.answer(slot, bytes or fault)
 //!         Event::Cancel { slot } => make haste: complete(slot, …) is waited for
-//!         Event::Entropy => conn.authenticate(fresh_random_bytes)     // or begin_authentication(…)
+//!         Event::Entropy => conn.authenticate(fresh_random_bytes)  // or begin_authentication(…)
 //!     }
 //!     while let Some(transmit) = conn.poll_transmit() {
 //!         // seal() adds the data digest, if there is one; then writev head + payload + tail

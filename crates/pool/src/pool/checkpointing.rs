@@ -28,7 +28,8 @@ const ROUND: usize = 1024;
 /// Stands for the number of a copy where a sums page is written.
 const PAGE: u8 = 2;
 /// Bytes of one write of a body, and of the body that are made in one go: a few thousand entries.
-const CHUNK: usize = 128 << 10;
+/// In tests one block, so that histories are cut between.
+const CHUNK: usize = if cfg!(test) { BLOCK } else { 128 << 10 };
 
 /// Checkpoints of a pool: the current one, and the one being written.
 #[derive(Debug)]
@@ -201,9 +202,9 @@ impl Pool {
                 Some(Job::Page { page }) => {
                     run.outstanding += 1;
                     if stage == Stage::First {
-                        self.write_first(page)
+                        self.write_first(page);
                     } else {
-                        self.write_second(page)
+                        self.write_second(page);
                     }
                 }
                 None if run.outstanding > 0 => return false,

@@ -23,7 +23,8 @@ const HEAVY: usize = 64 << 10;
 const FULL: usize = 256 << 10;
 
 /// Entries of a hidden layer that move down with one batch.
-const MOVES: usize = 4096;
+/// In tests few, so that histories are cut between.
+const MOVES: usize = if cfg!(test) { 2 } else { 4096 };
 
 /// Records that become durable together, and what waits for that.
 #[derive(Debug, Default)]

@@ -106,6 +106,8 @@ pub struct Pool {
     /// The next block to be summed anew, if that is under way.
     resum: scrub::Resum,
     table: Option<table::Update>,
+    /// Per disk, the copy of the superblock that is written first; the other one is good.
+    first_supers: Vec<u8>,
     spare: op::Spare,
     export: table::Export,
 }
@@ -126,6 +128,8 @@ pub(crate) struct Opened {
     pub(crate) unproved: BTreeSet<u64>,
     /// Records of the newest group were dropped: only a checkpoint may follow it.
     pub(crate) dropped: bool,
+    /// Per disk, the copy of the superblock to write first.
+    pub(crate) first_supers: Vec<u8>,
 }
 
 impl Pool {
@@ -161,6 +165,7 @@ impl Pool {
             pieces: Vec::new(),
             resum: scrub::Resum::default(),
             table: None,
+            first_supers: from.first_supers,
             spare: op::Spare::default(),
             export: table::Export::No,
         };

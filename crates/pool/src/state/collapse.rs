@@ -49,7 +49,6 @@ impl State {
         if tier.owner != Id::NONE || tier.children > 1 {
             return Err(Contradiction);
         }
-        let below = if tier.parent == Layer::NONE { 0 } else { tier.limit };
         let child = if tier.children == 1 { self.child_of(layer) } else { None };
         let seen = child.and_then(|child| self.layers.get(&child)).map_or(0, |tier| tier.limit);
         let mut moved = None;
@@ -67,8 +66,7 @@ impl State {
                 cut.keep(layer, logical, Some(&entry));
             }
             let hidden = self.beyond(logical, seen);
-            let unseen = self.beyond(logical, seen.min(below));
-            self.move_entry(child, logical, entry, hidden, unseen);
+            self.move_entry((layer, child), logical, entry, hidden);
             moved = Some(logical);
         }
         Ok(moved)
@@ -106,26 +104,24 @@ impl State {
         self.space.give_up();
     }
 
-    /// Moves an entry of a hidden layer into the child's, without what the child hides. Marks of
-    /// the child that hid nothing else are gone.
+    /// Moves an entry of a hidden layer into the child's, without what the child hides. Of the
+    /// marks of both those stay that hide something of the layers below.
     fn move_entry(
         &mut self,
-        child: Option<Layer>,
+        (layer, child): (Layer, Option<Layer>),
         logical: u32,
         mut entry: Entry,
         hidden: Run,
-        unseen: Run,
     ) {
         let size = self.size;
         let into = child.and_then(|child| self.layers.get(&child)?.map.get(&logical));
-        let marked = into.is_some_and(|entry| entry.zero.touches(unseen));
+        let marked = into.is_some_and(|into| !into.zero.is_empty());
         let hides = into.map_or(Bits::None, |entry| entry.decided(size));
         let cut = |bits: &mut Bits| {
             bits.remove(hidden, size);
             bits.subtract(&hides, size);
         };
         cut(&mut entry.zero);
-        entry.zero.remove(unseen, size);
         entry.fragments.retain_mut(|fragment| {
             cut(&mut fragment.valid);
             if fragment.valid.is_empty() {
@@ -134,14 +130,18 @@ impl State {
             }
             !fragment.valid.is_empty()
         });
-        if let Some(child) = child
-            && (marked || !entry.is_empty())
-        {
-            self.edit(child, logical, |into, _| {
-                into.zero.union(&entry.zero, size);
-                into.zero.remove(unseen, size);
-                into.fragments.append(&mut entry.fragments);
-            });
+        let Some(child) = child.filter(|_| marked || !entry.is_empty()) else { return };
+        let mut shown = Bits::None;
+        if marked || !entry.zero.is_empty() {
+            shown = self.below(layer, logical, Run::of(0..size.blocks()));
+            shown.remove(hidden, size);
         }
+        self.edit(child, logical, |into, _| {
+            into.zero.union(&entry.zero, size);
+            let mut idle = into.zero.clone();
+            idle.subtract(&shown, size);
+            into.zero.subtract(&idle, size);
+            into.fragments.append(&mut entry.fragments);
+        });
     }
 }

@@ -121,7 +121,7 @@ impl State {
     }
 
     /// Which blocks of the run an ancestor of the layer would show.
-    fn below(&mut self, layer: Layer, logical: u32, run: Run) -> Bits {
+    pub(super) fn below(&mut self, layer: Layer, logical: u32, run: Run) -> Bits {
         let mut below = Bits::None;
         let Some(tier) = self.layers.get(&layer) else { return below };
         let (parent, limit) = (tier.parent, tier.limit);

@@ -9,7 +9,7 @@ use block::{Blocks, Command, Fault, Lba, Span};
 
 use super::disk::{Disks, Random};
 use super::driver::{Ended, Moment, Rig, import, new_disks};
-use super::model::{Cell, Intent, KEY, Model, Rot, Volume, stamped, stamps};
+use super::model::{Cell, Intent, KEY, Made, Model, Rot, Volume, stamped, stamps};
 use crate::{Change, Id, Label, Member, NewReplica, NewSnapshot, Refused, Token};
 
 /// What a history is made of.
@@ -126,7 +126,7 @@ impl History {
         let intent = self.model.intents.get(&token).cloned();
         match (result, &intent) {
             (Ok(()), Some(Intent::Create { id })) => {
-                if self.model.volumes[id].encrypted {
+                if self.model.volumes[id].made.encrypted {
                     self.rig.pool.unlock(*id, KEY).unwrap();
                 }
                 self.model.succeeded(token);
@@ -225,7 +225,6 @@ impl History {
         match self.random.below(1000) {
             _ if count == 0 => self.create(),
             0..30 if count < 8 => self.create(),
-            30..430 => self.write(),
             430..500 => self.read(),
             500..590 => self.flush(),
             590..700 => self.discard(),
@@ -257,7 +256,7 @@ impl History {
             new.key = [&KEY[..], b"wrapped"].concat();
         }
         let mut volume = Volume::empty(size);
-        (volume.thick, volume.encrypted) = (new.thick, !new.key.is_empty());
+        volume.made = Made { thick: new.thick, encrypted: !new.key.is_empty() };
         self.model.volumes.insert(id, volume);
         let token = self.rig.change(Change::Create(new));
         self.model.intents.insert(token, Intent::Create { id });
@@ -326,7 +325,7 @@ impl History {
         let id = Id(u128::from(self.model.stamp()));
         let source = &self.model.volumes[&of];
         let mut volume = Volume::new(source.cells.clone(), true);
-        volume.encrypted = source.encrypted;
+        volume.made.encrypted = source.made.encrypted;
         self.model.volumes.insert(id, volume);
         let snapshot = NewSnapshot { id, created: 5, label: Label::default() };
         let token = self.rig.change(Change::Snapshot { of, snapshot });
@@ -338,10 +337,10 @@ impl History {
         let id = Id(u128::from(self.model.stamp()));
         let source = &self.model.volumes[&of];
         let mut volume = Volume::new(source.cells.clone(), false);
-        volume.encrypted = source.encrypted;
+        volume.made.encrypted = source.made.encrypted;
         let mut new = new_replica(id, of, size);
         new.thick = self.random.one_in(4);
-        volume.thick = new.thick;
+        volume.made.thick = new.thick;
         self.model.volumes.insert(id, volume);
         let token = self.rig.change(Change::Create(new));
         self.model.intents.insert(token, Intent::Create { id });
@@ -370,7 +369,7 @@ impl History {
 
     fn rewrap(&mut self) {
         let Some((id, _)) = self.pick_any() else { return };
-        if self.model.volumes[&id].encrypted {
+        if self.model.volumes[&id].made.encrypted {
             let key = [&KEY[..], &self.model.stamp().to_le_bytes()].concat();
             let token = self.rig.change(Change::Rewrap { id, key });
             self.model.intents.insert(token, Intent::Nothing { id });

@@ -89,6 +89,12 @@ pub(super) struct Volume {
     pub(super) sizes: Vec<u64>,
     pub(super) labels: Vec<u64>,
     pub(super) busy: bool,
+    pub(super) made: Made,
+}
+
+/// How it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Made {
     pub(super) thick: bool,
     pub(super) encrypted: bool,
 }
@@ -114,8 +120,7 @@ impl Volume {
             sizes,
             labels: vec![0],
             busy: false,
-            thick: false,
-            encrypted: false,
+            made: Made::default(),
         }
     }
 
@@ -291,7 +296,7 @@ impl Model {
             Intent::Write { id, stamps, .. } => {
                 let volume = self.volumes.get(&id);
                 let zeros = stamps.iter().all(|stamp| *stamp == 0);
-                if volume.is_some_and(|volume| volume.thick && !zeros) {
+                if volume.is_some_and(|volume| volume.made.thick && !zeros) {
                     return Err(format!("thick {id:?} has no space"));
                 }
                 for cell in self.volumes.values_mut().flat_map(|volume| &mut volume.cells) {
@@ -327,7 +332,8 @@ impl Model {
             if !expected.labels.contains(&label) {
                 return Err(format!("{id:?} has label {label}, not {:?}", expected.labels));
             }
-            if entity.is_encrypted() != expected.encrypted || entity.thick != expected.thick {
+            let made = Made { thick: entity.thick, encrypted: entity.is_encrypted() };
+            if made != expected.made {
                 return Err(format!("{id:?} is of another kind"));
             }
             if entity.is_encrypted() {
@@ -339,7 +345,7 @@ impl Model {
             let cells = self.check_blocks(rig, id, size)?;
             let mut volume = Volume::new(cells, expected.snapshot);
             volume.uncertain = false;
-            (volume.thick, volume.encrypted) = (expected.thick, expected.encrypted);
+            volume.made = made;
             volume.labels = vec![label];
             found.volumes.insert(id, volume);
         }
@@ -363,7 +369,9 @@ impl Model {
             };
             let block = match read {
                 Ok(block) => block,
-                Err(block::Fault::Checksum { .. }) if self.explains(&[allowed.clone()]) => {
+                Err(block::Fault::Checksum { .. })
+                    if self.explains(core::slice::from_ref(&allowed)) =>
+                {
                     cells.push(allowed);
                     continue;
                 }

@@ -34,6 +34,7 @@ pub(crate) const TABLE: &[Row] = &[
     row("mirror", Layer::Core, &["block", "model"]),
     row("model", Layer::Core, &["block"]),
     row("nvme", Layer::Core, &["block"]),
+    row("planner", Layer::Core, &["model"]),
     row("pool", Layer::Core, &["block"]),
     row("api", Layer::Edge, &["model"]),
     row("linux", Layer::Edge, &["block", "model"]),
@@ -41,8 +42,12 @@ pub(crate) const TABLE: &[Row] = &[
     row("store", Layer::Edge, &[]),
     row("control", Layer::Program, &["api", "model", "store"]),
     row("engine", Layer::Program, &["block", "nvme", "pool", "reactor"]),
-    row("holdfast", Layer::Binary, &["block", "control", "engine", "model", "nvme", "pool", "store"]),
-    row("e2e", Layer::Proof, &["block", "engine", "pool", "reactor", "store"]),
+    row(
+        "holdfast",
+        Layer::Binary,
+        &["block", "control", "engine", "model", "nvme", "pool", "store"],
+    ),
+    row("e2e", Layer::Proof, &["block", "engine", "nvme", "pool", "reactor", "store"]),
     row("xtask", Layer::Proof, &[]),
 ];
 

@@ -165,7 +165,7 @@ impl Rig {
         let (mut started, mut commands) = (0, 0);
         let goes_on = |started: u64| match until {
             // The clock is looked at only now and then.
-            Until::Time(time) => started % 64 != 0 || begun.elapsed() < time,
+            Until::Time(time) => !started.is_multiple_of(64) || begun.elapsed() < time,
             Until::Count(count) => started < count,
         };
         let mut is_going = true;

@@ -8,6 +8,7 @@
 //! A message may cost an exponentiation in a large group. That is why the exchange can be taken
 //! out with the message, worked on by some other thread, and put back.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::auth::{ControllerSide, Entropy};
@@ -17,7 +18,7 @@ pub(super) enum Authentication {
     /// There is none.
     None,
     /// With the connection.
-    Here(ControllerSide),
+    Here(Box<ControllerSide>),
     /// With a message that is worked on.
     Away {
         /// Whether the host had proved itself before.
@@ -27,14 +28,14 @@ pub(super) enum Authentication {
 
 /// A message of a host to be worked on.
 pub struct AuthWork {
-    pub(super) side: ControllerSide,
+    pub(super) side: Box<ControllerSide>,
     pub(super) message: Vec<u8>,
     pub(super) entropy: Entropy,
 }
 
 /// The exchange after a message.
 pub struct AuthDone {
-    pub(super) side: ControllerSide,
+    pub(super) side: Box<ControllerSide>,
 }
 
 impl AuthWork {

@@ -29,7 +29,7 @@ use super::subsystem::{ConnectRequest, Hold, Refusal, Subsystem};
 use crate::auth::{ControllerSide, Entropy};
 use crate::pdu::{Align, Digests, Expect, FatalError, Framing, Inline, Reader, Side};
 use crate::time::Instant;
-use crate::wire::{AUTH_REQUIRED, BadConnect, IoOpcode, Sqe, Status};
+use crate::wire::{AUTH_REQUIRED, BadConnect, Fuse, IoOpcode, Sqe, Status};
 
 /// What the rim says of its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,9 +201,10 @@ impl Connection {
             (Phase::Ending, ..) => Need::Nothing,
             (Phase::Deciding { .. }, ..) => Need::Admission,
             (_, Into::Buffer(slot), Expect::Payload(len)) => {
-                let (offset, total) =
-                    self.slots.get(slot).map_or((0, 0), |entry| (entry.received, entry.total));
-                Need::Payload { slot, offset, len, total }
+                let (offset, total, at_once) = self.slots.get(slot).map_or((0, 0, true), |entry| {
+                    (entry.received, entry.total, entry.sqe.fuse() == Fuse::Normal)
+                });
+                Need::Payload { slot, offset, len, total, at_once }
             }
             _ => Need::Bytes,
         }
@@ -246,7 +247,7 @@ impl Connection {
         self.touched = now;
         let required = if auth.is_some() { AUTH_REQUIRED } else { 0 };
         self.deadline = auth.is_some().then(|| now.after(self.config.auth_timeout));
-        self.auth = auth.map_or(Authentication::None, Authentication::Here);
+        self.auth = auth.map_or(Authentication::None, |side| Authentication::Here(Box::new(side)));
         if let Some(controller) = subsystem.controller(cntlid).filter(|_| request.connect.qid == 0)
         {
             controller.local = self.config.local;

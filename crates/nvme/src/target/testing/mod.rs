@@ -230,7 +230,7 @@ impl Rim {
                 link.inbox.drain(..count);
                 count > 0
             }
-            Need::Payload { slot, offset, len, total } => {
+            Need::Payload { slot, offset, len, total, .. } => {
                 let count = link.inbox.len().min(usize::try_from(len).unwrap_or(0));
                 let bytes: Vec<u8> = link.inbox.drain(..count).collect();
                 let buffer = link.buffers.entry(slot).or_default();

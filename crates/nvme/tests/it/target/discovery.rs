@@ -84,14 +84,12 @@ fn check_wildcard(listens: &str, local: Option<&str>, told: &str) {
     let mut rim = Rim::new(subsystem, ConnectionConfig { local, ..ConnectionConfig::default() });
     let (mut queue, _) = Queue::admin(&mut rim, HOST_A);
     let data = queue.command(&mut rim, get_log(0x70, 2048, 0, false), &[]).data;
-    let found = match DiscoveryHeader::read_from_prefix(&data).unwrap().0.numrec.get() {
-        0 => String::new(),
-        _ => {
-            let only = entry(&data, 0);
-            let text = |field: &[u8]| String::from_utf8(field.trim_ascii_end().to_vec()).unwrap();
-            format!("{} {} {}", only.adrfam, text(&only.traddr), text(&only.trsvcid))
-        }
-    };
+    let mut found = String::new();
+    if DiscoveryHeader::read_from_prefix(&data).unwrap().0.numrec.get() > 0 {
+        let only = entry(&data, 0);
+        let text = |field: &[u8]| String::from_utf8(field.trim_ascii_end().to_vec()).unwrap();
+        found = format!("{} {} {}", only.adrfam, text(&only.traddr), text(&only.trsvcid));
+    }
     assert_eq!(found, told, "listens on {listens}, host came by {local:?}");
 }
 

@@ -1,6 +1,12 @@
-//! Secrets as people give them: the text itself, or the file that holds it.
+//! What is typed in more than one command: sizes and secrets.
 
+use model::Size;
 use nvme::auth::{BadSecret, Secret};
+
+/// A size, such as `4096`, `128KiB` or `10GiB`.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    text.parse::<Size>().map(|size| size.bytes().0).map_err(|error| error.to_string())
+}
 
 /// A secret from `DHHC-1:…`, or from `@FILE`.
 pub(crate) fn secret(text: &str) -> Result<Secret, String> {
@@ -16,6 +22,12 @@ pub(crate) fn secret(text: &str) -> Result<Secret, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn units_with_an_i_count_by_1024() {
+        assert_eq!((bytes("4KiB"), bytes("4Ki"), bytes("4k")), (Ok(4096), Ok(4096), Ok(4000)));
+        assert!(bytes("much").unwrap_err().contains("10GiB"));
+    }
 
     #[test]
     fn a_secret_comes_as_text_or_from_a_file() {

@@ -1,0 +1,133 @@
+//! A replica with a volatile cache, that crashes, fills up, rots, and remembers who owns it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::vec::Vec;
+
+use block::{Command, Fault, Lba, Span};
+use model::{Epoch, Note, SnapshotId};
+
+use super::random::Random;
+use crate::Session;
+
+/// Who may use a replica: the last attachment.
+pub(super) type Owner = (Epoch, usize, Session);
+
+#[derive(Debug)]
+pub(super) struct Disk {
+    durable: Vec<u64>,
+    cache: BTreeMap<u64, u64>,
+    pub(super) note: Option<Note>,
+    pub(super) epoch: Option<Epoch>,
+    pub(super) owner: Option<Owner>,
+    pub(super) incarnation: u64,
+    pub(super) up: bool,
+    pub(super) full: bool,
+    pub(super) bad: BTreeSet<u64>,
+    pub(super) snapshots: BTreeMap<SnapshotId, Vec<u64>>,
+    /// How many blocks were written to it.
+    pub(super) written: u64,
+}
+
+impl Disk {
+    pub(super) fn new(blocks: u64) -> Disk {
+        Disk {
+            durable: std::vec![0; blocks as usize],
+            cache: BTreeMap::new(),
+            note: None,
+            epoch: None,
+            owner: None,
+            incarnation: 1,
+            up: true,
+            full: false,
+            bad: BTreeSet::new(),
+            snapshots: BTreeMap::new(),
+            written: 0,
+        }
+    }
+
+    pub(super) fn block(&self, at: u64) -> u64 {
+        self.cache.get(&at).copied().unwrap_or_else(|| self.durable[at as usize])
+    }
+
+    pub(super) fn view(&self) -> Vec<u64> {
+        (0..self.durable.len() as u64).map(|at| self.block(at)).collect()
+    }
+
+    pub(super) fn crash(&mut self, random: &mut Random) {
+        let mood = random.below(3);
+        for (at, stamp) in core::mem::take(&mut self.cache) {
+            let kept = match mood {
+                0 => false,
+                1 => true,
+                _ => random.one_in(2),
+            };
+            if kept {
+                self.durable[at as usize] = stamp;
+            }
+        }
+        self.owner = None;
+        self.incarnation += 1;
+        self.up = false;
+    }
+
+    /// Carries out a command; `data` is read or filled.
+    pub(super) fn carry_out(&mut self, command: Command, data: &mut Vec<u64>) -> Result<(), Fault> {
+        let span = command.span();
+        let blocks = |span: Span| span.start().0..span.end().0;
+        let rotten = span.is_some_and(|span| blocks(span).any(|at| self.bad.contains(&at)));
+        match command {
+            Command::Read { span } if rotten => Err(Fault::Checksum { span }),
+            Command::Read { span } => {
+                *data = blocks(span).map(|at| self.block(at)).collect();
+                Ok(())
+            }
+            Command::Compare { span } if rotten => Err(Fault::Checksum { span }),
+            Command::Compare { span } => {
+                let other = blocks(span).zip(&*data).find(|(at, stamp)| self.block(*at) != **stamp);
+                other.map_or(Ok(()), |(at, _)| Err(Fault::Miscompare { at: Lba(at) }))
+            }
+            Command::Write { span, .. }
+                if self.full && blocks(span).any(|at| self.block(at) == 0) =>
+            {
+                Err(Fault::NoSpace)
+            }
+            Command::Write { span, fua } => {
+                for (at, stamp) in blocks(span).zip(&*data) {
+                    self.put(at, *stamp, fua);
+                }
+                Ok(())
+            }
+            Command::Discard { span } => {
+                blocks(span).for_each(|at| self.put(at, 0, false));
+                Ok(())
+            }
+            Command::WriteZeroes { span, fua, .. } => {
+                blocks(span).for_each(|at| self.put(at, 0, fua));
+                Ok(())
+            }
+            Command::Flush => {
+                for (at, stamp) in core::mem::take(&mut self.cache) {
+                    self.durable[at as usize] = stamp;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn put(&mut self, at: u64, stamp: u64, fua: bool) {
+        self.written += 1;
+        self.bad.remove(&at);
+        if fua {
+            self.cache.remove(&at);
+            self.durable[at as usize] = stamp;
+        } else {
+            self.cache.insert(at, stamp);
+        }
+    }
+
+    /// The runs of blocks that hold something.
+    pub(super) fn written_in(&self, span: Span) -> Vec<Span> {
+        let full = (span.start().0..span.end().0).filter(|at| self.block(*at) != 0);
+        full.filter_map(|at| Span::one(Lba(at))).collect()
+    }
+}

@@ -1,0 +1,225 @@
+//! The owner of a mirror: carries out what it asks, and judges what it answers to hosts.
+
+use std::format;
+
+use block::{Command, Fault, Kind};
+use model::{NodeName, TargetId, TargetState, Timestamp};
+use uuid::Uuid;
+
+use super::world::{Happening, HostOp, Target, What, World, at};
+use crate::{Buffer, Effect, Event, Io, Mirror, Opening, Policy, Session, Token};
+
+impl World {
+    /// A new target takes the volume, wherever the former one is.
+    pub(super) fn take_over(&mut self, node: usize, policy: Policy, size: block::Blocks) {
+        let id = TargetId::new(Uuid::from_u128(0x7000 + self.targets.len() as u128)).unwrap();
+        let name: NodeName = format!("node-{node}").parse().unwrap();
+        let record = self.record.take(id, name);
+        self.set_record(record.clone());
+        let members = record.set().replicas().iter();
+        let children = members.map(|replica| (*replica, self.disk_of(*replica) == node)).collect();
+        let epoch = record.epoch().number();
+        let opening = Opening {
+            record,
+            size,
+            children,
+            limits: model::Limits::default(),
+            policy,
+            wall: Timestamp::from_millis(1_000_000),
+        };
+        self.say(format_args!("T{} on node {node} takes epoch {epoch}", self.targets.len()));
+        let mut mirror = Mirror::open(opening, at(self.now)).unwrap();
+        mirror.broken = self.broken;
+        self.targets.push(Target {
+            mirror,
+            node,
+            epoch,
+            alive: true,
+            opened: false,
+            ios: std::collections::BTreeMap::new(),
+            sessions: std::collections::BTreeMap::new(),
+            ops: std::collections::BTreeMap::new(),
+            copies: std::vec![std::vec::Vec::new(); policy.copies as usize],
+            answers: std::collections::BTreeMap::new(),
+            copied: 0,
+            ended: std::collections::BTreeMap::new(),
+            changes: std::vec::Vec::new(),
+        });
+        self.drain(self.targets.len() - 1);
+    }
+
+    pub(super) fn submit(&mut self, target: usize, token: Token, op: HostOp) {
+        let command = op.command;
+        if self.loud {
+            std::eprintln!("{:6} T{target} host {token:?} {command:?} {:?}", self.now, op.data);
+        }
+        if let Some(span) = command.span().filter(|_| command.is_mutation()) {
+            for (nth, block) in (span.start().0..span.end().0).enumerate() {
+                let stamp = op.data.get(nth).copied().unwrap_or(0);
+                let at = (self.now, self.targets[target].epoch);
+                self.history.began(op.number, block, stamp, at);
+            }
+        }
+        self.targets[target].ops.insert(token, op);
+        self.targets[target].mirror.submit(token, command, at(self.now));
+        self.drain(target);
+    }
+
+    /// Carries out everything a mirror asks for; it may die at any effect.
+    pub(super) fn drain(&mut self, target: usize) {
+        while let Some(effect) = self.targets[target].mirror.poll() {
+            if self.trouble() && self.random.one_in(20) {
+                self.say(format_args!("T{target} dies before {effect:?}"));
+                self.targets[target].alive = false;
+                return;
+            }
+            if self.loud {
+                std::eprintln!("{:6} T{target} -> {effect:?}", self.now);
+            }
+            self.carry(target, effect);
+        }
+        let opened = self.targets[target].mirror.state() != TargetState::Init;
+        if opened && !self.targets[target].opened {
+            self.targets[target].opened = true;
+            let epoch = self.targets[target].epoch;
+            self.history.opened(epoch, self.now);
+        }
+    }
+
+    fn carry(&mut self, target: usize, effect: Effect) {
+        match effect {
+            Effect::Attach { child, session, epoch } => {
+                let disk = self.disk_of(child);
+                self.targets[target].sessions.insert(session, disk);
+                let delay = self.delay(disk);
+                self.after(delay, Happening::Attach { target, disk, session, epoch });
+            }
+            Effect::Detach { session, .. } => self.detach(target, session),
+            Effect::Io { io, session, command, buffer, .. } => {
+                let from = &mut self.targets[target];
+                let data = match buffer {
+                    Buffer::Host(token) => from.ops[&token].data.clone(),
+                    Buffer::Copy(slot) => from.copies[slot as usize].clone(),
+                    Buffer::None => std::vec::Vec::new(),
+                };
+                if let (Command::Write { span, .. }, Buffer::Copy(_)) = (command, buffer) {
+                    from.copied += span.len().0;
+                }
+                self.launch(target, session, io, What::Command(command, buffer, data));
+            }
+            Effect::Written { io, session, span, .. } => {
+                self.launch(target, session, io, What::Written(span));
+            }
+            Effect::Keep { io, session, note, .. } => {
+                self.launch(target, session, io, What::Keep(*note));
+            }
+            Effect::Snapshot { io, session, snapshot, .. } => {
+                self.launch(target, session, io, What::Snapshot(snapshot));
+            }
+            Effect::DropSnapshot { io, session, snapshot, .. } => {
+                self.launch(target, session, io, What::Drop(snapshot));
+            }
+            Effect::Measure { io, session, .. } => self.launch(target, session, io, What::Measure),
+            Effect::Record { io, record } => {
+                let delay = self.delay(super::world::STORE);
+                self.after(delay, Happening::Store { target, io, record: *record });
+            }
+            Effect::Done { token, result } => self.done(target, token, result),
+            Effect::Answer { token, result } => {
+                self.check_snapshot(target, token, result.is_ok());
+                let result = result.map_err(|problem| format!("{problem}"));
+                self.targets[target].answers.insert(token, result);
+            }
+            Effect::ChildChanged(replica, state) => {
+                self.targets[target].changes.push((replica, state));
+            }
+            Effect::TargetChanged(_) | Effect::RebuildChanged(_) | Effect::Repaired(..) => {}
+        }
+    }
+
+    /// A snapshot is on every copy in sync and the same there, or on none that is still ours.
+    fn check_snapshot(&mut self, target: usize, token: Token, fine: bool) {
+        let Some(id) = self.snapshots.remove(&(target, token)) else { return };
+        let size = self.targets[target].mirror.geometry().blocks().0 as usize;
+        let down = matches!(self.targets[target].mirror.state(), TargetState::Shutdown { .. });
+        let members = self.record.set().in_sync().iter().map(|replica| self.disk_of(*replica));
+        let ours = |disk: &usize| {
+            let owner = self.disks[*disk].owner;
+            fine || owner
+                .is_some_and(|(epoch, of, _)| of == target && epoch == self.record.epoch() && !down)
+        };
+        let taken: std::vec::Vec<_> = members
+            .filter(ours)
+            .map(|disk| self.disks[disk].snapshots.get(&id).map(|view| view[..size].to_vec()))
+            .collect();
+        let same = taken.windows(2).all(|pair| pair[0] == pair[1]);
+        if !same || taken.iter().any(|view| view.is_some() != fine) {
+            self.fail(format!("T{target} snapshot {id} answered {fine}: {taken:?}"));
+        }
+    }
+
+    fn launch(&mut self, target: usize, session: Session, io: Io, what: What) {
+        let disk = self.targets[target].sessions[&session];
+        let buffer = match &what {
+            What::Command(_, buffer, _) => *buffer,
+            _ => Buffer::None,
+        };
+        self.targets[target].ios.insert(io, (disk, session, buffer));
+        let delay = self.delay(disk);
+        self.after(delay, Happening::Execute { target, disk, session, io, what });
+    }
+
+    /// Everything of the attachment ends, though some of it may still be on its way.
+    fn detach(&mut self, target: usize, session: Session) {
+        let of_it = self.targets[target].ios.iter().filter(|(_, (_, of, _))| *of == session);
+        let ios: std::vec::Vec<Io> = of_it.map(|(io, _)| *io).collect();
+        for io in ios {
+            let delay = self.random.below(5);
+            self.deliver_later(delay, target, Event::Ended { io, result: Err(Fault::Aborted) });
+        }
+    }
+
+    fn done(&mut self, target: usize, token: Token, result: Result<(), Fault>) {
+        let from = &mut self.targets[target];
+        let op = from.ops.remove(&token).expect("a command ends once");
+        let held = from.ios.values().any(|(_, _, buffer)| *buffer == Buffer::Host(token));
+        let epoch = from.epoch;
+        from.ended.insert(token, (result, op.data.clone()));
+        if held {
+            self.fail(format!("T{target} answered {:?} while its buffer is in use", op.command));
+        }
+        let fine = result.is_ok();
+        let span = op.command.span();
+        let checked = match (op.command.kind(), span) {
+            (Kind::Read, Some(span)) if fine => {
+                let blocks = span.start().0..span.end().0;
+                let seen: std::vec::Vec<(u64, u64)> = blocks.zip(op.data.clone()).collect();
+                let when = (op.begun, self.now);
+                seen.into_iter()
+                    .try_for_each(|(block, stamp)| self.history.read(block, stamp, when))
+            }
+            (Kind::Write | Kind::Discard | Kind::WriteZeroes, Some(span)) => {
+                for block in span.start().0..span.end().0 {
+                    let how = (fine, op.command.is_durable());
+                    self.history.ended(op.number, block, self.now, how);
+                }
+                let now = self.now;
+                if fine { self.history.acknowledged(epoch, op.begun, now) } else { Ok(()) }
+            }
+            (Kind::Flush, _) if fine => {
+                self.history.flushed(op.begun);
+                Ok(())
+            }
+            (Kind::Flush, _) => {
+                if matches!(result, Err(Fault::Medium { .. })) {
+                    self.history.told();
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        };
+        if let Err(error) = checked {
+            self.fail(format!("T{target}: {error}"));
+        }
+    }
+}

@@ -1,0 +1,361 @@
+//! Targets, replicas, the store and what is on its way between them, in virtual time.
+
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
+use std::string::String;
+use std::vec::Vec;
+
+use block::{Blocks, Command, Completion, Fault, Instant, Span};
+use model::{ChildState, Epoch, FaultReason, Note, ReplicaId, SnapshotId, TargetRecord};
+
+use super::Broken;
+use super::disk::Disk;
+use super::history::History;
+use super::random::Random;
+use crate::{Answer, AttachFault, Buffer, Event, Found, Io, Mirror, Session, StoreFault, Token};
+
+/// A target notices within this time that it lost a child.
+pub(super) const DETECT: u64 = 200;
+/// An I/O that gets no answer ends after this.
+pub(super) const TIMEOUT: u64 = 150;
+
+pub(super) fn at(millis: u64) -> Instant {
+    Instant::since_start(Duration::from_millis(millis))
+}
+
+/// What a host asked.
+#[derive(Clone, Debug)]
+pub(super) struct HostOp {
+    pub(super) number: u64,
+    pub(super) command: Command,
+    pub(super) begun: u64,
+    pub(super) data: Vec<u64>,
+}
+
+#[derive(Debug)]
+pub(super) struct Target {
+    pub(super) mirror: Mirror,
+    pub(super) node: usize,
+    pub(super) epoch: u64,
+    pub(super) alive: bool,
+    pub(super) opened: bool,
+    pub(super) ios: BTreeMap<Io, (usize, Session, Buffer)>,
+    pub(super) sessions: BTreeMap<Session, usize>,
+    pub(super) ops: BTreeMap<Token, HostOp>,
+    pub(super) copies: Vec<Vec<u64>>,
+    pub(super) answers: BTreeMap<Token, Result<(), String>>,
+    pub(super) copied: u64,
+    /// Commands that ended, with what they read.
+    pub(super) ended: BTreeMap<Token, (Completion, Vec<u64>)>,
+    pub(super) changes: Vec<(ReplicaId, ChildState)>,
+}
+
+/// What is asked of a replica.
+#[derive(Clone, Debug)]
+pub(super) enum What {
+    Command(Command, Buffer, Vec<u64>),
+    Written(Span),
+    Keep(Note),
+    Snapshot(SnapshotId),
+    Drop(SnapshotId),
+    Measure,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Happening {
+    Attach { target: usize, disk: usize, session: Session, epoch: Epoch },
+    Execute { target: usize, disk: usize, session: Session, io: Io, what: What },
+    Store { target: usize, io: Io, record: TargetRecord },
+    Deliver { target: usize, event: Event, data: Option<(Buffer, Vec<u64>)> },
+    Restart { disk: usize },
+}
+
+pub(super) struct World {
+    pub(super) random: Random,
+    pub(super) now: u64,
+    queue: BTreeMap<(u64, u64), Happening>,
+    seq: u64,
+    pub(super) disks: Vec<Disk>,
+    pub(super) record: TargetRecord,
+    pub(super) store_up: bool,
+    pub(super) targets: Vec<Target>,
+    pub(super) history: History,
+    /// Pairs of nodes that cannot reach each other; the store is node 99.
+    pub(super) cut: BTreeSet<(usize, usize)>,
+    /// How much goes wrong by itself: one in so many.
+    pub(super) trouble: u64,
+    pub(super) slow: Option<usize>,
+    pub(super) broken: Broken,
+    pub(super) replicas: Vec<ReplicaId>,
+    /// Snapshots that were ordered, by target and order.
+    pub(super) snapshots: BTreeMap<(usize, Token), SnapshotId>,
+    pub(super) error: Option<String>,
+    pub(super) loud: bool,
+}
+
+pub(super) const STORE: usize = 99;
+
+impl World {
+    pub(super) fn new(
+        random: Random,
+        disks: Vec<Disk>,
+        record: TargetRecord,
+        broken: Broken,
+    ) -> World {
+        World {
+            random,
+            now: 1,
+            queue: BTreeMap::new(),
+            seq: 0,
+            disks,
+            record,
+            store_up: true,
+            targets: Vec::new(),
+            history: History::default(),
+            cut: BTreeSet::new(),
+            trouble: 0,
+            slow: None,
+            broken,
+            replicas: Vec::new(),
+            snapshots: BTreeMap::new(),
+            error: None,
+            loud: false,
+        }
+    }
+
+    pub(super) fn say(&self, what: core::fmt::Arguments<'_>) {
+        if self.loud {
+            std::eprintln!("{:6} {what}", self.now);
+        }
+    }
+
+    pub(super) fn fail(&mut self, error: String) {
+        self.error.get_or_insert(error);
+    }
+
+    pub(super) fn after(&mut self, delay: u64, happening: Happening) {
+        self.seq += 1;
+        self.queue.insert((self.now + delay, self.seq), happening);
+    }
+
+    /// A short delay, and a long one now and then.
+    pub(super) fn delay(&mut self, disk: usize) -> u64 {
+        let slow = self.slow == Some(disk);
+        match self.random.below(20) {
+            _ if slow => 5 + self.random.below(60),
+            0 if self.trouble > 0 => self.random.below(60),
+            _ => self.random.below(4),
+        }
+    }
+
+    pub(super) fn trouble(&mut self) -> bool {
+        self.trouble > 0 && self.random.one_in(self.trouble)
+    }
+
+    pub(super) fn reaches(&self, target: usize, other: usize) -> bool {
+        let node = self.targets[target].node;
+        node == other || !self.cut.contains(&(node.min(other), node.max(other)))
+    }
+
+    pub(super) fn disk_of(&self, replica: ReplicaId) -> usize {
+        self.replicas.iter().position(|other| *other == replica).unwrap()
+    }
+
+    /// When something happens next.
+    pub(super) fn next_at(&self) -> Option<u64> {
+        let queued = self.queue.keys().next().map(|(at, _)| *at);
+        let timers = self.targets.iter().filter(|target| target.alive);
+        let timers = timers.filter_map(|target| target.mirror.timeout()).map(millis);
+        queued.into_iter().chain(timers.map(|at| at.max(self.now + 1))).min()
+    }
+
+    /// Lets the next thing happen, unless it lies beyond `end`.
+    pub(super) fn step(&mut self, end: u64) -> bool {
+        let Some(next) = self.next_at().filter(|next| *next <= end) else {
+            self.now = self.now.max(end);
+            return false;
+        };
+        self.now = self.now.max(next);
+        for target in 0..self.targets.len() {
+            let timer = self.targets[target].mirror.timeout();
+            if self.targets[target].alive && timer.is_some_and(|timer| timer <= at(self.now)) {
+                self.targets[target].mirror.tick(at(self.now));
+                self.drain(target);
+            }
+        }
+        let due = self.queue.first_key_value().map(|(key, _)| *key).filter(|key| key.0 <= self.now);
+        if let Some(happening) = due.and_then(|key| self.queue.remove(&key)) {
+            self.happen(happening);
+        }
+        true
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Attach { target, disk, session, epoch } => {
+                self.attach(target, disk, session, epoch);
+            }
+            Happening::Execute { target, disk, session, io, what } => {
+                self.execute(target, (disk, session), io, what);
+            }
+            Happening::Store { target, io, record } => self.store(target, io, record),
+            Happening::Deliver { target, event, data } => self.deliver(target, event, data),
+            Happening::Restart { disk } => {
+                self.say(format_args!("disk {disk} is up"));
+                self.disks[disk].up = true;
+            }
+        }
+    }
+
+    pub(super) fn deliver_later(&mut self, delay: u64, target: usize, event: Event) {
+        self.after(delay, Happening::Deliver { target, event, data: None });
+    }
+
+    fn deliver(&mut self, target: usize, event: Event, data: Option<(Buffer, Vec<u64>)>) {
+        let Some(to) = self.targets.get_mut(target).filter(|target| target.alive) else { return };
+        if let Event::Ended { io, .. } = &event
+            && to.ios.remove(io).is_none()
+        {
+            return;
+        }
+        match data {
+            Some((Buffer::Host(token), data)) => {
+                to.ops.get_mut(&token).expect("a buffer in use is the mirror's").data = data;
+            }
+            Some((Buffer::Copy(slot), data)) => to.copies[slot as usize] = data,
+            Some((Buffer::None, _)) | None => {}
+        }
+        if self.loud {
+            std::eprintln!("{:6} T{target} <- {event:?}", self.now);
+        }
+        self.targets[target].mirror.apply(event, at(self.now));
+        self.drain(target);
+    }
+
+    fn attach(&mut self, target: usize, disk: usize, session: Session, epoch: Epoch) {
+        if !self.targets[target].alive {
+            return;
+        }
+        let there = self.disks[disk].up && self.reaches(target, disk);
+        if !there || self.trouble() {
+            let result = Err(AttachFault::Failed(FaultReason::CannotOpen));
+            let delay = self.delay(disk);
+            return self.deliver_later(delay, target, Event::Attached { session, result });
+        }
+        let found = &mut self.disks[disk];
+        if found.epoch.is_some_and(|have| have > epoch) {
+            let result = Err(AttachFault::Fenced);
+            return self.deliver_later(1, target, Event::Attached { session, result });
+        }
+        found.epoch = Some(epoch);
+        let before = found.owner.replace((epoch, target, session));
+        let (size, incarnation) = (Blocks(found.view().len() as u64), found.incarnation);
+        let note = found.note.clone();
+        if let Some((_, old, session)) = before.filter(|(_, old, _)| *old != target) {
+            let why = AttachFault::Fenced;
+            let delay = self.random.below(DETECT);
+            if self.reaches(old, disk) {
+                self.deliver_later(delay, old, Event::Lost { session, why });
+            }
+        }
+        let result = Ok(Found { size, incarnation, note });
+        let delay = self.delay(disk);
+        self.deliver_later(delay, target, Event::Attached { session, result });
+    }
+
+    fn execute(&mut self, target: usize, place: (usize, Session), io: Io, what: What) {
+        let (disk, session) = place;
+        let owner = self.disks[disk].owner;
+        let epoch = Epoch::new(self.targets[target].epoch).unwrap();
+        let fault = if !self.reaches(target, disk) {
+            let result = Err(Fault::TimedOut);
+            return self.deliver_later(TIMEOUT, target, Event::Ended { io, result });
+        } else if !self.disks[disk].up {
+            Some(Fault::Unreachable)
+        } else if self.disks[disk].epoch.is_some_and(|have| have > epoch) {
+            (self.broken != Broken::NoFence).then_some(Fault::Fenced)
+        } else if owner != Some((epoch, target, session)) {
+            Some(Fault::Unreachable)
+        } else {
+            self.trouble().then_some(Fault::Busy)
+        };
+        let delay = self.delay(disk);
+        if let Some(fault) = fault {
+            let event = Event::Ended { io, result: Err(fault) };
+            return self.deliver_later(delay, target, event);
+        }
+        let (mut result, data) = self.carry_out(disk, what);
+        if self.trouble() && self.random.one_in(8) {
+            // It was carried out, but nobody hears of it.
+            result = Err(Fault::TimedOut);
+        }
+        let event = Event::Ended { io, result };
+        self.after(delay, Happening::Deliver { target, event, data });
+    }
+
+    #[expect(clippy::type_complexity, reason = "an answer and where its bytes go")]
+    fn carry_out(
+        &mut self,
+        disk: usize,
+        what: What,
+    ) -> (Result<Answer, Fault>, Option<(Buffer, Vec<u64>)>) {
+        let found = &mut self.disks[disk];
+        match what {
+            What::Command(command, buffer, mut data) => {
+                let result = found.carry_out(command, &mut data).map(|()| Answer::Done);
+                let filled = matches!(command, Command::Read { .. }) && result.is_ok();
+                (result, filled.then_some((buffer, data)))
+            }
+            What::Written(span) => (Ok(Answer::Written(found.written_in(span))), None),
+            What::Keep(note) => {
+                found.note = Some(note);
+                (Ok(Answer::Done), None)
+            }
+            What::Snapshot(id) => {
+                if found.full {
+                    return (Err(Fault::NoSpace), None);
+                }
+                let view = found.view();
+                found.snapshots.entry(id).or_insert(view);
+                (Ok(Answer::Done), None)
+            }
+            What::Drop(id) => {
+                found.snapshots.remove(&id);
+                (Ok(Answer::Done), None)
+            }
+            What::Measure => (Ok(Answer::Size(Blocks(found.view().len() as u64))), None),
+        }
+    }
+
+    fn store(&mut self, target: usize, io: Io, record: TargetRecord) {
+        let away = !self.store_up || !self.reaches(target, STORE);
+        let mut result = Err(StoreFault::Away);
+        let lost = self.trouble() && self.random.one_in(2);
+        if !away {
+            let same = self.record.epoch() == record.epoch();
+            if same && self.record.set().generation() <= record.set().generation() {
+                self.set_record(record);
+                result = Ok(());
+            } else {
+                result = Err(StoreFault::Fenced);
+            }
+        }
+        if lost {
+            result = Err(StoreFault::Away);
+        }
+        let delay = if result == Err(StoreFault::Away) { 20 } else { self.delay(STORE) };
+        self.deliver_later(delay, target, Event::Recorded { io, result });
+    }
+
+    pub(super) fn set_record(&mut self, record: TargetRecord) {
+        self.say(format_args!("record {:?}", record.set()));
+        let in_sync = record.set().in_sync().iter().map(|replica| self.disk_of(*replica));
+        let in_sync = in_sync.collect();
+        self.history.recorded(in_sync);
+        self.record = record;
+    }
+}
+
+fn millis(at: Instant) -> u64 {
+    at.since(Instant::ZERO).as_nanos().div_ceil(1_000_000) as u64
+}
