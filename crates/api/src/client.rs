@@ -204,12 +204,8 @@ impl Client {
         if let Some(seen) = seen {
             request.headers_mut().insert(IF_MATCH, header_of(&IfMatch::tag(seen))?);
         }
-        self.in_time(async {
-            let answer = self.send(request).await?;
-            let whole = self.collect(answer).await?;
-            A::read(&whole).map_err(|reason| CallError::Unreadable { reason })
-        })
-        .await
+        let whole = self.in_time(self.fetch(request)).await?;
+        A::read(&whole).map_err(|reason| CallError::Unreadable { reason })
     }
 
     /// Reads events, going on after `last` if there is one.
@@ -271,6 +267,11 @@ impl Client {
         }
         let body = Full::new(bytes.unwrap_or_default().into());
         request.body(body).map_err(|error| unsendable(&error))
+    }
+
+    async fn fetch(&self, request: http::Request<Full<Bytes>>) -> Result<Bytes, CallError> {
+        let answer = self.send(request).await?;
+        self.collect(answer).await
     }
 
     /// The body of a success; anything else is read as a problem.

@@ -14,6 +14,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter};
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use http_body_util::Limited;
 use model::{Kind, Problem};
@@ -44,6 +45,10 @@ pub struct Guard {
     pub limits: Limits,
 }
 
+/// A handler whose types are forgotten: what lies around it is compiled once, not for each route.
+type Answering<N> =
+    Arc<dyn Fn(Arc<N>, HttpRequest) -> BoxFuture<'static, Result<Response, Problem>> + Send + Sync>;
+
 /// What the guard found out about a request.
 #[derive(Clone, Debug)]
 struct Caller {
@@ -70,20 +75,16 @@ impl<N: Send + Sync + 'static> Api<N> {
     {
         self.documented.add(route);
         let (role, name) = (route.role, route.name);
-        let serve = move |State(node): State<Arc<N>>, request: HttpRequest| async move {
-            let work = async {
+        let answering: Answering<N> = Arc::new(move |node, request| {
+            let handler = handler.clone();
+            async move {
                 let request = read(role, request).await?;
-                handler(node, request).await
-            };
-            match AssertUnwindSafe(work).catch_unwind().await {
-                Ok(Ok(answer)) => answer.reply(),
-                Ok(Err(problem)) => Failed(problem).into_response(),
-                Err(_) => {
-                    tracing::error!(route = name, "a handler panicked");
-                    let detail = "the request met a bug; the log of the server has it";
-                    Failed(Problem::new(Kind::Internal, detail)).into_response()
-                }
+                handler(node, request).await.map(Reply::reply)
             }
+            .boxed()
+        });
+        let serve = move |State(node): State<Arc<N>>, request: HttpRequest| {
+            caught(name, answering(node, request))
         };
         let here = self.paths.remove(route.path).unwrap_or_default();
         self.paths.insert(route.path, here.on(filter(route.method), serve));
@@ -111,6 +112,19 @@ impl<N: Send + Sync + 'static> Api<N> {
             .with_state(node)
             .layer(middleware::from_fn_with_state(Arc::new(guard), admit))
     }
+}
+
+/// The answer, whatever the handler does: its panic ends this request and nothing else.
+async fn caught(
+    name: &'static str,
+    work: BoxFuture<'static, Result<Response, Problem>>,
+) -> Result<Response, Failed> {
+    let answer = AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
+        tracing::error!(route = name, "a handler panicked");
+        let detail = "the request met a bug; the log of the server has it";
+        Err(Problem::new(Kind::Internal, detail))
+    });
+    answer.map_err(Failed)
 }
 
 fn filter(method: Method) -> MethodFilter {
