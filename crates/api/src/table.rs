@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::Router;
 use axum::extract::{FromRequestParts, RawPathParams, Request as HttpRequest, State};
@@ -157,7 +160,15 @@ fn request_id(headers: &HeaderMap) -> String {
         (1..=64).contains(&id.len()) && id.bytes().all(allowed)
     };
     let given = text_of(headers, &REQUEST_ID).filter(good);
-    given.unwrap_or_else(|| uuid::Uuid::new_v4().simple().to_string())
+    given.unwrap_or_else(new_id)
+}
+
+/// An id that no other request of this or another process has: a number of the process that nobody
+/// knows beforehand, and a count.
+fn new_id() -> String {
+    static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish());
+    static COUNT: AtomicU64 = AtomicU64::new(1);
+    format!("{:016x}-{}", *PROCESS, COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Names the request, finds out who calls, and sees that it ends.

@@ -1,5 +1,7 @@
 //! `holdfast engine`: the data plane of a node.
 
+mod run;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -24,6 +26,8 @@ use crate::typed::{bytes, secret};
 /// Commands of the engine.
 #[derive(Subcommand)]
 pub(crate) enum Typed {
+    /// Run the engine of a node of a cluster: pools and replicas by orders over its node API
+    Run(run::Run),
     /// Serve files, block devices and memory over NVMe/TCP
     Serve(Serve),
 }
@@ -109,6 +113,7 @@ struct Range(u16, u16);
 impl Typed {
     pub(crate) fn run(self) -> Result<()> {
         match self {
+            Typed::Run(typed) => typed.run(),
             Typed::Serve(typed) => serve(typed),
         }
     }

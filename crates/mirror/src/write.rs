@@ -311,10 +311,6 @@ impl Mirror {
         self.jobs.values_mut().for_each(|job| job.redo(regions));
         self.resync.redo(regions);
         if self.must().len() > 1 {
-            #[cfg(test)]
-            if self.broken == crate::tests::Broken::NoDoubt {
-                return;
-            }
             self.dirty.doubt.add(regions);
         }
         self.poke = true;

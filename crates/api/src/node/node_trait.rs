@@ -178,11 +178,17 @@ pub trait Node: Send + Sync + 'static {
     /// Metrics for Prometheus.
     fn metrics(&self) -> impl Future<Output = Answered<Text>> + Send;
 
-    /// The faults that are injected, and how often each hit.
+    /// The faults that are injected, and how often each hit. An engine that can inject none has
+    /// none.
     #[cfg(feature = "faults")]
-    fn faults(&self) -> impl Future<Output = Answered<Faults>> + Send;
+    fn faults(&self) -> impl Future<Output = Answered<Faults>> + Send {
+        std::future::ready(Ok(Faults::default()))
+    }
 
     /// Inject exactly these faults.
     #[cfg(feature = "faults")]
-    fn put_faults(&self, faults: Faults) -> impl Future<Output = Answered<Ensured<Faults>>> + Send;
+    fn put_faults(&self, _: Faults) -> impl Future<Output = Answered<Ensured<Faults>>> + Send {
+        let detail = "this engine was built without faults; use a test build";
+        std::future::ready(Err(Problem::new(model::Kind::NotSupported, detail)))
+    }
 }

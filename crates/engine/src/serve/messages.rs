@@ -62,8 +62,7 @@ impl Core {
         let told = self.links.get(link).map_or(&[][..], |link| link.machine.told(slot));
         Ok(match topic {
             Topic::Describe => {
-                let incarnation =
-                    self.devices.pools.incarnation(pool).ok_or(Fault::Unreachable)?;
+                let incarnation = self.devices.pools.incarnation(pool).ok_or(Fault::Unreachable)?;
                 Act::Say(Described { size: entity.size, incarnation }.encode())
             }
             Topic::Note => Act::Say(entity.label.opaque.clone()),

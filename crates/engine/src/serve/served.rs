@@ -195,9 +195,7 @@ impl Served {
 /// Where the reservations of a namespace are kept, and what is kept there.
 fn kept_of(backing: &Backing, devices: &Devices<Owner>) -> Result<(Kept, Reservations), ReadError> {
     match backing {
-        Backing::Memory(_) | Backing::Volume { .. } => {
-            Ok((Kept::Nowhere, Reservations::default()))
-        }
+        Backing::Memory(_) | Backing::Volume { .. } => Ok((Kept::Nowhere, Reservations::default())),
         Backing::File { path, .. } => {
             let place = keeper::place_of(path);
             let found = keeper::read(&place)?;

@@ -130,11 +130,7 @@ impl VolumeOrder {
 }
 
 impl Core {
-    pub(super) fn volume_order(
-        &mut self,
-        order: VolumeOrder,
-        io: &mut impl Io<Message = Message>,
-    ) {
+    pub(super) fn volume_order(&mut self, order: VolumeOrder, io: &mut impl Io<Message = Message>) {
         if self.stopping.is_some() {
             return order.refuse(Problem::new(Kind::Unavailable, "the engine is stopping"));
         }

@@ -219,15 +219,13 @@ impl Child {
                     }
                 }
             }
-            Work::Send(tag, message, asked) => {
-                match self.controller.send(tag, NSID, message, io) {
-                    Ok(()) => {
-                        self.asked.insert(tag, asked);
-                        None
-                    }
-                    Err(message) => Some(Work::Send(tag, message, asked)),
+            Work::Send(tag, message, asked) => match self.controller.send(tag, NSID, message, io) {
+                Ok(()) => {
+                    self.asked.insert(tag, asked);
+                    None
                 }
-            }
+                Err(message) => Some(Work::Send(tag, message, asked)),
+            },
         }
     }
 
@@ -262,10 +260,8 @@ impl Child {
             }
             Happened::Replied { tag, result } => self.ended(tag, result, Data::None, io),
             Happened::Lost { why } => self.lost(&why),
-            Happened::Namespaces
-            | Happened::Ana
-            | Happened::Discovery
-            | Happened::Answered(..) => {}
+            Happened::Namespaces | Happened::Ana | Happened::Discovery | Happened::Answered(..) => {
+            }
         }
     }
 

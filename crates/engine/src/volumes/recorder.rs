@@ -50,8 +50,7 @@ impl MemoryRecorder {
 impl Recorder for MemoryRecorder {
     fn record(&self, record: TargetRecord, done: Recorded) {
         let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_ours =
-            records.get(&record.volume()).is_some_and(|old| may_replace(old, &record));
+        let is_ours = records.get(&record.volume()).is_some_and(|old| may_replace(old, &record));
         if is_ours {
             records.insert(record.volume(), record);
         }

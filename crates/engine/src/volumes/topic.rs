@@ -88,7 +88,10 @@ impl Described {
 
 /// Runs of blocks (start, end) as they travel.
 pub(crate) fn encode_runs(runs: &[(u64, u64)]) -> Vec<u8> {
-    runs.iter().flat_map(|(start, end)| [start.to_le_bytes(), end.to_le_bytes()]).flatten().collect()
+    runs.iter()
+        .flat_map(|(start, end)| [start.to_le_bytes(), end.to_le_bytes()])
+        .flatten()
+        .collect()
 }
 
 /// The runs inside `span` of an answer, and where the next page begins if there is one.

@@ -10,6 +10,7 @@ use model::{
 };
 use uuid::Uuid;
 
+use super::Broken;
 use super::drive::{Drive, replica};
 use super::world::STORE;
 use crate::{Order, RebuildOrder};
@@ -159,7 +160,11 @@ fn a_full_copy_goes_stale_and_full_copies_say_so() {
 
 #[test]
 fn who_is_fenced_shuts_down_and_faults_nobody() {
-    let mut drive = Drive::quiet(2);
+    fence(Broken::Nothing);
+}
+
+pub(super) fn fence(broken: Broken) {
+    let mut drive = Drive::quiet_but(2, broken);
     drive.take_over(1);
     drive.until_open();
     let token = drive.begin_on(0, write(0, 1));
@@ -185,7 +190,11 @@ fn a_volume_grows_when_its_replicas_have() {
 
 #[test]
 fn a_snapshot_is_on_all_copies_or_on_none() {
-    let mut drive = Drive::quiet(2);
+    snapshot(Broken::Nothing);
+}
+
+pub(super) fn snapshot(broken: Broken) {
+    let mut drive = Drive::quiet_but(2, broken);
     let id = |n| SnapshotId::new(Uuid::from_u128(n)).unwrap();
     drive.ask(write(0, 4)).unwrap();
     drive.order(Order::Snapshot(id(1))).unwrap();

@@ -13,7 +13,12 @@ use crate::{Order, Token};
 impl Drive {
     /// A volume without trouble, open on node 0.
     pub(super) fn quiet(copies: usize) -> Drive {
-        let plan = |seed| Plan { seed, broken: Broken::Nothing, loud: false };
+        Drive::quiet_but(copies, Broken::Nothing)
+    }
+
+    /// The same, with a broken rule.
+    pub(super) fn quiet_but(copies: usize, broken: Broken) -> Drive {
+        let plan = |seed| Plan { seed, broken, loud: false };
         let mut drive = (0..99)
             .map(|seed| Drive::new(plan(seed)))
             .find(|drive| drive.copies == copies)

@@ -41,13 +41,17 @@ pub(crate) const TABLE: &[Row] = &[
     row("reactor", Layer::Edge, &[]),
     row("store", Layer::Edge, &[]),
     row("control", Layer::Program, &["api", "model", "store"]),
-    row("engine", Layer::Program, &["block", "nvme", "pool", "reactor"]),
+    row("engine", Layer::Program, &["api", "block", "linux", "model", "nvme", "pool", "reactor"]),
     row(
         "holdfast",
         Layer::Binary,
         &["block", "control", "engine", "model", "nvme", "pool", "store"],
     ),
-    row("e2e", Layer::Proof, &["block", "engine", "nvme", "pool", "reactor", "store"]),
+    row(
+        "e2e",
+        Layer::Proof,
+        &["api", "block", "engine", "model", "nvme", "pool", "reactor", "store"],
+    ),
     row("xtask", Layer::Proof, &[]),
 ];
 
