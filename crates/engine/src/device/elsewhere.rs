@@ -9,7 +9,7 @@ use model::VolumeId;
 use reactor::{Buffer, Io, Key};
 
 use super::ForVolume;
-use super::file::differs;
+use super::file::{differs, settled};
 use super::job::{Data, Progress, Running, Stage, Task, equal};
 use crate::pools::{Pools, Replica};
 
@@ -77,7 +77,8 @@ impl<O> Running<O> {
             }
             (Task::Command(command), Stage::Fresh) => {
                 let data = core::mem::replace(self.data(), Data::None);
-                match taker.take(key, command, data, io) {
+                let taken = settled(data, io).and_then(|data| taker.take(key, command, data, io));
+                match taken {
                     Ok(()) => Progress::Waits,
                     Err(data) => {
                         *self.data() = data;
@@ -99,7 +100,9 @@ impl<O> Running<O> {
                 if let Err(fault) = completion.and_then(|()| self.compared(span, &data)) {
                     return Progress::Finished(Err(fault));
                 }
-                if taker.take(key, Command::Write { span, fua }, new, io).is_ok() {
+                let write = Command::Write { span, fua };
+                let taken = settled(new, io).and_then(|new| taker.take(key, write, new, io));
+                if taken.is_ok() {
                     return Progress::Waits;
                 }
                 self.stage = Stage::Ended(Ok(()), data);

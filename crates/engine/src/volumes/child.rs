@@ -86,6 +86,8 @@ pub(super) enum Came {
     Attached(Result<Found, AttachFault>),
     /// It was up.
     Lost(AttachFault),
+    /// It was detached, and nothing of it is left.
+    Over,
     /// Something asked has ended.
     Ended {
         /// What.
@@ -123,7 +125,13 @@ impl Child {
     }
 
     /// Ends it now; what came of everything asked is polled afterwards.
+    ///
+    /// It must stay until it says that it is over: the kernel may still receive into a buffer.
     pub(super) fn detach(&mut self, io: &mut impl Io) {
+        if self.controller.is_over() {
+            self.came.push_back(Came::Over);
+        }
+        self.phase = Phase::Over;
         self.controller.give_up("detached", io);
     }
 
@@ -388,7 +396,7 @@ impl Child {
         }
         let reason = AttachFault::Failed(FaultReason::ConnectionLost);
         match was {
-            Phase::Over => {}
+            Phase::Over => self.came.push_back(Came::Over),
             Phase::Up => {
                 tracing::info!(why, "a replica is lost");
                 self.came.push_back(Came::Lost(reason));

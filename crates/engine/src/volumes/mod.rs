@@ -146,9 +146,8 @@ impl Volumes {
 
     /// Forgets a target; commands that it still has fail.
     pub(crate) fn close(&mut self, volume: VolumeId, io: &mut impl Io) {
-        let now = instant(io);
         if let Some(open) = self.open.remove(&volume) {
-            open.abandon(&mut self.shared, now, io);
+            open.abandon(&mut self.shared, io);
         }
     }
 

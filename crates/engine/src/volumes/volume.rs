@@ -192,7 +192,7 @@ impl Volume {
                 while let Some(came) =
                     self.children.get_mut(&session).and_then(|child| child.poll(io))
                 {
-                    self.came(session, came, now);
+                    self.came(session, came, shared, now);
                 }
             }
             match hungry.pop_front().or_else(|| self.mirror.poll()) {
@@ -214,11 +214,9 @@ impl Volume {
     }
 
     /// Ends everything without saying so to anybody but hosts: the engine stops.
-    pub(super) fn abandon(mut self, shared: &mut Shared, now: Instant, io: &mut impl Io) {
-        let sessions: Vec<Session> = self.children.keys().copied().collect();
-        for session in sessions {
-            self.detach(session, shared, now, io);
-        }
+    pub(super) fn abandon(mut self, shared: &mut Shared, io: &mut impl Io) {
+        self.children.values_mut().for_each(|child| child.detach(io));
+        shared.ways.retain(|_, (volume, _)| *volume != self.id);
         let keys: Vec<Key> = self.hosted.keys().collect();
         for key in keys {
             self.done(key, Err(Fault::Unreachable), shared, io);
@@ -230,7 +228,7 @@ impl Volume {
             Effect::Attach { child, session, epoch } => {
                 self.attach(child, session, epoch, shared, now, io);
             }
-            Effect::Detach { session, .. } => self.detach(session, shared, now, io),
+            Effect::Detach { session, .. } => self.detach(session, io),
             Effect::Io { session, .. } if !self.children.contains_key(&session) => {
                 self.end_unasked(&effect, now);
             }
@@ -337,21 +335,22 @@ impl Volume {
         self.touched.insert(session);
     }
 
-    fn detach(&mut self, session: Session, shared: &mut Shared, now: Instant, io: &mut impl Io) {
-        let Some(mut child) = self.children.remove(&session) else { return };
-        shared.ways.remove(&child.way());
-        child.detach(io);
-        while let Some(came) = child.poll(io) {
-            if let Came::Ended { .. } = came {
-                self.came(session, came, now);
-            }
+    fn detach(&mut self, session: Session, io: &mut impl Io) {
+        if let Some(child) = self.child(session) {
+            child.detach(io);
         }
     }
 
-    fn came(&mut self, session: Session, came: Came, now: Instant) {
+    fn came(&mut self, session: Session, came: Came, shared: &mut Shared, now: Instant) {
         let event = match came {
             Came::Attached(result) => Event::Attached { session, result },
             Came::Lost(why) => Event::Lost { session, why },
+            Came::Over => {
+                if let Some(child) = self.children.remove(&session) {
+                    shared.ways.remove(&child.way());
+                }
+                return;
+            }
             Came::Ended { io, result, buffer, data } => {
                 self.put_back(buffer, data);
                 Event::Ended { io, result }

@@ -37,7 +37,7 @@ fn name(name: &model::Nqn) -> Nqn {
 }
 
 /// An engine with a pool in a file, and a replica in it.
-pub(crate) struct Node {
+struct Node {
     replica: ReplicaId,
     disk: PathBuf,
     pool: Id,
@@ -108,7 +108,7 @@ fn pool_id(replica: ReplicaId) -> Id {
     Id(replica.uuid().as_u128())
 }
 
-pub(crate) struct Cluster {
+struct Cluster {
     _dir: tempfile::TempDir,
     nodes: Vec<Node>,
     store: MemoryRecorder,
@@ -173,14 +173,17 @@ impl Cluster {
     }
 
     fn connect(&self, on: usize) -> Session {
-        let name = name(&model::Nqn::volume(volume()));
-        let association = association(name, Options::default());
-        Session::connect(self.nodes[on].address, association).unwrap()
+        connect_to(self.nodes[on].address)
     }
 
     fn stop(mut self) {
         self.nodes.iter_mut().filter(|node| node.server.is_some()).for_each(Node::stop);
     }
+}
+
+fn connect_to(address: SocketAddr) -> Session {
+    let name = name(&model::Nqn::volume(volume()));
+    Session::connect(address, association(name, Options::default())).unwrap()
 }
 
 fn await_news(told: &Receiver<News>, is_it: impl Fn(&What) -> bool) -> What {
@@ -297,11 +300,12 @@ fn hosts_do_not_notice_that_a_replica_goes_and_comes() {
     await_news(&told, is_open);
     let lost = cluster.nodes[1].replica;
     let going = Arc::new(std::sync::atomic::AtomicBool::new(true));
-    let mut session = cluster.connect(0);
+    let address = cluster.nodes[0].address;
     std::thread::scope(|scope| {
         let keep_going = Arc::clone(&going);
         let (begun, has_begun) = sync_channel(0);
         let host = scope.spawn(move || {
+            let mut session = connect_to(address);
             let mut rounds = 0;
             while keep_going.load(std::sync::atomic::Ordering::Relaxed) {
                 verify(&mut session, 1, 16);
