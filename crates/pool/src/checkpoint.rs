@@ -142,13 +142,12 @@ impl Encoder {
     fn close(&mut self, kind: u32, id: u32) {
         let crc = crc32c::crc32c_append(self.crc, self.open());
         let (from, end) = (self.section, self.end());
-        for number in [kind, id] {
-            self.directory.put32(number);
-        }
-        for number in [from, end - from] {
-            self.directory.put64(number);
-        }
-        self.directory.put64(u64::from(crc));
+        self.directory.put32(kind);
+        self.directory.put32(id);
+        self.directory.put64(from);
+        self.directory.put64(end - from);
+        self.directory.put32(crc);
+        self.directory.put32(0);
         self.sections += 1;
         (self.section, self.crc) = (end, 0);
     }
