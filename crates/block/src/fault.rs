@@ -20,6 +20,9 @@ pub enum Fault {
     /// The device does not take changes.
     #[error("the device is read-only")]
     ReadOnly,
+    /// The data are encrypted, and nobody has given the key yet.
+    #[error("the device is locked: its key was not given")]
+    Locked,
     /// A compare found other bytes.
     #[error("{at} differs from the bytes given")]
     Miscompare {
@@ -87,7 +90,10 @@ impl Fault {
             | Fault::ReadOnly
             | Fault::Miscompare { .. } => Blame::Caller,
             Fault::Fenced => Blame::Owner,
-            Fault::Aborted | Fault::Unreachable | Fault::TimedOut | Fault::Busy => Blame::Path,
+            // Who has the key may give it; until then another copy may serve.
+            Fault::Locked | Fault::Aborted | Fault::Unreachable | Fault::TimedOut | Fault::Busy => {
+                Blame::Path
+            }
             Fault::Medium { .. } | Fault::Checksum { .. } => Blame::Medium,
             Fault::NoSpace => Blame::Capacity,
             Fault::Internal => Blame::Bug,
@@ -115,7 +121,9 @@ mod tests {
 
     #[test]
     fn a_refused_command_leaves_no_doubt() {
-        for fault in [Fault::Unsupported, Fault::ReadOnly, Fault::NoSpace, Fault::Busy] {
+        for fault in
+            [Fault::Unsupported, Fault::ReadOnly, Fault::Locked, Fault::NoSpace, Fault::Busy]
+        {
             assert!(!fault.leaves_doubt(), "{fault}");
         }
     }

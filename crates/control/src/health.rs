@@ -1,21 +1,26 @@
 //! `GET /v1/health`: whether this control plane can do its work.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Json;
-use axum::extract::State;
+use api::{Json, NoBody, NoQuery, Route};
 use model::{Kind, Problem};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use store::contract::{Keys, Query, Store};
-
-use crate::answer::Failed;
 
 /// Longer than this, and a caller that asks for health has gone away.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Whether this control plane can do its work.
+pub(crate) const HEALTH: Route<(), NoQuery, NoBody, Health> = Route::new(
+    (api::Method::Get, "/v1/health"),
+    api::Role::Anybody,
+    "health",
+    "Whether this control plane can do its work",
+);
+
 /// The answer when all is well.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Health {
     /// `ok`; anything else is answered as a problem.
@@ -26,16 +31,18 @@ pub struct Health {
     pub store_revision: i64,
 }
 
+impl Json for Health {}
+
 /// Reads the store, as every other answer has to.
-pub(crate) async fn health(State(store): State<Arc<dyn Store>>) -> Result<Json<Health>, Failed> {
+pub(crate) async fn health(store: &dyn Store) -> Result<Health, Problem> {
     let nothing = Query::keys(Keys::one("health")).limit(1);
-    let unavailable = |detail: String| Failed(Problem::new(Kind::StoreUnavailable, detail));
+    let unavailable = |detail: String| Problem::new(Kind::StoreUnavailable, detail);
     match tokio::time::timeout(PATIENCE, store.range(nothing)).await {
-        Ok(Ok(page)) => Ok(Json(Health {
+        Ok(Ok(page)) => Ok(Health {
             status: "ok".to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             store_revision: page.revision.0,
-        })),
+        }),
         Ok(Err(error)) => Err(unavailable(format!("the store cannot be read: {error}"))),
         Err(_) => Err(unavailable(format!("the store did not answer within {PATIENCE:?}"))),
     }

@@ -10,7 +10,6 @@
 
 #![forbid(unsafe_code)]
 
-mod answer;
 mod health;
 mod service;
 

@@ -3,12 +3,11 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use axum::Router;
-use axum::routing::get;
+pub use api::StartError;
+use api::{Api, Guard, Limits, Server};
 use store::contract::Store;
-use tokio::net::TcpListener;
 
-use crate::{answer, health};
+use crate::health;
 
 /// How the control plane is to run; nothing in it can be wrong.
 #[derive(Clone, Debug)]
@@ -17,50 +16,28 @@ pub struct Config {
     pub listen: SocketAddr,
 }
 
-/// Why the control plane did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The address could not be had.
-    #[error("cannot listen on {listen}; is it in use? Choose another with --listen")]
-    Listen {
-        /// Where.
-        listen: SocketAddr,
-        /// What the system said.
-        source: std::io::Error,
-    },
-}
-
 /// A control plane that has its address and its store.
 pub struct Service {
-    listener: TcpListener,
-    router: Router,
+    server: Server,
+    store: Arc<dyn Store>,
 }
 
 impl Service {
     /// Takes the address. Nothing is answered before [`Service::run`].
     pub async fn bind(config: &Config, store: Arc<dyn Store>) -> Result<Service, StartError> {
-        let listen = config.listen;
-        let listener = TcpListener::bind(listen)
-            .await
-            .map_err(|source| StartError::Listen { listen, source })?;
-        Ok(Service { listener, router: router(store) })
+        let server = Server::bind(config.listen, None, Limits::default()).await?;
+        Ok(Service { server, store })
     }
 
     /// The address taken; the port is a real one even if 0 was asked for.
     pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
-        self.listener.local_addr()
+        self.server.local_addr()
     }
 
     /// Serves until `stop` ends, then finishes the answers under way.
-    pub async fn run(self, stop: impl Future<Output = ()> + Send + 'static) -> std::io::Result<()> {
-        axum::serve(self.listener, self.router).with_graceful_shutdown(stop).await
+    pub async fn run(self, stop: impl Future<Output = ()> + Send + 'static) {
+        let api = Api::<Arc<dyn Store>>::new("Holdfast", "Volumes from intent to healed.")
+            .on(&health::HEALTH, async move |store, _| health::health(&**store).await);
+        self.server.run(api.router(Arc::new(self.store), Guard::default()), stop).await;
     }
-}
-
-fn router(store: Arc<dyn Store>) -> Router {
-    Router::new()
-        .route("/v1/health", get(health::health))
-        .fallback(answer::no_such_path)
-        .method_not_allowed_fallback(answer::wrong_method)
-        .with_state(store)
 }

@@ -2,6 +2,8 @@
 //!
 //! - [`serve`]: the target: listeners, connections, subsystems, one reactor per core.
 //! - [`client`]: the host's side: connections to controllers.
+//! - [`volumes`]: mirrored volumes, and the ways to their replicas.
+//! - [`daemon`]: the node API over all of these: what `holdfast engine run` runs.
 //! - [`device`]: what namespaces are made of: memory, files and block devices.
 //!
 //! Invariants:
@@ -11,7 +13,10 @@
 //! Deliberately not here: the protocol (`nvme`), system calls (`reactor`).
 
 pub mod client;
+pub mod daemon;
 pub mod device;
 mod entropy;
+pub mod pools;
 pub mod serve;
 mod stream;
+pub mod volumes;

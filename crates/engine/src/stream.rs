@@ -2,104 +2,125 @@
 //!
 //! Invariants:
 //! - At most one receive and one send are under way, so bytes keep their order.
-//! - What came is bounded: who cannot take more says so with [`Stream::pause`], and the peer's
-//!   bytes then stay in the kernel.
+//! - Nothing is received while bytes wait to be looked at: who cannot take more leaves them here,
+//!   and those that follow stay in the kernel.
+//!
+//! A receive takes whatever is there. Who knows that a large payload is about to come asks for
+//! [little](Stream::LITTLE) at a time, just enough to learn where it goes, and then has the rest
+//! of it [received there](Stream::receive_into) without a copy.
 
-use std::collections::VecDeque;
 use std::io;
 
-use reactor::{Chain, Detached, Frozen, Io, Op, OpId, Refused, Socket, Token};
+use reactor::{Buffer, Chain, Detached, Frozen, Io, Op, PAGE, Refused, Socket, Token};
 
 /// A socket with its two directions.
 #[derive(Debug)]
 pub(crate) struct Stream {
     socket: Socket,
-    arrived: VecDeque<Frozen>,
-    /// How much of the first piece was taken.
+    arrived: Option<Frozen>,
+    /// How much of it was taken.
     taken: usize,
-    receiving: Receiving,
+    is_receiving: bool,
     /// Away while a send is under way.
     chain: Option<Chain>,
     /// The peer is done, or the connection broke.
     is_over: bool,
 }
 
-#[derive(Debug)]
-enum Receiving {
-    Off,
-    On(OpId),
-    /// Cancelled; its final event is still to come.
-    Stopping,
-}
-
-/// More than this not looked at, and the stream pauses by itself.
-const ENOUGH: usize = 4;
-
 impl Stream {
+    /// Payloads from this size on are worth being received in two parts: the first bytes with their
+    /// header, the rest directly into their buffer.
+    pub(crate) const LARGE: usize = 32 * 1024;
+    /// What is received at a time while large payloads are expected: the header of a data PDU and a
+    /// page, so that what is received into a buffer after it begins at a page.
+    pub(crate) const LITTLE: usize = 24 + PAGE;
+    /// What is received at a time otherwise: as much as a receive buffer holds.
+    pub(crate) const MUCH: usize = usize::MAX;
+    /// A rest of a payload smaller than this is copied: that is cheaper than another receive.
+    pub(crate) const WORTH_IT: usize = 16 * 1024;
+
     pub(crate) fn new(socket: Socket) -> Stream {
-        Stream {
-            socket,
-            arrived: VecDeque::new(),
-            taken: 0,
-            receiving: Receiving::Off,
-            chain: Some(Chain::new()),
-            is_over: false,
-        }
+        Stream::attach(socket, None)
+    }
+
+    /// A stream that goes on with a socket and bytes from elsewhere.
+    pub(crate) fn attach(socket: Socket, arrived: Option<Frozen>) -> Stream {
+        let chain = Some(Chain::new());
+        Stream { socket, arrived, taken: 0, is_receiving: false, chain, is_over: false }
     }
 
     pub(crate) fn socket(&self) -> Socket {
         self.socket
     }
 
-    /// Sees to it that bytes come.
-    pub(crate) fn resume(&mut self, token: Token, io: &mut impl Io) {
-        let has_room = self.arrived.len() < ENOUGH && !self.is_over;
-        if matches!(self.receiving, Receiving::Off) && has_room {
-            match io.submit(Op::Receive { socket: self.socket }, token) {
-                Ok(id) => self.receiving = Receiving::On(id),
-                // Tried again after the next events.
-                Err(Refused::Busy(_)) => {}
-                Err(_) => self.is_over = true,
-            }
+    /// Whether everything that came was taken, and nothing more is being received.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.arrived.is_none() && !self.is_receiving && !self.is_over
+    }
+
+    /// Sees to it that bytes come, at most so many. Only when [waiting](Stream::is_waiting).
+    pub(crate) fn receive(&mut self, most: usize, token: Token, io: &mut impl Io) {
+        match io.submit(Op::Receive { socket: self.socket, most }, token) {
+            Ok(_) => self.is_receiving = true,
+            // Tried again after the next events.
+            Err(Refused::Busy(_)) => {}
+            Err(_) => self.is_over = true,
         }
     }
 
-    /// Lets no more bytes come after those that are on their way.
-    pub(crate) fn pause(&mut self, io: &mut impl Io) {
-        if let Receiving::On(id) = self.receiving {
-            io.cancel(id);
-            self.receiving = Receiving::Stopping;
+    /// Sees to it that the next bytes come into a part of `buffer`. Only when
+    /// [waiting](Stream::is_waiting). Hands the buffer back if that cannot be now.
+    pub(crate) fn receive_into(
+        &mut self,
+        buffer: Buffer,
+        (from, to): (usize, usize),
+        token: Token,
+        io: &mut impl Io,
+    ) -> Result<(), Buffer> {
+        match io.submit(Op::ReceiveInto { socket: self.socket, buffer, from, to }, token) {
+            Ok(_) => {
+                self.is_receiving = true;
+                Ok(())
+            }
+            Err(Refused::Busy(Op::ReceiveInto { buffer, .. })) => Err(buffer),
+            Err(Refused::Closed(Op::ReceiveInto { buffer, .. })) => {
+                self.is_over = true;
+                Err(buffer)
+            }
+            Err(_) => unreachable!("a refusal hands back the operation that was refused"),
         }
     }
 
     /// Bytes came, or the end.
-    pub(crate) fn on_received(&mut self, result: io::Result<Frozen>, io: &mut impl Io) {
+    pub(crate) fn on_received(&mut self, result: io::Result<Frozen>) {
+        self.is_receiving = false;
         match result {
-            Ok(bytes) => {
-                self.arrived.push_back(bytes);
-                if self.arrived.len() >= ENOUGH {
-                    self.pause(io);
-                }
-            }
-            Err(error) => {
-                let was_asked = matches!(self.receiving, Receiving::Stopping)
-                    && error.kind() != io::ErrorKind::UnexpectedEof;
-                self.is_over |= !was_asked;
-                self.receiving = Receiving::Off;
-            }
+            Ok(bytes) => self.arrived = Some(bytes),
+            Err(_) => self.is_over = true,
         }
+    }
+
+    /// What [`Stream::receive_into`] began is over.
+    pub(crate) fn on_received_into(&mut self, result: &io::Result<()>) {
+        self.is_receiving = false;
+        self.is_over |= result.is_err();
     }
 
     /// The next bytes; empty if none are here.
     pub(crate) fn peek(&self) -> &[u8] {
-        self.arrived.front().and_then(|bytes| bytes.get(self.taken..)).unwrap_or_default()
+        self.arrived.as_ref().and_then(|bytes| bytes.get(self.taken..)).unwrap_or_default()
+    }
+
+    /// The first `count` bytes of [`Stream::peek`], shared; `None` if there are fewer.
+    pub(crate) fn share(&self, count: usize) -> Option<Frozen> {
+        self.arrived.as_ref()?.part(self.taken, count)
     }
 
     /// The first `count` bytes of [`Stream::peek`] were used.
     pub(crate) fn consume(&mut self, count: usize) {
         self.taken += count;
-        if self.arrived.front().is_some_and(|bytes| self.taken >= bytes.len()) {
-            self.arrived.pop_front();
+        if self.arrived.as_ref().is_some_and(|bytes| self.taken >= bytes.len()) {
+            self.arrived = None;
             self.taken = 0;
         }
     }
@@ -116,7 +137,12 @@ impl Stream {
             Ok(_) => {}
             // Kept, and tried again after the next events.
             Err(Refused::Busy(Op::Send { chain, .. })) => self.chain = Some(chain),
-            Err(_) => self.is_over = true,
+            Err(Refused::Closed(Op::Send { mut chain, .. })) => {
+                chain.clear();
+                self.chain = Some(chain);
+                self.is_over = true;
+            }
+            Err(_) => unreachable!("a refusal hands back the operation that was refused"),
         }
     }
 
@@ -133,7 +159,7 @@ impl Stream {
 
     /// Whether an operation is under way.
     pub(crate) fn is_busy(&self) -> bool {
-        self.chain.is_none() || matches!(self.receiving, Receiving::On(_) | Receiving::Stopping)
+        self.chain.is_none() || self.is_receiving
     }
 
     /// Whether the connection broke or the peer ended it.
@@ -142,21 +168,11 @@ impl Stream {
     }
 
     /// Takes the socket and the bytes not looked at, to go on elsewhere. Only when not busy.
-    pub(crate) fn detach(&mut self, io: &mut impl Io) -> Option<(Detached, VecDeque<Frozen>)> {
+    pub(crate) fn detach(&mut self, io: &mut impl Io) -> Option<(Detached, Option<Frozen>)> {
         let detached = io.detach(self.socket)?;
-        let mut left = core::mem::take(&mut self.arrived);
-        if let Some(first) = left.front_mut()
-            && let Some(rest) = first.part(self.taken, first.len().saturating_sub(self.taken))
-        {
-            *first = rest;
-        }
-        self.taken = 0;
+        let left = self.share(self.peek().len());
+        (self.arrived, self.taken) = (None, 0);
         Some((detached, left))
-    }
-
-    /// A stream that goes on with a socket and bytes from elsewhere.
-    pub(crate) fn attach(socket: Socket, arrived: VecDeque<Frozen>) -> Stream {
-        Stream { arrived, ..Stream::new(socket) }
     }
 
     /// Closes the socket.

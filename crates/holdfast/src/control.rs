@@ -35,7 +35,7 @@ impl Typed {
         let store = Arc::new(typed.reach.connect().await?);
         let service = Service::bind(&Config { listen: typed.listen }, store).await?;
         tracing::info!("listening on {}", service.local_addr()?);
-        service.run(stop::asked()).await?;
+        service.run(stop::asked()).await;
         tracing::info!("stopped");
         Ok(())
     }

@@ -1,25 +1,33 @@
 //! `holdfast engine`: the data plane of a node.
 
+mod run;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use ::engine::serve::{Backing, Config, Host, Limits, Namespace, Server, Subsystem, identity_of};
-use ::nvme::auth::{Keys, Secret};
+use ::engine::pools::id_of_name;
+use ::engine::serve::{
+    Backing, Config, Host, Limits, Namespace, Pool, Server, Subsystem, identity_of,
+};
+use ::nvme::auth::Keys;
 use ::nvme::pdu::Digests;
 use ::nvme::wire::{AnaState, Nqn};
 use anyhow::{Context, Result, bail};
 use block::{BlockSize, Bytes, Geometry};
 use clap::{Args, Subcommand};
 
-use crate::size::Size;
+use crate::pool::{PoolText, replica};
 use crate::stop;
+use crate::typed::{bytes, secret};
 
 /// Commands of the engine.
 #[derive(Subcommand)]
 pub(crate) enum Typed {
+    /// Run the engine of a node of a cluster: pools and replicas by orders over its node API
+    Run(run::Run),
     /// Serve files, block devices and memory over NVMe/TCP
     Serve(Serve),
 }
@@ -33,7 +41,12 @@ pub(crate) struct Serve {
     /// Cores to run on, one reactor each, such as `0` or `2,3`
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "0")]
     cores: Vec<usize>,
-    /// What to serve: NQN=mem:SIZE or NQN=file:PATH, then any of `,size=SIZE` (make the file),
+    /// Open a pool: NAME=PATH[,PATH…]. With `,create` it is made if there is none, then with any of
+    /// `,cluster=SIZE`, `,size=SIZE` (make the files) and `,force` (lose what is on the disks)
+    #[arg(long = "pool", value_name = "NAME=PATH[,PATH…][,OPTION…]")]
+    pools: Vec<PoolText>,
+    /// What to serve: NQN=mem:SIZE, NQN=file:PATH or NQN=replica:POOL/NAME, then any of
+    /// `,size=SIZE` (make the file or replica),
     /// `,block=512`, `,nsid=N`, `,ana=optimized|non-optimized|inaccessible|persistent-loss|change`
     #[arg(long = "ns", value_name = "NQN=WHAT[,OPTION…]", required = true)]
     namespaces: Vec<NamespaceText>,
@@ -82,6 +95,8 @@ struct NamespaceText {
 enum Source {
     Memory(u64),
     File(PathBuf),
+    /// Name of the pool, name of the replica.
+    Replica(String, String),
 }
 
 /// `--host` as typed.
@@ -98,6 +113,7 @@ struct Range(u16, u16);
 impl Typed {
     pub(crate) fn run(self) -> Result<()> {
         match self {
+            Typed::Run(typed) => typed.run(),
             Typed::Serve(typed) => serve(typed),
         }
     }
@@ -125,13 +141,19 @@ fn serve(typed: Serve) -> Result<()> {
 impl Serve {
     fn config(self) -> Result<Config> {
         let mut subsystems: BTreeMap<Nqn, Subsystem> = BTreeMap::new();
+        let mut pools = BTreeMap::new();
+        for text in &self.pools {
+            if pools.insert(text.name.clone(), text.pool()?).is_some() {
+                bail!("--pool gives pool {:?} twice", text.name);
+            }
+        }
         for text in self.namespaces {
             let cntlids = Some((self.cntlids.0, self.cntlids.1));
             let subsystem = subsystems.entry(text.nqn.clone()).or_default();
             subsystem.cntlids = cntlids;
             let next = subsystem.namespaces.last_key_value().map_or(1, |(last, _)| last + 1);
             let nsid = text.nsid.unwrap_or(next);
-            let namespace = text.namespace(nsid)?;
+            let namespace = text.namespace(nsid, &mut pools)?;
             if subsystem.namespaces.insert(nsid, namespace).is_some() {
                 bail!("--ns gives namespace {nsid} of {} twice; try nsid={next}", text.nqn);
             }
@@ -147,12 +169,13 @@ impl Serve {
             data: self.digests.contains(&DigestKind::Data),
         };
         let limits = Limits { queue_depth: self.queue_depth, ..Limits::default() };
-        Ok(Config { listen: self.listen, cores: self.cores, subsystems, digests, limits })
+        let pools = pools.into_values().collect();
+        Ok(Config { listen: self.listen, cores: self.cores, pools, subsystems, digests, limits })
     }
 }
 
 impl NamespaceText {
-    fn namespace(&self, nsid: u32) -> Result<Namespace> {
+    fn namespace(&self, nsid: u32, pools: &mut BTreeMap<String, Pool>) -> Result<Namespace> {
         let backing = match &self.source {
             Source::Memory(bytes) => Backing::Memory(
                 Geometry::of_bytes(self.block, Bytes(*bytes))
@@ -161,6 +184,14 @@ impl NamespaceText {
             Source::File(path) => {
                 self.make(path)?;
                 Backing::File { path: path.clone(), block_size: self.block }
+            }
+            Source::Replica(pool, name) => {
+                let Some(pool) = pools.get_mut(pool) else {
+                    bail!("--ns {} is in pool {pool:?}, which no --pool opens", self.nqn);
+                };
+                // Without a size it must be there.
+                pool.replicas.extend(self.size.map(|size| replica(name, Bytes(size))));
+                Backing::Replica { pool: pool.id, id: id_of_name(name) }
             }
         };
         Ok(Namespace { backing, ids: identity_of(&self.nqn, nsid), ana: self.ana })
@@ -191,8 +222,12 @@ impl FromStr for NamespaceText {
         let nqn = Nqn::new(nqn).map_err(|error| format!("{error}; {EXAMPLE}"))?;
         let mut parts = rest.split(',');
         let source = match parts.next().and_then(|source| source.split_once(':')) {
-            Some(("mem", size)) => Source::Memory(size.parse::<Size>()?.0),
+            Some(("mem", size)) => Source::Memory(bytes(size)?),
             Some(("file", path)) if !path.is_empty() => Source::File(path.into()),
+            Some(("replica", names)) => {
+                let (pool, name) = names.split_once('/').ok_or(EXAMPLE)?;
+                Source::Replica(pool.into(), name.into())
+            }
             _ => return Err(EXAMPLE.into()),
         };
         let mut namespace = NamespaceText {
@@ -213,9 +248,9 @@ impl FromStr for NamespaceText {
 impl NamespaceText {
     fn set(&mut self, option: &str) -> Result<(), String> {
         match option.split_once('=') {
-            Some(("size", size)) => self.size = Some(size.parse::<Size>()?.0),
+            Some(("size", size)) => self.size = Some(bytes(size)?),
             Some(("block", size)) => {
-                let bytes = u32::try_from(size.parse::<Size>()?.0).unwrap_or(u32::MAX);
+                let bytes = u32::try_from(bytes(size)?).unwrap_or(u32::MAX);
                 self.block = BlockSize::new(bytes).map_err(|error| error.to_string())?;
             }
             Some(("nsid", number)) => {
@@ -264,17 +299,6 @@ impl FromStr for HostText {
     }
 }
 
-/// A secret, or the file that holds it.
-pub(crate) fn secret(text: &str) -> Result<Secret, String> {
-    match text.strip_prefix('@') {
-        Some(path) => std::fs::read_to_string(path)
-            .map_err(|error| format!("cannot read {path}: {error}"))?
-            .parse()
-            .map_err(|error: ::nvme::auth::BadSecret| format!("{path}: {error}")),
-        None => text.parse().map_err(|error: ::nvme::auth::BadSecret| error.to_string()),
-    }
-}
-
 impl FromStr for Range {
     type Err = String;
 
@@ -292,6 +316,7 @@ impl FromStr for Range {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ::nvme::auth::Secret;
 
     const NQN: &str = "nqn.2026-11.io.holdfast:v";
 
@@ -303,6 +328,8 @@ mod tests {
     fn namespaces_as_they_are_typed() {
         let plain = namespace("mem:1GiB").unwrap();
         assert_eq!((plain.source, plain.ana), (Source::Memory(1 << 30), AnaState::Optimized));
+        let pooled = namespace("replica:tank/vol1,size=1GiB").unwrap();
+        assert_eq!(pooled.source, Source::Replica("tank".into(), "vol1".into()));
         let full = namespace("file:/a/b,size=1MiB,block=512,nsid=7,ana=inaccessible").unwrap();
         assert_eq!(full.source, Source::File("/a/b".into()));
         assert_eq!((full.size, full.nsid, full.block), (Some(1 << 20), Some(7), BlockSize::B512));

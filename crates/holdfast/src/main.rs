@@ -10,9 +10,10 @@ mod control;
 mod engine;
 mod log;
 mod nvme;
-mod size;
+mod pool;
 mod stop;
 mod store;
+mod typed;
 mod up;
 
 use std::process::ExitCode;
@@ -43,6 +44,9 @@ enum Command {
     /// Look at NVMe/TCP targets, and measure them
     #[command(subcommand)]
     Nvme(nvme::Typed),
+    /// Look at pools
+    #[command(subcommand)]
+    Pool(pool::Typed),
     /// The store: serve the embedded one, move keys between it and etcd
     #[command(subcommand)]
     Store(store::Typed),
@@ -60,6 +64,7 @@ impl Command {
             Command::Control(typed) => block_on(typed.run()),
             Command::Engine(typed) => typed.run(),
             Command::Nvme(typed) => typed.run(),
+            Command::Pool(typed) => typed.run(),
             Command::Store(typed) => block_on(typed.run()),
             Command::Completions { shell } => {
                 let mut cli = Cli::command();

@@ -62,14 +62,14 @@ impl Typed {
         let ended = tokio::select! {
             () = stop::asked() => None,
             done = &mut serving => Some(done.map(|done| done.map_err(anyhow::Error::from))),
-            done = &mut controlling => Some(done.map(|done| done.map_err(anyhow::Error::from))),
+            done = &mut controlling => Some(done.map(Ok)),
         };
         stopping.cancel();
         if let Some(done) = ended {
             // One part ended by itself: that is an error even if it says it is not.
             return done?.and(Err(anyhow::anyhow!("a part of Holdfast ended by itself")));
         }
-        controlling.await?.context("the control plane did not stop cleanly")?;
+        controlling.await.context("the control plane did not stop cleanly")?;
         serving.await?.context("the store did not stop cleanly")
     }
 }

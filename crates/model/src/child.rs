@@ -27,6 +27,7 @@ use crate::{Illegal, Progress, ReplicaId};
 
 /// A replica that a target is to use, and the way there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Child {
     /// Which replica.
@@ -40,6 +41,7 @@ pub struct Child {
 
 /// The way from a target to a replica.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "camelCase", deny_unknown_fields)]
 pub enum ChildPath {
     /// In a pool of the same engine.
@@ -53,6 +55,7 @@ pub enum ChildPath {
 
 /// What was seen of a child.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ChildStatus {
     /// Which replica.
@@ -66,6 +69,7 @@ pub struct ChildStatus {
 
 /// What a child is worth to its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "name", rename_all = "camelCase")]
 pub enum ChildState {
     /// It has every acknowledged write; reads may go there.
@@ -85,6 +89,7 @@ pub enum ChildState {
 
 /// How a child failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum FaultReason {
     /// It could not be opened or connected.

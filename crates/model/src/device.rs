@@ -9,6 +9,7 @@ use crate::{DevicePath, PoolName, Size};
 
 /// A disk or partition of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct BlockDevice {
     /// Its name in `/dev`, which may change at the next start.
@@ -38,6 +39,7 @@ pub struct BlockDevice {
 
 /// What a block device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum DeviceKind {
     /// A disk.
@@ -52,6 +54,7 @@ pub enum DeviceKind {
 
 /// What keeps a pool from being made on a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "camelCase")]
 pub enum Obstacle {
     /// Too small for a pool.

@@ -12,6 +12,7 @@ use crate::{
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Event {
     /// Its place among all events; a reader that lost its connection goes on after this one.
@@ -30,6 +31,7 @@ pub struct Event {
 
 /// What an event is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", content = "id", rename_all = "camelCase")]
 #[expect(missing_docs, reason = "the names of the resources")]
 pub enum Subject {
@@ -45,6 +47,7 @@ pub enum Subject {
 
 /// Whether somebody should look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Severity {
     /// As it should be.
@@ -57,6 +60,7 @@ pub enum Severity {
 
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum EventName {
     /// It was made.

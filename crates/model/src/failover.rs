@@ -23,6 +23,7 @@ use crate::{FailoverId, HostName, Illegal, NodeName, Problem, TargetId, Timestam
 
 /// One failover of one volume. A volume has one at a time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Failover {
     id: FailoverId,
@@ -38,6 +39,7 @@ pub struct Failover {
 
 /// Why a target is moved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "camelCase", deny_unknown_fields)]
 pub enum Cause {
     /// A host lost its path.
@@ -63,6 +65,7 @@ pub enum Cause {
 
 /// How far a failover is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "name", rename_all = "camelCase", deny_unknown_fields)]
 pub enum Stage {
     /// It is asked for.

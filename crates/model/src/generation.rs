@@ -15,6 +15,7 @@ macro_rules! growing {
         $(#[doc = $doc])+
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[derive(Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         #[serde(transparent)]
         pub struct $name(NonZeroU64);
 
@@ -58,7 +59,9 @@ growing! {
 
 /// What one side orders from the other: everything that is wanted, never a difference.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(feature = "schema", schemars(rename = "OrderOf{T}"))]
 pub struct Order<T> {
     /// Number of this content.
     pub generation: Generation,

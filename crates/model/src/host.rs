@@ -15,6 +15,7 @@ pub type Host = Object<HostSpec>;
 
 /// What is wanted of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HostSpec {
     /// How it is reached; as it last said itself.
@@ -26,6 +27,7 @@ pub struct HostSpec {
 
 /// How a host is known and reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HostAddress {
     /// The name with which it connects to targets.
@@ -37,6 +39,7 @@ pub struct HostAddress {
 
 /// What can be done to a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "camelCase", deny_unknown_fields)]
 pub enum HostChange {
     /// It said how it is reached now.
@@ -53,6 +56,7 @@ pub enum HostChange {
 
 /// What was seen of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HostStatus {
     /// Whether its agent answers.
@@ -69,6 +73,7 @@ pub struct HostStatus {
 
 /// One connection of a host to a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PathStatus {
     /// Where it leads.
@@ -79,6 +84,7 @@ pub struct PathStatus {
 
 /// Whether a path works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum PathState {
     /// It works.

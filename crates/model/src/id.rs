@@ -52,7 +52,7 @@ macro_rules! ids {
             }
         }
 
-        as_text!($name);
+        as_text!($name, "format": "uuid");
     )+};
 }
 

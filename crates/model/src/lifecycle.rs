@@ -22,7 +22,9 @@ use crate::{Illegal, Problem, Timestamp};
 
 /// Where a resource is in its life. `C` is what can be changed about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "state", rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(feature = "schema", schemars(rename = "LifecycleOf{C}"))]
 pub enum Lifecycle<C> {
     /// Wanted; parts of it may exist. Found after a crash, it is made again or undone.
     Creating {},
@@ -40,7 +42,9 @@ pub enum Lifecycle<C> {
 
 /// A change under way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(feature = "schema", schemars(rename = "OperationOf{C}"))]
 pub struct Operation<C> {
     /// What is wanted, with everything that was decided before the first step.
     pub change: C,
@@ -53,6 +57,7 @@ pub struct Operation<C> {
 
 /// How an operation ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "result", rename_all = "camelCase", deny_unknown_fields)]
 pub enum Outcome {
     /// The change is in effect.

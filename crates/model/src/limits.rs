@@ -6,6 +6,7 @@ use crate::{Invalid, Size};
 
 /// Limits of a volume; an absent one limits nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Limits {
     /// Commands a second.

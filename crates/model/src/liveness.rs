@@ -20,6 +20,7 @@ use crate::Illegal;
 
 /// Whether a node or host answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "state", rename_all = "camelCase")]
 pub enum Liveness {
     /// Its heartbeats come.
@@ -38,6 +39,7 @@ pub enum Liveness {
 
 /// Why it is not known whether a machine is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Doubt {
     /// Not one heartbeat since this control plane started.
@@ -50,6 +52,7 @@ pub enum Doubt {
 
 /// Why a machine is taken for absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Absence {
     /// The deadline for its heartbeat passed.

@@ -17,6 +17,7 @@ pub type Node = Object<NodeSpec>;
 
 /// What is wanted of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeSpec {
     /// How it is reached; as it last said itself.
@@ -34,6 +35,7 @@ pub struct NodeSpec {
 
 /// How an engine is reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeAddress {
     /// Where its node API listens.
@@ -46,7 +48,9 @@ pub struct NodeAddress {
 
 /// What a daemon sends to show that it is there; the first one registers it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(feature = "schema", schemars(rename = "HeartbeatOf{A}"))]
 pub struct Heartbeat<A> {
     /// Which run of the daemon this is: a new one means it forgot its targets.
     pub instance: InstanceId,
@@ -58,6 +62,7 @@ pub struct Heartbeat<A> {
 
 /// What can be done to a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "camelCase", deny_unknown_fields)]
 pub enum NodeChange {
     /// It said how it is reached now.
@@ -89,6 +94,7 @@ pub enum NodeChange {
 
 /// What was seen of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct NodeStatus {
     /// Whether it answers.
@@ -109,6 +115,7 @@ pub struct NodeStatus {
 
 /// What is still on a node that is being emptied. Drained is when nothing is left.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct DrainStatus {
     /// Targets still there.

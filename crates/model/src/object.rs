@@ -45,7 +45,16 @@ pub trait Spec: Clone + fmt::Debug + PartialEq + Serialize + DeserializeOwned {
 
 /// One resource.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, bound = "")]
+#[cfg_attr(
+    feature = "schema",
+    schemars(
+        rename = "ObjectOf{S}",
+        bound = "S: schemars::JsonSchema, S::Id: schemars::JsonSchema, \
+                 S::Status: schemars::JsonSchema, S::Change: schemars::JsonSchema"
+    )
+)]
 pub struct Object<S: Spec> {
     id: S::Id,
     generation: Generation,

@@ -17,6 +17,7 @@ pub type Pool = Object<PoolSpec>;
 
 /// What is wanted of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PoolSpec {
     /// The node whose engine owns it.
@@ -46,6 +47,7 @@ pub struct PoolSpec {
 
 /// What can be done to a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "camelCase", deny_unknown_fields)]
 pub enum PoolChange {
     /// Give it these labels instead of those it has.
@@ -83,6 +85,7 @@ pub enum PoolChange {
 
 /// What was seen of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PoolStatus {
     /// How well it is.
@@ -103,6 +106,7 @@ pub struct PoolStatus {
 
 /// How well a pool is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "name", rename_all = "camelCase")]
 pub enum PoolState {
     /// Well.
@@ -125,6 +129,7 @@ pub enum PoolState {
 
 /// Something wrong with one disk of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Symptom {
     /// The disk.
@@ -137,6 +142,7 @@ pub struct Symptom {
 
 /// What can be wrong with a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum SymptomKind {
     /// It is not there.
@@ -155,6 +161,7 @@ pub enum SymptomKind {
 
 /// What was seen of one disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct DiskStatus {
     /// Its path.

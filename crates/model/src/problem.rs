@@ -17,6 +17,7 @@ macro_rules! kinds {
     ($($kind:ident $name:literal $http:literal $csi:ident $title:literal;)+) => {
         /// What went wrong, for programs.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         pub enum Kind {
             $(#[doc = $title] #[serde(rename = $name)] $kind,)+
         }
@@ -178,6 +179,7 @@ impl Csi {
 /// A client older than its server may meet a kind it does not know: it takes the one that its HTTP
 /// status stands for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", from = "Wire", into = "Wire")]
 #[error("{detail}")]
 pub struct Problem {
@@ -207,6 +209,7 @@ impl From<Invalid> for Problem {
 
 /// What is on the wire: `type`, `title` and `status` follow from the kind.
 #[derive(Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 struct Wire {
     #[serde(default, rename = "type")]

@@ -20,6 +20,7 @@ use crate::{Illegal, Problem, RebuildId, ReplicaId, Size, TargetId, Timestamp, V
 
 /// One rebuild, running or ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rebuild {
     /// Which rebuild.
@@ -45,6 +46,7 @@ pub struct Rebuild {
 
 /// How much of a volume a rebuild has to look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Extent {
     /// Everything that is written.
@@ -55,6 +57,7 @@ pub enum Extent {
 
 /// How far a rebuild is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Progress {
     /// What has to be looked at.
@@ -78,6 +81,7 @@ impl Progress {
 
 /// Where a rebuild is in its life.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "name", rename_all = "camelCase", deny_unknown_fields)]
 pub enum RebuildState {
     /// It waits for its turn.

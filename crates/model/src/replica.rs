@@ -18,6 +18,7 @@ pub type Replica = Object<ReplicaSpec>;
 
 /// What is wanted of a replica.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ReplicaSpec {
     /// The volume it is a copy of.
@@ -41,6 +42,7 @@ pub struct ReplicaSpec {
 
 /// What can be done to a replica.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "camelCase", deny_unknown_fields)]
 pub enum ReplicaChange {
     /// Another size.
@@ -57,6 +59,7 @@ pub enum ReplicaChange {
 
 /// What was seen of a replica.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ReplicaStatus {
     /// How well it is.
@@ -73,6 +76,7 @@ pub struct ReplicaStatus {
 
 /// How well a replica is. Whether its content may be believed is the business of the set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "name", rename_all = "camelCase")]
 pub enum ReplicaState {
     /// It can be read and written.
@@ -90,6 +94,7 @@ pub enum ReplicaState {
 ///
 /// Of two labels of one volume the one with the higher stamp is right.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Label {
     /// The volume it is a copy of.

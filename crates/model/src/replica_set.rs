@@ -13,6 +13,7 @@ use crate::{Generation, Kind, Problem, ReplicaId};
 
 /// The copies of a volume at one generation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, try_from = "Read")]
 pub struct ReplicaSet {
     generation: Generation,
@@ -122,6 +123,7 @@ impl From<SetRefused> for Problem {
 
 /// What is read, before it is known to be a set.
 #[derive(Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Read {
     generation: Generation,

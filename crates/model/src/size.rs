@@ -15,6 +15,7 @@ use crate::Invalid;
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(transparent)]
 pub struct Size(u64);
 
@@ -42,6 +43,34 @@ impl Size {
     /// As a number with its unit.
     pub const fn bytes(self) -> Bytes {
         Bytes(self.0)
+    }
+
+    /// Both together, or the largest size there is.
+    #[must_use]
+    pub const fn plus(self, other: Size) -> Size {
+        Size(self.0.saturating_add(other.0))
+    }
+
+    /// What is left without `other`; nothing if that is more.
+    #[must_use]
+    pub const fn minus(self, other: Size) -> Size {
+        Size(self.0.saturating_sub(other.0))
+    }
+
+    /// So many hundredths of it, rounded up.
+    #[must_use]
+    pub fn percent(self, percent: u32) -> Size {
+        let part = (u128::from(self.0) * u128::from(percent)).div_ceil(100);
+        Size(u64::try_from(part).unwrap_or(u64::MAX))
+    }
+
+    /// How many hundredths of `whole` it is, rounded up; of nothing everything is too much.
+    pub fn percent_of(self, whole: Size) -> u32 {
+        let part = u128::from(self.0) * 100;
+        match whole.0 {
+            0 => u32::MAX,
+            whole => u32::try_from(part.div_ceil(u128::from(whole))).unwrap_or(u32::MAX),
+        }
     }
 
     /// Refuses a size outside `least..=most` or with a part of a block.
@@ -172,6 +201,20 @@ mod tests {
         for json in ["-1", "1.5", "\"1GiB\"", "1e3", "18446744073709551616", "null"] {
             assert!(serde_json::from_str::<Size>(json).is_err(), "{json}");
         }
+    }
+
+    #[test]
+    fn sums_and_parts_have_ends() {
+        assert_eq!(Size::mib(1).plus(Size(u64::MAX)), Size(u64::MAX));
+        assert_eq!(Size::mib(1).minus(Size::mib(2)), Size::ZERO);
+        assert_eq!(Size::mib(3).minus(Size::mib(2)).plus(Size::mib(1)), Size::mib(2));
+        assert_eq!((Size(10).percent(25), Size(10).percent(250)), (Size(3), Size(25)));
+        assert_eq!(Size(u64::MAX).percent(200), Size(u64::MAX));
+        assert_eq!((Size(1).percent_of(Size(3)), Size(3).percent_of(Size(3))), (34, 100));
+        assert_eq!(
+            (Size(0).percent_of(Size(0)), Size(u64::MAX).percent_of(Size(1))),
+            (u32::MAX, u32::MAX)
+        );
     }
 
     #[test]

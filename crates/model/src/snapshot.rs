@@ -16,6 +16,7 @@ pub type Snapshot = Object<SnapshotSpec>;
 
 /// What is wanted of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SnapshotSpec {
     /// The volume it is taken of.
@@ -30,6 +31,7 @@ pub struct SnapshotSpec {
 
 /// What can be done to a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "camelCase", deny_unknown_fields)]
 pub enum SnapshotChange {
     /// Give it these labels instead of those it has.
@@ -46,6 +48,7 @@ pub enum SnapshotChange {
 
 /// What was seen of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotStatus {
     /// Whether a volume can be started from it.
@@ -62,6 +65,7 @@ pub struct SnapshotStatus {
 
 /// Whether a volume can be started from a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum SnapshotState {
     /// It can.
@@ -74,6 +78,7 @@ pub enum SnapshotState {
 
 /// What the content of a snapshot is good for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Consistency {
     /// As after a power cut: everything that was flushed is there.
@@ -84,6 +89,7 @@ pub enum Consistency {
 
 /// One copy of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotCopy {
     /// The replica it was taken of.
@@ -96,6 +102,7 @@ pub struct SnapshotCopy {
 
 /// What is written on disk with a snapshot, so that it can be read back from there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SnapshotLabel {
     /// Which snapshot.

@@ -15,6 +15,7 @@ pub type SnapshotGroup = Object<SnapshotGroupSpec>;
 
 /// What is wanted of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SnapshotGroupSpec {
     /// The snapshot to take of each volume.
@@ -26,6 +27,7 @@ pub struct SnapshotGroupSpec {
 
 /// What can be done to a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "camelCase", deny_unknown_fields)]
 pub enum SnapshotGroupChange {
     /// Give it these labels instead of those it has.
@@ -37,6 +39,7 @@ pub enum SnapshotGroupChange {
 
 /// What was seen of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct SnapshotGroupStatus {
     /// That of its worst snapshot.

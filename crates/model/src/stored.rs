@@ -93,6 +93,7 @@ pub fn decode<R: Record>(bytes: &[u8]) -> Result<R, Unreadable> {
 }
 
 #[derive(Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 struct Envelope<R> {
     kind: String,

@@ -29,6 +29,7 @@ pub type Target = Object<TargetSpec>;
 
 /// What is wanted of a target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TargetSpec {
     /// The volume it serves.
@@ -57,6 +58,7 @@ pub struct TargetSpec {
 
 /// What hosts are told about a path (NVMe asymmetric namespace access).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Ana {
     /// Use it.
@@ -70,6 +72,7 @@ pub enum Ana {
 
 /// What can be done to a target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "camelCase", deny_unknown_fields)]
 pub enum TargetChange {
     /// One more replica, or another way to one it has.
@@ -108,6 +111,7 @@ pub enum TargetChange {
 
 /// What was seen of a target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct TargetStatus {
     /// How it serves.
@@ -122,6 +126,7 @@ pub struct TargetStatus {
 
 /// How a target serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "name", rename_all = "camelCase")]
 pub enum TargetState {
     /// It is being built; nothing is served.
@@ -151,6 +156,7 @@ pub enum TargetState {
 
 /// Why a target cannot serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum HoldCause {
     /// No child in sync answers.
@@ -161,6 +167,7 @@ pub enum HoldCause {
 
 /// What becomes of I/O that cannot be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum HeldIo {
     /// It waits; hosts notice nothing but time.
@@ -171,6 +178,7 @@ pub enum HeldIo {
 
 /// Why a target stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum StopCause {
     /// It was told to.

@@ -16,6 +16,7 @@ use crate::{
 /// Who owns a volume and which copies may be believed: one record a volume in the store, kept by
 /// the engine of its target with compare-and-swap, and never dropped while the volume lives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct TargetRecord {
     volume: VolumeId,
@@ -28,6 +29,7 @@ pub struct TargetRecord {
 
 /// Whether a target ended as it should.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum End {
     /// It is open, or it ended without saying so: regions with a write intent may differ between

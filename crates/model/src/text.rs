@@ -9,9 +9,10 @@ use core::str::FromStr;
 use serde::Deserializer;
 use serde::de::{Error, Visitor};
 
-/// Implements serde for types that are written as one string.
+/// Implements serde for types that are written as one string, and with the feature `schema` their
+/// schema: `"key": "value"` add to it.
 macro_rules! as_text {
-    ($($type:ty),+ $(,)?) => {$(
+    ($type:ty $(, $key:literal: $value:literal)*) => {
         impl serde::Serialize for $type {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.collect_str(self)
@@ -23,7 +24,18 @@ macro_rules! as_text {
                 $crate::text::parse(from)
             }
         }
-    )+};
+
+        #[cfg(feature = "schema")]
+        impl schemars::JsonSchema for $type {
+            fn schema_name() -> alloc::borrow::Cow<'static, str> {
+                stringify!($type).into()
+            }
+
+            fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                schemars::json_schema!({ "type": "string" $(, $key: $value)* })
+            }
+        }
+    };
 }
 pub(crate) use as_text;
 

@@ -70,7 +70,7 @@ impl FromStr for Timestamp {
     }
 }
 
-as_text!(Timestamp);
+as_text!(Timestamp, "format": "date-time");
 
 /// The date of a day counted from 1970. Years are counted from March, so that a leap day is the
 /// last.

@@ -14,6 +14,7 @@ use crate::{Invalid, LabelKey, LabelValue, Labels, NodeName};
 
 /// Rules for the nodes and pools of a volume's replicas.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Topology {
     /// Only these nodes; empty: any.
@@ -34,6 +35,7 @@ pub struct Topology {
 
 /// Rules on labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct LabelRules {
     /// The label must be there with one of these values; no values: any value will do.
@@ -52,6 +54,7 @@ pub struct LabelRules {
 
 /// What to do about zones, which nodes name in the label [`LabelKey::ZONE`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Zones {
     /// Nothing.

@@ -23,6 +23,7 @@ pub type Volume = Object<VolumeSpec>;
 
 /// What is wanted of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VolumeSpec {
     /// Its size.
@@ -63,6 +64,7 @@ pub struct VolumeSpec {
 
 /// What a volume starts with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "camelCase", deny_unknown_fields)]
 pub enum Source {
     /// The content of a snapshot.
@@ -79,6 +81,7 @@ pub enum Source {
 
 /// How content is encrypted at rest: AES-256-XTS with a data key of its own, wrapped by this key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Encryption {
     /// The key that the operator supplies.
@@ -87,6 +90,7 @@ pub struct Encryption {
 
 /// What is done without being asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct Policy {
     /// Replace lost copies.
@@ -108,6 +112,7 @@ fn yes() -> bool {
 
 /// What can be done to a volume. Everything that was decided before the first step is in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "camelCase", deny_unknown_fields)]
 pub enum VolumeChange {
     /// Serve it.
@@ -188,6 +193,7 @@ pub enum VolumeChange {
 
 /// What was seen of a volume, put together from its target and replicas.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeStatus {
     /// How well it is.
@@ -208,6 +214,7 @@ pub struct VolumeStatus {
 
 /// How well a volume is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum VolumeState {
     /// All copies that are wanted are in sync.
@@ -222,6 +229,7 @@ pub enum VolumeState {
 
 /// Where a volume is served.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeTarget {
     /// By this target.
@@ -243,6 +251,7 @@ pub struct VolumeTarget {
 
 /// One copy of a volume, with all that people ask about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeReplica {
     /// The node of its pool.

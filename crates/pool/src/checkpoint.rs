@@ -11,7 +11,7 @@ use crate::entity::{Entity, Layer};
 use crate::journal::Position;
 use crate::layout::{BLOCK, Cluster, ClusterSize};
 use crate::map::{Entry, Fragment};
-use crate::state::{State, Tier};
+use crate::state::{State, Walked};
 use crate::widen::{count, index, low16, low32};
 use crate::wire::{Put, Reader, le32, le64, le128, set};
 
@@ -100,38 +100,127 @@ pub(crate) struct Regions {
     pub(crate) doubtful: BTreeSet<u32>,
 }
 
-/// Writes the body of a checkpoint, padded to whole blocks, and its header.
-pub(crate) fn encode(state: &State, regions: &Regions, out: &mut Vec<u8>) -> Header {
-    out.clear();
-    let mut directory = Vec::new();
-    let mut sections = 0;
-    let mut close = |kind: u32, id: u32, from: usize, out: &mut Vec<u8>| {
-        directory.put32(kind);
-        directory.put32(id);
-        directory.put64(count(from));
-        directory.put64(count(out.len() - from));
-        directory.put32(crc32c::crc32c(&out[from..]));
-        directory.put32(0);
-        sections += 1;
-        out.len()
-    };
-    encode_pool(state, regions, out);
-    let mut from = close(1, 0, 0, out);
-    state.space.encode(out);
-    from = close(2, 0, from, out);
-    for (layer, tier) in &state.layers {
-        if !tier.damaged {
-            encode_map(tier, state.size, out);
-            from = close(3, layer.0, from, out);
+/// What a section of a checkpoint is about.
+#[derive(Clone, Copy, Debug)]
+enum About {
+    Pool,
+    Space,
+    Layer(Layer),
+}
+
+impl About {
+    /// Kind and id in the directory.
+    fn numbers(self) -> (u32, u32) {
+        match self {
+            About::Pool => (1, 0),
+            About::Space => (2, 0),
+            About::Layer(layer) => (3, layer.0),
         }
     }
-    let directory_crc = crc32c::crc32c(&directory);
-    let directory_at = count(out.len());
-    out.extend_from_slice(&directory);
-    let body = count(out.len());
-    out.resize(out.len().next_multiple_of(BLOCK), 0);
-    let position = Position { number: 0, group: 0, incarnation: 0 };
-    Header { generation: 0, position, body, directory: directory_at, sections, directory_crc }
+}
+
+/// The body of a checkpoint, made a little at a time from a cut of the state.
+#[derive(Debug)]
+pub(crate) struct Encoder {
+    /// Bytes that nobody has taken yet.
+    out: Vec<u8>,
+    /// Bytes that were taken.
+    taken: u64,
+    /// Where the open section begins, and the sum of its bytes that were taken.
+    section: u64,
+    crc: u32,
+    directory: Vec<u8>,
+    sections: u32,
+    header: Option<Header>,
+}
+
+impl Encoder {
+    /// Cuts the state.
+    pub(crate) fn cut(state: &mut State, regions: &Regions) -> Encoder {
+        let (out, directory) = (Vec::new(), Vec::new());
+        let (section, crc, sections, header) = (0, 0, 0, None);
+        let mut encoder = Encoder { out, taken: 0, section, crc, directory, sections, header };
+        encode_pool(state, regions, &mut encoder.out);
+        encoder.close(About::Pool);
+        state.space.encode(&mut encoder.out);
+        encoder.close(About::Space);
+        state.begin_cut();
+        encoder
+    }
+
+    fn end(&self) -> u64 {
+        self.taken + count(self.out.len())
+    }
+
+    /// Bytes of the open section that were not taken.
+    fn open(&self) -> &[u8] {
+        let from = self.section.saturating_sub(self.taken);
+        self.out.get(index(from)..).unwrap_or_default()
+    }
+
+    fn close(&mut self, about: About) {
+        let (kind, id) = about.numbers();
+        let crc = crc32c::crc32c_append(self.crc, self.open());
+        let (from, end) = (self.section, self.end());
+        self.directory.put32(kind);
+        self.directory.put32(id);
+        self.directory.put64(from);
+        self.directory.put64(end - from);
+        self.directory.put32(crc);
+        self.directory.put32(0);
+        self.sections += 1;
+        (self.section, self.crc) = (end, 0);
+    }
+
+    /// The next bytes: `most` of them, or the rest, padded to whole blocks. Nothing at the end.
+    pub(crate) fn next(&mut self, state: &mut State, most: usize) -> Option<Vec<u8>> {
+        while self.header.is_none() && self.out.len() < most {
+            match state.walk_cut(&mut self.out, most) {
+                Walked::Far => {}
+                Walked::Layer(layer) => self.close(About::Layer(layer)),
+                Walked::End => {
+                    state.end_cut();
+                    self.finish();
+                }
+            }
+        }
+        let len = self.out.len().min(most);
+        // The sum of the open section goes on over what is taken now.
+        let from = index(self.section.saturating_sub(self.taken)).min(len);
+        self.crc = crc32c::crc32c_append(self.crc, &self.out[from..len]);
+        let rest = self.out.split_off(len);
+        let chunk = core::mem::replace(&mut self.out, rest);
+        self.taken += count(chunk.len());
+        (!chunk.is_empty()).then_some(chunk)
+    }
+
+    fn finish(&mut self) {
+        let directory = self.end();
+        let directory_crc = crc32c::crc32c(&self.directory);
+        self.out.append(&mut self.directory);
+        let body = self.end();
+        self.section = u64::MAX;
+        self.out.resize(self.out.len() + index(body.next_multiple_of(count(BLOCK)) - body), 0);
+        let position = Position { number: 0, group: 0, incarnation: 0 };
+        let (generation, sections) = (0, self.sections);
+        let header = Header { generation, position, body, directory, sections, directory_crc };
+        self.header = Some(header);
+    }
+
+    /// The header, when all has been written.
+    pub(crate) fn header(&self) -> Option<Header> {
+        self.header.filter(|_| self.out.is_empty())
+    }
+}
+
+/// Writes the whole body of a checkpoint, and its header.
+pub(crate) fn encode(state: &mut State, regions: &Regions) -> Option<(Header, Vec<u8>)> {
+    let mut encoder = Encoder::cut(state, regions);
+    let mut body = Vec::new();
+    while let Some(mut chunk) = encoder.next(state, 1 << 20) {
+        body.append(&mut chunk);
+    }
+    encoder.header().map(|header| (header, body))
 }
 
 fn encode_pool(state: &State, regions: &Regions, out: &mut Vec<u8>) {
@@ -151,32 +240,31 @@ fn encode_pool(state: &State, regions: &Regions, out: &mut Vec<u8>) {
     regions.dirty.iter().chain(&regions.doubtful).for_each(|region| out.put32(*region));
 }
 
-fn encode_map(tier: &Tier, size: ClusterSize, out: &mut Vec<u8>) {
-    for (logical, entry) in &tier.map {
-        // A fragment without a valid block has its first write under way: it is not there yet.
-        let fragments = || entry.fragments.iter().filter(|part| !part.valid.is_empty());
-        let zero = match entry.zero {
-            Bits::None => 0,
-            Bits::Some(_) => 1,
-            Bits::All => 2,
-        };
-        let parts = fragments().count();
-        if parts == 0 && zero == 0 {
-            continue;
+/// Writes one entry of a map.
+pub(crate) fn encode_entry(logical: u32, entry: &Entry, size: ClusterSize, out: &mut Vec<u8>) {
+    // A fragment without a valid block has its first write under way: it is not there yet.
+    let fragments = || entry.fragments.iter().filter(|part| !part.valid.is_empty());
+    let zero = match entry.zero {
+        Bits::None => 0,
+        Bits::Some(_) => 1,
+        Bits::All => 2,
+    };
+    let parts = fragments().count();
+    if parts == 0 && zero == 0 {
+        return;
+    }
+    out.put32(logical);
+    out.put16(low16(count(parts)));
+    out.put16(zero);
+    for Fragment { cluster, valid } in fragments() {
+        out.put32(cluster.0);
+        out.put32(u32::from(*valid == Bits::All));
+        if *valid != Bits::All {
+            valid.encode(size, out);
         }
-        out.put32(*logical);
-        out.put16(low16(count(parts)));
-        out.put16(zero);
-        for Fragment { cluster, valid } in fragments() {
-            out.put32(cluster.0);
-            out.put32(u32::from(*valid == Bits::All));
-            if *valid != Bits::All {
-                valid.encode(size, out);
-            }
-        }
-        if zero == 1 {
-            entry.zero.encode(size, out);
-        }
+    }
+    if zero == 1 {
+        entry.zero.encode(size, out);
     }
 }
 
@@ -224,23 +312,24 @@ pub(crate) fn restore(
     let directory = either(header.directory, len, header.directory_crc);
     let directory = sections(directory.ok_or(BadCheckpoint::Directory)?);
     let directory = directory.ok_or(BadCheckpoint::Directory)?;
-    let bytes_of = |kind, id| {
-        let found = directory.iter().find(|section| (section.kind, section.id) == (kind, id))?;
+    let bytes_of = |about: About| {
+        let is_it = |section: &&Section| (section.kind, section.id) == about.numbers();
+        let found = directory.iter().find(is_it)?;
         either(found.at, found.len, found.crc)
     };
-    let pool = bytes_of(1, 0).ok_or(BadCheckpoint::Pool)?;
+    let pool = bytes_of(About::Pool).ok_or(BadCheckpoint::Pool)?;
     let regions = decode_pool(pool, &mut state).ok_or(BadCheckpoint::Pool)?;
     let mut damaged = Vec::new();
     let layers: Vec<_> = state.layers.keys().copied().collect();
     for layer in layers {
-        let map = bytes_of(3, layer.0).and_then(|bytes| decode_map(bytes, state.size));
+        let map = bytes_of(About::Layer(layer)).and_then(|bytes| decode_map(bytes, state.size));
         if map.is_none_or(|map| state.restore_map(layer, map).is_err()) {
             state.lose_map(layer);
             damaged.push(layer);
         }
     }
     if !damaged.is_empty() {
-        state.keep_lost(bytes_of(2, 0));
+        state.keep_lost(bytes_of(About::Space));
     }
     Ok(Restored { state, regions, damaged })
 }
@@ -288,6 +377,8 @@ fn decode_map(bytes: &[u8], size: ClusterSize) -> Option<Vec<(u32, Entry)>> {
         let logical = from.u32()?;
         let (parts, zero) = (from.u16()?, from.u16()?);
         let mut entry = Entry::default();
+        // A count that the bytes cannot hold ends the loop, not the memory.
+        entry.fragments.reserve_exact(usize::from(parts.min(1)));
         for _ in 0..parts {
             let cluster = Cluster(from.u32()?);
             let valid = match from.u32()? {

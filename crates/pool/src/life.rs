@@ -122,7 +122,10 @@ pub fn create(new: &NewPool) -> Result<Vec<Step>, BadPool> {
     let mut steps = empty_checkpoint(&superblock).ok_or(too_small)?;
     for copy in [0, 1] {
         steps.push(Step::Flush);
-        steps.extend(super_writes(&superblock, copy));
+        for disk in (0..low16(count(superblock.disks.len()))).map(Disk) {
+            let (place, bytes) = super_write(&superblock, disk, copy);
+            steps.push(Step::Write { place, bytes });
+        }
     }
     steps.push(Step::Flush);
     Ok(steps)
@@ -130,9 +133,8 @@ pub fn create(new: &NewPool) -> Result<Vec<Step>, BadPool> {
 
 fn empty_checkpoint(superblock: &Superblock) -> Option<Vec<Step>> {
     let geography = Geography::new(&superblock.areas, superblock.cluster)?;
-    let state = State::new(superblock.cluster, geography.clusters(), 0);
-    let mut body = Vec::new();
-    let mut header = checkpoint::encode(&state, &Regions::default(), &mut body);
+    let mut state = State::new(superblock.cluster, geography.clusters(), 0);
+    let (mut header, body) = checkpoint::encode(&mut state, &Regions::default())?;
     header.generation = 1;
     header.position = Position { number: 0, group: 0, incarnation: 1 };
     let header = header.encode(superblock.pool);
@@ -149,13 +151,10 @@ fn empty_checkpoint(superblock: &Superblock) -> Option<Vec<Step>> {
     Some(steps)
 }
 
-/// The writes of one copy of the superblock to all disks.
-pub(crate) fn super_writes(superblock: &Superblock, copy: u8) -> impl Iterator<Item = Step> + '_ {
+/// The write of one copy of the superblock to one disk.
+pub(crate) fn super_write(superblock: &Superblock, disk: Disk, copy: u8) -> (Place, Vec<u8>) {
     let block = super_offset(copy) / count(BLOCK);
-    (0..low16(count(superblock.disks.len()))).map(Disk).map(move |disk| Step::Write {
-        place: Place { disk, block },
-        bytes: superblock.encode(disk),
-    })
+    (Place { disk, block }, superblock.encode(disk))
 }
 
 /// The steps that destroy a pool: its superblocks go, nothing else is touched.

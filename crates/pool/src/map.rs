@@ -54,6 +54,8 @@ impl Entry {
     pub(crate) fn fragment(&mut self, cluster: Cluster) -> &mut Fragment {
         let found = self.fragments.iter().position(|fragment| fragment.cluster == cluster);
         let at = found.unwrap_or_else(|| {
+            // Most entries have one, and never more.
+            self.fragments.reserve_exact(1);
             self.fragments.push(Fragment { cluster, valid: Bits::None });
             self.fragments.len() - 1
         });

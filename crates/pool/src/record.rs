@@ -31,15 +31,36 @@ pub(crate) struct FirstWrite {
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Record {
-    FirstWrite { at: FirstWrite, crcs: Vec<u32> },
-    Discard { layer: Layer, start: u64, len: u64 },
-    Dirty { region: u32 },
+    FirstWrite {
+        at: FirstWrite,
+        crcs: Vec<u32>,
+    },
+    Discard {
+        layer: Layer,
+        start: u64,
+        len: u64,
+    },
+    Dirty {
+        region: u32,
+    },
     Create(Entity),
-    Snapshot { source: Id, top: Layer, entity: Entity },
+    Snapshot {
+        source: Id,
+        top: Layer,
+        entity: Entity,
+    },
     Delete(Id),
+    /// Entries of a hidden layer, up to this logical cluster, move down.
+    Move {
+        layer: Layer,
+        last: u32,
+    },
     Collapse(Layer),
     Update(Entity),
-    Resize { id: Id, size: Blocks },
+    Resize {
+        id: Id,
+        size: Blocks,
+    },
 }
 
 /// Appends a first write without building a record, for the hot path.
@@ -68,6 +89,7 @@ impl Record {
             Record::Collapse(_) => 7,
             Record::Update(_) => 8,
             Record::Resize { .. } => 9,
+            Record::Move { .. } => 10,
         }
     }
 
@@ -94,6 +116,10 @@ impl Record {
                 entity.encode(out);
             }
             Record::Delete(id) => out.put128(id.0),
+            Record::Move { layer, last } => {
+                out.put32(layer.0);
+                out.put32(*last);
+            }
             Record::Collapse(layer) => out.put32(layer.0),
             Record::Resize { id, size } => {
                 out.put128(id.0);
@@ -146,6 +172,7 @@ fn decode_body(kind: u16, from: &mut Reader<'_>) -> Option<Record> {
         7 => Record::Collapse(Layer(from.u32()?)),
         8 => Record::Update(Entity::decode(from)?),
         9 => Record::Resize { id: Id(from.u128()?), size: Blocks(from.u64()?) },
+        10 => Record::Move { layer: Layer(from.u32()?), last: from.u32()? },
         _ => return None,
     })
 }

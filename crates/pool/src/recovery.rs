@@ -13,12 +13,12 @@ use alloc::vec::Vec;
 use crate::bits::Run;
 use crate::checkpoint::{self, BadCheckpoint, Header, Regions, Restored};
 use crate::journal::{Copies, Found, Position};
-use crate::layout::{BLOCK, Geography, Place, Use};
+use crate::layout::{BLOCK, Disk, Geography, Place, Use};
 use crate::pool::{Buffer, DiskFailed, Effect, Io, Limits, Opened, Pool};
 use crate::record::{FirstWrite, Record};
 use crate::state::State;
 use crate::sums::Sums;
-use crate::superblock::Superblock;
+use crate::superblock::{Superblock, super_offset};
 use crate::widen::{count, index, low16, low32};
 use crate::wire::Reader;
 
@@ -56,6 +56,7 @@ pub enum ImportError {
 /// What a read is for.
 #[derive(Clone, Copy, Debug)]
 enum Want {
+    Super { disk: usize, copy: usize },
     Header { slot: u8, copy: u8 },
     Body { copy: usize, at: usize },
     Journal { copy: usize, at: usize },
@@ -83,6 +84,8 @@ pub struct Recovery {
     wants: Vec<Option<Want>>,
     outstanding: usize,
     effects: VecDeque<Effect>,
+    /// Generations of the superblocks of each disk.
+    supers: Vec<[Option<u64>; 2]>,
     headers: Vec<(Header, u8)>,
     bodies: [Vec<u8>; 2],
     journals: [Vec<u8>; 2],
@@ -109,6 +112,7 @@ impl Recovery {
             wants: Vec::new(),
             outstanding: 0,
             effects: VecDeque::new(),
+            supers: Vec::new(),
             headers: Vec::new(),
             bodies: [Vec::new(), Vec::new()],
             journals: [Vec::new(), Vec::new()],
@@ -124,6 +128,14 @@ impl Recovery {
             let area = recovery.superblock.area(Use::Checkpoint { slot, copy });
             let start = area.ok_or(ImportError::Layout)?.start;
             recovery.read(Want::Header { slot, copy }, start, 1);
+        }
+        recovery.supers = alloc::vec![[None; 2]; recovery.superblock.disks.len()];
+        for disk in 0..recovery.supers.len() {
+            for copy in [0, 1] {
+                let block = super_offset(copy) / count(BLOCK);
+                let place = Place { disk: Disk(low16(count(disk))), block };
+                recovery.read(Want::Super { disk, copy: usize::from(copy) }, place, 1);
+            }
         }
         Ok(recovery)
     }
@@ -163,6 +175,11 @@ impl Recovery {
         self.outstanding -= 1;
         let bytes = result.unwrap_or(&[]);
         match want {
+            Want::Super { disk, copy } => {
+                let found = Superblock::decode(bytes).ok();
+                let ours = found.filter(|found| found.pool == self.superblock.pool);
+                self.supers[disk][copy] = ours.map(|found| found.generation);
+            }
             Want::Header { slot, copy } => {
                 let area = self.superblock.area(Use::Checkpoint { slot, copy });
                 let room = area.map_or(0, |area| (area.blocks - 1) * count(BLOCK));
@@ -366,7 +383,7 @@ impl Recovery {
             let io = Io(low32(count(self.wants.len())));
             self.wants.push(Some(Want::Flush));
             self.outstanding += 1;
-            self.effects.push_back(Effect::Flush { io, disk: crate::layout::Disk(disk) });
+            self.effects.push_back(Effect::Flush { io, disk: Disk(disk) });
         }
     }
 
@@ -390,6 +407,7 @@ impl Recovery {
             limits: self.limits,
             unproved: claims.into_keys().collect(),
             dropped: !self.wrong.is_empty(),
+            first_supers: self.supers.iter().map(|[a, b]| u8::from(a > b)).collect(),
         });
         self.result = Some(Ok(Box::new(pool)));
         Ok(())

@@ -53,14 +53,17 @@ pub enum Op {
         /// Where to.
         to: SocketAddr,
     },
-    /// Take whatever arrives, in buffers the reactor picks when there is something: one
-    /// [`Outcome::Received`] each, until one says that it failed or that the peer is done.
+    /// Take what arrives next, in a buffer that the reactor picks when there is something, so that
+    /// an idle connection holds none. Not while another receive is under way on the same socket:
+    /// they would tear the stream apart.
     Receive {
         /// From whom.
         socket: Socket,
+        /// No more bytes than this, and no more than a receive buffer holds.
+        most: usize,
     },
-    /// Fill a part of a buffer with what arrives next, without a copy on the way. Not while a
-    /// [`Op::Receive`] is under way on the same socket: they would tear the stream apart.
+    /// Fill a part of a buffer with what arrives next, without a copy on the way. Not while another
+    /// receive is under way on the same socket.
     ReceiveInto {
         /// From whom.
         socket: Socket,
@@ -137,7 +140,7 @@ pub enum Outcome {
     Accepted(io::Result<(Socket, SocketAddr)>),
     /// A connection of ours.
     Connected(io::Result<Socket>),
-    /// Some bytes. After an error nothing more comes; `UnexpectedEof` is the peer's orderly end.
+    /// Some bytes; `UnexpectedEof` is the peer's orderly end.
     Received(io::Result<Frozen>),
     /// The buffer, with that part of it full, or an error and a part of unknown contents.
     ReceivedInto {
@@ -207,6 +210,9 @@ pub enum Access {
     ReadOnly,
     /// Reads and writes.
     ReadWrite,
+    /// Reads and writes, and nobody else may open it so, here or in another process, until it is
+    /// closed; `ResourceBusy` if somebody has, or if a block device is mounted or otherwise used.
+    Exclusive,
 }
 
 /// A file that was opened.

@@ -1,6 +1,7 @@
 //! Benchmarks: each prints a table for people and ends with its [`Figure`] lines.
 
 mod nvme;
+mod pool;
 mod store;
 
 use crate::figure::Figure;
@@ -21,5 +22,8 @@ pub struct Bench {
 }
 
 /// Every benchmark there is.
-pub const BENCHES: &[Bench] =
-    &[Bench { name: "nvme", run: nvme::run }, Bench { name: "store", run: store::run }];
+pub const BENCHES: &[Bench] = &[
+    Bench { name: "nvme", run: nvme::run },
+    Bench { name: "pool", run: pool::run },
+    Bench { name: "store", run: store::run },
+];

@@ -1,6 +1,8 @@
 //! The lane `real`: whole programs, a real etcd, real files.
 #![cfg(test)]
 
+mod engine;
 mod nvme;
+mod pool;
 mod store;
 mod up;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use block::{Command, Completion, Fault};
 use nvme::initiator::{
     Admin, AdminEvent, AnaLog, Answer, Association, ControllerInfo, Io as IoQueue, IoEvent,
-    Namespace, Request as AdminRequest, Reservation, Ticket,
+    Message, Namespace, Report, Request as AdminRequest, Reservation, Ticket,
 };
 use nvme::time::Instant;
 use reactor::{Io, Op, Outcome, Refused, Token};
@@ -31,6 +31,8 @@ pub struct Controller {
     namespaces: Vec<Namespace>,
     ana: Option<AnaLog>,
     happened: VecDeque<Happened>,
+    /// Why it is lost. It is over once the kernel receives into no buffer of a request any more.
+    lost: Option<String>,
     is_over: bool,
     shutting_down: Option<Ticket>,
 }
@@ -71,6 +73,20 @@ pub enum Happened {
         /// Of the request; of a read that succeeded, filled.
         data: Data,
     },
+    /// A report of reservations is there, or not.
+    Reported {
+        /// Of the request.
+        tag: u64,
+        /// What it says.
+        result: Result<Report, Fault>,
+    },
+    /// The answer to a message is there, or not.
+    Replied {
+        /// Of the message.
+        tag: u64,
+        /// What it says.
+        result: Result<Vec<u8>, Fault>,
+    },
     /// Namespaces changed.
     Namespaces,
     /// ANA states changed.
@@ -108,6 +124,7 @@ impl Controller {
             namespaces: Vec::new(),
             ana: None,
             happened: VecDeque::new(),
+            lost: None,
             is_over: false,
             shutting_down: None,
         };
@@ -178,12 +195,12 @@ impl Controller {
                 Err(fault) => return Err(Rejected { fault, request }),
             }
         }
-        let fault = if self.is_over { Fault::Unreachable } else { Fault::Busy };
+        let fault = if self.is_lost() { Fault::Unreachable } else { Fault::Busy };
         Err(Rejected { fault, request })
     }
 
     /// Sends a reservation command; `false` if that cannot be now. Its result comes like that of a
-    /// request with this tag.
+    /// request with this tag, or as [`Happened::Reported`].
     pub fn reserve(&mut self, tag: u64, nsid: u32, reservation: Reservation, io: &impl Io) -> bool {
         let now = instant(io);
         let Some(queue) = self.queues.first_mut() else { return false };
@@ -193,6 +210,30 @@ impl Controller {
         }
         queue.launch(Flight { tag, data: Data::None });
         true
+    }
+
+    /// Sends a message to the engine of a replica; hands it back if that cannot be now. Its answer
+    /// comes as [`Happened::Replied`]; if the way is lost, as that of a request with this tag.
+    pub fn send(
+        &mut self,
+        tag: u64,
+        nsid: u32,
+        message: Message,
+        io: &impl Io,
+    ) -> Result<(), Message> {
+        let now = instant(io);
+        let Some(queue) = self.queues.first_mut() else { return Err(message) };
+        let Some(slot) = queue.free_slot() else { return Err(message) };
+        if queue.machine.send(now, slot, nsid, message.clone()).is_err() {
+            return Err(message);
+        }
+        queue.launch(Flight { tag, data: Data::None });
+        Ok(())
+    }
+
+    /// Reads the ANA log again; [`Happened::Ana`] follows, if the controller has one.
+    pub fn refresh(&mut self, io: &impl Io) {
+        self.admin.machine.refresh(instant(io));
     }
 
     /// Sends an admin command.
@@ -215,7 +256,7 @@ impl Controller {
         match (kind, outcome) {
             (CONNECT, Outcome::Connected(Ok(socket))) => {
                 let now = instant(io);
-                if self.is_over {
+                if self.is_lost() {
                     io.close(socket);
                 } else if number == 0 {
                     self.admin.connected(socket, now);
@@ -229,15 +270,22 @@ impl Controller {
             (RECEIVE, Outcome::Received(result)) => {
                 if number == 0 {
                     if let Some(stream) = self.admin.stream() {
-                        stream.on_received(result, io);
+                        stream.on_received(result);
                     }
                     self.admin.take_in();
                 } else if let Some(queue) = self.queue(number) {
                     if let Some(stream) = queue.stream() {
-                        stream.on_received(result, io);
+                        stream.on_received(result);
                     }
                     queue.take_in();
                 }
+            }
+            (RECEIVE, Outcome::ReceivedInto { buffer, result }) => {
+                // The admin queue has no buffers.
+                if let Some(queue) = self.queue(number) {
+                    queue.received_into(buffer, &result);
+                }
+                self.end_if_lost();
             }
             (SEND, Outcome::Sent { chain, result }) => {
                 let stream = if number == 0 {
@@ -260,7 +308,7 @@ impl Controller {
             if let Some(happened) = self.happened.pop_front() {
                 return Some(happened);
             }
-            if self.is_over {
+            if self.is_lost() {
                 return None;
             }
             if let Some(event) = self.admin.machine.poll(now) {
@@ -386,9 +434,13 @@ impl Controller {
                 }
             }
             IoEvent::Reported { slot, result } => {
-                if let Some(Flight { tag, data }) = queue.land(slot) {
-                    let result = result.map(|_| ());
-                    self.happened.push_back(Happened::Done { tag, result, data });
+                if let Some(Flight { tag, .. }) = queue.land(slot) {
+                    self.happened.push_back(Happened::Reported { tag, result });
+                }
+            }
+            IoEvent::Answered { slot, result } => {
+                if let Some(Flight { tag, .. }) = queue.land(slot) {
+                    self.happened.push_back(Happened::Replied { tag, result });
                 }
             }
             IoEvent::Refused(why) => self.lost(why.to_string(), io),
@@ -405,20 +457,39 @@ impl Controller {
 
     /// Ends everything: a controller with a part missing is of no use.
     fn lost(&mut self, why: String, io: &mut impl Io) {
-        if self.is_over {
+        if self.is_lost() {
             return;
         }
-        self.is_over = true;
+        self.lost = Some(why);
         self.close_all();
         self.admin.disconnect(io);
         for queue in &mut self.queues {
             queue.disconnect(io);
+        }
+        self.end_if_lost();
+    }
+
+    fn is_lost(&self) -> bool {
+        self.is_over || self.lost.is_some()
+    }
+
+    /// Hands all requests back after a loss, and says so when that were all.
+    fn end_if_lost(&mut self) {
+        if self.lost.is_none() {
+            return;
+        }
+        for queue in &mut self.queues {
             for Flight { tag, data } in queue.land_all() {
                 let result = Err(Fault::Unreachable);
                 self.happened.push_back(Happened::Done { tag, result, data });
             }
         }
-        self.happened.push_back(Happened::Lost { why });
+        if !self.queues.iter().any(Queue::is_receiving_into)
+            && let Some(why) = self.lost.take()
+        {
+            self.is_over = true;
+            self.happened.push_back(Happened::Lost { why });
+        }
     }
 }
 

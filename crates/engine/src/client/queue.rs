@@ -2,7 +2,7 @@
 
 use nvme::initiator::{Admin, Io as IoQueue, Need, Payload, Transmit};
 use nvme::time::Instant;
-use reactor::{Chain, Io, Socket, Token};
+use reactor::{Buffer, Chain, Io, Socket, Token};
 
 use crate::device::Data;
 use crate::stream::Stream;
@@ -60,6 +60,24 @@ pub(super) struct Queue<M> {
     stream: Option<Stream>,
     flights: Vec<Option<Flight>>,
     free: Vec<u16>,
+    /// Reads of much data that are at work.
+    large: usize,
+    /// A payload that is being received directly into its buffer.
+    direct: Option<Direct>,
+}
+
+/// A payload that is being received directly into its buffer: from where to where.
+#[derive(Clone, Copy)]
+struct Direct {
+    slot: u16,
+    from: usize,
+    to: usize,
+}
+
+impl Flight {
+    fn is_large(&self) -> bool {
+        matches!(&self.data, Data::Fill(buffer) if buffer.len() >= Stream::LARGE)
+    }
 }
 
 /// No more bytes than this are handed to the kernel in one send.
@@ -68,7 +86,8 @@ const SEND_AT_ONCE: usize = 1 << 20;
 impl<M: Machine> Queue<M> {
     pub(super) fn new(machine: M, slots: u16) -> Queue<M> {
         let flights = (0..slots).map(|_| None).collect();
-        Queue { machine, stream: None, flights, free: (0..slots).rev().collect() }
+        let free = (0..slots).rev().collect();
+        Queue { machine, stream: None, flights, free, large: 0, direct: None }
     }
 
     pub(super) fn connected(&mut self, socket: Socket, now: Instant) {
@@ -89,6 +108,7 @@ impl<M: Machine> Queue<M> {
         if let Some(slot) = self.free.pop()
             && let Some(place) = self.flights.get_mut(usize::from(slot))
         {
+            self.large += usize::from(flight.is_large());
             *place = Some(flight);
         }
     }
@@ -96,13 +116,62 @@ impl<M: Machine> Queue<M> {
     /// A slot's command is over.
     pub(super) fn land(&mut self, slot: u16) -> Option<Flight> {
         let flight = self.flights.get_mut(usize::from(slot))?.take()?;
+        self.large = self.large.saturating_sub(usize::from(flight.is_large()));
         self.free.push(slot);
         Some(flight)
     }
 
-    /// Everything still at work, when the connection is over.
+    /// Everything still at work, when the connection is over; but not what the kernel still
+    /// receives into.
     pub(super) fn land_all(&mut self) -> Vec<Flight> {
-        self.flights.iter_mut().filter_map(Option::take).collect()
+        let away = self.direct.map(|direct| usize::from(direct.slot));
+        let here = self.flights.iter_mut().enumerate().filter(|(slot, _)| Some(*slot) != away);
+        here.filter_map(|(_, flight)| flight.take()).collect()
+    }
+
+    /// Whether the kernel still receives into a buffer of a request.
+    pub(super) fn is_receiving_into(&self) -> bool {
+        self.direct.is_some()
+    }
+
+    /// Lets more bytes come: the rest of a large payload directly into its buffer.
+    fn resume(&mut self, token: Token, io: &mut impl Io) {
+        let Some(stream) = self.stream.as_mut().filter(|stream| stream.is_waiting()) else {
+            return;
+        };
+        let most = if self.large > 0 { Stream::LITTLE } else { Stream::MUCH };
+        let Need::Payload { slot, offset, len } = self.machine.need() else {
+            stream.receive(most, token, io);
+            return;
+        };
+        let bytes = |count| usize::try_from(count).unwrap_or(usize::MAX);
+        let (from, to) = (bytes(offset), bytes(offset).saturating_add(bytes(len)));
+        let flight = self.flights.get_mut(usize::from(slot)).and_then(Option::as_mut);
+        match flight.map(|flight| &mut flight.data) {
+            Some(data @ Data::Fill(_)) if to - from >= Stream::WORTH_IT => {
+                let Data::Fill(buffer) = core::mem::replace(data, Data::None) else { return };
+                match stream.receive_into(buffer, (from, to), token, io) {
+                    Ok(()) => self.direct = Some(Direct { slot, from, to }),
+                    Err(buffer) => *data = Data::Fill(buffer),
+                }
+            }
+            _ => stream.receive(most, token, io),
+        }
+    }
+
+    /// A payload was received directly, or not.
+    pub(super) fn received_into(&mut self, buffer: Buffer, result: &std::io::Result<()>) {
+        if let Some(stream) = &mut self.stream {
+            stream.on_received_into(result);
+        }
+        let Some(Direct { slot, from, to }) = self.direct.take() else { return };
+        if result.is_ok() {
+            self.machine.placed(buffer.get(from..to).unwrap_or_default());
+        }
+        if let Some(flight) = self.flights.get_mut(usize::from(slot)).and_then(Option::as_mut) {
+            flight.data = Data::Fill(buffer);
+        }
+        self.take_in();
     }
 
     /// Feeds the machine with what came.
@@ -159,7 +228,7 @@ impl<M: Machine> Queue<M> {
                 self.disconnect(io);
             }
         } else {
-            stream.resume(receive, io);
+            self.resume(receive, io);
         }
     }
 

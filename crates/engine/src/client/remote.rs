@@ -193,7 +193,10 @@ impl<O> Remote<O> {
                     path.controller = None;
                 }
             }
-            Happened::Discovery | Happened::Answered(..) => {}
+            Happened::Discovery
+            | Happened::Answered(..)
+            | Happened::Reported { .. }
+            | Happened::Replied { .. } => {}
         }
     }
 
@@ -213,8 +216,14 @@ impl<O> Remote<O> {
                     self.listen(id, io);
                 }
                 Effect::Send { path, request, command } => self.send(path, request, command, io),
-                // Controllers tell changes by themselves; a state that is in doubt is given time.
-                Effect::Refresh(_) => {}
+                // A path answered that it is not usable, and no event has said so: it may be on its
+                // way, or the host may have missed it.
+                Effect::Refresh(id) => {
+                    if let Some(Path { controller: Some(controller), .. }) = self.paths.get_mut(&id)
+                    {
+                        controller.refresh(io);
+                    }
+                }
                 Effect::Complete { request, result } => {
                     let Some(waiting) = self.place(request).and_then(Option::take) else {
                         continue;

@@ -4,8 +4,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use block::Fault;
 use nvme::initiator::{
-    Answer, Association, DiscoveryReader, Entry, ReadStep, Request as AdminRequest,
+    Answer, Association, DiscoveryReader, Entry, ReadStep, Report, Request as AdminRequest,
+    Reservation,
 };
 use reactor::{Buffer, Event, Handler, Io, Key, Moment, Op, Reactor, SetupError, Token};
 
@@ -35,7 +37,7 @@ pub enum SessionError {
     #[error("{0}")]
     Lost(String),
     /// The controller refused a request.
-    #[error("the controller refused {what} with status {status}")]
+    #[error("the controller refused {what}: {status}")]
     Refused {
         /// What was asked for.
         what: &'static str,
@@ -159,6 +161,33 @@ impl Session {
                 ReadStep::Ask(next) => request = next,
                 ReadStep::Done(entries) => return Ok(entries),
                 ReadStep::Failed(why) => return Err(SessionError::Nonsense(why)),
+            }
+        }
+    }
+
+    /// Sends a reservation command and waits for its end; a report has an answer.
+    pub fn reserve(
+        &mut self,
+        nsid: u32,
+        reservation: Reservation,
+    ) -> Result<Option<Report>, SessionError> {
+        /// Of no other request: those of tools count from zero.
+        const TAG: u64 = u64::MAX;
+        if !self.driven.controller.reserve(TAG, nsid, reservation, &self.reactor) {
+            return Err(SessionError::Nonsense("the controller takes no reservation command now"));
+        }
+        let refused =
+            |why: Fault| SessionError::Refused { what: "the reservation", status: why.to_string() };
+        loop {
+            match self.wait()? {
+                Happened::Done { tag: TAG, result, .. } => {
+                    return result.map(|()| None).map_err(refused);
+                }
+                Happened::Reported { tag: TAG, result } => {
+                    return result.map(Some).map_err(refused);
+                }
+                Happened::Lost { why } => return Err(SessionError::Lost(why)),
+                _ => {}
             }
         }
     }

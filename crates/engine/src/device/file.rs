@@ -6,7 +6,7 @@
 use std::io;
 
 use block::{Command, Completion, Fault, Geometry, Span};
-use reactor::{FileId, Io, Op, Outcome, Space};
+use reactor::{FileId, Io, Op, Outcome, PAGE, Space};
 
 use super::job::{Data, Progress, Running, Stage, Task, byte_range, equal};
 
@@ -28,7 +28,7 @@ impl<O> Running<O> {
             Stage::Fresh => self.first(file, geometry, io),
             Stage::Answered(outcome) => self.next(outcome, file, geometry, io),
             Stage::Zeroing(done) => self.zero(done, file, geometry, io),
-            Stage::Asked => Progress::Finished(Err(Fault::Internal)),
+            Stage::Asked | Stage::Ended(..) => Progress::Finished(Err(Fault::Internal)),
         }
     }
 
@@ -44,7 +44,14 @@ impl<O> Running<O> {
             Task::CompareAndWrite { span, .. } => Some(span),
         };
         let at = span.map_or(0, |span| offset(span, geometry));
-        let data = core::mem::replace(self.data(), Data::None);
+        let data = match settled(core::mem::replace(self.data(), Data::None), io) {
+            Ok(data) => data,
+            Err(data) => {
+                *self.data() = data;
+                self.stage = Stage::Fresh;
+                return Progress::Stalled;
+            }
+        };
         match (task, data) {
             (Task::Command(Command::Read { .. }), Data::Fill(buffer)) => {
                 Progress::Submit(Op::Read { file, at, buffer })
@@ -172,6 +179,19 @@ impl<O> Running<O> {
     }
 }
 
+/// Moves bytes that lie where they were received into a buffer of their own: direct I/O wants them
+/// aligned, and the device may take long, while others wait to receive. Hands them back if there is
+/// no buffer.
+pub(super) fn settled(data: Data, io: &mut impl Io) -> Result<Data, Data> {
+    let Data::Bytes(bytes) = data else { return Ok(data) };
+    if bytes.as_ptr().addr().is_multiple_of(PAGE) {
+        return Ok(Data::Bytes(bytes));
+    }
+    let Some(mut buffer) = io.take(bytes.len()) else { return Err(Data::Bytes(bytes)) };
+    buffer.copy_from_slice(&bytes);
+    Ok(Data::Bytes(buffer.freeze()))
+}
+
 fn offset(span: Span, geometry: Geometry) -> u64 {
     span.start().0 << geometry.block_size().shift()
 }
@@ -181,7 +201,7 @@ fn allocate(file: FileId, span: Span, geometry: Geometry, space: Space) -> Op {
     Op::Allocate { file, at: offset(span, geometry), len, space }
 }
 
-fn differs(found: &[u8], expected: &[u8]) -> Option<usize> {
+pub(super) fn differs(found: &[u8], expected: &[u8]) -> Option<usize> {
     if found == expected {
         return None;
     }

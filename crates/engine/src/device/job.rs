@@ -59,7 +59,7 @@ pub(super) struct Running<O> {
     pub(super) kept: Option<Op>,
 }
 
-/// What the last operation of a job in a file left.
+/// What the last operation of a job in a file or a pool left.
 #[derive(Debug)]
 pub(super) enum Stage {
     /// Nothing was asked of the file yet.
@@ -70,6 +70,8 @@ pub(super) enum Stage {
     Answered(Outcome),
     /// Zeros are being written, because the file system cannot make them; that many bytes so far.
     Zeroing(u64),
+    /// A command came out of a pool, with its data.
+    Ended(Completion, Data),
 }
 
 /// What is to be done about a job.
@@ -79,6 +81,8 @@ pub(super) enum Progress {
     Submit(Op),
     /// No buffer is free: try again later.
     Stalled,
+    /// A pool has it.
+    Waits,
 }
 
 impl<O> Running<O> {

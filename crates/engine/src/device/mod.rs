@@ -1,4 +1,5 @@
-//! What namespaces are made of: memory, files and block devices, all taking block commands.
+//! What namespaces are made of: memory, files, block devices and replicas of pools, all taking
+//! block commands.
 //!
 //! A [`Job`] is one command on its way through a device. It goes in by [`Devices::start`] and comes
 //! out of [`Devices::poll`] when it is finished, at once or after some events of the reactor.
@@ -6,8 +7,11 @@
 //! Invariants:
 //! - Every job that was started comes out exactly once, with its data.
 //! - Compare-and-write runs alone on its device: nothing that was started later overtakes it.
-//! - Data is never copied here, except into and out of memory that is the device itself.
+//! - Data is never copied here, except into and out of memory that is the device itself, and out of
+//!   receive buffers, which must be free again soon.
 
+mod change;
+mod elsewhere;
 mod file;
 mod job;
 mod memory;
@@ -16,12 +20,15 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 
-use block::{BadGeometry, BlockSize, Bytes, Completion, Geometry};
+use block::{BadGeometry, BlockSize, Bytes, Command, Completion, Geometry};
+use model::VolumeId;
 use reactor::{Access, Io, Key, Outcome, Refused, Slab, Token};
 
 pub use job::{Data, Job, Task};
-use job::{Progress, Running};
+use job::{Progress, Running, Stage};
 use memory::Memory;
+
+use crate::pools::{Ended, Pools, Replica};
 
 /// One of the devices of a reactor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,6 +43,23 @@ pub struct Devices<O> {
     stalled: VecDeque<Key>,
     finished: VecDeque<Finished<O>>,
     token_kind: u8,
+    /// The pools that replicas are in.
+    pub pools: Pools,
+    /// Commands on their way to mirrored volumes.
+    for_volumes: VecDeque<ForVolume>,
+}
+
+/// A command for a mirrored volume; it comes back by [`Devices::ended`].
+#[derive(Debug)]
+pub(crate) struct ForVolume {
+    /// Which volume.
+    pub(crate) volume: VolumeId,
+    /// Whose it is.
+    pub(crate) owner: Key,
+    /// What to do.
+    pub(crate) command: Command,
+    /// With which bytes.
+    pub(crate) data: Data,
 }
 
 /// A job that came out.
@@ -79,6 +103,21 @@ pub enum OpenError {
     /// As many devices as a reactor has room for.
     #[error("there is no room for another device; give the engine more cores")]
     Full,
+    /// There is no such replica.
+    #[error(
+        "no pool of this core has the replica; import the pool and create the replica, and keep \
+         the namespaces of one subsystem in one pool"
+    )]
+    NoReplica,
+}
+
+/// Kinds of the tokens of a reactor's operations.
+#[derive(Clone, Copy, Debug)]
+pub struct TokenKinds {
+    /// Of operations on files: they come back by [`Devices::on`].
+    pub files: u8,
+    /// Of operations of pools: they come back by [`Pools::on`].
+    pub pools: u8,
 }
 
 #[derive(Debug)]
@@ -97,11 +136,13 @@ struct Device {
 enum Backing {
     Memory(Memory),
     File(reactor::FileId),
+    Replica(Replica),
+    Volume(VolumeId),
 }
 
 impl<O> Devices<O> {
-    /// No devices. Tokens of its operations will be of this kind.
-    pub fn new(token_kind: u8) -> Devices<O> {
+    /// No devices, no pools.
+    pub fn new(tokens: TokenKinds) -> Devices<O> {
         const DEVICES: u32 = 4096;
         // More jobs than operations of a reactor are of no use.
         const JOBS: u32 = 16 * 1024;
@@ -110,7 +151,9 @@ impl<O> Devices<O> {
             running: Slab::new(JOBS),
             stalled: VecDeque::new(),
             finished: VecDeque::new(),
-            token_kind,
+            token_kind: tokens.files,
+            pools: Pools::new(tokens.pools),
+            for_volumes: VecDeque::new(),
         }
     }
 
@@ -145,6 +188,38 @@ impl<O> Devices<O> {
         }
     }
 
+    /// Adds a replica or snapshot of an open pool.
+    pub fn add_replica(&mut self, pool: pool::Id, id: pool::Id) -> Result<DeviceId, OpenError> {
+        let replica = self.pools.replica(pool, id).ok_or(OpenError::NoReplica)?;
+        let blocks = self.pools.size(replica).ok_or(OpenError::NoReplica)?;
+        let bad = |source| OpenError::Geometry { path: format!("replica {:032x}", id.0), source };
+        let geometry = Geometry::new(BlockSize::B4096, blocks).map_err(bad)?;
+        self.add(Backing::Replica(replica), geometry)
+    }
+
+    /// Adds a mirrored volume. Its commands come out by [`Devices::for_volume`].
+    pub(crate) fn add_volume(
+        &mut self,
+        id: VolumeId,
+        geometry: Geometry,
+    ) -> Result<DeviceId, OpenError> {
+        self.add(Backing::Volume(id), geometry)
+    }
+
+    /// The next command for a mirrored volume.
+    pub(crate) fn for_volume(&mut self) -> Option<ForVolume> {
+        self.for_volumes.pop_front()
+    }
+
+    /// A command on a pool or a volume has ended.
+    pub(crate) fn ended(&mut self, ended: Ended, io: &mut impl Io) {
+        let Ended { owner, completion, data } = ended;
+        if let Some(running) = self.running.get_mut(owner) {
+            running.stage = Stage::Ended(completion, data);
+            self.advance(owner, io);
+        }
+    }
+
     /// The shape of a device.
     pub fn geometry(&self, device: DeviceId) -> Option<Geometry> {
         self.devices.get(device.0).map(|device| device.geometry)
@@ -161,7 +236,10 @@ impl<O> Devices<O> {
     }
 
     /// Takes a finished job out.
-    pub fn poll(&mut self) -> Option<Finished<O>> {
+    pub fn poll(&mut self, io: &mut impl Io) -> Option<Finished<O>> {
+        while let Some(ended) = self.pools.poll_ended() {
+            self.ended(ended, io);
+        }
         self.finished.pop_front()
     }
 
@@ -175,12 +253,13 @@ impl<O> Devices<O> {
 
     /// Tries again what had to wait for buffers. Returns whether something still waits.
     pub fn retry(&mut self, io: &mut impl Io) -> bool {
+        let pools_wait = self.pools.retry(io);
         for _ in 0..self.stalled.len() {
             if let Some(key) = self.stalled.pop_front() {
                 self.advance(key, io);
             }
         }
-        !self.stalled.is_empty()
+        pools_wait || !self.stalled.is_empty()
     }
 
     /// Jobs that are in.
@@ -216,10 +295,19 @@ impl<O> Devices<O> {
                 Progress::Finished(running.in_memory(memory, device.geometry))
             }
             Backing::File(file) => running.in_file(*file, device.geometry, io),
+            Backing::Replica(replica) => {
+                let mut pools = (*replica, &mut self.pools);
+                running.elsewhere(key, &mut pools, io)
+            }
+            Backing::Volume(volume) => {
+                let mut volumes = (*volume, &mut self.for_volumes);
+                running.elsewhere(key, &mut volumes, io)
+            }
         };
         match progress {
             Progress::Finished(completion) => self.finish(key, completion, io),
             Progress::Stalled => self.stalled.push_back(key),
+            Progress::Waits => {}
             Progress::Submit(op) => match io.submit(op, Token::of(self.token_kind, key)) {
                 Ok(_) => {}
                 Err(Refused::Busy(op)) => {

@@ -5,11 +5,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use block::{BlockSize, Geometry};
+use model::VolumeId;
 use nvme::auth::Keys;
 use nvme::pdu::Digests;
 use nvme::target::{Hosts, NamespaceIds};
 use nvme::wire::{AnaState, Nqn};
 use sha2::{Digest, Sha256};
+
+use crate::pools;
 
 /// One engine.
 #[derive(Clone, Debug)]
@@ -18,7 +21,9 @@ pub struct Config {
     pub listen: Vec<SocketAddr>,
     /// One reactor on each of these cores; at least one.
     pub cores: Vec<usize>,
-    /// What to serve, by name.
+    /// Pools to open, or make, before anything is served.
+    pub pools: Vec<Pool>,
+    /// What to serve from the start, by name.
     pub subsystems: BTreeMap<Nqn, Subsystem>,
     /// Digests that are used if a host asks for them.
     pub digests: Digests,
@@ -26,8 +31,19 @@ pub struct Config {
     pub limits: Limits,
 }
 
+/// A pool that is there from the start.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    /// Its id, which decides on which core it is.
+    pub id: pool::Id,
+    /// [`pools::Order::Import`] or [`pools::Order::Create`].
+    pub open: pools::Order,
+    /// Replicas that are made if they are not there.
+    pub replicas: Vec<pool::NewReplica>,
+}
+
 /// One subsystem.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subsystem {
     /// By namespace id, from 1.
     pub namespaces: BTreeMap<u32, Namespace>,
@@ -38,6 +54,16 @@ pub struct Subsystem {
 }
 
 impl Subsystem {
+    /// The core that it must be on, of so many, because its pool is there.
+    pub(super) fn home(&self, cores: usize) -> Option<usize> {
+        self.namespaces.values().find_map(|namespace| match namespace.backing {
+            Backing::Replica { pool, .. } | Backing::Member { pool, .. } => {
+                Some(super::pooling::core_of(pool, cores))
+            }
+            Backing::Memory(_) | Backing::File { .. } | Backing::Volume { .. } => None,
+        })
+    }
+
     /// Who may connect, as the protocol knows it.
     pub(super) fn hosts(&self) -> Hosts {
         if self.hosts.is_empty() {
@@ -49,14 +75,14 @@ impl Subsystem {
 }
 
 /// A host that may connect.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
     /// What it must prove that it knows, if anything.
     pub keys: Option<Keys>,
 }
 
 /// One namespace.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace {
     /// What it is made of.
     pub backing: Backing,
@@ -67,7 +93,7 @@ pub struct Namespace {
 }
 
 /// What a namespace is made of.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backing {
     /// Memory, lost when the engine stops.
     Memory(Geometry),
@@ -77,6 +103,29 @@ pub enum Backing {
         path: PathBuf,
         /// In units of this.
         block_size: BlockSize,
+    },
+    /// A replica or snapshot in an open pool, which keeps its reservations as well. A subsystem is
+    /// on the core of its pool.
+    Replica {
+        /// Which pool.
+        pool: pool::Id,
+        /// Which one.
+        id: pool::Id,
+    },
+    /// A replica of a mirrored volume, for its target alone: its reservation keys are epochs,
+    /// nobody touches it without holding it, and it takes messages (`docs/protocol/replica.md`).
+    Member {
+        /// Which pool.
+        pool: pool::Id,
+        /// Which one.
+        id: pool::Id,
+    },
+    /// A mirrored volume whose target is open on this core. Served by the order that opens it.
+    Volume {
+        /// Which.
+        id: VolumeId,
+        /// Its shape.
+        geometry: Geometry,
     },
 }
 

@@ -10,18 +10,27 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvme::target::{ConnId, Connection, ConnectionConfig, DiscoveryRecord};
+use nvme::target::{self, ConnId, Connection, ConnectionConfig};
 use nvme::time::Instant;
 use reactor::{
     Detached, Event, Frozen, Handler, Io, Key, Mailbox, Moment, Op, Outcome, Slab, Socket, Token,
 };
 
+use super::config::Limits;
 use super::keeper::Keeper;
 use super::link::{Link, Owner, Phase, Want};
+use super::obey::Departure;
+use super::orders::Order;
+use super::pooling::{Asked, PoolOrder, ToKeep};
+use super::prover::{self, Proved, Prover};
+use super::routes::Routes;
 use super::served::Served;
-use super::{ACCEPT, DEVICE, RECEIVE, Routes, SEND, TICK};
+use super::voluming::{StoreAnswer, VolumeOrder};
+use super::{ACCEPT, DEVICE, POOL, RECEIVE, SEND, TICK, VOLUME};
+use crate::client::TOKEN_KINDS;
 use crate::device::Devices;
 use crate::stream::Stream;
+use crate::volumes::Volumes;
 
 /// What is posted to a core.
 pub(super) enum Message {
@@ -30,7 +39,7 @@ pub(super) enum Message {
     /// Reservations are durable, or not.
     Kept {
         /// Which of the core's subsystems.
-        subsystem: usize,
+        subsystem: Key,
         /// Which namespace.
         nsid: u32,
         /// Which state of it.
@@ -38,6 +47,18 @@ pub(super) enum Message {
         /// Whether it is durable.
         kept: bool,
     },
+    /// A host's message was worked on.
+    Proved(Box<Proved>),
+    /// Something is to change.
+    Order(Box<Order>),
+    /// Discovery has something new to tell.
+    Discovery,
+    /// An order to a pool of this core.
+    Pool(Box<PoolOrder>),
+    /// An order to a mirrored volume of this core.
+    Volume(Box<VolumeOrder>),
+    /// The store has answered a mirrored volume of this core.
+    Recorded(Box<StoreAnswer>),
     /// End all connections and stop.
     Stop,
 }
@@ -45,7 +66,7 @@ pub(super) enum Message {
 /// A connection on its way from the core that accepted it.
 pub(super) struct Arrival {
     pub(super) socket: Detached,
-    pub(super) arrived: VecDeque<Frozen>,
+    pub(super) arrived: Option<Frozen>,
     pub(super) machine: Connection,
     pub(super) peer: SocketAddr,
 }
@@ -56,11 +77,18 @@ pub(super) struct Core {
     pub(super) routes: Arc<Routes>,
     pub(super) mailboxes: Vec<Mailbox<Message>>,
     pub(super) keeper: Option<Keeper>,
+    pub(super) prover: Option<Prover>,
+    /// Where the engine listens.
+    pub(super) addresses: Vec<SocketAddr>,
     pub(super) listeners: Vec<Listener>,
-    pub(super) subsystems: Vec<Served>,
+    pub(super) subsystems: Slab<Served>,
+    /// Those that are to end.
+    pub(super) leaving: Vec<Departure>,
+    /// Which version of the routes discovery tells.
+    pub(super) told: u64,
     pub(super) devices: Devices<Owner>,
     pub(super) connection: ConnectionConfig,
-    pub(super) connection_bytes: usize,
+    pub(super) limits: Limits,
     pub(super) links: Slab<Link>,
     /// Links by the number that subsystems know them by.
     pub(super) names: BTreeMap<ConnId, Key>,
@@ -71,6 +99,11 @@ pub(super) struct Core {
     pub(super) wants: VecDeque<(Key, Want)>,
     pub(super) is_ticking: bool,
     pub(super) stopping: Option<Moment>,
+    /// Orders to pools that are not answered yet.
+    pub(super) asked: Slab<Asked>,
+    /// Reservations that are to be kept with their replicas.
+    pub(super) to_keep: Vec<ToKeep>,
+    pub(super) volumes: Volumes,
 }
 
 /// A listening socket.
@@ -89,11 +122,18 @@ impl Handler for Core {
                 let (kind, key) = token.parts();
                 match (kind, outcome) {
                     (DEVICE, outcome) => self.devices.on(key, outcome, io),
+                    (POOL, outcome) => self.devices.pools.on(key, outcome, io),
                     (RECEIVE, Outcome::Received(result)) => {
                         if let Some(link) = self.links.get_mut(key) {
-                            link.stream.on_received(result, io);
+                            link.stream.on_received(result);
                             // At once: the buffer is free again sooner, and still in the cache.
                             link.take_in(io);
+                            self.touch(key);
+                        }
+                    }
+                    (RECEIVE, Outcome::ReceivedInto { buffer, result }) => {
+                        if let Some(link) = self.links.get_mut(key) {
+                            link.received_into(buffer, &result);
                             self.touch(key);
                         }
                     }
@@ -105,6 +145,10 @@ impl Handler for Core {
                     }
                     (ACCEPT, Outcome::Accepted(result)) => self.accepted(token, result, io),
                     (TICK, _) => self.tick(io),
+                    (VOLUME, _) => self.volumes.tick(io),
+                    (kind, outcome) if TOKEN_KINDS.contains(&kind) => {
+                        self.volumes.on(token, outcome, io);
+                    }
                     _ => {}
                 }
             }
@@ -115,6 +159,17 @@ impl Handler for Core {
                 }
                 self.effects(subsystem);
             }
+            Event::Message(Message::Proved(proved)) => {
+                if let Some(link) = self.links.get_mut(proved.link) {
+                    link.machine.authenticated(proved.done);
+                    self.touch(proved.link);
+                }
+            }
+            Event::Message(Message::Order(order)) => self.obey(*order, io),
+            Event::Message(Message::Pool(order)) => self.pool_order(*order, io),
+            Event::Message(Message::Volume(order)) => self.volume_order(*order, io),
+            Event::Message(Message::Recorded(answer)) => self.store_answered(*answer, io),
+            Event::Message(Message::Discovery) => self.tell_discovery(),
             Event::Message(Message::Stop) => self.stop(io),
         }
     }
@@ -125,34 +180,33 @@ impl Handler for Core {
             self.touch(key);
         }
         self.devices.retry(io);
+        self.volumes.retry();
+        self.pool_answers(io);
         self.satisfy(io);
         loop {
-            while let Some(finished) = self.devices.poll() {
+            while let Some(finished) = self.devices.poll(io) {
                 let (key, slot) = finished.owner;
                 if let Some(link) = self.links.get_mut(key) {
                     link.finished(slot, finished.completion, finished.data);
                     self.touch(key);
                 }
             }
-            let Some(key) = self.dirty.pop_front() else { break };
-            self.pump(key, io);
+            if let Some(key) = self.dirty.pop_front() {
+                self.pump(key, io);
+            } else if !self.work_on_volumes(io) {
+                break;
+            }
+        }
+        self.volumes.settle(io);
+        if !self.leaving.is_empty() {
+            self.bury(io);
         }
         self.keep_ticking(io);
-        let is_over = self.stopping.is_some_and(|deadline| {
-            (self.links.is_empty() && self.devices.at_work() == 0) || io.now() >= deadline
-        });
-        !is_over
+        !self.is_over(io)
     }
 }
 
 impl Core {
-    /// What discovery shall tell.
-    pub(super) fn tell_addresses(&mut self, records: &[DiscoveryRecord]) {
-        for served in &mut self.subsystems {
-            served.subsystem.set_discovery(records.to_vec());
-        }
-    }
-
     fn accepted(
         &mut self,
         token: Token,
@@ -163,7 +217,9 @@ impl Core {
             Ok((socket, peer)) => {
                 self.next_name += 1;
                 let name = ConnId(self.next_name);
-                let machine = Connection::new(name, self.connection, instant(io));
+                let local = io.local_address(socket).ok().map(|address| address.ip());
+                let config = ConnectionConfig { local, ..self.connection };
+                let machine = Connection::new(name, config, instant(io));
                 self.add_link(Stream::new(socket), machine, peer, io);
             }
             Err(error) => {
@@ -178,6 +234,21 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// Passes commands to volumes and back. Returns whether there was anything to do.
+    fn work_on_volumes(&mut self, io: &mut impl Io) -> bool {
+        let mut worked = false;
+        while let Some(asked) = self.devices.for_volume() {
+            worked = true;
+            self.volumes.submit(asked, io);
+        }
+        worked |= self.volumes.work(io);
+        while let Some(ended) = self.volumes.ended() {
+            worked = true;
+            self.devices.ended(ended, io);
+        }
+        worked
     }
 
     pub(super) fn touch(&mut self, key: Key) {
@@ -206,7 +277,7 @@ impl Core {
         io: &mut impl Io,
     ) {
         let (socket, name) = (stream.socket(), machine.id());
-        let link = Link::new(stream, machine, peer, self.connection_bytes);
+        let link = Link::new(stream, machine, peer, self.limits.connection_bytes);
         let Ok(key) = self.links.insert(link) else {
             tracing::warn!(%peer, "too many connections; this one is closed");
             io.close(socket);
@@ -233,7 +304,7 @@ impl Core {
         for _ in 0..self.wants.len() {
             let Some((key, want)) = self.wants.pop_front() else { break };
             let Some(link) = self.links.get_mut(key) else { continue };
-            let served = link.subsystem.and_then(|index| self.subsystems.get(index));
+            let served = link.subsystem.and_then(|of| self.subsystems.get(of));
             let Some(served) = served else { continue };
             match link.want(want, served, &mut self.devices, io) {
                 Some(want) => self.wants.push_back((key, want)),
@@ -279,14 +350,24 @@ impl Core {
 
     fn work_off(&mut self, key: Key, now: Instant, io: &mut impl Io) {
         let Some(link) = self.links.get_mut(key) else { return };
-        let Some(index) = link.subsystem else { return };
-        let Some(served) = self.subsystems.get_mut(index) else { return };
+        let Some(of) = link.subsystem else { return };
+        let Some(served) = self.subsystems.get_mut(of) else { return };
+        let mut messages = Vec::new();
         while let Some(event) = link.machine.poll(&mut served.subsystem, now) {
-            if let Some(want) = link.begin(event, served, &mut self.devices, io) {
+            if let target::Event::Message { slot, nsid, message } = event {
+                link.message_begun();
+                messages.push((slot, nsid, message));
+            } else if event == target::Event::Entropy {
+                let to = self.mailboxes.get(self.me);
+                prover::begin(link, key, self.prover.as_ref().zip(to));
+            } else if let Some(want) = link.begin(event, served, &mut self.devices, io) {
                 self.wants.push_back((key, want));
             }
         }
-        self.effects(index);
+        for (slot, nsid, message) in messages {
+            self.read_message((key, slot), (of, nsid), message, io);
+        }
+        self.effects(of);
     }
 
     /// Admits a link, refuses it, or sends it on its way to the core of its subsystem.
@@ -296,11 +377,10 @@ impl Core {
         let Some(request) = link.machine.connect_request() else { return };
         let (name, host) = (request.subsystem.clone(), request.host.clone());
         match self.routes.core_of(&name) {
-            _ if name.is_discovery() => {}
+            _ if name.is_discovery() => self.tell_discovery(),
             Some(core) if core == self.me => {}
             Some(_) => {
                 link.phase = Phase::Moving;
-                link.stream.pause(io);
                 return;
             }
             None => {
@@ -309,16 +389,18 @@ impl Core {
                 return;
             }
         }
-        let mine = |served: &Served| *served.subsystem.nqn() == name;
-        let Some(index) = self.subsystems.iter().position(mine) else {
+        let Some(link) = self.links.get_mut(key) else { return };
+        let mine = |served: &Served| *served.subsystem.nqn() == name && !served.is_leaving;
+        let found = self.subsystems.iter().find(|(_, served)| mine(served)).map(|(of, _)| of);
+        let Some((of, served)) = found.and_then(|of| Some((of, self.subsystems.get_mut(of)?)))
+        else {
             link.machine.refuse_unknown();
             return;
         };
-        let Some(served) = self.subsystems.get_mut(index) else { return };
         let auth = served.authentication(&host);
         match link.machine.admit(&mut served.subsystem, now, auth) {
             Ok(()) => {
-                link.subsystem = Some(index);
+                link.subsystem = Some(of);
                 tracing::debug!(peer = %link.peer, %host, subsystem = %name, "connected");
             }
             Err(why) => {
@@ -365,11 +447,11 @@ impl Core {
             tracing::info!(peer = %link.peer, %error, "the host broke the protocol");
         }
         link.stream.close(io);
-        if let Some(index) = link.subsystem
-            && let Some(served) = self.subsystems.get_mut(index)
+        if let Some(of) = link.subsystem
+            && let Some(served) = self.subsystems.get_mut(of)
         {
             link.machine.detach(&mut served.subsystem);
-            self.effects(index);
+            self.effects(of);
         }
         self.wants.retain(|(of, _)| *of != key);
         self.touch(key);

@@ -93,6 +93,28 @@ pub(super) fn read(path: &Path) -> Result<Reservations, ReadError> {
     }
 }
 
+/// What [`encode`] made; nothing of nothing.
+pub(super) fn decode(bytes: &[u8]) -> Option<Reservations> {
+    if bytes.is_empty() {
+        return Some(Reservations::default());
+    }
+    parse(std::str::from_utf8(bytes).ok()?)
+}
+
+/// Reservations as they are kept with a replica; nothing if they shall not persist. The highest
+/// epoch that held it always does.
+pub(super) fn encode(reservations: &Reservations) -> Vec<u8> {
+    match reservations {
+        kept @ Reservations { persist: true, .. } => text_of(kept).into_bytes(),
+        Reservations { least_key: least_key @ Some(_), generation, .. } => {
+            let (generation, least_key) = (*generation, *least_key);
+            let epoch = Reservations { generation, least_key, ..Reservations::default() };
+            text_of(&epoch).into_bytes()
+        }
+        _ => Vec::new(),
+    }
+}
+
 fn write(path: &Path, reservations: &Reservations) -> io::Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     if reservations.persist {
@@ -127,6 +149,9 @@ fn text_of(reservations: &Reservations) -> String {
         };
         let _ = writeln!(text, "held {} {holder}", kind.code());
     }
+    if let Some(key) = reservations.least_key {
+        let _ = writeln!(text, "least {key:016x}");
+    }
     let sum = nvme::pdu::digest(0, text.as_bytes());
     let _ = writeln!(text, "sum {sum:08x}");
     text
@@ -152,6 +177,7 @@ fn parse(text: &str) -> Option<Reservations> {
                 let key = u64::from_str_radix(key, 16).ok()?;
                 found.registrants.push(Registration { host: host(who)?, key });
             }
+            ["least", key] => found.least_key = Some(u64::from_str_radix(key, 16).ok()?),
             ["held", kind, who] => {
                 let kind = ReservationType::from_code(kind.parse().ok()?)?;
                 let holder = if *who == "all" { Holder::All } else { Holder::One(host(who)?) };
@@ -179,6 +205,7 @@ mod tests {
                 kind: ReservationType::WriteExclusive,
                 holder: Holder::One([2; 16]),
             }),
+            least_key: Some(0xAB),
         }
     }
 
@@ -194,6 +221,7 @@ mod tests {
                 kind: ReservationType::ExclusiveAccessAll,
                 holder: Holder::All,
             }),
+            least_key: None,
             ..some()
         };
         write(&path, &all).unwrap();

@@ -1,19 +1,21 @@
 //! One connection to the target: its stream, its protocol machine, its buffers.
 //!
 //! Invariants:
-//! - Each slot of the machine has at most one buffer here; it leaves with the transmit or the job
-//!   that needs it.
+//! - What was received without a copy of its own (`Held::Arrived`) belongs to a command that is
+//!   carried out at once: no host can keep the receive buffers to itself.
 //! - A link with jobs at work on a device stays until they came back, also when its socket is
 //!   long closed: a reservation may wait for their end.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::time::Duration;
 
 use block::{Command, Completion};
 use nvme::target::{Connection, Event, Need, Payload, Slot, Transmit};
 use nvme::time::Instant;
-use reactor::{Buffer, Chain, Frozen, Io, Key, Moment, Token};
+use reactor::{Buffer, Chain, Frozen, Io, Key, Moment};
 
+use super::held::{Held, Holdings};
 use super::served::Served;
 use super::token;
 use crate::device::{Data, Devices, Job, Task};
@@ -29,13 +31,14 @@ pub(super) struct Link {
     pub(super) machine: Connection,
     pub(super) peer: SocketAddr,
     /// Which of the core's subsystems it was admitted to.
-    pub(super) subsystem: Option<usize>,
-    slots: Vec<Held>,
-    /// Bytes of buffers in `slots`, in jobs, and in wants that were granted.
-    held_bytes: usize,
+    pub(super) subsystem: Option<Key>,
+    held: Holdings,
+    /// Most bytes that it may hold.
     held_limit: usize,
     /// Jobs at work.
     at_work: u32,
+    /// A payload that is being received directly into its buffer.
+    direct: Option<Direct>,
     /// Waits for a buffer for data that came in a capsule.
     pub(super) stalled: bool,
     /// Whether it waits to be looked at.
@@ -57,15 +60,12 @@ pub(super) enum Phase {
     Closed,
 }
 
-/// The buffer of a slot.
-enum Held {
-    Nothing,
-    /// The host's data goes here.
-    Filling(Buffer),
-    /// To be sent.
-    Ready(Frozen),
-    /// With a device; so many bytes.
-    AtWork(usize),
+/// A payload that is being received directly into its buffer: from where to where.
+#[derive(Clone, Copy)]
+struct Direct {
+    slot: Slot,
+    from: usize,
+    to: usize,
 }
 
 /// Something that had to wait for a buffer.
@@ -97,10 +97,10 @@ impl Link {
             machine,
             peer,
             subsystem: None,
-            slots: Vec::new(),
-            held_bytes: 0,
+            held: Holdings::default(),
             held_limit,
             at_work: 0,
+            direct: None,
             stalled: false,
             is_dirty: false,
             phase: Phase::Open,
@@ -115,10 +115,49 @@ impl Link {
 
     /// Lets more bytes come, if they are wanted.
     pub(super) fn resume(&mut self, io: &mut impl Io) {
-        if self.phase == Phase::Open && !self.stalled {
-            let token = self.receive_token();
-            self.stream.resume(token, io);
+        if self.phase != Phase::Open || self.stalled || !self.stream.is_waiting() {
+            return;
         }
+        let token = token(super::RECEIVE, self.key);
+        match self.machine.need() {
+            Need::Payload { slot, offset, len, .. } if self.is_worth_it(slot, len) => {
+                self.receive_into(slot, offset..offset.saturating_add(len), io);
+            }
+            Need::Bytes | Need::Payload { .. } => {
+                let most = if self.held.expects_large() { Stream::LITTLE } else { Stream::MUCH };
+                self.stream.receive(most, token, io);
+            }
+            Need::Admission | Need::Nothing => {}
+        }
+    }
+
+    fn is_worth_it(&self, slot: Slot, len: u32) -> bool {
+        usize::try_from(len).is_ok_and(|len| len >= Stream::WORTH_IT) && self.held.is_filling(slot)
+    }
+
+    /// Lets the rest of a payload come directly into its buffer.
+    fn receive_into(&mut self, slot: Slot, part: Range<u32>, io: &mut impl Io) {
+        let bytes = |count| usize::try_from(count).unwrap_or(usize::MAX);
+        let (from, to) = (bytes(part.start), bytes(part.end));
+        let Held::Filling(buffer) = self.held.take(slot) else { return };
+        self.held.put(slot, Held::Away(buffer.len()));
+        let token = token(super::RECEIVE, self.key);
+        match self.stream.receive_into(buffer, (from, to), token, io) {
+            Ok(()) => self.direct = Some(Direct { slot, from, to }),
+            Err(buffer) => self.held.put(slot, Held::Filling(buffer)),
+        }
+    }
+
+    /// A payload was received directly, or not.
+    pub(super) fn received_into(&mut self, buffer: Buffer, result: &std::io::Result<()>) {
+        self.stream.on_received_into(result);
+        let Some(Direct { slot, from, to }) = self.direct.take() else { return };
+        if result.is_err() || self.phase != Phase::Open {
+            self.held.take(slot);
+            return;
+        }
+        self.machine.placed(buffer.get(from..to).unwrap_or_default());
+        self.held.put(slot, Held::Filling(buffer));
     }
 
     /// Sends what is left to send, then closes.
@@ -154,10 +193,6 @@ impl Link {
         self.key = Some(key);
     }
 
-    fn receive_token(&self) -> Token {
-        token(super::RECEIVE, self.key)
-    }
-
     /// Whether nothing of it is anywhere any more.
     pub(super) fn is_gone(&self) -> bool {
         self.phase == Phase::Closed && self.at_work == 0 && !self.stream.is_busy()
@@ -174,7 +209,12 @@ impl Link {
             }
             let used = match self.machine.need() {
                 Need::Bytes => self.machine.feed(bytes),
-                Need::Payload { slot, offset, len, total } => {
+                Need::Payload { slot, len, total, at_once, .. }
+                    if at_once && len == total && self.share(slot, len) =>
+                {
+                    usize::try_from(len).unwrap_or(usize::MAX)
+                }
+                Need::Payload { slot, offset, len, total, .. } => {
                     if !self.has_buffer(slot, total, io) {
                         self.stalled = true;
                         break;
@@ -192,12 +232,25 @@ impl Link {
         progressed
     }
 
+    /// Leaves a payload that is here as a whole where it is, if its slot has no buffer yet.
+    fn share(&mut self, slot: Slot, len: u32) -> bool {
+        if self.held.is_filling(slot) {
+            return false;
+        }
+        let Some(bytes) = self.stream.share(usize::try_from(len).unwrap_or(usize::MAX)) else {
+            return false;
+        };
+        self.machine.placed(&bytes);
+        self.held.put(slot, Held::Arrived(bytes));
+        true
+    }
+
     /// Puts arrived bytes into the buffer of a slot; returns how many.
     fn place(&mut self, slot: Slot, offset: u32, len: u32) -> usize {
         let bytes = self.stream.peek();
         let count = bytes.len().min(usize::try_from(len).unwrap_or(usize::MAX));
         let start = usize::try_from(offset).unwrap_or(usize::MAX);
-        let Some(Held::Filling(buffer)) = self.slots.get_mut(slot.index()) else { return 0 };
+        let Some(Held::Filling(buffer)) = self.held.get_mut(slot) else { return 0 };
         let place = start.checked_add(count).and_then(|end| buffer.get_mut(start..end));
         match (place, bytes.get(..count)) {
             (Some(place), Some(bytes)) => {
@@ -210,12 +263,12 @@ impl Link {
     }
 
     fn has_buffer(&mut self, slot: Slot, total: u32, io: &mut impl Io) -> bool {
-        if matches!(self.slots.get(slot.index()), Some(Held::Filling(_))) {
+        if self.held.is_filling(slot) {
             return true;
         }
         let len = usize::try_from(total).unwrap_or(usize::MAX);
         match self.take(len, len, io) {
-            Some(buffer) => self.hold(slot, Held::Filling(buffer)),
+            Some(buffer) => self.held.put(slot, Held::Filling(buffer)),
             None => return false,
         }
         true
@@ -223,35 +276,13 @@ impl Link {
 
     /// A buffer, if there is one and this connection may have it.
     fn take(&mut self, len: usize, at_least: usize, io: &mut impl Io) -> Option<Buffer> {
-        if self.held_bytes > 0 && self.held_bytes.saturating_add(len) > self.held_limit {
+        let held = self.held.bytes();
+        if held > 0 && held.saturating_add(len) > self.held_limit {
             return None;
         }
         let mut buffer = io.take(len.max(at_least))?;
         buffer.truncate(len);
         Some(buffer)
-    }
-
-    fn hold(&mut self, slot: Slot, held: Held) {
-        let index = slot.index();
-        if self.slots.len() <= index {
-            self.slots.resize_with(index + 1, || Held::Nothing);
-        }
-        if let Some(place) = self.slots.get_mut(index) {
-            self.held_bytes += held.bytes();
-            self.held_bytes = self.held_bytes.saturating_sub(place.bytes());
-            *place = held;
-        }
-    }
-
-    fn release(&mut self, slot: Slot) -> Held {
-        match self.slots.get_mut(slot.index()) {
-            Some(place) => {
-                let held = core::mem::replace(place, Held::Nothing);
-                self.held_bytes = self.held_bytes.saturating_sub(held.bytes());
-                held
-            }
-            None => Held::Nothing,
-        }
     }
 
     /// Begins what an event asks for; gives back what must wait for a buffer.
@@ -288,15 +319,9 @@ impl Link {
                 let len = usize::try_from(len).unwrap_or(usize::MAX);
                 return self.want(Want::Grant { slot, len }, served, devices, io);
             }
-            // Jobs are short; the answer comes when they are done.
-            Event::Cancel { .. } => {}
-            Event::Entropy => match crate::entropy::fresh() {
-                Ok(entropy) => self.machine.authenticate(entropy),
-                Err(error) => {
-                    tracing::error!(%error, "no random numbers: the host is not let in");
-                    self.end();
-                }
-            },
+            // Jobs are short; the answer comes when they are done. Messages were given to the
+            // core, and what concerns authentication to the prover.
+            Event::Cancel { .. } | Event::Entropy | Event::Message { .. } => {}
         }
         None
     }
@@ -323,7 +348,7 @@ impl Link {
             }
             Want::Grant { slot, len } => match self.take(len, LEAST_GRANT, io) {
                 Some(buffer) => {
-                    self.hold(slot, Held::Filling(buffer));
+                    self.held.put(slot, Held::Filling(buffer));
                     self.machine.grant(slot);
                     None
                 }
@@ -350,7 +375,7 @@ impl Link {
             self.machine.complete(slot, Err(block::Fault::Internal));
             return;
         };
-        self.hold(slot, Held::AtWork(bytes));
+        self.held.put(slot, Held::Away(bytes));
         self.at_work += 1;
         if devices.start(device, Job { owner: (key, slot), task, data }, io).is_err() {
             self.finished(slot, Err(block::Fault::Busy), Data::None);
@@ -362,18 +387,30 @@ impl Link {
         self.at_work = self.at_work.saturating_sub(1);
         match data {
             Data::Fill(buffer) if completion.is_ok() => {
-                self.hold(slot, Held::Ready(buffer.freeze()));
+                self.held.put(slot, Held::Ready(buffer.freeze()));
             }
             _ => {
-                self.release(slot);
+                self.held.take(slot);
             }
         }
         self.machine.complete(slot, completion);
     }
 
+    /// A message is being worked on; until it is answered the link stays.
+    pub(super) fn message_begun(&mut self) {
+        self.at_work += 1;
+    }
+
+    /// A message was worked on.
+    pub(super) fn answered(&mut self, slot: Slot, answer: Result<Vec<u8>, block::Fault>) {
+        self.at_work = self.at_work.saturating_sub(1);
+        self.machine.answer(slot, answer);
+    }
+
     fn frozen(&mut self, slot: Slot) -> Option<Frozen> {
-        match self.release(slot) {
+        match self.held.take(slot) {
             Held::Filling(buffer) => Some(buffer.freeze()),
+            Held::Arrived(bytes) => Some(bytes),
             _ => None,
         }
     }
@@ -381,30 +418,19 @@ impl Link {
     /// Hands everything that is to be sent to the kernel, as much at a time as it takes well.
     pub(super) fn flush(&mut self, io: &mut impl Io) {
         let token = token(super::SEND, self.key);
-        let (machine, slots, held) = (&mut self.machine, &mut self.slots, &mut self.held_bytes);
+        let (machine, held) = (&mut self.machine, &mut self.held);
         self.stream.flush(token, io, |chain| {
             while !chain.is_full()
                 && chain.len() < super::SEND_AT_ONCE
                 && let Some(transmit) = machine.poll_transmit()
             {
-                append(chain, &transmit, slots, held);
+                append(chain, &transmit, held);
             }
         });
     }
 }
 
-impl Held {
-    fn bytes(&self) -> usize {
-        match self {
-            Held::Nothing => 0,
-            Held::Filling(buffer) => buffer.len(),
-            Held::Ready(frozen) => frozen.len(),
-            Held::AtWork(bytes) => *bytes,
-        }
-    }
-}
-
-fn append(chain: &mut Chain, transmit: &Transmit, slots: &mut [Held], held_bytes: &mut usize) {
+fn append(chain: &mut Chain, transmit: &Transmit, held: &mut Holdings) {
     chain.copy(transmit.head.as_slice());
     match &transmit.payload {
         Payload::None => chain.copy(transmit.seal(&[]).as_slice()),
@@ -414,19 +440,14 @@ fn append(chain: &mut Chain, transmit: &Transmit, slots: &mut [Held], held_bytes
         }
         Payload::Slot { slot, len } => {
             let len = usize::try_from(*len).unwrap_or(usize::MAX);
-            if let Some(Held::Ready(frozen)) = slots.get(slot.index())
-                && let Some(payload) = frozen.part(0, len)
-            {
+            if let Some(payload) = held.ready(*slot, len) {
                 let tail = transmit.seal(&payload);
                 chain.take(payload);
                 chain.copy(tail.as_slice());
             }
         }
     }
-    if let Some(slot) = transmit.frees
-        && let Some(place) = slots.get_mut(slot.index())
-    {
-        let held = core::mem::replace(place, Held::Nothing);
-        *held_bytes = held_bytes.saturating_sub(held.bytes());
+    if let Some(slot) = transmit.frees {
+        held.take(slot);
     }
 }

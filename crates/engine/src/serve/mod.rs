@@ -1,34 +1,51 @@
 //! The target: listens, and serves subsystems over NVMe/TCP, one reactor per core.
 //!
 //! The first core accepts all connections. Each is served there until its Connect command names a
-//! subsystem, and then moves to the core that owns it.
+//! subsystem, and then moves to the core that owns it. What is served can be changed while the
+//! engine runs, see [`Orders`].
 
+mod change;
 mod config;
 mod core;
+mod held;
 mod keeper;
 mod link;
+mod messages;
+mod obey;
+mod orders;
+mod pooling;
+mod prover;
+mod reply;
+mod routes;
 mod served;
 mod upkeep;
+mod voluming;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use nvme::target::{ConnectionConfig, DiscoveryRecord, Hosts, Service};
-use nvme::wire::Nqn;
+use nvme::target::ConnectionConfig;
 use reactor::{Io, Key, Mailbox, Reactor, SetupError, Slab, Token, pin_to_core};
 
-pub use config::{Backing, Config, Host, Limits, Namespace, Subsystem, identity_of};
+pub use config::{Backing, Config, Host, Limits, Namespace, Pool, Subsystem, identity_of};
 use core::{Core, Listener, Message};
 use keeper::Keeper;
 pub use keeper::ReadError;
+pub use orders::{Answer, OrderError, Orders};
+pub use pooling::PoolOrders;
+use prover::Prover;
+pub use reply::Pending;
+use routes::Routes;
 pub use served::ServeError;
 use served::Served;
+pub use voluming::VolumeOrders;
 
-use crate::device::Devices;
+use crate::device::{Devices, TokenKinds};
+use crate::volumes::Volumes;
 
 /// Kinds of tokens.
 const DEVICE: u8 = 1;
@@ -36,6 +53,11 @@ const RECEIVE: u8 = 2;
 const SEND: u8 = 3;
 const ACCEPT: u8 = 4;
 const TICK: u8 = 5;
+const POOL: u8 = 6;
+const VOLUME: u8 = 7;
+
+/// Subsystems of one core, with discovery.
+const SUBSYSTEMS: u32 = 4096;
 
 /// No more bytes than this are handed to the kernel in one send.
 const SEND_AT_ONCE: usize = 1 << 20;
@@ -43,15 +65,6 @@ const SEND_AT_ONCE: usize = 1 << 20;
 fn token(kind: u8, key: Option<Key>) -> Token {
     // A link asks for nothing before it has its place.
     Token::of(kind, key.unwrap_or(Key::from_bits(0)))
-}
-
-/// Which core owns which subsystem.
-struct Routes(BTreeMap<Nqn, usize>);
-
-impl Routes {
-    fn core_of(&self, nqn: &Nqn) -> Option<usize> {
-        self.0.get(nqn).copied()
-    }
 }
 
 /// Why an engine could not start.
@@ -84,9 +97,20 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
+    /// A pool cannot be opened or made.
+    #[error("pool {name} cannot be opened")]
+    Pool {
+        /// Which.
+        name: String,
+        /// Why.
+        source: crate::pools::PoolError,
+    },
     /// A subsystem cannot be served.
     #[error(transparent)]
     Serve(#[from] ServeError),
+    /// More subsystems than a core has room for.
+    #[error("there are too many subsystems for so few cores; give the engine more")]
+    TooMany,
     /// No thread.
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
@@ -102,6 +126,7 @@ pub enum StartError {
 pub struct Server {
     addresses: Vec<SocketAddr>,
     mailboxes: Vec<Mailbox<Message>>,
+    routes: Arc<Routes>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
@@ -116,6 +141,7 @@ struct Go {
     mailboxes: Vec<Mailbox<Message>>,
     addresses: Vec<SocketAddr>,
     keeper: Keeper,
+    prover: Prover,
 }
 
 impl Server {
@@ -125,10 +151,13 @@ impl Server {
             return Err(StartError::NoCores);
         }
         let keeper = Keeper::start().map_err(StartError::Thread)?;
-        let cores = config.cores.len();
-        let owners = (0..cores).cycle();
-        let routes = Routes(config.subsystems.keys().cloned().zip(owners).collect());
-        let (config, routes) = (Arc::new(config), Arc::new(routes));
+        let prover = Prover::start().map_err(StartError::Thread)?;
+        let routes = Arc::new(Routes::new(config.cores.len()));
+        for (nqn, subsystem) in &config.subsystems {
+            let home = subsystem.home(config.cores.len());
+            routes.claim_or_choose(nqn.clone(), home).tell(Some(subsystem.hosts()));
+        }
+        let config = Arc::new(config);
         let mut threads = Vec::new();
         let mut prepared = Vec::new();
         for (index, core) in config.cores.iter().copied().enumerate() {
@@ -147,14 +176,30 @@ impl Server {
         for core in prepared {
             let (mailboxes, addresses) = (mailboxes.clone(), addresses.clone());
             // It waits for this; if it is gone, joining it says why.
-            let _ = core.go.send(Go { mailboxes, addresses, keeper: keeper.clone() });
+            let (keeper, prover) = (keeper.clone(), prover.clone());
+            let _ = core.go.send(Go { mailboxes, addresses, keeper, prover });
         }
-        Ok(Server { addresses, mailboxes, threads })
+        Ok(Server { addresses, mailboxes, routes, threads })
     }
 
     /// Where it really listens.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// Changes what it serves, from any thread.
+    pub fn orders(&self) -> Orders {
+        Orders::new(Arc::clone(&self.routes), &self.mailboxes)
+    }
+
+    /// Gives orders to its pools, from any thread.
+    pub fn pools(&self) -> PoolOrders {
+        PoolOrders::new(&self.mailboxes)
+    }
+
+    /// Gives orders to its mirrored volumes, from any thread.
+    pub fn volumes(&self) -> VolumeOrders {
+        VolumeOrders::new(Arc::clone(&self.routes), &self.mailboxes)
     }
 
     /// Ends all connections and waits until everything at work is done.
@@ -204,10 +249,12 @@ fn run(
     if report.send(Ok(Prepared { mailbox, addresses, go })).is_err() {
         return Ok(());
     }
-    let Ok(Go { mailboxes, addresses, keeper }) = started.recv() else { return Ok(()) };
+    let Ok(Go { mailboxes, addresses, keeper, prover }) = started.recv() else { return Ok(()) };
     handler.keeper = Some(keeper);
+    handler.prover = Some(prover);
     handler.mailboxes = mailboxes;
-    handler.tell_addresses(&discovery_records(config, &addresses));
+    handler.addresses = addresses;
+    handler.tell_discovery();
     reactor.run(&mut handler)
 }
 
@@ -223,11 +270,17 @@ fn prepare(
     if !reactor.buffers_are_registered() {
         tracing::warn!(core, "buffers are not locked in memory; raise the memlock limit for speed");
     }
-    let mut devices = Devices::new(DEVICE);
-    let mut subsystems: Vec<Served> = Served::discovery(config).into_iter().collect();
+    let mut devices = Devices::new(TokenKinds { files: DEVICE, pools: POOL });
+    pooling::open(config, index, &mut devices, &mut reactor)?;
+    let limits = config.limits;
+    let mut subsystems = Slab::new(SUBSYSTEMS);
+    let mut add = |served| subsystems.insert(served).map_err(|_| StartError::TooMany);
+    if let Some(discovery) = Served::discovery(limits) {
+        add(discovery)?;
+    }
     for (nqn, wanted) in &config.subsystems {
         if routes.core_of(nqn) == Some(index) {
-            subsystems.push(Served::open(nqn, wanted, config, &mut devices, &mut reactor)?);
+            add(Served::open(nqn, wanted, limits, &mut devices, &mut reactor)?)?;
         }
     }
     let mut listeners = Vec::new();
@@ -239,54 +292,31 @@ fn prepare(
         listeners.push(Listener { socket, is_accepting: false });
         addresses.push(found);
     }
-    let limits = config.limits;
     let handler = Core {
         me: index,
         routes,
         mailboxes: Vec::new(),
         keeper: None,
+        prover: None,
+        addresses: Vec::new(),
         listeners,
         subsystems,
+        leaving: Vec::new(),
+        told: 0,
         devices,
         connection: ConnectionConfig { digests: config.digests, ..ConnectionConfig::default() },
-        connection_bytes: limits.connection_bytes,
+        limits,
         links: Slab::new(limits.connections),
         names: BTreeMap::new(),
         next_name: u64::try_from(index).unwrap_or(0) << 48,
-        dirty: std::collections::VecDeque::new(),
+        dirty: VecDeque::new(),
         stalled: Vec::new(),
-        wants: std::collections::VecDeque::new(),
+        wants: VecDeque::new(),
         is_ticking: false,
         stopping: None,
+        asked: Slab::new(pooling::MOST_ASKED),
+        to_keep: Vec::new(),
+        volumes: Volumes::new(Token::of(VOLUME, Key::from_bits(0))),
     };
     Ok((reactor, handler, addresses))
-}
-
-/// What discovery tells: every subsystem at every address.
-fn discovery_records(config: &Config, addresses: &[SocketAddr]) -> Vec<DiscoveryRecord> {
-    let mut records = Vec::new();
-    for (address, port_id) in addresses.iter().zip(1..) {
-        for (nqn, subsystem) in &config.subsystems {
-            let hosts = subsystem.hosts();
-            records.push(DiscoveryRecord {
-                nqn: nqn.clone(),
-                service: Service::Storage,
-                address: *address,
-                port_id,
-                secure: false,
-                hosts,
-            });
-        }
-        if let Ok(nqn) = Nqn::new(Nqn::DISCOVERY) {
-            records.push(DiscoveryRecord {
-                nqn,
-                service: Service::Itself,
-                address: *address,
-                port_id,
-                secure: false,
-                hosts: Hosts::Any,
-            });
-        }
-    }
-    records
 }

@@ -9,7 +9,7 @@ use nvme::target::{Hosts, Limits, NamespaceConfig, Reservations, Subsystem, Subs
 use nvme::wire::Nqn;
 use reactor::Io;
 
-use super::config::{self, Backing, Config};
+use super::config::{self, Backing};
 use super::keeper::{self, ReadError};
 use super::link::Owner;
 use crate::device::{DeviceId, Devices, OpenError};
@@ -17,15 +17,29 @@ use crate::device::{DeviceId, Devices, OpenError};
 /// A subsystem with its devices.
 pub(super) struct Served {
     pub(super) subsystem: Subsystem,
-    devices: BTreeMap<u32, Medium>,
-    keys: BTreeMap<Nqn, Keys>,
+    pub(super) devices: BTreeMap<u32, Medium>,
+    pub(super) keys: BTreeMap<Nqn, Keys>,
+    /// What was ordered, up to the last order.
+    pub(super) wanted: config::Subsystem,
+    /// Nobody may connect any more.
+    pub(super) is_leaving: bool,
 }
 
-struct Medium {
-    device: DeviceId,
+pub(super) struct Medium {
+    pub(super) device: DeviceId,
     block_bytes: usize,
-    /// Where its reservations are kept; memory forgets them with everything else.
-    reservations: Option<PathBuf>,
+    reservations: Kept,
+}
+
+/// Where reservations are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// Nowhere: memory forgets them with everything else.
+    Nowhere,
+    /// In a file beside the device.
+    File(PathBuf),
+    /// With the replica.
+    Replica { pool: pool::Id, id: pool::Id },
 }
 
 /// Why a subsystem cannot be served.
@@ -68,33 +82,42 @@ impl Served {
     pub(super) fn open(
         nqn: &Nqn,
         wanted: &config::Subsystem,
-        config: &Config,
+        limits: config::Limits,
         devices: &mut Devices<Owner>,
         io: &mut impl Io,
     ) -> Result<Served, ServeError> {
         let cntlids = wanted.cntlids.unwrap_or((1, nvme::wire::CNTLID_MAX));
-        let subsystem =
-            Subsystem::new(identity(nqn.clone(), wanted.hosts(), cntlids, config.limits));
-        let keys = wanted
-            .hosts
-            .iter()
-            .filter_map(|(host, known)| Some((host.clone(), known.keys.clone()?)))
-            .collect();
-        let mut served = Served { subsystem, devices: BTreeMap::new(), keys };
+        let subsystem = Subsystem::new(identity(nqn.clone(), wanted.hosts(), cntlids, limits));
+        let mut served = Served {
+            subsystem,
+            devices: BTreeMap::new(),
+            keys: keys_of(&wanted.hosts),
+            wanted: wanted.clone(),
+            is_leaving: false,
+        };
         // One ANA group per namespace: each can change alone.
         for ((nsid, namespace), group) in wanted.namespaces.iter().zip(1..) {
-            served.add(*nsid, namespace, group, devices, io)?;
+            if let Err(error) = served.add(*nsid, namespace, group, devices, io) {
+                served.close(devices, io);
+                return Err(error);
+            }
         }
         Ok(served)
     }
 
     /// The discovery service of this core; what it tells comes later.
-    pub(super) fn discovery(config: &Config) -> Option<Served> {
+    pub(super) fn discovery(limits: config::Limits) -> Option<Served> {
         let nqn = Nqn::new(Nqn::DISCOVERY).ok()?;
         let all = (1, nvme::wire::CNTLID_MAX);
-        let identity = identity(nqn, Hosts::Any, all, config.limits);
+        let identity = identity(nqn, Hosts::Any, all, limits);
         let subsystem = Subsystem::discovery(identity, Vec::new());
-        Some(Served { subsystem, devices: BTreeMap::new(), keys: BTreeMap::new() })
+        Some(Served {
+            subsystem,
+            devices: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            wanted: config::Subsystem::default(),
+            is_leaving: false,
+        })
     }
 
     fn add(
@@ -107,29 +130,26 @@ impl Served {
     ) -> Result<(), ServeError> {
         let name = self.subsystem.nqn().clone();
         let nqn = || name.as_str().to_owned();
+        let (kept, reservations) = kept_of(&namespace.backing, devices)
+            .map_err(|source| ServeError::Reservations { nsid, nqn: nqn(), source })?;
         let opened = match &namespace.backing {
             Backing::Memory(geometry) => devices.add_memory(*geometry),
             Backing::File { path, block_size } => devices.add_file(path, *block_size, io),
+            Backing::Replica { pool, id } | Backing::Member { pool, id } => {
+                devices.add_replica(*pool, *id)
+            }
+            Backing::Volume { id, geometry } => devices.add_volume(*id, *geometry),
         };
         let device = opened.map_err(|source| ServeError::Device { nsid, nqn: nqn(), source })?;
-        let (kept, reservations) =
-            match &namespace.backing {
-                Backing::Memory(_) => (None, Reservations::default()),
-                Backing::File { path, .. } => {
-                    let place = keeper::place_of(path);
-                    let found = keeper::read(&place)
-                        .map_err(|source| ServeError::Reservations { nsid, nqn: nqn(), source })?;
-                    (Some(place), found)
-                }
-            };
         let no_device = || ServeError::Device { nsid, nqn: nqn(), source: OpenError::Full };
         let geometry = devices.geometry(device).ok_or_else(no_device)?;
         let config = NamespaceConfig {
             ids: namespace.ids,
             geometry,
             ana_group,
-            read_only: false,
-            write_cache: kept.is_some(),
+            read_only: is_snapshot(&namespace.backing, devices),
+            write_cache: !matches!(namespace.backing, Backing::Memory(_)),
+            takes_messages: matches!(namespace.backing, Backing::Member { .. }),
             reservations,
         };
         let refused = |why: nvme::target::BadNamespace| ServeError::Namespace {
@@ -138,9 +158,10 @@ impl Served {
             why: why.to_string(),
         };
         let block_bytes = usize::try_from(geometry.block_size().bytes()).unwrap_or(usize::MAX);
+        // First of all, so that the device is closed with the rest if the namespace is refused.
+        self.devices.insert(nsid, Medium { device, block_bytes, reservations: kept });
         self.subsystem.add_namespace(nsid, config).map_err(refused)?;
         self.subsystem.set_ana(ana_group, namespace.ana).map_err(refused)?;
-        self.devices.insert(nsid, Medium { device, block_bytes, reservations: kept });
         Ok(())
     }
 
@@ -149,8 +170,8 @@ impl Served {
     }
 
     /// Where the reservations of a namespace are kept, if anywhere.
-    pub(super) fn reservations(&self, nsid: u32) -> Option<&PathBuf> {
-        self.devices.get(&nsid)?.reservations.as_ref()
+    pub(super) fn reservations(&self, nsid: u32) -> &Kept {
+        self.devices.get(&nsid).map_or(&Kept::Nowhere, |medium| &medium.reservations)
     }
 
     /// The exchange by which a host proves itself, if it has to.
@@ -169,6 +190,42 @@ impl Served {
         let block_bytes = self.devices.get(&nsid).map_or(0, |medium| medium.block_bytes);
         usize::try_from(blocks).unwrap_or(usize::MAX).saturating_mul(block_bytes)
     }
+}
+
+/// Where the reservations of a namespace are kept, and what is kept there.
+fn kept_of(backing: &Backing, devices: &Devices<Owner>) -> Result<(Kept, Reservations), ReadError> {
+    match backing {
+        Backing::Memory(_) | Backing::Volume { .. } => Ok((Kept::Nowhere, Reservations::default())),
+        Backing::File { path, .. } => {
+            let place = keeper::place_of(path);
+            let found = keeper::read(&place)?;
+            Ok((Kept::File(place), found))
+        }
+        Backing::Replica { pool, id } => {
+            let share = devices.pools.entity(*pool, *id).map_or(&[][..], |entity| &entity.share);
+            let damaged = || ReadError::Damaged { path: format!("replica {:032x}", id.0) };
+            let found = keeper::decode(share).ok_or_else(damaged)?;
+            Ok((Kept::Replica { pool: *pool, id: *id }, found))
+        }
+        Backing::Member { pool, id } => {
+            let as_replica = Backing::Replica { pool: *pool, id: *id };
+            let (kept, found) = kept_of(&as_replica, devices)?;
+            // Whoever held it registers again; what must not be forgotten is the highest epoch.
+            let least_key = Some(found.least_key.unwrap_or(0));
+            Ok((kept, Reservations { least_key, ..Reservations::default() }))
+        }
+    }
+}
+
+fn is_snapshot(backing: &Backing, devices: &Devices<Owner>) -> bool {
+    let Backing::Replica { pool, id } = backing else { return false };
+    let entity = devices.pools.entity(*pool, *id);
+    entity.is_some_and(|entity| entity.kind == pool::Kind::Snapshot)
+}
+
+/// What the hosts must know.
+pub(super) fn keys_of(hosts: &BTreeMap<Nqn, config::Host>) -> BTreeMap<Nqn, Keys> {
+    hosts.iter().filter_map(|(host, known)| Some((host.clone(), known.keys.clone()?))).collect()
 }
 
 fn identity(

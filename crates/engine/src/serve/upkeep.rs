@@ -7,24 +7,38 @@ use reactor::{Io, Key, Mailbox, Op, Token};
 
 use super::TICK;
 use super::core::{Core, Message, instant, touch};
-use super::keeper::Order;
+use super::keeper::{self, Order};
+use super::pooling::Asked;
+use super::served::Kept;
 
 /// How often to look for deadlines, while there are connections.
 const TICK_EVERY: Duration = Duration::from_millis(250);
 /// How long connections may take to end when the engine stops.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
+/// How long pools may take to write everything down then.
+const POOL_PATIENCE: Duration = Duration::from_secs(30);
 
 impl Core {
-    pub(super) fn effects(&mut self, index: usize) {
-        let Some(served) = self.subsystems.get_mut(index) else { return };
+    pub(super) fn effects(&mut self, key: Key) {
+        let mut keeping = Vec::new();
+        let Some(served) = self.subsystems.get_mut(key) else { return };
         while let Some(effect) = served.subsystem.poll_effect() {
             match effect {
                 Effect::Persist { nsid, version, reservations } => {
-                    let kept = Message::Kept { subsystem: index, nsid, version, kept: true };
-                    let Some(path) = served.reservations(nsid) else {
-                        // Memory is lost with the engine, and so may its reservations be.
-                        served.subsystem.persisted(nsid, version, true);
-                        continue;
+                    let kept = Message::Kept { subsystem: key, nsid, version, kept: true };
+                    let path = match served.reservations(nsid) {
+                        Kept::File(path) => path,
+                        Kept::Replica { pool, id } => {
+                            let of = (*pool, *id);
+                            let asked = Asked::Kept { subsystem: key, nsid, version };
+                            keeping.push((of, keeper::encode(&reservations), asked));
+                            continue;
+                        }
+                        Kept::Nowhere => {
+                            // Memory is lost with the engine, and so may its reservations be.
+                            served.subsystem.persisted(nsid, version, true);
+                            continue;
+                        }
                     };
                     let Some(me) = self.mailboxes.get(self.me).cloned() else { continue };
                     let done = Box::new(move |durable| {
@@ -55,6 +69,17 @@ impl Core {
                 }
             }
         }
+        self.to_keep.append(&mut keeping);
+    }
+
+    /// Whether the engine has stopped: connections are gone, pools are written down.
+    pub(super) fn is_over(&mut self, io: &mut impl Io) -> bool {
+        let Some(deadline) = self.stopping else { return false };
+        let quiet = self.links.is_empty() && self.devices.at_work() == 0;
+        if !quiet && io.now() < deadline {
+            return false;
+        }
+        self.devices.pools.leave_all(io) || io.now() >= deadline.after(POOL_PATIENCE)
     }
 
     pub(super) fn keep_ticking(&mut self, io: &mut impl Io) {
@@ -70,6 +95,7 @@ impl Core {
 
     pub(super) fn tick(&mut self, io: &mut impl Io) {
         self.is_ticking = false;
+        self.tell_discovery();
         let now = instant(io);
         let due: Vec<Key> = self
             .links
@@ -79,10 +105,10 @@ impl Core {
             .collect();
         for key in due {
             let Some(link) = self.links.get_mut(key) else { continue };
-            let served = link.subsystem.and_then(|index| self.subsystems.get_mut(index));
+            let served = link.subsystem.and_then(|of| self.subsystems.get_mut(of));
             link.machine.handle_timeout(served.map(|served| &mut served.subsystem), now);
-            if let Some(index) = link.subsystem {
-                self.effects(index);
+            if let Some(of) = link.subsystem {
+                self.effects(of);
             }
             self.touch(key);
         }
@@ -96,11 +122,13 @@ impl Core {
         for listener in &self.listeners {
             io.close(listener.socket);
         }
-        for index in 0..self.subsystems.len() {
-            if let Some(served) = self.subsystems.get_mut(index) {
+        self.volumes.abandon(io);
+        let served: Vec<Key> = self.subsystems.keys().collect();
+        for key in served {
+            if let Some(served) = self.subsystems.get_mut(key) {
                 served.subsystem.close();
             }
-            self.effects(index);
+            self.effects(key);
         }
         let all: Vec<Key> = self.links.keys().collect();
         for key in all {
@@ -112,8 +140,8 @@ impl Core {
     }
 }
 
-/// The keeper may wait for a reactor; a reactor never waits for the keeper.
-fn post_patiently(to: &Mailbox<Message>, message: Message) {
+/// Helping threads may wait for a reactor; a reactor never waits for them.
+pub(super) fn post_patiently(to: &Mailbox<Message>, message: Message) {
     let mut message = message;
     while let Err(reactor::Undelivered::Full(back)) = to.post(message) {
         message = back;

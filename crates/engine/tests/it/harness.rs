@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use block::{BlockSize, Blocks, Bytes, Geometry};
+use block::{BlockSize, Blocks, Bytes, Geometry, Lba, Span};
 use engine::client::Session;
 use engine::client::perf::{Load, Measured, Pattern, run};
 use engine::serve::{Backing, Config, Limits, Namespace, Server, Subsystem};
@@ -40,6 +40,7 @@ pub(crate) fn config(backings: Vec<Backing>, cores: usize) -> Config {
         (nqn(&letter.to_string()), Subsystem { namespaces, ..Subsystem::default() })
     };
     Config {
+        pools: Vec::new(),
         listen: vec!["127.0.0.1:0".parse().unwrap()],
         // More reactors than the machine has cores is slow, not wrong.
         cores: (0..cores).map(|_| 0).collect(),
@@ -56,6 +57,10 @@ pub(crate) fn association(subsystem: Nqn, options: Options) -> Association {
 
 pub(crate) fn connect(server: &Server, name: &str, options: Options) -> Session {
     Session::connect(address(server), association(nqn(name), options)).unwrap()
+}
+
+pub(crate) fn one(at: u64) -> Span {
+    Span::new(Lba(at), Blocks(1)).unwrap()
 }
 
 pub(crate) fn address(server: &Server) -> SocketAddr {

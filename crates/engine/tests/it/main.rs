@@ -3,6 +3,14 @@
 #[cfg(test)]
 mod harness;
 #[cfg(test)]
+mod orders;
+#[cfg(test)]
 mod paths;
 #[cfg(test)]
+mod rough;
+#[cfg(test)]
 mod serving;
+#[cfg(test)]
+mod transfers;
+#[cfg(test)]
+mod volumes;

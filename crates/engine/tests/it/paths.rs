@@ -3,14 +3,15 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use block::{Blocks, Command, Lba, Span};
+use block::Command;
 use engine::client::{Remote, TOKEN_KINDS};
 use engine::device::{Data, Finished};
-use engine::serve::Server;
+use engine::serve::{Answer, Server};
 use nvme::initiator::{Options, PathId, Policy};
+use nvme::wire::AnaState;
 use reactor::{Event, Handler, Io, Key, Op, Reactor, Token};
 
-use crate::harness::{address, association, config, file, nqn};
+use crate::harness::{address, association, config, file, nqn, one};
 
 /// A remote on a reactor, driven step by step.
 struct Host {
@@ -83,10 +84,6 @@ impl Bench {
     }
 }
 
-fn one(at: u64) -> Span {
-    Span::new(Lba(at), Blocks(1)).unwrap()
-}
-
 #[test]
 fn a_lost_path_costs_no_request() {
     let dir = tempfile::tempdir().unwrap();
@@ -129,4 +126,39 @@ fn a_lost_path_costs_no_request() {
         assert!(buffer.iter().all(|byte| *byte == buffer[0] && *byte != 0xEE));
     }
     first.unwrap().stop().unwrap();
+}
+
+#[test]
+fn requests_follow_the_usable_path() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = dir.path().join("disk");
+    let target = || Server::start(config(vec![file(&disk, 8)], 1)).unwrap();
+    let targets = [target(), target()];
+    let mut bench = Bench::new(&targets.each_ref().map(address));
+    let set = |which: usize, state| {
+        let answer = targets[which].orders().set_ana(nqn("a"), 1, state).wait().unwrap();
+        assert_eq!(answer, Answer::Changed);
+    };
+    set(1, AnaState::Inaccessible);
+    let (depth, all) = (8, 400);
+    for block in 0..depth {
+        bench.start(block, Command::Write { span: one(block), fua: false }, 1);
+    }
+    let mut usable = 0;
+    for done in 0..all {
+        let Finished { owner: block, completion, .. } = bench.finish();
+        assert_eq!(completion, Ok(()), "request {done}");
+        if done % 100 == 50 {
+            // For a moment no path is usable at all: requests wait.
+            set(usable, AnaState::Inaccessible);
+            usable = 1 - usable;
+            set(usable, AnaState::Optimized);
+        }
+        if done + depth < all {
+            bench.start(block, Command::Write { span: one(block), fua: false }, 2);
+        }
+    }
+    for target in targets {
+        target.stop().unwrap();
+    }
 }

@@ -63,6 +63,33 @@ fn discovery_tells_every_subsystem_at_every_address() {
     server.stop().unwrap();
 }
 
+/// Hosts are told an address that they can use, not the wildcard that the engine listens on.
+#[test]
+fn a_listener_on_all_addresses_is_found_by_the_one_the_host_came_by() {
+    let mut wanted = config(vec![memory(1)], 2);
+    wanted.listen = vec!["0.0.0.0:0".parse().unwrap(), "[::]:0".parse().unwrap()];
+    let server = Server::start(wanted).unwrap();
+    let [v4, v6] = [0, 1].map(|index| server.addresses()[index].port());
+    let name = Nqn::new(Nqn::DISCOVERY).unwrap();
+    for (by, expected) in [
+        (format!("127.0.0.1:{v4}"), vec![format!("127.0.0.1:{v4}"), format!("127.0.0.1:{v6}")]),
+        (format!("127.0.0.2:{v4}"), vec![format!("127.0.0.2:{v4}"), format!("127.0.0.2:{v6}")]),
+        (format!("[::1]:{v6}"), vec![format!("[::1]:{v6}")]),
+    ] {
+        let options = Options { io_queues: 0, ..Options::default() };
+        let by = by.parse().unwrap();
+        let mut session = Session::connect(by, association(name.clone(), options)).unwrap();
+        let found = session.discover().unwrap();
+        let told: Vec<String> = found
+            .iter()
+            .filter(|entry| entry.subsystem == nqn("a"))
+            .map(|entry| std::net::SocketAddr::new(entry.address, entry.port).to_string())
+            .collect();
+        assert_eq!(told, expected, "host came by {by}");
+    }
+    server.stop().unwrap();
+}
+
 #[test]
 fn only_listed_hosts_with_their_secret_get_in() {
     let keys = |byte| Keys { host: Secret::new(&[byte; 32], None).unwrap(), controller: None };

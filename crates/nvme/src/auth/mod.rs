@@ -46,7 +46,7 @@ pub use response::{Entropy, Names, Sequence};
 pub use secret::{BadSecret, Secret};
 
 /// What both sides of one association know before they talk.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
     /// With which the host proves itself.
     pub host: Secret,
@@ -65,8 +65,8 @@ pub struct Accepted {
 }
 
 impl Default for Accepted {
-    /// Everything. Groups larger than 3072 bits come after it because each doubling costs the core
-    /// that serves the queue about four times as much; no group at all comes last.
+    /// Everything. Groups larger than 3072 bits come after it because each doubling costs both
+    /// sides about four times as much; no group at all comes last.
     fn default() -> Accepted {
         use Group::{Ffdhe2048, Ffdhe3072, Ffdhe4096, Ffdhe6144, Ffdhe8192, Null};
         Accepted {

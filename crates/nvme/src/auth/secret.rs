@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use core::str::FromStr;
 
+use subtle::ConstantTimeEq;
 use zeroize::{Zeroize, Zeroizing};
 
 use super::hash::Hash;
@@ -60,6 +61,14 @@ impl Secret {
         }
     }
 }
+
+impl PartialEq for Secret {
+    fn eq(&self, other: &Secret) -> bool {
+        self.bound_with == other.bound_with && bool::from(self.key.ct_eq(&other.key))
+    }
+}
+
+impl Eq for Secret {}
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -11,6 +11,7 @@ use super::fault;
 use super::flight::Outcome;
 use super::info::{ControllerInfo, Namespace};
 use super::login::{Login, Progress, Refused, SLOT, Wanted};
+use super::message::Message;
 use super::queue::{Queue, Shape};
 use super::reservation::{Report, Reservation};
 use super::slots::MAX_SLOTS;
@@ -37,6 +38,7 @@ enum Work {
     Block(Command),
     Reservation,
     Report,
+    Message,
 }
 
 /// What became of a queue.
@@ -59,6 +61,13 @@ pub enum IoEvent {
         slot: u16,
         /// What it says.
         result: Result<Report, Fault>,
+    },
+    /// The answer to a message; what was told needs no bytes.
+    Answered {
+        /// Which command.
+        slot: u16,
+        /// What it says.
+        result: Result<Vec<u8>, Fault>,
     },
     /// The queue cannot be used; it is closed.
     Refused(Refused),
@@ -153,6 +162,18 @@ impl Io {
             _ => Work::Reservation,
         };
         self.enqueue(slot, work, |queue| queue.submit(slot, sqe, data, Some(now)))
+    }
+
+    /// Sends a message to the owner of a replica, if it is another engine of ours.
+    pub fn send(
+        &mut self,
+        now: Instant,
+        slot: u16,
+        nsid: u32,
+        message: Message,
+    ) -> Result<(), Fault> {
+        let (sqe, data) = message.encode(nsid)?;
+        self.enqueue(slot, Work::Message, |queue| queue.submit(slot, sqe, data, Some(now)))
     }
 
     /// Random bytes, asked for by [`IoEvent::Entropy`].
@@ -251,6 +272,9 @@ impl Io {
             (Work::Report, Outcome::Lost(why)) => {
                 IoEvent::Reported { slot, result: Err(fault::lost(why)) }
             }
+            (Work::Message, Outcome::Lost(why)) => {
+                IoEvent::Answered { slot, result: Err(fault::lost(why)) }
+            }
             (_, Outcome::Lost(why)) => IoEvent::Done { slot, result: Err(fault::lost(why)) },
             (Work::Block(command), Outcome::Answered { status, .. }) => {
                 IoEvent::Done { slot, result: fault::completion(command, status) }
@@ -262,6 +286,10 @@ impl Io {
                 let result = fault::completion(Command::Flush, status)
                     .and_then(|()| Report::parse(&bytes).ok_or(Fault::Internal));
                 IoEvent::Reported { slot, result }
+            }
+            (Work::Message, Outcome::Answered { status, bytes, .. }) => {
+                let result = fault::completion(Command::Flush, status).map(|()| bytes);
+                IoEvent::Answered { slot, result }
             }
         })
     }

@@ -58,6 +58,7 @@ mod flight;
 mod info;
 mod io;
 mod login;
+mod message;
 mod multipath;
 mod queue;
 mod reservation;
@@ -76,6 +77,7 @@ pub use fault::{completion, lost};
 pub use info::{ControllerInfo, Namespace, NamespaceIds};
 pub use io::{Io, IoEvent};
 pub use login::Refused;
+pub use message::{Content, Message};
 pub use multipath::{
     Effect, Ended, Multipath, PathEvent, PathId, PathState, Policy, Refusal, RequestId,
 };

@@ -38,6 +38,9 @@ pub enum Need {
         len: u32,
         /// How large the buffer has to be.
         total: u32,
+        /// Whether the command is carried out as soon as all of it is there. If not (it waits for
+        /// the command that it is fused with), the host decides how long that takes.
+        at_once: bool,
     },
     /// A decision on [`Connection::connect_request`](super::Connection::connect_request).
     Admission,
@@ -80,6 +83,17 @@ pub enum Event {
         /// How large.
         len: u32,
     },
+    /// Read or answer a message of another engine, then
+    /// [answer](super::Connection::answer). Its bytes are in
+    /// [`Connection::told`](super::Connection::told).
+    Message {
+        /// Whose command.
+        slot: Slot,
+        /// On which namespace.
+        nsid: u32,
+        /// What it is about.
+        message: Message,
+    },
     /// The host or a new owner withdraws this command: complete it soon, done or aborted.
     Cancel {
         /// Which.
@@ -87,6 +101,29 @@ pub enum Event {
     },
     /// Authentication needs random bytes.
     Entropy,
+}
+
+/// A message from the owner of a volume to that of a replica. What it means is theirs to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Whether bytes come with it, or are wanted back.
+    pub way: Way,
+    /// What it is about.
+    pub topic: u32,
+    /// Which part of it.
+    pub argument: u64,
+}
+
+/// Which way the bytes of a message go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// They came with it.
+    Tell,
+    /// They go back with the answer; so many at most.
+    Ask {
+        /// The rest is cut off.
+        room: u32,
+    },
 }
 
 /// Something a subsystem wants done outside of the call at hand.

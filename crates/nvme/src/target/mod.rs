@@ -19,7 +19,7 @@
 //! loop {                                        // bytes came in
 //!     match conn.need() {
 //!         Need::Bytes => consumed = conn.feed(bytes)
-//!         Need::Payload { slot, offset, len, total } =>   // rim places min(len, have) bytes
+//!         Need::Payload { slot, offset, len, .. } =>   // rim places min(len, have) bytes
 //!             conn.placed(&bytes_it_placed_in_the_buffer_of_slot)
 //!         Need::Admission => look at conn.connect_request(), then conn.admit(…) or conn.refuse(…)
 //!         Need::Nothing => close, after what poll_transmit still has
@@ -28,8 +28,9 @@
 //!         Event::Io { slot, nsid, command } => start it; later conn.complete(slot, result)
 //!         Event::CompareAndWrite { compare, write, … } => start it; later conn.complete(write, …)
 //!         Event::Buffer { slot, len } => have a buffer, then conn.grant(slot)      // R2T follows
+//!         Event::Message { slot, nsid, message } => later conn.answer(slot, bytes or fault)
 //!         Event::Cancel { slot } => make haste: complete(slot, …) is waited for
-//!         Event::Entropy => conn.authenticate(fresh_random_bytes)
+//!         Event::Entropy => conn.authenticate(fresh_random_bytes)  // or begin_authentication(…)
 //!     }
 //!     while let Some(transmit) = conn.poll_transmit() {
 //!         // seal() adds the data digest, if there is one; then writev head + payload + tail
@@ -59,8 +60,8 @@ mod subsystem;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use connection::{Connection, ConnectionConfig};
-pub use event::{ConnId, Effect, Event, Need, Payload, Slot, Transmit};
+pub use connection::{AuthDone, AuthWork, Connection, ConnectionConfig};
+pub use event::{ConnId, Effect, Event, Message, Need, Payload, Slot, Transmit, Way};
 pub use subsystem::{
     Access, AcquireKeys, BadNamespace, Change, ConnectRequest, Controller, DiscoveryRecord, Holder,
     HostId, Hosts, Limits, MAX_GROUPS, MAX_NSID, MAX_REGISTRANTS, Namespace, NamespaceConfig,

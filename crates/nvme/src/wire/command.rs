@@ -218,7 +218,7 @@ impl Sqe {
 }
 
 /// The low and the high half of a 64-bit number.
-pub(super) fn halves(value: u64) -> [u32; 2] {
+pub(crate) fn halves(value: u64) -> [u32; 2] {
     let low = value & u64::from(u32::MAX);
     [low, value >> 32].map(|half| u32::try_from(half).unwrap_or_default())
 }
@@ -312,5 +312,9 @@ codes! {
         ReservationAcquire = 0x11,
         /// Release or clear a reservation.
         ReservationRelease = 0x15,
+        /// Tell the owner of a namespace something (of our own making).
+        Tell = 0xC1,
+        /// Ask the owner of a namespace something (of our own making).
+        Ask = 0xC2,
     }
 }

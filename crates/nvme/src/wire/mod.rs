@@ -21,6 +21,7 @@ mod property;
 mod reservation;
 mod status;
 
+pub(crate) use command::halves;
 pub use command::{AdminOpcode, DsmRange, Fuse, IoOpcode, Psdt, Sgl, SglKind, Sqe};
 pub use completion::Cqe;
 pub use fabrics::{

@@ -1,6 +1,7 @@
 //! The initiator's and the target's machines against each other in one thread.
 
 mod corpus;
+mod guarded;
 mod model;
 mod net;
 mod paths;

@@ -11,7 +11,7 @@
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-use crate::checkpoint::{self, Header, Regions};
+use crate::checkpoint::{Encoder, Regions};
 use crate::journal::Position;
 use crate::layout::{BLOCK, Place, Use};
 use crate::sums::Version;
@@ -27,8 +27,9 @@ const AT_ONCE: u32 = 16;
 const ROUND: usize = 1024;
 /// Stands for the number of a copy where a sums page is written.
 const PAGE: u8 = 2;
-/// Bytes of one write of a body.
-const CHUNK: usize = 1 << 20;
+/// Bytes of one write of a body, and of the body that are made in one go: a few thousand entries.
+/// In tests one block, so that histories are cut between.
+const CHUNK: usize = if cfg!(test) { BLOCK } else { 128 << 10 };
 
 /// Checkpoints of a pool: the current one, and the one being written.
 #[derive(Debug)]
@@ -49,12 +50,12 @@ enum Stage {
     LastFlush,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Job {
     /// The first or second copy to be written of a page.
     Page { page: u64 },
-    /// Part of the body, in one copy.
-    Body { copy: u8, at: usize },
+    /// The next part of the body, in both copies.
+    Body,
 }
 
 /// A page of which one copy was written.
@@ -68,8 +69,9 @@ struct Written {
 #[derive(Debug)]
 struct Run {
     stage: Stage,
-    header: Header,
-    body: Vec<u8>,
+    encoder: Encoder,
+    /// Blocks of the body that were asked to be written.
+    body: u64,
     jobs: VecDeque<Job>,
     /// Pages for the rounds to come.
     left: VecDeque<u64>,
@@ -142,20 +144,16 @@ impl Pool {
         if let Some(writing) = &self.writing {
             regions.dirty.extend(&writing.batch.marks);
         }
-        let mut body = Vec::new();
-        let header = checkpoint::encode(&self.state, &regions, &mut body);
+        let encoder = Encoder::cut(&mut self.state, &regions);
         let left = self.sums.dirty().collect();
-        let mut jobs = VecDeque::new();
-        for at in (0..body.len()).step_by(CHUNK) {
-            jobs.extend([0, 1].map(|copy| Job::Body { copy, at }));
-        }
+        let jobs = VecDeque::from([Job::Body]);
         let (pages, position, outstanding) = (BTreeMap::new(), None, 0);
         let reading = BTreeSet::new();
         let (good, pages_good, stage) = ([true; 2], true, Stage::First);
         self.checkpoint.run = Some(Run {
             stage,
-            header,
-            body,
+            encoder,
+            body: 0,
             jobs,
             left,
             outstanding,
@@ -195,9 +193,19 @@ impl Pool {
             }
             let stage = run.stage;
             match run.jobs.pop_front() {
-                Some(job) => {
+                Some(Job::Body) => {
+                    // The next part is made when somebody calls again: its writes will end.
+                    if self.write_body() {
+                        return false;
+                    }
+                }
+                Some(Job::Page { page }) => {
                     run.outstanding += 1;
-                    self.start_job(stage, job);
+                    if stage == Stage::First {
+                        self.write_first(page);
+                    } else {
+                        self.write_second(page);
+                    }
                 }
                 None if run.outstanding > 0 => return false,
                 None => {
@@ -210,16 +218,17 @@ impl Pool {
         false
     }
 
-    fn start_job(&mut self, stage: Stage, job: Job) {
-        match job {
-            Job::Body { copy, at } => {
-                let Some(run) = &self.checkpoint.run else { return };
-                let bytes = run.body[at..run.body.len().min(at + CHUNK)].to_vec();
-                self.write_slot(copy, 1 + count(at / BLOCK), bytes);
-            }
-            Job::Page { page } if stage == Stage::First => self.write_first(page),
-            Job::Page { page } => self.write_second(page),
-        }
+    /// Makes the next part of the body, and has it written; false if there is none.
+    fn write_body(&mut self) -> bool {
+        let Some(run) = &mut self.checkpoint.run else { return false };
+        let Some(bytes) = run.encoder.next(&mut self.state, CHUNK) else { return false };
+        let at = 1 + run.body;
+        run.body += count(bytes.len() / BLOCK);
+        run.outstanding += 2;
+        run.jobs.push_back(Job::Body);
+        self.write_slot(0, at, bytes.clone());
+        self.write_slot(1, at, bytes);
+        true
     }
 
     /// A page cannot be read: a checkpoint that waits for it cannot be written.
@@ -349,9 +358,9 @@ impl Pool {
         let generation = self.checkpoint.generation + 1;
         let Some(run) = &mut self.checkpoint.run else { return };
         let Some(position) = run.position else { return };
-        run.header.position = position;
-        run.header.generation = generation;
-        let header = run.header.encode(pool);
+        let Some(mut header) = run.encoder.header() else { return };
+        (header.position, header.generation) = (position, generation);
+        let header = header.encode(pool);
         let good = run.good;
         for copy in [0, 1] {
             if good[usize::from(copy)] {
@@ -378,6 +387,7 @@ impl Pool {
     /// the journal was full.
     fn give_up_checkpoint(&mut self) {
         let Some(run) = self.checkpoint.run.take() else { return };
+        self.state.end_cut();
         self.regions.dirty.extend(run.cleaned);
         let absorbing = run.position.is_some() && self.batch_is_absorbed();
         self.broken |= absorbing || self.journal_used() > self.ring * 3 / 4;

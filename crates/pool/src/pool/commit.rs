@@ -22,6 +22,10 @@ const HEAVY: usize = 64 << 10;
 /// Writes wait when it has this many.
 const FULL: usize = 256 << 10;
 
+/// Entries of a hidden layer that move down with one batch.
+/// In tests few, so that histories are cut between.
+const MOVES: usize = if cfg!(test) { 2 } else { 4096 };
+
 /// Records that become durable together, and what waits for that.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
@@ -267,12 +271,16 @@ impl Pool {
         self.collapse_hidden();
     }
 
-    /// Collapses hidden layers whose delete is durable.
+    /// Collapses hidden layers whose delete is durable, some entries with each batch.
     pub(super) fn collapse_hidden(&mut self) {
-        while let Some(layer) = self.state.collapsible(&self.hiding) {
-            if self.state.collapse(layer).is_err() {
-                break;
-            }
+        let Some(layer) = self.state.collapsible(&self.hiding) else { return };
+        let moved = self.state.move_down(layer, u32::MAX, MOVES);
+        let is_empty = self.state.layers.get(&layer).is_some_and(|tier| tier.map.is_empty());
+        if let Ok(Some(last)) = moved {
+            self.record(&Record::Move { layer, last });
+            self.open.wanted = true;
+        }
+        if is_empty && self.state.collapse(layer).is_ok() {
             self.record(&Record::Collapse(layer));
             self.open.wanted = true;
         }
@@ -280,7 +288,7 @@ impl Pool {
 
     /// Whether clusters will come from layers that are still to be collapsed.
     pub(super) fn collapse_is_due(&self) -> bool {
-        !self.hiding.is_empty()
+        !self.hiding.is_empty() || self.state.collapsible(&self.hiding).is_some()
     }
 
     /// Nothing can be made durable any more: whoever waits for that is told so.

@@ -106,6 +106,8 @@ pub struct Pool {
     /// The next block to be summed anew, if that is under way.
     resum: scrub::Resum,
     table: Option<table::Update>,
+    /// Per disk, the copy of the superblock that is written first; the other one is good.
+    first_supers: Vec<u8>,
     spare: op::Spare,
     export: table::Export,
 }
@@ -126,6 +128,8 @@ pub(crate) struct Opened {
     pub(crate) unproved: BTreeSet<u64>,
     /// Records of the newest group were dropped: only a checkpoint may follow it.
     pub(crate) dropped: bool,
+    /// Per disk, the copy of the superblock to write first.
+    pub(crate) first_supers: Vec<u8>,
 }
 
 impl Pool {
@@ -161,6 +165,7 @@ impl Pool {
             pieces: Vec::new(),
             resum: scrub::Resum::default(),
             table: None,
+            first_supers: from.first_supers,
             spare: op::Spare::default(),
             export: table::Export::No,
         };
@@ -211,7 +216,7 @@ impl Pool {
             Work::Repair(span) => Claim::Write(span),
             _ => Claim::of(command),
         };
-        match self.check(op.id, command, data_len) {
+        match self.check(&op, command, data_len) {
             Ok(()) => self.enter(op, claim),
             Err(fault) => {
                 self.effects.push_back(Effect::Done { token: op.token, result: Err(fault) });
@@ -220,8 +225,8 @@ impl Pool {
         self.run();
     }
 
-    fn check(&self, id: Id, command: Command, data_len: Option<usize>) -> Result<(), Fault> {
-        let entity = self.state.entities.get(&id).ok_or(Fault::Unreachable)?;
+    fn check(&self, op: &Op, command: Command, data_len: Option<usize>) -> Result<(), Fault> {
+        let entity = self.state.entities.get(&op.id).ok_or(Fault::Unreachable)?;
         let device = Geometry::new(BlockSize::B4096, entity.size).map_err(|_| Fault::Internal)?;
         command.check(device)?;
         let blocks = command.span().map_or(0, |span| span.len().0);
@@ -230,9 +235,14 @@ impl Pool {
             Command::Read { .. } | Command::Write { .. } | Command::Compare { .. }
         );
         let data_fits = data_len.is_none_or(|len| count(len) == blocks * count(BLOCK));
-        let locked = entity.is_encrypted() && !self.unlocked.contains(&id);
-        if moves_bytes && (blocks > MAX_TRANSFER || !data_fits || locked) {
+        // Scrub and repair see what is on the medium, and need no key.
+        let opens = matches!(op.work, Work::Block(_));
+        let locked = opens && entity.is_encrypted() && !self.unlocked.contains(&op.id);
+        if moves_bytes && (blocks > MAX_TRANSFER || !data_fits) {
             return Err(Fault::Unsupported);
+        }
+        if moves_bytes && locked {
+            return Err(Fault::Locked);
         }
         if (command.is_mutation() || data_len.is_some()) && (self.broken || self.is_exporting())
             || command.is_mutation() && entity.kind == Kind::Snapshot

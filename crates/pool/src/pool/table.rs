@@ -3,12 +3,14 @@
 //! A larger pool needs larger checkpoint slots. Room for both is taken in front of the new data
 //! area; the slot that is not current moves at once, the other one after the next checkpoint.
 
+use alloc::vec::Vec;
+
 use block::Blocks;
 
 use crate::layout::{
     self, Area, Cluster, Disk, FIRST_AREA, Geography, MAX_AREAS, MAX_DISKS, Place, Use,
 };
-use crate::life::{self, Step};
+use crate::life;
 use crate::state::Refused;
 use crate::superblock::{Member, Superblock};
 use crate::widen::{count, low16};
@@ -43,6 +45,9 @@ pub(super) struct Update {
 enum Stage {
     /// A checkpoint is under way; it must know where its slot is.
     Waiting,
+    /// Both copies on disks that are new: an old disk must not name a disk that cannot be found.
+    New,
+    NewFlush,
     Copy(u8),
     Flush(u8),
 }
@@ -89,19 +94,44 @@ impl Pool {
     pub(super) fn advance_table(&mut self) {
         let waiting = self.table.as_ref().is_some_and(|table| table.stage == Stage::Waiting);
         if waiting && !self.checkpoint.is_running() && !self.broken {
-            self.write_table(0);
+            let old = self.superblock.disks.len();
+            let new = self.table.as_ref().map_or(0, |table| table.next.disks.len());
+            if new > old {
+                let on_new = (old..new).flat_map(|disk| [(disk, 0), (disk, 1)]).collect();
+                self.write_table(Stage::New, on_new);
+            } else {
+                self.write_round(0);
+            }
         }
     }
 
-    fn write_table(&mut self, copy: u8) {
+    /// Writes one copy on every disk: first the one that is not known to be good.
+    fn write_round(&mut self, round: u8) {
+        let disks = self.table.as_ref().map_or(0, |table| table.next.disks.len());
+        let first = |disk| self.first_supers.get(disk).copied().unwrap_or(0);
+        let writes = (0..disks).map(|disk| (disk, first(disk) ^ round)).collect();
+        self.write_table(Stage::Copy(round), writes);
+    }
+
+    fn write_table(&mut self, stage: Stage, writes: Vec<(usize, u8)>) {
         let Some(table) = &mut self.table else { return };
-        let steps: alloc::vec::Vec<_> = life::super_writes(&table.next, copy).collect();
-        table.stage = Stage::Copy(copy);
-        table.left = crate::widen::low32(count(steps.len()));
-        for step in steps {
-            if let Step::Write { place, bytes } = step {
-                self.write_own(Purpose::Table, place, bytes);
-            }
+        table.stage = stage;
+        table.left = crate::widen::low32(count(writes.len()));
+        for (disk, copy) in writes {
+            let Some(table) = &self.table else { return };
+            let disk = Disk(low16(count(disk)));
+            let (place, bytes) = life::super_write(&table.next, disk, copy);
+            self.write_own(Purpose::Table, place, bytes);
+        }
+    }
+
+    fn flush_table(&mut self, stage: Stage) {
+        let Some(table) = &mut self.table else { return };
+        let disks = low16(count(table.next.disks.len()));
+        table.stage = stage;
+        table.left = u32::from(disks);
+        for disk in 0..disks {
+            self.flush_one(Purpose::Table, Disk(disk));
         }
     }
 
@@ -114,15 +144,10 @@ impl Pool {
         }
         match table.stage {
             _ if !table.good => self.table_done(Err(Refused::Broken)),
-            Stage::Copy(copy) => {
-                table.stage = Stage::Flush(copy);
-                let disks = low16(count(table.next.disks.len()));
-                table.left = u32::from(disks);
-                for disk in 0..disks {
-                    self.flush_one(Purpose::Table, Disk(disk));
-                }
-            }
-            Stage::Flush(0) => self.write_table(1),
+            Stage::New => self.flush_table(Stage::NewFlush),
+            Stage::NewFlush => self.write_round(0),
+            Stage::Copy(copy) => self.flush_table(Stage::Flush(copy)),
+            Stage::Flush(0) => self.write_round(1),
             Stage::Flush(_) => self.table_done(Ok(())),
             Stage::Waiting => {}
         }
@@ -136,6 +161,7 @@ impl Pool {
             self.state.space.grow(geography.clusters());
             self.geography = geography;
             self.superblock = next;
+            self.first_supers.clear();
             self.state.meta_limit = self.superblock.checkpoint_room();
             self.checkpoint.want();
         }

@@ -29,6 +29,9 @@ impl State {
     {
         let size = self.size;
         let Some(tier) = self.layers.get_mut(&layer) else { return };
+        if let Some(cut) = &mut self.cut {
+            cut.keep(layer, logical, tier.map.get(&logical));
+        }
         let promised = self.promised - tier.promise();
         let mut slot = match tier.map.entry(logical) {
             Slot::Occupied(slot) => slot,
@@ -39,6 +42,7 @@ impl State {
             self.meta_bytes -= entry.encoded_len(size);
         }
         tier.clusters -= low32(count(entry.fragments.len()));
+        tier.held -= u32::from(!entry.fragments.is_empty());
         tier.blocks -= entry.blocks(size);
         change(entry, &self.pins);
         let pins = &self.pins;
@@ -52,6 +56,7 @@ impl State {
             keep
         });
         tier.clusters += low32(count(entry.fragments.len()));
+        tier.held += u32::from(!entry.fragments.is_empty());
         tier.blocks += entry.blocks(size);
         if entry.is_empty() {
             slot.remove();
@@ -116,7 +121,7 @@ impl State {
     }
 
     /// Which blocks of the run an ancestor of the layer would show.
-    fn below(&mut self, layer: Layer, logical: u32, run: Run) -> Bits {
+    pub(super) fn below(&mut self, layer: Layer, logical: u32, run: Run) -> Bits {
         let mut below = Bits::None;
         let Some(tier) = self.layers.get(&layer) else { return below };
         let (parent, limit) = (tier.parent, tier.limit);

@@ -8,6 +8,8 @@
 //!
 //! Not here: durability (what may be used again, and when), I/O.
 
+mod collapse;
+mod cut;
 mod edit;
 mod resolve;
 mod restore;
@@ -33,6 +35,7 @@ use crate::record::Record;
 use crate::space::Space;
 use crate::widen::low32;
 
+pub(crate) use cut::Walked;
 pub(crate) use resolve::Piece;
 
 /// One layer.
@@ -49,7 +52,9 @@ pub(crate) struct Tier {
     pub(crate) clusters: u32,
     /// Valid blocks in the map.
     pub(crate) blocks: u64,
-    /// Clusters it may have without asking: its size, if it is the top of a thick replica.
+    /// Logical clusters that have a physical one; writing there never needs another.
+    pub(crate) held: u32,
+    /// Logical clusters it may fill without asking: its size, if it is the top of a thick replica.
     pub(crate) want: u32,
     /// Its map could not be read.
     pub(crate) damaged: bool,
@@ -57,7 +62,7 @@ pub(crate) struct Tier {
 
 impl Tier {
     fn promise(&self) -> u32 {
-        self.want.saturating_sub(self.clusters)
+        self.want.saturating_sub(self.held)
     }
 }
 
@@ -121,6 +126,8 @@ pub(crate) struct State {
     /// Clusters that belong to maps that could not be read.
     pub(crate) quarantine: BTreeSet<Cluster>,
     flat: resolve::FlatCache,
+    /// What the checkpoint being written needs of entries that changed since.
+    cut: Option<cut::Cut>,
 }
 
 /// A record contradicts the state: the disk, or this code, is wrong.
@@ -147,6 +154,7 @@ impl State {
             cleared: Vec::new(),
             quarantine: BTreeSet::new(),
             flat: resolve::FlatCache::default(),
+            cut: None,
         }
     }
 
@@ -174,6 +182,7 @@ impl State {
                 self.snapshot(*source, *top, entity.clone()).map_err(|_| Contradiction)?;
             }
             Record::Delete(id) => self.delete(*id).map_err(|_| Contradiction)?,
+            Record::Move { layer, last } => self.move_down(*layer, *last, usize::MAX).map(drop)?,
             Record::Collapse(layer) => self.collapse(*layer)?,
             Record::Update(entity) => self.update(entity.clone()).map_err(|_| Contradiction)?,
             Record::Resize { id, size } => {
@@ -289,8 +298,9 @@ impl State {
         for (layer, tier) in &self.layers {
             *children.entry(tier.parent).or_default() += 1;
             bytes += LAYER_BYTES;
-            let (mut clusters, mut blocks) = (0, 0);
+            let (mut clusters, mut blocks, mut held) = (0, 0, 0);
             for entry in tier.map.values() {
+                held += u32::from(!entry.fragments.is_empty());
                 assert!(!entry.is_empty());
                 bytes += entry.encoded_len(self.size);
                 for fragment in &entry.fragments {
@@ -305,7 +315,8 @@ impl State {
                 assert_eq!(decided, entry.blocks(self.size) + entry.zero.count(self.size));
                 assert!(entry.zero.is_empty() || tier.parent != Layer::NONE);
             }
-            assert_eq!((tier.clusters, tier.blocks), (clusters, blocks), "{layer:?}");
+            let counted = (tier.clusters, tier.blocks, tier.held);
+            assert_eq!(counted, (clusters, blocks, held), "{layer:?}");
         }
         for (layer, tier) in &self.layers {
             assert_eq!(tier.children, children.get(layer).copied().unwrap_or(0), "{layer:?}");

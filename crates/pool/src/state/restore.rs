@@ -77,6 +77,7 @@ impl State {
             let (clusters, blocks) = (low32(count(entry.fragments.len())), entry.blocks(size));
             self.change_tier(layer, |tier| {
                 tier.clusters += clusters;
+                tier.held += u32::from(clusters > 0);
                 tier.blocks += blocks;
                 tier.map.insert(logical, entry);
             });
@@ -94,7 +95,7 @@ impl State {
         let mut map = alloc::collections::BTreeMap::new();
         self.change_tier(layer, |tier| {
             map = core::mem::take(&mut tier.map);
-            (tier.clusters, tier.blocks, tier.damaged) = (0, 0, true);
+            (tier.clusters, tier.blocks, tier.held, tier.damaged) = (0, 0, 0, true);
         });
         for entry in map.values() {
             self.meta_bytes -= entry.encoded_len(self.size);

@@ -1,16 +1,15 @@
-//! Changes of the tree: create, snapshot, clone, resize, delete, collapse.
+//! Changes of the tree: create, snapshot, clone, resize, delete.
 
-use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use block::Blocks;
 
-use crate::bits::{Bits, Run};
+use crate::bits::Run;
 use crate::entity::{Entity, Id, Kind, Layer};
 use crate::map::Entry;
 
 use super::edit::entity_bytes;
-use super::{Contradiction, LAYER_BYTES, Refused, State, Tier};
+use super::{LAYER_BYTES, Refused, State, Tier};
 
 impl State {
     /// A new replica, empty or over the snapshot that `entity.origin` names.
@@ -133,7 +132,7 @@ impl State {
     }
 
     /// The blocks of a logical cluster from `limit` on.
-    fn beyond(&self, logical: u32, limit: u64) -> Run {
+    pub(super) fn beyond(&self, logical: u32, limit: u64) -> Run {
         let base = u64::from(logical) << self.size.shift();
         let first = limit.saturating_sub(base).min(self.size.blocks());
         Run::of(first..self.size.blocks())
@@ -148,97 +147,5 @@ impl State {
             tier.want = 0;
         });
         Ok(())
-    }
-
-    /// The next hidden layer that can be collapsed, except those that are being hidden.
-    pub(crate) fn collapsible(&self, not: &BTreeSet<Layer>) -> Option<Layer> {
-        let ripe = |(layer, tier): &(&Layer, &Tier)| {
-            tier.owner == Id::NONE
-                && tier.children <= 1
-                && !not.contains(layer)
-                && !self.blocks_collapse(**layer)
-        };
-        self.layers.iter().find(ripe).map(|(layer, _)| *layer)
-    }
-
-    /// Whether moving its fragments into its child would mix with a damaged map.
-    fn blocks_collapse(&self, layer: Layer) -> bool {
-        let damaged = |layer: Layer| self.tier(layer).is_ok_and(|tier| tier.damaged);
-        let child = self.child_of(layer);
-        child.is_some_and(|child| damaged(layer) || damaged(child))
-    }
-
-    fn child_of(&self, layer: Layer) -> Option<Layer> {
-        self.layers.iter().find(|(_, tier)| tier.parent == layer).map(|(layer, _)| *layer)
-    }
-
-    /// Removes a hidden layer: frees it, or moves what its only child shows of it into the child.
-    pub(crate) fn collapse(&mut self, layer: Layer) -> Result<(), Contradiction> {
-        let tier = self.tier(layer)?;
-        if tier.owner != Id::NONE || tier.children > 1 {
-            return Err(Contradiction);
-        }
-        let child = if tier.children == 1 { self.child_of(layer) } else { None };
-        self.flat.forget(layer);
-        let Some(tier) = self.layers.remove(&layer) else { return Err(Contradiction) };
-        self.meta_bytes -= LAYER_BYTES;
-        if child.is_none()
-            && let Some(parent) = self.layers.get_mut(&tier.parent)
-        {
-            parent.children -= 1;
-        }
-        let mut seen_below = 0;
-        if let Some(child) = child.and_then(|child| self.layers.get_mut(&child)) {
-            seen_below = child.limit;
-            child.parent = tier.parent;
-            child.limit = child.limit.min(tier.limit);
-            // What it showed of a lost map is lost.
-            child.damaged |= tier.damaged;
-        }
-        for (logical, entry) in tier.map {
-            self.meta_bytes -= entry.encoded_len(self.size);
-            let hidden = self.beyond(logical, seen_below);
-            self.move_down(child, logical, entry, hidden);
-        }
-        if let Some(child) = child {
-            self.trim_zeros(child);
-        }
-        if tier.damaged && !self.layers.values().any(|tier| tier.damaged) {
-            // Nobody is left whose clusters are unknown.
-            for cluster in core::mem::take(&mut self.quarantine) {
-                self.freed.push(cluster);
-                self.space.give_up();
-            }
-        }
-        Ok(())
-    }
-
-    /// Moves an entry of a collapsed layer into the child's, without what the child hides.
-    fn move_down(&mut self, child: Option<Layer>, logical: u32, mut entry: Entry, hidden: Run) {
-        let size = self.size;
-        let hides = child
-            .and_then(|child| self.layers.get(&child)?.map.get(&logical))
-            .map_or(Bits::None, |entry| entry.decided(size));
-        let cut = |bits: &mut Bits| {
-            bits.remove(hidden, size);
-            bits.subtract(&hides, size);
-        };
-        cut(&mut entry.zero);
-        entry.fragments.retain_mut(|fragment| {
-            cut(&mut fragment.valid);
-            if fragment.valid.is_empty() {
-                self.freed.push(fragment.cluster);
-                self.space.give_up();
-            }
-            !fragment.valid.is_empty()
-        });
-        if let Some(child) = child
-            && !entry.is_empty()
-        {
-            self.edit(child, logical, |into, _| {
-                into.zero.union(&entry.zero, size);
-                into.fragments.append(&mut entry.fragments);
-            });
-        }
     }
 }

@@ -137,6 +137,7 @@ fn records() -> impl Strategy<Value = Record> {
         }),
         any::<u128>().prop_map(|id| Record::Delete(Id(id))),
         any::<u32>().prop_map(|layer| Record::Collapse(Layer(layer))),
+        any::<(u32, u32)>().prop_map(|(layer, last)| Record::Move { layer: Layer(layer), last }),
         any::<(u128, u64)>()
             .prop_map(|(id, size)| Record::Resize { id: Id(id), size: Blocks(size) }),
     ]
@@ -202,7 +203,7 @@ proptest! {
     fn no_bytes_make_a_decoder_panic(
         bytes in vec_of(any::<u8>(), 0..300),
         mut block in vec_of(any::<u8>(), BLOCK),
-        kind in 0u8..10,
+        kind in 0u8..11,
     ) {
         let _ = Entity::decode(&mut Reader::new(&bytes));
         let mut record = vec![kind, 0, (bytes.len() & 0xfc) as u8, (bytes.len() >> 8) as u8];

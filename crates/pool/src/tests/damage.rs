@@ -5,10 +5,10 @@ use std::vec::Vec;
 
 use block::{Blocks, Fault, Lba, Span};
 
-use super::crash::replica;
 use super::disk::Disks;
 use super::disk::Random;
 use super::driver::{Ended, Moment, Rig, new_disks, open};
+use super::history::replica;
 use super::model::stamped;
 use crate::layout::{BLOCK, Use};
 use crate::superblock::Superblock;

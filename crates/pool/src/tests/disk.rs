@@ -127,6 +127,17 @@ impl Disks {
         Disks { durable, volatile: Vec::new(), next: self.next, lies: self.lies }
     }
 
+    /// Puts other bytes where these are, if they are durable somewhere.
+    pub(super) fn rot(&mut self, good: &[u8], bad: &[u8]) -> bool {
+        let place = self.durable.iter().find(|(_, bytes)| bytes[..] == *good);
+        let Some(place) = place.map(|(place, _)| *place).filter(|_| self.volatile.is_empty())
+        else {
+            return false;
+        };
+        apply(&mut self.durable, place, bad);
+        true
+    }
+
     /// Flips bits of a durable block.
     pub(super) fn damage(&mut self, place: Place, byte: usize, mask: u8) {
         let mut block = self.read(place, 1);

@@ -12,8 +12,8 @@ use super::disk::{Disks, Random};
 use crate::layout::BLOCK;
 use crate::life::{self, NewPool, Probe, Step};
 use crate::{
-    Buffer, Change, ClusterSize, Disk, DiskFailed, Effect, Id, ImportError, Io, Limits, Member,
-    Place, Pool, Recovery, Refused, Token,
+    BadPool, Buffer, Change, ClusterSize, Disk, DiskFailed, Effect, Id, ImportError, Io, Limits,
+    Member, Place, Pool, Recovery, Refused, Superblock, Token,
 };
 
 /// A disk I/O that was sent.
@@ -76,20 +76,32 @@ pub(super) fn new_disks(sizes: &[u64], cluster: u64) -> Disks {
 }
 
 pub(super) fn import(disks: Disks, sizes: &[u64]) -> Result<Rig, String> {
-    open(disks, sizes).map_err(|error| std::format!("{error}"))
+    let superblock = assembled(&disks, sizes).map_err(|error| std::format!("{error}"))?;
+    recover(disks, superblock).map_err(|error| std::format!("{error}"))
 }
 
-pub(super) fn open(mut disks: Disks, sizes: &[u64]) -> Result<Rig, ImportError> {
+pub(super) fn open(disks: Disks, sizes: &[u64]) -> Result<Rig, ImportError> {
+    let superblock = assembled(&disks, sizes).expect("the disks are one pool");
+    recover(disks, superblock)
+}
+
+fn assembled(disks: &Disks, sizes: &[u64]) -> Result<Superblock, BadPool> {
     let supers: Vec<[Vec<u8>; 2]> = (0..sizes.len() as u16)
         .map(|disk| [0, 256].map(|block| disks.read(Place { disk: Disk(disk), block }, 1)))
         .collect();
+    // A disk that was about to be added when the power went has no superblock, and is none.
     let probes: Vec<Probe<'_>> = supers
         .iter()
         .zip(sizes)
         .map(|([a, b], blocks)| Probe { blocks: Blocks(*blocks), supers: [a, b] })
+        .filter(|probe| probe.superblock().is_ok())
         .collect();
-    let (superblock, order) = life::assemble(&probes).expect("the disks are one pool");
+    let (superblock, order) = life::assemble(&probes)?;
     assert!(order.iter().enumerate().all(|(number, at)| number == *at));
+    Ok(superblock)
+}
+
+fn recover(mut disks: Disks, superblock: Superblock) -> Result<Rig, ImportError> {
     let limits = Limits { commands: 256, sums_pages: 64 };
     let mut recovery = Recovery::new(superblock, limits)?;
     loop {
@@ -130,10 +142,20 @@ impl Rig {
     pub(super) fn submit(&mut self, id: Id, command: Command, data: Vec<u8>) -> Token {
         let token = self.token();
         let data = match command {
-            Command::Read { span } => vec![0xee; span.len().0 as usize * BLOCK],
+            Command::Read { span } | Command::Compare { span } => {
+                vec![0xee; span.len().0 as usize * BLOCK]
+            }
             _ => data,
         };
         self.pool.submit(token, id, command, &data);
+        self.buffers.insert(token, data);
+        token
+    }
+
+    /// Writes good bytes over blocks, as a mirror does.
+    pub(super) fn repair(&mut self, id: Id, span: Span, data: Vec<u8>) -> Token {
+        let token = self.token();
+        self.pool.repair(token, id, span, &data);
         self.buffers.insert(token, data);
         token
     }

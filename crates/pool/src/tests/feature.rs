@@ -5,9 +5,9 @@ use std::vec::Vec;
 
 use block::{Blocks, Command, Fault, Lba, Span};
 
-use super::crash::replica;
 use super::disk::Random;
 use super::driver::{Ended, Moment, Rig, new_disks, open};
+use super::history::replica;
 use super::model::stamped;
 use crate::layout::BLOCK;
 use crate::{Change, Id, KEY_CHECK, Label, NewReplica, NewSnapshot, Refused};
@@ -153,7 +153,7 @@ fn encrypted_replicas_want_their_key() {
         key: key.clone(),
     };
     rig.must(Change::Create(new));
-    assert_eq!(rig.write(Id(9), 0, &stamped(1)), Err(Fault::Unsupported));
+    assert_eq!(rig.write(Id(9), 0, &stamped(1)), Err(Fault::Locked));
     assert_eq!(rig.pool.unlock(Id(9), [7; KEY_CHECK]), Err(Refused::WrongKey));
     let check: [u8; KEY_CHECK] = key[..KEY_CHECK].try_into().unwrap();
     rig.pool.unlock(Id(9), check).unwrap();
@@ -167,7 +167,11 @@ fn encrypted_replicas_want_their_key() {
     let snapshot = NewSnapshot { id: Id(10), created: 1, label: Label::default() };
     rig.must(Change::Snapshot { of: Id(9), snapshot });
     rig.must(replica(11, 10, 10));
-    assert_eq!(rig.stamps(Id(11), 0, 1), Err(Fault::Unsupported));
+    assert_eq!(rig.stamps(Id(11), 0, 1), Err(Fault::Locked));
+    // A scrub sees what is on the medium, and needs no key.
+    let token = rig.token();
+    rig.pool.verify(token, Id(11), Span::new(Lba(0), Blocks(1)).unwrap());
+    assert_eq!(rig.finish(token), Ended::Done(token, Ok(())));
     rig.pool.unlock(Id(11), check).unwrap();
     assert_eq!(rig.stamps(Id(11), 0, 1), Ok(vec![1]));
 }
@@ -243,4 +247,32 @@ fn a_block_that_was_discarded_is_not_reused_before_that_is_durable() {
             }
         }
     }
+}
+
+#[test]
+fn a_thick_replica_keeps_its_space_when_a_snapshot_of_it_goes() {
+    let mut rig = rig();
+    let thick = NewReplica {
+        id: Id(9),
+        origin: Id::NONE,
+        size: Blocks(192),
+        thick: true,
+        created: 0,
+        label: Label::default(),
+        key: Vec::new(),
+    };
+    rig.must(Change::Create(thick));
+    rig.write(Id(9), 0, &stamped(1)).unwrap();
+    let snapshot = NewSnapshot { id: Id(10), created: 1, label: Label::default() };
+    rig.must(Change::Snapshot { of: Id(9), snapshot });
+    rig.write(Id(9), 1, &stamped(2)).unwrap();
+    rig.must(Change::Delete(Id(10)));
+    rig.settle();
+    // Its first logical cluster has two physical ones now; the others are still its due.
+    let full = (0..78).find_map(|nth| rig.write(A, nth * 64, &stamped(3)).err());
+    assert_eq!(full, Some(Fault::NoSpace));
+    for cluster in [1, 2] {
+        assert_eq!(rig.write(Id(9), cluster * 64, &stamped(4)), Ok(()));
+    }
+    rig.pool.check_state();
 }

@@ -6,9 +6,9 @@ use std::vec::Vec;
 
 use block::{Blocks, Fault};
 
-use super::crash::replica;
 use super::disk::{Disks, Random};
 use super::driver::{Ended, Moment, Rig, new_disks, open};
+use super::history::replica;
 use super::model::stamped;
 use crate::life::{NewPool, Probe, Step, assemble, create, wipe};
 use crate::{BadPool, ClusterSize, Disk, Id, Member, NotSuper, Place, Superblock, Token};
@@ -173,4 +173,38 @@ fn creation_is_a_few_small_writes_at_any_size() {
     }
     assert!(matches!(create(&new(1500)), Err(BadPool::TooSmall { .. })));
     assert_eq!(create(&NewPool { name: String::new(), ..new(9000) }), Err(BadPool::Name));
+}
+
+#[test]
+fn power_lost_while_a_disk_is_added_leaves_a_pool() {
+    for seed in 0..40 {
+        let mut rig = open(new_disks(&[3600], 64), &[3600]).unwrap();
+        let token = rig.token();
+        rig.pool.add_disk(token, Member { id: Id(51), blocks: Blocks(3000) });
+        let random = &mut Random(seed);
+        for _ in 0..seed % 12 {
+            rig.step(random);
+        }
+        // In some of them only an old disk, or only the new one, has the new table.
+        assert!(super::driver::import(rig.disks.after_crash(random), &[3600, 3000]).is_ok());
+    }
+}
+
+#[test]
+fn power_lost_in_two_changes_of_the_superblock_leaves_one() {
+    for seed in 0..300 {
+        let random = &mut Random(seed);
+        let mut disks = new_disks(&[3600], 64);
+        // The second copy is being written when the power goes, the next time the first one.
+        for (size, steps) in [(4200, 3), (4800, 1)] {
+            let mut rig = super::driver::import(disks, &[4800]).expect("a superblock is left");
+            let token = rig.token();
+            rig.pool.grow(token, &[Blocks(size)]);
+            for _ in 0..steps {
+                rig.step(random);
+            }
+            disks = rig.disks.after_crash(random);
+        }
+        assert!(super::driver::import(disks, &[4800]).is_ok(), "seed {seed}");
+    }
 }

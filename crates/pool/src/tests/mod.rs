@@ -6,5 +6,6 @@ mod damage;
 mod disk;
 mod driver;
 mod feature;
+mod history;
 mod life;
 mod model;

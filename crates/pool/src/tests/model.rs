@@ -58,6 +58,13 @@ impl Cell {
         self.durable.contains(&stamp) || self.later.iter().any(|later| later.stamp == stamp)
     }
 
+    /// The one stamp it holds, unless that is open.
+    pub(super) fn certain(&self) -> Option<u64> {
+        let settled = self.later.iter().all(|write| write.completed);
+        let last = self.last();
+        (settled && last.len() == 1).then(|| last[0])
+    }
+
     fn last(&self) -> Vec<u64> {
         self.later.last().map_or(self.durable.clone(), |last| vec![last.stamp])
     }
@@ -82,12 +89,39 @@ pub(super) struct Volume {
     pub(super) sizes: Vec<u64>,
     pub(super) labels: Vec<u64>,
     pub(super) busy: bool,
+    pub(super) made: Made,
+}
+
+/// How it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Made {
+    pub(super) thick: bool,
+    pub(super) encrypted: bool,
+}
+
+/// The check value of every key in these tests.
+pub(super) const KEY: [u8; crate::KEY_CHECK] = [7; crate::KEY_CHECK];
+
+/// A block that went bad on the disk: it has the second stamp instead of the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rot {
+    pub(super) good: u64,
+    pub(super) bad: u64,
+    pub(super) repaired: bool,
 }
 
 impl Volume {
     pub(super) fn new(cells: Vec<Cell>, snapshot: bool) -> Volume {
         let sizes = vec![cells.len() as u64];
-        Volume { cells, uncertain: true, snapshot, sizes, labels: vec![0], busy: false }
+        Volume {
+            cells,
+            uncertain: true,
+            snapshot,
+            sizes,
+            labels: vec![0],
+            busy: false,
+            made: Made::default(),
+        }
     }
 
     pub(super) fn empty(size: u64) -> Volume {
@@ -98,14 +132,48 @@ impl Volume {
 /// What a command will have done when it ends well.
 #[derive(Clone, Debug)]
 pub(super) enum Intent {
-    Read { id: Id, start: u64, expect: Vec<Cell> },
-    Write { id: Id, start: u64, stamps: Vec<u64>, fua: bool },
-    Flush { id: Id, upto: Vec<Option<Token>> },
-    Create { id: Id },
-    Snapshot { id: Id },
-    Delete { id: Id },
-    Resize { id: Id, size: u64 },
-    Label { id: Id, label: u64 },
+    Read {
+        id: Id,
+        start: u64,
+        expect: Vec<Cell>,
+    },
+    Write {
+        id: Id,
+        start: u64,
+        stamps: Vec<u64>,
+        fua: bool,
+    },
+    Flush {
+        id: Id,
+        upto: Vec<Option<Token>>,
+    },
+    Create {
+        id: Id,
+    },
+    Snapshot {
+        id: Id,
+    },
+    Delete {
+        id: Id,
+    },
+    Resize {
+        id: Id,
+        size: u64,
+    },
+    Label {
+        id: Id,
+        label: u64,
+    },
+    /// A scrub step, a new wrapping of a key: nothing that shows.
+    Nothing {
+        id: Id,
+    },
+    Repair,
+    /// A flush after a repair.
+    Healed,
+    Grow,
+    Add,
+    Export,
 }
 
 /// The model.
@@ -114,9 +182,29 @@ pub(super) struct Model {
     pub(super) volumes: BTreeMap<Id, Volume>,
     pub(super) intents: BTreeMap<Token, Intent>,
     pub(super) next: u64,
+    pub(super) rot: Option<Rot>,
 }
 
 impl Model {
+    /// Whether a fault in these blocks is one that was made on purpose.
+    pub(super) fn explains(&self, cells: &[Cell]) -> bool {
+        let hit = |rot: Rot| cells.iter().any(|cell| cell.allows(rot.good));
+        self.rot.is_some_and(hit)
+    }
+
+    /// A block that went bad may be read as that in a doubtful region.
+    pub(super) fn allows(&self, cell: &Cell, stamp: u64) -> bool {
+        let rot = self.rot.filter(|rot| rot.bad == stamp);
+        cell.allows(rot.map_or(stamp, |rot| rot.good))
+    }
+
+    /// Everything is durable.
+    pub(super) fn settle_all(&mut self) {
+        for cell in self.volumes.values_mut().flat_map(|volume| &mut volume.cells) {
+            *cell = Cell { durable: cell.last(), later: Vec::new() };
+        }
+    }
+
     pub(super) fn stamp(&mut self) -> u64 {
         self.next += 1;
         self.next
@@ -147,7 +235,14 @@ impl Model {
     /// A command ended well.
     pub(super) fn succeeded(&mut self, token: Token) {
         match self.intents.remove(&token).expect("a known command") {
-            Intent::Read { .. } => {}
+            Intent::Read { .. } | Intent::Nothing { .. } | Intent::Grow | Intent::Add => {}
+            Intent::Export => self.settle_all(),
+            Intent::Repair => {
+                if let Some(rot) = &mut self.rot {
+                    rot.repaired = true;
+                }
+            }
+            Intent::Healed => self.rot = None,
             Intent::Write { id, start, stamps, fua } => {
                 // A replica that is being shrunk may have lost the cells.
                 let cells = &mut self.volumes.get_mut(&id).unwrap().cells;
@@ -195,21 +290,36 @@ impl Model {
         }
     }
 
-    /// A write found no space: it never happened, not for snapshots taken after it either.
-    pub(super) fn failed(&mut self, token: Token) {
+    /// There was no space: it never happened, not for snapshots taken after it either.
+    pub(super) fn failed(&mut self, token: Token) -> Result<(), String> {
         match self.intents.remove(&token).expect("a known command") {
-            Intent::Write { .. } => {
+            Intent::Write { id, stamps, .. } => {
+                let volume = self.volumes.get(&id);
+                let zeros = stamps.iter().all(|stamp| *stamp == 0);
+                if volume.is_some_and(|volume| volume.made.thick && !zeros) {
+                    return Err(format!("thick {id:?} has no space"));
+                }
                 for cell in self.volumes.values_mut().flat_map(|volume| &mut volume.cells) {
                     cell.later.retain(|write| write.by != token);
                 }
             }
-            other => panic!("{other:?} must not fail"),
+            Intent::Create { id } | Intent::Snapshot { id } => {
+                self.volumes.remove(&id);
+            }
+            Intent::Resize { id, .. } => {
+                let volume = self.volumes.get_mut(&id).unwrap();
+                volume.busy = false;
+                volume.sizes.truncate(1);
+            }
+            Intent::Grow | Intent::Add | Intent::Nothing { .. } => {}
+            other => return Err(format!("{other:?} must not fail")),
         }
+        Ok(())
     }
 
     /// Compares with a pool that was opened after a crash. Answers the model that goes on from it.
     pub(super) fn check(&self, rig: &mut Rig) -> Result<Model, String> {
-        let mut found = Model { next: self.next, ..Model::default() };
+        let mut found = Model { next: self.next, rot: self.rot, ..Model::default() };
         let entities: Vec<_> = rig.pool.entities().cloned().collect();
         for entity in &entities {
             let id = entity.id;
@@ -222,18 +332,20 @@ impl Model {
             if !expected.labels.contains(&label) {
                 return Err(format!("{id:?} has label {label}, not {:?}", expected.labels));
             }
-            let bytes = rig.read(id, 0, size).map_err(|fault| format!("{id:?}: {fault}"))?;
-            let mut cells = Vec::new();
-            for (at, block) in bytes.chunks_exact(BLOCK).enumerate() {
-                let stamps = stamps(block).map_err(|e| format!("{id:?} block {at}: {e}"))?;
-                let allowed = expected.cells.get(at).cloned().unwrap_or(Cell::of(0));
-                if let Some(wrong) = stamps.iter().find(|stamp| !allowed.allows(**stamp)) {
-                    return Err(format!("{id:?} block {at} holds {wrong}, not {allowed:?}"));
-                }
-                cells.push(Cell { durable: stamps.into_iter().collect(), later: Vec::new() });
+            let made = Made { thick: entity.thick, encrypted: entity.is_encrypted() };
+            if made != expected.made {
+                return Err(format!("{id:?} is of another kind"));
             }
+            if entity.is_encrypted() {
+                if rig.read(id, 0, 1) != Err(block::Fault::Locked) {
+                    return Err(format!("{id:?} is read without its key"));
+                }
+                rig.pool.unlock(id, KEY).map_err(|refused| format!("{id:?}: {refused}"))?;
+            }
+            let cells = self.check_blocks(rig, id, size)?;
             let mut volume = Volume::new(cells, expected.snapshot);
             volume.uncertain = false;
+            volume.made = made;
             volume.labels = vec![label];
             found.volumes.insert(id, volume);
         }
@@ -243,5 +355,39 @@ impl Model {
             }
         }
         Ok(found)
+    }
+
+    fn check_blocks(&self, rig: &mut Rig, id: Id, size: u64) -> Result<Vec<Cell>, String> {
+        let expected = &self.volumes[&id];
+        let mut cells = Vec::new();
+        let whole = rig.read(id, 0, size);
+        for at in 0..size as usize {
+            let allowed = expected.cells.get(at).cloned().unwrap_or(Cell::of(0));
+            let read = match &whole {
+                Ok(bytes) => Ok(bytes[at * BLOCK..][..BLOCK].to_vec()),
+                Err(_) => rig.read(id, at as u64, 1),
+            };
+            let block = match read {
+                Ok(block) => block,
+                Err(block::Fault::Checksum { .. })
+                    if self.explains(core::slice::from_ref(&allowed)) =>
+                {
+                    cells.push(allowed);
+                    continue;
+                }
+                Err(fault) => return Err(format!("{id:?} block {at}: {fault}")),
+            };
+            let stamps = stamps(&block).map_err(|e| format!("{id:?} block {at}: {e}"))?;
+            if let Some(wrong) = stamps.iter().find(|stamp| !self.allows(&allowed, **stamp)) {
+                return Err(format!("{id:?} block {at} holds {wrong}, not {allowed:?}"));
+            }
+            let good = |stamp| match self.rot {
+                Some(rot) if rot.bad == stamp => rot.good,
+                _ => stamp,
+            };
+            let durable = stamps.into_iter().map(good).collect();
+            cells.push(Cell { durable, later: Vec::new() });
+        }
+        Ok(cells)
     }
 }

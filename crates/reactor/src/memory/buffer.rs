@@ -38,6 +38,19 @@ impl Buffer {
         Some(Buffer { piece: tail })
     }
 
+    /// Puts back what [`Buffer::split_off`] cut off; hands both back if they are no neighbours.
+    pub fn join(mut self, tail: Buffer) -> Result<Buffer, (Buffer, Buffer)> {
+        let (this, next) = (&self.piece, &tail.piece);
+        let neighbours = Arc::ptr_eq(&this.memory, &next.memory)
+            && this.slot == next.slot
+            && this.start + this.len == next.start;
+        if !neighbours {
+            return Err((self, tail));
+        }
+        self.piece.len += tail.piece.len;
+        Ok(self)
+    }
+
     /// Drops everything after the first `len` bytes.
     pub fn truncate(&mut self, len: usize) {
         self.piece.len = self.piece.len.min(len);

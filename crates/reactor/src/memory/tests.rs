@@ -83,3 +83,19 @@ fn buffers_travel_between_threads() {
     assert_eq!(sum.join().unwrap(), 56);
     assert_eq!(arena.free_bytes(), arena.bytes());
 }
+
+#[test]
+fn neighbours_join_and_strangers_do_not() {
+    let arena = Arena::new(&[Class { bytes: PAGE, count: 2 }]).unwrap();
+    let mut head = arena.take(10).unwrap();
+    head.copy_from_slice(b"0123456789");
+    let mut middle = head.split_off(3).unwrap();
+    let tail = middle.split_off(3).unwrap();
+    let (head, tail) = head.join(tail).unwrap_err();
+    let whole = head.join(middle).unwrap().join(tail).unwrap();
+    assert_eq!(&*whole, b"0123456789");
+    let stranger = arena.take(1).unwrap();
+    let (whole, stranger) = whole.join(stranger).unwrap_err();
+    drop((whole, stranger));
+    assert_eq!(arena.free_bytes(), arena.bytes());
+}

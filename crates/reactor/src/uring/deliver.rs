@@ -153,23 +153,22 @@ impl<M> Reactor<M> {
     }
 
     fn received(&mut self, key: Key, result: io::Result<usize>, flags: u32) -> Option<Next> {
-        let more = cqueue::more(flags);
-        match result {
+        let received = match result {
             Ok(len) if len > 0 => {
                 let id = cqueue::buffer_select(flags)?;
-                let bytes = self.provided.claim(id, len)?.freeze();
-                let outcome = Outcome::Received(Ok(bytes));
-                Some(if more { Next::GoesOn(outcome) } else { Next::AskForMore(outcome) })
+                Ok(self.provided.claim(id, len)?.freeze())
             }
-            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Some(Next::Starved),
+            Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                self.provided.want_more();
+                return Some(Next::Starved);
+            }
             // Zero bytes: the peer is done. There is no buffer with it.
-            other => {
-                let op = self.ops.remove(key)?;
-                self.release(op.work.owner());
-                let end = other.err().unwrap_or_else(|| io::ErrorKind::UnexpectedEof.into());
-                Some(Next::Over(Outcome::Received(Err(end))))
-            }
-        }
+            Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) => Err(error),
+        };
+        let op = self.ops.remove(key)?;
+        self.release(op.work.owner());
+        Some(Next::Over(Outcome::Received(received)))
     }
 
     fn is_ending(&self, key: Key) -> bool {

@@ -6,7 +6,8 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
 use io_uring::IoUring;
-use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::contract::Access;
@@ -78,12 +79,16 @@ pub(super) fn open(path: &Path, access: Access) -> io::Result<OpenFile> {
         | match access {
             Access::ReadOnly => OFlags::RDONLY,
             Access::ReadWrite => OFlags::RDWR,
+            Access::Exclusive => OFlags::RDWR | exclusive_flag(path)?,
         };
     let (fd, direct) = match rustix::fs::open(path, flags | OFlags::DIRECT, Mode::empty()) {
         // The file system does not do direct I/O.
-        Err(rustix::io::Errno::INVAL) => (rustix::fs::open(path, flags, Mode::empty())?, false),
-        other => (other?, true),
+        Err(Errno::INVAL) => (rustix::fs::open(path, flags, Mode::empty())?, false),
+        other => (other.map_err(in_use)?, true),
     };
+    if access == Access::Exclusive {
+        rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive).map_err(in_use)?;
+    }
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode);
     if !matches!(kind, FileType::RegularFile | FileType::BlockDevice) {
         let what = "not a regular file or block device";
@@ -93,6 +98,21 @@ pub(super) fn open(path: &Path, access: Access) -> io::Result<OpenFile> {
     let bytes = rustix::fs::seek(&fd, SeekFrom::End(0))?;
     let alignment = if direct { alignment_of(&fd) } else { 1 };
     Ok(OpenFile { fd, bytes, direct, alignment })
+}
+
+/// On a block device this flag keeps out mounts and everybody else who gives it; on files it means
+/// nothing that we could rely on.
+fn exclusive_flag(path: &Path) -> io::Result<OFlags> {
+    let kind = FileType::from_raw_mode(rustix::fs::stat(path)?.st_mode);
+    Ok(if kind == FileType::BlockDevice { OFlags::EXCL } else { OFlags::empty() })
+}
+
+/// A lock that somebody has, and a device that somebody uses, are one error.
+fn in_use(error: Errno) -> io::Error {
+    match error {
+        Errno::WOULDBLOCK | Errno::BUSY => io::ErrorKind::ResourceBusy.into(),
+        other => other.into(),
+    }
 }
 
 /// What direct I/O on this file must be aligned to: what the kernel says, or a page, which is

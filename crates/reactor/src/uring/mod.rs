@@ -407,7 +407,7 @@ impl<M> Io for Reactor<M> {
 fn owner_of(op: &Op) -> Owner {
     match op {
         Op::Accept { listener: socket }
-        | Op::Receive { socket }
+        | Op::Receive { socket, .. }
         | Op::ReceiveInto { socket, .. }
         | Op::Send { socket, .. } => Owner::Socket(*socket),
         Op::Read { file, .. }
@@ -422,7 +422,7 @@ fn owner_of(op: &Op) -> Owner {
 fn work_of(op: Op) -> Result<Work, Op> {
     Ok(match op {
         Op::Accept { listener } => Work::Accept { listener },
-        Op::Receive { socket } => Work::Receive { socket },
+        Op::Receive { socket, most } => Work::Receive { socket, most },
         Op::ReceiveInto { socket, buffer, from, to } => {
             Work::ReceiveInto { socket, buffer, from, to, done: 0 }
         }
@@ -441,7 +441,8 @@ fn work_of(op: Op) -> Result<Work, Op> {
 fn op_of(work: Work, timer: Option<Moment>) -> Op {
     match work {
         Work::Accept { listener } => Op::Accept { listener },
-        Work::Receive { socket } | Work::Connect { socket, .. } => Op::Receive { socket },
+        Work::Receive { socket, most } => Op::Receive { socket, most },
+        Work::Connect { socket, .. } => Op::Receive { socket, most: 0 },
         Work::ReceiveInto { socket, buffer, from, to, .. } => {
             Op::ReceiveInto { socket, buffer, from, to }
         }

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use io_uring::squeue::Entry;
+use io_uring::squeue::{Entry, Flags};
 use io_uring::types::{Fd, Fixed};
 use io_uring::{opcode, types};
 use rustix::net::addr::SocketAddrArg;
@@ -27,7 +27,7 @@ pub(super) struct UnderWay {
 pub(super) enum Work {
     Accept { listener: Socket },
     Connect { socket: Socket, to: Box<Address> },
-    Receive { socket: Socket },
+    Receive { socket: Socket, most: usize },
     ReceiveInto { socket: Socket, buffer: Buffer, from: usize, to: usize, done: usize },
     Send { socket: Socket, chain: Chain, message: Message, done: usize },
     Read { file: FileId, at: u64, buffer: Buffer, done: usize },
@@ -50,7 +50,7 @@ impl Work {
         match self {
             Work::Accept { listener: socket }
             | Work::Connect { socket, .. }
-            | Work::Receive { socket }
+            | Work::Receive { socket, .. }
             | Work::ReceiveInto { socket, .. }
             | Work::Send { socket, .. } => Owner::Socket(*socket),
             Work::Read { file, .. }
@@ -68,7 +68,14 @@ impl Work {
         match self {
             Work::Accept { .. } => opcode::AcceptMulti::new(fd).flags(libc::SOCK_CLOEXEC).build(),
             Work::Connect { to, .. } => opcode::Connect::new(fd, to.pointer(), to.len).build(),
-            Work::Receive { .. } => opcode::RecvMulti::new(fd, GROUP).build(),
+            Work::Receive { most, .. } => {
+                // Of a selected buffer, which is smaller; a negative number it would refuse.
+                let most = i32::try_from(*most).unwrap_or(i32::MAX).cast_unsigned();
+                opcode::Recv::new(fd, core::ptr::null_mut(), most)
+                    .buf_group(GROUP)
+                    .build()
+                    .flags(Flags::BUFFER_SELECT)
+            }
             Work::ReceiveInto { buffer, from, to, done, .. } => {
                 let (start, most) = rest_mut(buffer, from.saturating_add(*done));
                 let len = u32::try_from(to.saturating_sub(*from + *done)).unwrap_or(most).min(most);

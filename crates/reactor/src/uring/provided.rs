@@ -21,8 +21,14 @@ pub(super) struct Provided {
     /// By buffer id: the buffer the kernel may fill.
     lent: Box<[Option<Buffer>]>,
     idle_ids: Vec<u16>,
+    /// How many are to lie ready. The kernel uses them in turn, so few stay in the cache; it
+    /// becomes more whenever they were too few.
+    ready: usize,
     bytes: usize,
 }
+
+/// How many lie ready at first.
+const READY: usize = 2;
 
 impl Provided {
     /// Registers a ring of `entries` buffers (a power of two) of `bytes` each, all idle as yet.
@@ -39,14 +45,25 @@ impl Provided {
             tail: 0,
             lent: (0..entries).map(|_| None).collect(),
             idle_ids: (0..entries).collect(),
+            ready: READY.min(usize::from(entries)),
             bytes,
         })
     }
 
-    /// Lends as many buffers as the arena has and the ring takes. Returns whether any is lent.
+    /// A receive found no buffer: more are to lie ready from now on.
+    pub(super) fn want_more(&mut self) {
+        self.ready = (2 * self.ready).min(usize::from(self.entries));
+    }
+
+    fn lent(&self) -> usize {
+        usize::from(self.entries).saturating_sub(self.idle_ids.len())
+    }
+
+    /// Lends buffers until enough lie ready, if the arena has them. Returns whether any does.
     pub(super) fn refill(&mut self, arena: &Arena) -> bool {
         let before = self.tail;
-        while let Some(id) = self.idle_ids.last().copied()
+        while self.lent() < self.ready
+            && let Some(id) = self.idle_ids.last().copied()
             && let Some(mut buffer) = arena.take(self.bytes)
         {
             self.idle_ids.pop();
@@ -58,7 +75,7 @@ impl Provided {
         if self.tail != before {
             self.publish();
         }
-        self.idle_ids.len() < usize::from(self.entries)
+        self.lent() > 0
     }
 
     /// Takes back buffer `id`, which now holds `len` received bytes.

@@ -15,8 +15,8 @@ use crate::moment::Moment;
 pub struct Config {
     /// Buffers that [`crate::Io::take`] gives out.
     pub buffers: Vec<Class>,
-    /// Buffers for [`crate::Op::Receive`], each of `receive_bytes`. Half of them lie ready for
-    /// the kernel, the other half may be in the handler's hands. A power of two.
+    /// Buffers for [`crate::Op::Receive`], each of `receive_bytes`. Up to half of them lie ready
+    /// for the kernel, the others may be in the handler's hands. A power of two.
     pub receive_buffers: u16,
     /// Size of a receive buffer.
     pub receive_bytes: usize,
@@ -33,7 +33,7 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// For an engine on one core: 66 MiB of buffers.
+    /// For an engine on one core: 68 MiB of buffers.
     fn default() -> Config {
         Config {
             buffers: vec![
@@ -41,8 +41,8 @@ impl Default for Config {
                 Class { bytes: 32 * PAGE, count: 192 },
                 Class { bytes: 256 * PAGE, count: 32 },
             ],
-            receive_buffers: 64,
-            receive_bytes: 8 * PAGE,
+            receive_buffers: 32,
+            receive_bytes: 32 * PAGE,
             operations: 16 * 1024,
             sockets: 4 * 1024,
             files: 256,

@@ -161,3 +161,18 @@ fn a_file_is_closed_after_its_last_operation() {
         assert!(reactor.submit(Op::Read { file: disk.file, at: 0, buffer }, OP).is_err());
     }
 }
+
+#[test]
+fn an_exclusive_file_is_refused_to_others_until_it_is_closed() {
+    let mut reactor = reactor();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    File::create(&path).unwrap().set_len(4096).unwrap();
+    let mine = reactor.open(&path, Access::Exclusive).unwrap();
+    let found = reactor.open(&path, Access::Exclusive).unwrap_err();
+    assert_eq!(found.kind(), ErrorKind::ResourceBusy);
+    let elsewhere = Reactor::<()>::new(&small()).unwrap().open(&path, Access::Exclusive);
+    assert_eq!(elsewhere.unwrap_err().kind(), ErrorKind::ResourceBusy);
+    reactor.close_file(mine.file);
+    reactor.open(&path, Access::Exclusive).unwrap();
+}

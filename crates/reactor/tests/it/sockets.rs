@@ -10,6 +10,8 @@ use crate::harness::{Heard, drive, small};
 const LISTEN: Token = Token(1);
 const CONNECT: Token = Token(2);
 const RECEIVE: Token = Token(3);
+/// As much as a receive buffer holds.
+const MOST: usize = usize::MAX;
 const SEND: Token = Token(4);
 
 fn loopback(v6: bool) -> SocketAddr {
@@ -55,17 +57,23 @@ fn echo_between_two_sockets_of_one_reactor() {
                     let (socket, peer) = found.unwrap();
                     assert_eq!(peer.is_ipv6(), v6);
                     server = Some(socket);
-                    io.submit(Op::Receive { socket }, Token(10)).unwrap();
+                    io.submit(Op::Receive { socket, most: MOST }, Token(10)).unwrap();
                 }
                 Heard::Done(CONNECT, Outcome::Connected(found)) => {
                     let socket = found.unwrap();
                     client = Some(socket);
-                    io.submit(Op::Receive { socket }, Token(11)).unwrap();
+                    io.submit(Op::Receive { socket, most: MOST }, Token(11)).unwrap();
                     io.submit(Op::Send { socket, chain: chain(&text) }, SEND).unwrap();
                 }
-                Heard::Done(Token(10), Outcome::Received(bytes)) => echo.push(bytes.unwrap()),
+                Heard::Done(Token(10), Outcome::Received(bytes)) => {
+                    echo.push(bytes.unwrap());
+                    let again = Op::Receive { socket: server.unwrap(), most: MOST };
+                    io.submit(again, Token(10)).unwrap();
+                }
                 Heard::Done(Token(11), Outcome::Received(bytes)) => {
                     back.extend_from_slice(&bytes.unwrap());
+                    let again = Op::Receive { socket: client.unwrap(), most: MOST };
+                    io.submit(again, Token(11)).unwrap();
                 }
                 Heard::Done(Token(12), Outcome::Sent { result, .. }) => {
                     result.unwrap();
@@ -85,6 +93,22 @@ fn echo_between_two_sockets_of_one_reactor() {
         assert_eq!(back, text);
         assert!(client.is_some());
     }
+}
+
+#[test]
+fn a_receive_takes_no_more_than_it_was_told() {
+    let (mut reactor, socket, mut peer) = connected();
+    peer.write_all(&[7; 1000]).unwrap();
+    reactor.submit(Op::Receive { socket, most: 100 }, RECEIVE).unwrap();
+    let mut sizes = Vec::new();
+    drive(&mut reactor, &mut |heard, io| {
+        if let Heard::Done(RECEIVE, Outcome::Received(bytes)) = heard {
+            sizes.push(bytes.unwrap().len());
+            io.submit(Op::Receive { socket, most: MOST }, RECEIVE).unwrap();
+        }
+        sizes.len() == 2
+    });
+    assert_eq!(sizes, [100, 900]);
 }
 
 #[test]
@@ -158,7 +182,7 @@ fn a_peer_that_does_not_read_holds_the_send_until_it_does() {
 #[test]
 fn cancel_ends_a_receive_and_the_socket_lives_on() {
     let (mut reactor, socket, mut peer) = connected();
-    let id = reactor.submit(Op::Receive { socket }, RECEIVE).unwrap();
+    let id = reactor.submit(Op::Receive { socket, most: MOST }, RECEIVE).unwrap();
     reactor.cancel(id);
     let mut sent = false;
     drive(&mut reactor, &mut |heard, io| match heard {
@@ -184,7 +208,7 @@ fn cancel_ends_a_receive_and_the_socket_lives_on() {
 fn close_gives_every_operation_its_final_event() {
     let (mut reactor, socket, _peer) = connected();
     let before = reactor.arena().free_bytes();
-    reactor.submit(Op::Receive { socket }, RECEIVE).unwrap();
+    reactor.submit(Op::Receive { socket, most: MOST }, RECEIVE).unwrap();
     let mut chain = Chain::new();
     chain.take(reactor.take(250_000).unwrap().freeze());
     chain.copy(&vec![0; 20 << 20]);
@@ -207,7 +231,7 @@ fn close_gives_every_operation_its_final_event() {
         received == 1 && sent == 1
     });
     assert_eq!(reactor.arena().free_bytes(), before, "the payload came home");
-    match reactor.submit(Op::Receive { socket }, RECEIVE) {
+    match reactor.submit(Op::Receive { socket, most: MOST }, RECEIVE) {
         Err(Refused::Closed(_)) => {}
         other => panic!("{other:?}"),
     }
@@ -215,9 +239,9 @@ fn close_gives_every_operation_its_final_event() {
 
 #[test]
 fn receives_wait_for_buffers_and_go_on() {
-    // Two receive buffers lie ready, two more may be held here.
+    // There are four receive buffers, and all of them may be held here.
     let (mut reactor, socket, peer) = connected();
-    reactor.submit(Op::Receive { socket }, RECEIVE).unwrap();
+    reactor.submit(Op::Receive { socket, most: MOST }, RECEIVE).unwrap();
     let text: Vec<u8> = (0..100_000u32).map(|n| n.to_le_bytes()[0]).collect();
     let sent = text.clone();
     let writer = std::thread::spawn(move || {
@@ -229,7 +253,10 @@ fn receives_wait_for_buffers_and_go_on() {
     let mut timer_set = false;
     drive(&mut reactor, &mut |heard, io| {
         match heard {
-            Heard::Done(RECEIVE, Outcome::Received(bytes)) => held.push(bytes.unwrap()),
+            Heard::Done(RECEIVE, Outcome::Received(bytes)) => {
+                held.push(bytes.unwrap());
+                io.submit(Op::Receive { socket, most: MOST }, RECEIVE).unwrap();
+            }
             Heard::Done(LISTEN, Outcome::Timer) => {
                 timer_set = false;
                 assert!(held.len() <= 4, "never more than there are");
@@ -284,7 +311,7 @@ fn connection_churn_leaves_no_descriptor_behind() {
                 let (socket, _) = found.unwrap();
                 accepted += 1;
                 sockets.insert(accepted, socket);
-                io.submit(Op::Receive { socket }, Token(100 + accepted)).unwrap();
+                io.submit(Op::Receive { socket, most: MOST }, Token(100 + accepted)).unwrap();
                 if accepted % 2 == 0 {
                     io.close(socket);
                 } else {

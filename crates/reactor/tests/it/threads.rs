@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use reactor::{Chain, Detached, Io, Mailbox, Op, Outcome, Reactor, Token, pin_to_core};
+use reactor::{Chain, Detached, Io, Mailbox, Op, Outcome, PAGE, Reactor, Token, pin_to_core};
 
 use crate::harness::{Heard, drive, small};
 
@@ -85,17 +85,19 @@ fn a_connection_moves_to_another_reactor() {
     first.submit(Op::Accept { listener }, Token(0)).unwrap();
     let mut peer = TcpStream::connect(address).unwrap();
     peer.write_all(b"x").unwrap();
-    let (mut socket, mut receive) = (None, None);
+    let mut socket = None;
     drive(&mut first, &mut |heard, io| match heard {
         Heard::Done(_, Outcome::Accepted(found)) => {
             let accepted = found.unwrap().0;
             socket = Some(accepted);
-            receive = Some(io.submit(Op::Receive { socket: accepted }, Token(1)).unwrap());
+            io.submit(Op::Receive { socket: accepted, most: PAGE }, Token(1)).unwrap();
             false
         }
         Heard::Done(_, Outcome::Received(Ok(_))) => {
+            let again = Op::Receive { socket: socket.unwrap(), most: PAGE };
+            let receive = io.submit(again, Token(1)).unwrap();
             assert!(io.detach(socket.unwrap()).is_none(), "a receive is under way");
-            io.cancel(receive.unwrap());
+            io.cancel(receive);
             false
         }
         Heard::Done(_, Outcome::Received(Err(_))) => {
@@ -137,9 +139,10 @@ fn reactor_and_client_share_one_core() {
             Heard::Done(_, Outcome::Accepted(found)) => {
                 let socket = found.unwrap().0;
                 ours = Some(socket);
-                io.submit(Op::Receive { socket }, Token(1)).unwrap();
+                io.submit(Op::Receive { socket, most: PAGE }, Token(1)).unwrap();
             }
             Heard::Done(_, Outcome::Received(Ok(bytes))) => {
+                io.submit(Op::Receive { socket: ours.unwrap(), most: PAGE }, Token(1)).unwrap();
                 let mut chain = chain.take().unwrap();
                 chain.take(bytes);
                 io.submit(Op::Send { socket: ours.unwrap(), chain }, Token(2)).unwrap();

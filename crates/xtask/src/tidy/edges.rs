@@ -34,13 +34,24 @@ pub(crate) const TABLE: &[Row] = &[
     row("mirror", Layer::Core, &["block", "model"]),
     row("model", Layer::Core, &["block"]),
     row("nvme", Layer::Core, &["block"]),
+    row("planner", Layer::Core, &["model"]),
     row("pool", Layer::Core, &["block"]),
+    row("api", Layer::Edge, &["model"]),
+    row("linux", Layer::Edge, &["block", "model"]),
     row("reactor", Layer::Edge, &[]),
     row("store", Layer::Edge, &[]),
-    row("control", Layer::Program, &["model", "store"]),
-    row("engine", Layer::Program, &["block", "nvme", "reactor"]),
-    row("holdfast", Layer::Binary, &["block", "control", "engine", "nvme", "store"]),
-    row("e2e", Layer::Proof, &["reactor", "store"]),
+    row("control", Layer::Program, &["api", "model", "store"]),
+    row("engine", Layer::Program, &["api", "block", "linux", "model", "nvme", "pool", "reactor"]),
+    row(
+        "holdfast",
+        Layer::Binary,
+        &["block", "control", "engine", "model", "nvme", "pool", "store"],
+    ),
+    row(
+        "e2e",
+        Layer::Proof,
+        &["api", "block", "engine", "model", "nvme", "pool", "reactor", "store"],
+    ),
     row("xtask", Layer::Proof, &[]),
 ];
 

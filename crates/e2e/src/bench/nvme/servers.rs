@@ -127,7 +127,7 @@ impl Running {
         Ok(seen)
     }
 
-    /// The part of a core that is used while a host is connected and asks for nothing.
+    /// The part of a core that is used while nobody asks for anything.
     pub(super) fn idle(&self, time: Duration) -> Result<f64> {
         let before = self.cpu_time()?;
         std::thread::sleep(time);

@@ -3,6 +3,7 @@
 use block::{Blocks, Command, Fault, Geometry, Lba, Span};
 use zerocopy::FromBytes;
 
+use super::super::event::{Message, Way};
 use super::super::subsystem::{Access, Namespace, Subsystem, refusal};
 use super::{MAX_TRANSFER, Outcome, Peer, Request, reservation};
 use crate::wire::{DsmRange, IoOpcode, Psdt, Sqe, Status};
@@ -24,6 +25,8 @@ pub(super) fn execute(subsystem: &mut Subsystem, peer: &Peer, request: Request<'
         IoOpcode::WriteZeroes => write_zeroes(namespace, sqe).map(Outcome::Device),
         IoOpcode::Verify => verify(namespace, sqe).map(Outcome::Device),
         IoOpcode::DatasetManagement => deallocate(namespace, request),
+        IoOpcode::Tell => message(namespace, sqe, Way::Tell),
+        IoOpcode::Ask => message(namespace, sqe, Way::Ask { room: request.room() }),
         IoOpcode::ReservationRegister
         | IoOpcode::ReservationReport
         | IoOpcode::ReservationAcquire
@@ -77,10 +80,12 @@ fn enter<'a>(
         return Err(status);
     }
     let access = match opcode {
-        IoOpcode::Read | IoOpcode::Compare | IoOpcode::Verify => Access::Read,
-        IoOpcode::Write | IoOpcode::WriteZeroes | IoOpcode::DatasetManagement | IoOpcode::Flush => {
-            Access::Write
-        }
+        IoOpcode::Read | IoOpcode::Compare | IoOpcode::Verify | IoOpcode::Ask => Access::Read,
+        IoOpcode::Write
+        | IoOpcode::WriteZeroes
+        | IoOpcode::DatasetManagement
+        | IoOpcode::Flush
+        | IoOpcode::Tell => Access::Write,
         // They have rules of their own.
         IoOpcode::ReservationRegister
         | IoOpcode::ReservationReport
@@ -128,6 +133,14 @@ fn transfer(namespace: &mut Namespace, sqe: &Sqe, opcode: IoOpcode) -> Result<Co
 fn write_zeroes(namespace: &Namespace, sqe: &Sqe) -> Result<Command, Status> {
     let span = span(namespace.config().geometry, sqe)?;
     Ok(Command::WriteZeroes { span, fua: sqe.fua(), deallocate: sqe.deac() })
+}
+
+fn message(namespace: &Namespace, sqe: &Sqe, way: Way) -> Result<Outcome, Status> {
+    if !namespace.config().takes_messages {
+        return Err(Status::INVALID_OPCODE);
+    }
+    let argument = u64::from(sqe.cdw13.get()) << 32 | u64::from(sqe.cdw12.get());
+    Ok(Outcome::Message(Message { way, topic: sqe.cdw10.get(), argument }))
 }
 
 /// A verify is a read whose bytes nobody wants.
@@ -196,7 +209,7 @@ pub(in crate::target) fn fault_status(fault: Fault, is_write: bool) -> Status {
         // Another path may lead to the new owner, or to the same device.
         Fault::Fenced | Fault::Unreachable | Fault::TimedOut => Status::INTERNAL_PATH_ERROR,
         Fault::Aborted => Status::COMMAND_INTERRUPTED,
-        Fault::Busy => Status::NAMESPACE_NOT_READY,
+        Fault::Busy | Fault::Locked => Status::NAMESPACE_NOT_READY,
         Fault::Internal => Status::INTERNAL_ERROR,
     }
 }

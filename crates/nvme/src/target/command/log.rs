@@ -208,13 +208,16 @@ fn ana(subsystem: &Subsystem, groups_only: bool) -> Vec<u8> {
 fn discovery(subsystem: &Subsystem, peer: &Peer) -> Result<Vec<u8>, Status> {
     let log = subsystem.discovery.as_ref().ok_or(Status::INVALID_LOG_PAGE)?;
     let controller = subsystem.controllers.get(&peer.cntlid).ok_or(Status::INTERNAL_ERROR)?;
-    let seen = || log.records.iter().filter(|one| one.hosts.allows(&controller.host));
+    let seen = || {
+        let allowed = log.records.iter().filter(|one| one.hosts.allows(&controller.host));
+        allowed.filter_map(|one| Some((one, one.reached(controller.local)?)))
+    };
     let mut header = DiscoveryHeader::new_zeroed();
     header.genctr = U64::new(log.generation);
     header.numrec = U64::new(u64::try_from(seen().count()).unwrap_or(u64::MAX));
     let mut page = header.as_bytes().to_vec();
-    for record in seen() {
-        let entry = record.entry(subsystem.config.limits.queue_depth);
+    for (record, address) in seen() {
+        let entry = record.entry(address, subsystem.config.limits.queue_depth);
         page.extend_from_slice(entry.as_bytes());
     }
     Ok(page)

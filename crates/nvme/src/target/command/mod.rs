@@ -19,7 +19,7 @@ use zerocopy::FromBytes;
 pub(super) use admin::{ABORTS, EVENT_REQUESTS};
 pub(super) use io::{Ranges, fault_status};
 
-use super::event::ConnId;
+use super::event::{ConnId, Message};
 use super::subsystem::{Hold, HostId, Subsystem};
 use crate::time::Instant;
 use crate::wire::{Sqe, Status};
@@ -98,6 +98,8 @@ pub(super) enum Outcome {
     CompareAndWrite { span: Span, fua: bool },
     /// The device deallocates the ranges in the command's data.
     Deallocate(Ranges),
+    /// The owner of the namespace answers it.
+    Message(Message),
     /// It waits for what it caused elsewhere.
     Hold(Hold),
     /// It waits for an event.

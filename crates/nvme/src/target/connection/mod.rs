@@ -5,6 +5,7 @@
 //!   └───────────────┴────────────────────────┴── error, end ─────┴─► Ending
 //! ```
 
+mod authentication;
 mod receive;
 mod slots;
 mod transmit;
@@ -13,10 +14,14 @@ mod work;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use core::mem::{replace, take};
+use core::net::IpAddr;
 use core::time::Duration;
 
-use block::Completion;
+use block::{Completion, Fault};
 
+use self::authentication::Authentication;
+pub use self::authentication::{AuthDone, AuthWork};
 use self::slots::{Entry, Slots, Stage};
 use super::command::{Answer, Peer, Ranges, fault_status};
 use super::event::{ConnId, Event, Need, Slot};
@@ -24,7 +29,7 @@ use super::subsystem::{ConnectRequest, Hold, Refusal, Subsystem};
 use crate::auth::{ControllerSide, Entropy};
 use crate::pdu::{Align, Digests, Expect, FatalError, Framing, Inline, Reader, Side};
 use crate::time::Instant;
-use crate::wire::{AUTH_REQUIRED, BadConnect, IoOpcode, Sqe, Status};
+use crate::wire::{AUTH_REQUIRED, BadConnect, Fuse, IoOpcode, Sqe, Status};
 
 /// What the rim says of its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +44,9 @@ pub struct ConnectionConfig {
     pub setup_timeout: Duration,
     /// How long a host may take to authenticate.
     pub auth_timeout: Duration,
+    /// By which of our addresses the host came, if that is known. Discovery tells it this one
+    /// where a listener has all of them.
+    pub local: Option<IpAddr>,
 }
 
 impl Default for ConnectionConfig {
@@ -49,6 +57,7 @@ impl Default for ConnectionConfig {
             align: Align::default(),
             setup_timeout: Duration::from_secs(10),
             auth_timeout: Duration::from_mins(2),
+            local: None,
         }
     }
 }
@@ -121,8 +130,8 @@ pub struct Connection {
     waiting: VecDeque<Slot>,
     out: VecDeque<Out>,
     fences: Vec<Fence>,
-    auth: Option<ControllerSide>,
-    /// The authentication message that waits for random bytes.
+    auth: Authentication,
+    /// The authentication message that waits for random bytes, or is worked on.
     auth_slot: Option<Slot>,
     queue_depth: u16,
     sqhd: u16,
@@ -156,7 +165,7 @@ impl Connection {
             waiting: VecDeque::new(),
             out: VecDeque::new(),
             fences: Vec::new(),
-            auth: None,
+            auth: Authentication::None,
             auth_slot: None,
             queue_depth: SETUP_DEPTH,
             sqhd: 0,
@@ -192,9 +201,10 @@ impl Connection {
             (Phase::Ending, ..) => Need::Nothing,
             (Phase::Deciding { .. }, ..) => Need::Admission,
             (_, Into::Buffer(slot), Expect::Payload(len)) => {
-                let (offset, total) =
-                    self.slots.get(slot).map_or((0, 0), |entry| (entry.received, entry.total));
-                Need::Payload { slot, offset, len, total }
+                let (offset, total, at_once) = self.slots.get(slot).map_or((0, 0, true), |entry| {
+                    (entry.received, entry.total, entry.sqe.fuse() == Fuse::Normal)
+                });
+                Need::Payload { slot, offset, len, total, at_once }
             }
             _ => Need::Bytes,
         }
@@ -237,7 +247,11 @@ impl Connection {
         self.touched = now;
         let required = if auth.is_some() { AUTH_REQUIRED } else { 0 };
         self.deadline = auth.is_some().then(|| now.after(self.config.auth_timeout));
-        self.auth = auth;
+        self.auth = auth.map_or(Authentication::None, |side| Authentication::Here(Box::new(side)));
+        if let Some(controller) = subsystem.controller(cntlid).filter(|_| request.connect.qid == 0)
+        {
+            controller.local = self.config.local;
+        }
         let peer = Peer { conn: self.id, cntlid, qid: request.connect.qid, hostid: request.hostid };
         self.phase = Phase::Live(peer);
         self.arm_keep_alive(subsystem);
@@ -286,15 +300,57 @@ impl Connection {
         }
     }
 
-    /// Random bytes that [`Event::Entropy`] asked for.
+    /// The bytes that came with the message of `slot`.
+    pub fn told(&self, slot: Slot) -> &[u8] {
+        self.slots.get(slot).map_or(&[], |entry| &entry.data)
+    }
+
+    /// The message of `slot` was read, and this is the answer to it.
+    pub fn answer(&mut self, slot: Slot, answer: Result<Vec<u8>, Fault>) {
+        let Some(entry) = self.slots.get_mut(slot) else { return };
+        let is_asked = entry.sqe.opcode == IoOpcode::Ask.code();
+        match answer {
+            Ok(bytes) if is_asked && entry.stage == Stage::Device => {
+                entry.issued = 0;
+                self.finish(slot, Answer::data(bytes));
+            }
+            answer => self.complete(slot, answer.map(|_| ())),
+        }
+    }
+
+    /// Random bytes that [`Event::Entropy`] asked for. The message is worked on at once, which may
+    /// take milliseconds; [`Connection::begin_authentication`] lets another thread do that.
     pub fn authenticate(&mut self, entropy: Entropy) {
-        let Some(slot) = self.auth_slot.take() else { return };
-        let (Some(auth), Some(entry)) = (&mut self.auth, self.slots.get(slot)) else { return };
-        auth.on_send(&entry.data, entropy);
-        if auth.failure().is_some() {
-            self.finish_last(slot, Answer::OK);
-        } else {
-            self.finish(slot, Answer::OK);
+        if let Some(work) = self.begin_authentication(entropy) {
+            self.authenticated(work.run());
+        }
+    }
+
+    /// Random bytes that [`Event::Entropy`] asked for, and back the work to be done with them. Its
+    /// result is for [`Connection::authenticated`]; until then the host gets no answer.
+    pub fn begin_authentication(&mut self, entropy: Entropy) -> Option<AuthWork> {
+        let message = self.slots.get_mut(self.auth_slot?).map(|entry| take(&mut entry.data))?;
+        let away = Authentication::Away { authenticated: self.is_authenticated() };
+        match replace(&mut self.auth, away) {
+            Authentication::Here(side) => Some(AuthWork { side, message, entropy }),
+            other => {
+                self.auth = other;
+                None
+            }
+        }
+    }
+
+    /// The work of [`Connection::begin_authentication`] is done. Poll the connection afterwards.
+    pub fn authenticated(&mut self, done: AuthDone) {
+        if !matches!(self.auth, Authentication::Away { .. }) {
+            return;
+        }
+        let is_over = done.side.failure().is_some();
+        self.auth = Authentication::Here(done.side);
+        match self.auth_slot.take() {
+            Some(slot) if is_over => self.finish_last(slot, Answer::OK),
+            Some(slot) => self.finish(slot, Answer::OK),
+            None => {}
         }
     }
 
@@ -340,7 +396,7 @@ impl Connection {
 
     /// The Connect to decide on; the connection ends unless it becomes live.
     fn take_request(&mut self) -> Option<(Slot, Box<ConnectRequest>)> {
-        match core::mem::replace(&mut self.phase, Phase::Ending) {
+        match replace(&mut self.phase, Phase::Ending) {
             Phase::Deciding { slot, request } => Some((slot, request)),
             other => {
                 self.phase = other;
@@ -350,7 +406,11 @@ impl Connection {
     }
 
     fn is_authenticated(&self) -> bool {
-        self.auth.as_ref().is_none_or(ControllerSide::is_authenticated)
+        match &self.auth {
+            Authentication::None => true,
+            Authentication::Here(side) => side.is_authenticated(),
+            Authentication::Away { authenticated } => *authenticated,
+        }
     }
 
     /// The stream is over. What came before is still carried out, so that it does not matter

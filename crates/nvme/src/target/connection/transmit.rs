@@ -18,7 +18,7 @@ impl Connection {
                     }
                 }
                 Out::Answer(slot) => {
-                    if let Some(transmit) = self.answer(slot) {
+                    if let Some(transmit) = self.answer_of(slot) {
                         return Some(transmit);
                     }
                 }
@@ -26,7 +26,7 @@ impl Connection {
         }
     }
 
-    fn answer(&mut self, slot: Slot) -> Option<Transmit> {
+    fn answer_of(&mut self, slot: Slot) -> Option<Transmit> {
         let framing = self.framing;
         let no_sq_flow = self.no_sq_flow;
         // One entry of the queue is free again; hosts that do not care get no number.

@@ -7,6 +7,7 @@ use super::super::command::{
 };
 use super::super::event::{Event, Slot};
 use super::super::subsystem::{HoldState, Subsystem};
+use super::authentication::Authentication;
 use super::slots::{Stage, Withdrawn};
 use super::{Connection, Fence, Phase};
 use crate::time::Instant;
@@ -83,6 +84,11 @@ impl Connection {
         let request = Request { sqe: &sqe, data: &entry.data, now };
         match execute(subsystem, peer, request) {
             Outcome::Device(command) => return self.issue(slot, &sqe, command),
+            Outcome::Message(message) => {
+                self.start_device(slot);
+                self.slots.get_mut(slot)?.issued = 1;
+                return Some(Event::Message { slot, nsid: sqe.nsid.get(), message });
+            }
             Outcome::Answer(answer) => self.finish(slot, answer),
             Outcome::Last(answer) => self.finish_last(slot, answer),
             Outcome::Deallocate(ranges) => {
@@ -299,10 +305,10 @@ impl Connection {
 
     fn on_auth(&mut self, slot: Slot, sqe: &Sqe) {
         let args = Auth::from_sqe(sqe);
-        let Some(auth) = &mut self.auth else {
+        if matches!(self.auth, Authentication::None) {
             self.finish_error(slot, Status::INVALID_OPCODE.do_not_retry());
             return;
-        };
+        }
         if args.secp != Auth::SECP_NVME || args.spsp != Auth::SPSP || args.length == 0 {
             self.finish_error(slot, Status::INVALID_FIELD.do_not_retry());
             return;
@@ -317,6 +323,11 @@ impl Connection {
             self.events.push_back(Event::Entropy);
             return;
         }
+        let Authentication::Here(auth) = &mut self.auth else {
+            // The message before is still worked on.
+            self.finish_error(slot, Status::SEQUENCE_ERROR.do_not_retry());
+            return;
+        };
         let room = args.length.min(sqe.sgl.length.get());
         match auth.on_receive(usize::try_from(room).unwrap_or(0)) {
             Ok(message) if auth.failure().is_some() => {

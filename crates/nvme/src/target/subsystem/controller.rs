@@ -23,6 +23,8 @@ pub struct Controller {
     pub(in crate::target) admin: ConnId,
     pub(in crate::target) host: Nqn,
     pub(in crate::target) hostid: HostId,
+    /// By which of our addresses its host came.
+    pub(in crate::target) local: Option<core::net::IpAddr>,
     /// Zero for no keep-alive.
     pub(in crate::target) kato: Duration,
     pub(in crate::target) last_seen: Instant,
@@ -155,6 +157,7 @@ impl Controller {
             admin,
             host,
             hostid,
+            local: None,
             kato,
             last_seen: now,
             cc: Cc::default(),

@@ -2,7 +2,7 @@
 
 use alloc::string::ToString;
 use alloc::vec::Vec;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use zerocopy::FromZeros;
 
@@ -27,7 +27,8 @@ pub struct DiscoveryRecord {
     pub nqn: Nqn,
     /// What it is.
     pub service: Service,
-    /// Where it listens.
+    /// Where it listens. Of all addresses (`0.0.0.0` or `::`) each host is told the one it came
+    /// by.
     pub address: SocketAddr,
     /// Number of the listener within the subsystem.
     pub port_id: u16,
@@ -38,10 +39,22 @@ pub struct DiscoveryRecord {
 }
 
 impl DiscoveryRecord {
-    pub(in crate::target) fn entry(&self, admin_depth: u16) -> DiscoveryEntry {
+    /// Where a host that came by `local` finds it: nowhere, if the listener has all addresses, but
+    /// none of the kind that the host uses.
+    pub(in crate::target) fn reached(&self, local: Option<IpAddr>) -> Option<SocketAddr> {
+        let Some(local) = local.filter(|_| self.address.ip().is_unspecified()) else {
+            return Some(self.address);
+        };
+        // A listener on `::` also takes hosts that come by IPv4, whose address it sees mapped.
+        let local = local.to_canonical();
+        let fits = self.address.is_ipv6() || local.is_ipv4();
+        fits.then(|| SocketAddr::new(local, self.address.port()))
+    }
+
+    pub(in crate::target) fn entry(&self, address: SocketAddr, admin_depth: u16) -> DiscoveryEntry {
         let mut entry = DiscoveryEntry::new_zeroed();
         entry.trtype = TRTYPE_TCP;
-        entry.adrfam = if self.address.is_ipv4() { 1 } else { 2 };
+        entry.adrfam = if address.is_ipv4() { 1 } else { 2 };
         entry.subtype = match self.service {
             Service::Referral => 1,
             Service::Storage => 2,
@@ -51,9 +64,9 @@ impl DiscoveryRecord {
         entry.portid = U16::new(self.port_id);
         entry.cntlid = U16::new(CNTLID_DYNAMIC);
         entry.asqsz = U16::new(admin_depth);
-        entry.trsvcid = padded_ascii(&self.address.port().to_string());
+        entry.trsvcid = padded_ascii(&address.port().to_string());
         entry.subnqn = self.nqn.to_field();
-        entry.traddr = padded_ascii(&self.address.ip().to_string());
+        entry.traddr = padded_ascii(&address.ip().to_string());
         if self.secure
             && let Some(sectype) = entry.tsas.first_mut()
         {

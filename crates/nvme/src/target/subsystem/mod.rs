@@ -272,13 +272,15 @@ impl Subsystem {
         Ok(())
     }
 
-    /// Sets the state of this path to a group of namespaces and tells hosts.
-    pub fn set_ana(&mut self, group: u32, state: AnaState) -> Result<(), BadNamespace> {
+    /// Sets the state of this path to a group of namespaces and tells hosts. Says whether that
+    /// changed anything.
+    pub fn set_ana(&mut self, group: u32, state: AnaState) -> Result<bool, BadNamespace> {
         check_group(group)?;
-        if self.ana.set(group, state) {
+        let is_new = self.ana.set(group, state);
+        if is_new {
             self.tell_all(AsyncEvent::AnaChanged);
         }
-        Ok(())
+        Ok(is_new)
     }
 
     /// Sets who may connect; whoever may no longer is disconnected.

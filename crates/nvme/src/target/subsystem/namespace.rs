@@ -30,6 +30,8 @@ pub struct NamespaceConfig {
     pub read_only: bool,
     /// Completed writes need a flush to be durable.
     pub write_cache: bool,
+    /// Other engines may send messages about it: it is a replica.
+    pub takes_messages: bool,
     /// Reservations from before a restart.
     pub reservations: Reservations,
 }

@@ -6,6 +6,7 @@
 //! Invariants:
 //! - A holder is a registrant.
 //! - A reservation that all registrants hold exists only while there is a registrant.
+//! - With a least key, no key below it acts, and nobody but a holder touches a block.
 //! - The generation changes with every registration, preemption and clearing, and with nothing
 //!   else, so that a host that sees the same generation sees the same registrants.
 //!
@@ -57,6 +58,9 @@ pub struct Reservations {
     pub registrants: Vec<Registration>,
     /// The reservation, if one is held.
     pub reservation: Option<Reservation>,
+    /// The namespace is guarded: keys are numbers of ownership, and this is the highest that ever
+    /// held it. Absent: an ordinary namespace, free to all until somebody reserves it.
+    pub least_key: Option<u64>,
 }
 
 /// What a command wants with the namespace's blocks.
@@ -106,7 +110,7 @@ impl Reservations {
     /// Whether `host` may have this access.
     #[inline]
     pub fn permits(&self, host: &HostId, access: Access) -> bool {
-        let Some(reservation) = &self.reservation else { return true };
+        let Some(reservation) = &self.reservation else { return self.least_key.is_none() };
         if access == Access::Read && reservation.kind.all_read() {
             return true;
         }
@@ -141,6 +145,9 @@ impl Reservations {
         let registered = self.key_of(&host);
         if action != RegisterAction::Unregister && new == 0 {
             return Err(Status::INVALID_FIELD);
+        }
+        if action != RegisterAction::Unregister && self.is_outdated(new) {
+            return Err(Status::RESERVATION_CONFLICT);
         }
         match (action, registered) {
             (RegisterAction::Register, Some(key)) if key == new => Ok(Change::default()),
@@ -179,7 +186,7 @@ impl Reservations {
         kind: ReservationType,
         keys: AcquireKeys,
     ) -> Result<Change, Status> {
-        if self.key_of(&host) != Some(keys.current) {
+        if self.key_of(&host) != Some(keys.current) || self.is_outdated(keys.current) {
             return Err(Status::RESERVATION_CONFLICT);
         }
         match action {
@@ -248,6 +255,12 @@ impl Reservations {
     fn take(&mut self, host: HostId, kind: ReservationType) {
         let holder = if kind.held_by_all() { Holder::All } else { Holder::One(host) };
         self.reservation = Some(Reservation { kind, holder });
+        self.least_key = self.least_key.max(self.least_key.and(self.key_of(&host)));
+    }
+
+    /// Whether somebody with a higher key has held a guarded namespace.
+    fn is_outdated(&self, key: u64) -> bool {
+        self.least_key.is_some_and(|least| key < least)
     }
 
     fn preempt(

@@ -50,7 +50,8 @@ impl Subsystem {
         reservations.persist = persist.unwrap_or(reservations.persist);
         let is_changed = *reservations != before;
         // What does not persist needs no writing, unless the old state has to be forgotten.
-        let is_persistent = reservations.persist || before.persist;
+        let is_persistent =
+            reservations.persist || before.persist || reservations.least_key != before.least_key;
         if is_changed {
             namespace.version += 1;
             if is_persistent {

@@ -176,6 +176,7 @@ fn namespace() -> NamespaceConfig {
         ana_group: 1,
         read_only: false,
         write_cache: true,
+        takes_messages: true,
         reservations: Reservations::default(),
     }
 }

@@ -12,7 +12,10 @@ use alloc::vec::Vec;
 
 use block::{Command, Completion, Fault, Span};
 
-use super::{ConnId, Connection, ConnectionConfig, Effect, Event, Need, Payload, Slot, Subsystem};
+use super::{
+    ConnId, Connection, ConnectionConfig, Effect, Event, Message, Need, Payload, Slot, Subsystem,
+    Way,
+};
 use crate::auth::{ControllerSide, Entropy, Sequence};
 use crate::time::Instant;
 
@@ -35,6 +38,8 @@ pub struct Rim {
     pub hold_persist: bool,
     /// Persist effects that were kept.
     pub unpersisted: Vec<Effect>,
+    /// What was told, by topic; asked for, it is given back.
+    pub notes: BTreeMap<u32, Vec<u8>>,
     /// Cancels that were asked for.
     pub cancels: Vec<(ConnId, Slot)>,
     /// How many bytes at most reach a connection in one piece.
@@ -66,6 +71,7 @@ impl Rim {
             held: Vec::new(),
             hold_persist: false,
             unpersisted: Vec::new(),
+            notes: BTreeMap::new(),
             cancels: Vec::new(),
             chunk: usize::MAX,
             authentication: None,
@@ -136,7 +142,10 @@ impl Rim {
 
     /// Carries out a device command that was kept, or ends it as told.
     pub fn release(&mut self, id: ConnId, event: Event, end: Option<Completion>) {
-        let (Event::Io { slot, .. } | Event::CompareAndWrite { write: slot, .. }) = event else {
+        let (Event::Io { slot, .. }
+        | Event::CompareAndWrite { write: slot, .. }
+        | Event::Message { slot, .. }) = event
+        else {
             return;
         };
         let completion = end.unwrap_or_else(|| self.carry_out(id, event));
@@ -144,6 +153,19 @@ impl Rim {
             link.conn.complete(slot, completion);
         }
         self.run(id);
+    }
+
+    /// Takes down what is told, and gives back what is asked for.
+    fn answer(&mut self, id: ConnId, slot: Slot, message: Message) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let answer = match message.way {
+            Way::Tell => {
+                self.notes.insert(message.topic, link.conn.told(slot).to_vec());
+                Ok(Vec::new())
+            }
+            Way::Ask { .. } => self.notes.get(&message.topic).cloned().ok_or(Fault::Unsupported),
+        };
+        link.conn.answer(slot, answer);
     }
 
     /// Says that kept persist effects are durable, or that they failed.
@@ -208,7 +230,7 @@ impl Rim {
                 link.inbox.drain(..count);
                 count > 0
             }
-            Need::Payload { slot, offset, len, total } => {
+            Need::Payload { slot, offset, len, total, .. } => {
                 let count = link.inbox.len().min(usize::try_from(len).unwrap_or(0));
                 let bytes: Vec<u8> = link.inbox.drain(..count).collect();
                 let buffer = link.buffers.entry(slot).or_default();
@@ -239,9 +261,12 @@ impl Rim {
                     let entropy = Entropy::new(&mut random, self.sequence.advance());
                     link.conn.authenticate(entropy);
                 }
-                Event::Io { .. } | Event::CompareAndWrite { .. } if self.hold_io => {
+                Event::Io { .. } | Event::CompareAndWrite { .. } | Event::Message { .. }
+                    if self.hold_io =>
+                {
                     self.held.push((id, event));
                 }
+                Event::Message { slot, message, .. } => self.answer(id, slot, message),
                 Event::Io { slot, .. } | Event::CompareAndWrite { write: slot, .. } => {
                     let completion = self.carry_out(id, event);
                     if let Some(link) = self.links.get_mut(&id) {

@@ -386,6 +386,7 @@ pub(super) fn namespace(blocks: u64) -> NamespaceConfig {
         ana_group: 1,
         read_only: false,
         write_cache: true,
+        takes_messages: false,
         reservations: Reservations::default(),
     }
 }

@@ -76,6 +76,35 @@ fn a_secure_listener_and_a_referral_look_like_it() {
     assert_eq!(data[0], 2, "second generation");
 }
 
+/// What a host that came by `local` is told of a listener on `listens`.
+fn check_wildcard(listens: &str, local: Option<&str>, told: &str) {
+    let records = vec![record("nqn.2026-01.io.holdfast:a", listens, Hosts::Any)];
+    let subsystem = Subsystem::discovery(config(Nqn::DISCOVERY), records);
+    let local = local.map(|text| text.parse().unwrap());
+    let mut rim = Rim::new(subsystem, ConnectionConfig { local, ..ConnectionConfig::default() });
+    let (mut queue, _) = Queue::admin(&mut rim, HOST_A);
+    let data = queue.command(&mut rim, get_log(0x70, 2048, 0, false), &[]).data;
+    let mut found = String::new();
+    if DiscoveryHeader::read_from_prefix(&data).unwrap().0.numrec.get() > 0 {
+        let only = entry(&data, 0);
+        let text = |field: &[u8]| String::from_utf8(field.trim_ascii_end().to_vec()).unwrap();
+        found = format!("{} {} {}", only.adrfam, text(&only.traddr), text(&only.trsvcid));
+    }
+    assert_eq!(found, told, "listens on {listens}, host came by {local:?}");
+}
+
+#[test]
+fn a_listener_on_all_addresses_is_told_by_the_one_the_host_came_by() {
+    check_wildcard("0.0.0.0:4420", Some("192.0.2.9"), "1 192.0.2.9 4420");
+    check_wildcard("[::]:4420", Some("2001:db8::9"), "2 2001:db8::9 4420");
+    check_wildcard("[::]:4420", Some("::ffff:192.0.2.9"), "1 192.0.2.9 4420");
+    check_wildcard("[::]:4420", Some("192.0.2.9"), "1 192.0.2.9 4420");
+    // No address of that listener is known that this host could use.
+    check_wildcard("0.0.0.0:4420", Some("2001:db8::9"), "");
+    check_wildcard("192.0.2.7:4420", Some("192.0.2.9"), "1 192.0.2.7 4420");
+    check_wildcard("192.0.2.7:4420", None, "1 192.0.2.7 4420");
+}
+
 #[test]
 fn hosts_are_told_of_changes() {
     let mut rim = service();

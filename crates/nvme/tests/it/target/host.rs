@@ -51,6 +51,7 @@ pub(crate) fn namespace() -> NamespaceConfig {
         ana_group: 1,
         read_only: false,
         write_cache: true,
+        takes_messages: false,
         reservations: Reservations::default(),
     }
 }

@@ -206,6 +206,7 @@ fn faults_become_statuses() {
     let cases = [
         (Fault::OutOfRange { span }, Status::LBA_OUT_OF_RANGE.do_not_retry()),
         (Fault::Unsupported, Status::INVALID_FIELD.do_not_retry()),
+        (Fault::Locked, Status::NAMESPACE_NOT_READY),
         (Fault::ReadOnly, Status::NAMESPACE_WRITE_PROTECTED.do_not_retry()),
         (Fault::NoSpace, Status::CAPACITY_EXCEEDED.do_not_retry()),
         (Fault::Medium { span }, Status::UNRECOVERED_READ.do_not_retry()),

@@ -2,7 +2,7 @@
 
 use block::Fault;
 use nvme::target::testing::Rim;
-use nvme::target::{ConnId, Effect, Event, Slot, Subsystem};
+use nvme::target::{ConnId, Effect, Event, Reservations, Slot, Subsystem};
 use nvme::wire::{
     AcquireData, AdminOpcode, IoOpcode, RegisterData, RegistrantExtended, ReleaseData,
     ReportHeaderExtended, ReservationArgs, ReservationNotice, Sgl, Sqe, Status, U32,
@@ -223,6 +223,28 @@ fn reservations_from_before_a_restart_are_in_force() {
     let [(_x, mut a), (_y, mut b)] = hosts(&mut rim);
     assert_eq!(status(&mut rim, &mut a, IoOpcode::Write), Status::SUCCESS);
     assert_eq!(status(&mut rim, &mut b, IoOpcode::Write), Status::RESERVATION_CONFLICT);
+}
+
+#[test]
+fn a_number_of_ownership_is_kept_whether_the_host_asks_for_it_or_not() {
+    let mut subsystem = Subsystem::new(config(SUBSYSTEM));
+    let guarded = Reservations { least_key: Some(1), ..Reservations::default() };
+    let config = nvme::target::NamespaceConfig { reservations: guarded, ..namespace() };
+    subsystem.add_namespace(1, config).unwrap();
+    let mut rim = Rim::new(subsystem, nvme::target::ConnectionConfig::default());
+    let [(_x, mut a), _] = hosts(&mut rim);
+    rim.hold_persist = true;
+    assert_eq!(register(&mut rim, &mut a, args(0, 0), (0, KEY_A)), Status::SUCCESS);
+    let data = AcquireData { crkey: KEY_A.into(), prkey: 0.into() };
+    let sqe = command(IoOpcode::ReservationAcquire, args(0, 2), 16);
+    a.submit(&mut rim, sqe, data.as_bytes());
+    assert_eq!(a.receive(&mut rim), [], "waits until it is durable");
+    let [Effect::Persist { reservations, .. }] = rim.unpersisted.as_slice() else {
+        panic!("{:?}", rim.unpersisted)
+    };
+    assert_eq!(reservations.least_key, Some(KEY_A));
+    rim.persist(true);
+    assert!(is_success(&mut rim, &mut a));
 }
 
 /// Host A writes slowly; host B takes over with preempt-and-abort. Returns what A has at work.

@@ -1,4 +1,6 @@
-//! `holdfast nvme`: look at NVMe/TCP targets, ours or others, and measure them.
+//! `holdfast nvme`: look at NVMe/TCP targets, ours or others, measure them, reserve namespaces.
+
+mod reservation;
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -13,10 +15,10 @@ use ::nvme::wire::Nqn;
 use anyhow::{Context, Result};
 use block::{Blocks, Bytes};
 use clap::{Args, Subcommand, ValueEnum};
+use model::Size;
 use serde_json::{Value, json};
 
-use crate::engine::secret;
-use crate::size::Size;
+use crate::typed::secret;
 
 /// Commands of the initiator.
 #[derive(Subcommand)]
@@ -29,11 +31,14 @@ pub(crate) enum Typed {
     Identify(Whole),
     /// Put a load on a namespace and measure it
     Perf(Perf),
+    /// Register, take, give up and show the reservation of a namespace
+    #[command(subcommand)]
+    Reservation(reservation::Typed),
 }
 
 /// How to reach a target, and as whom.
 #[derive(Args)]
-struct Reach {
+pub(crate) struct Reach {
     /// Where the target listens
     #[arg(value_name = "ADDR:PORT")]
     address: SocketAddr,
@@ -140,6 +145,7 @@ impl Typed {
             Typed::ConnectTest(typed) => connect_test(&typed),
             Typed::Identify(typed) => identify(&typed),
             Typed::Perf(typed) => perf(&typed),
+            Typed::Reservation(typed) => typed.run(),
         }
     }
 }
@@ -323,7 +329,7 @@ impl Perf {
             .with_context(|| format!("--nsid {} is not served here", self.nsid))?;
         let block_size = namespace.geometry.block_size();
         let blocks = block_size
-            .blocks_of(Bytes(self.bs.0))
+            .blocks_of(self.bs.bytes())
             .with_context(|| format!("--bs must be a multiple of {block_size}, such as 4KiB"))?;
         let pattern = match self.rw {
             Rw::Randread => Pattern::RandomRead,

@@ -1,0 +1,247 @@
+//! What travels between control plane and engine and is not a resource of the model by itself.
+
+use std::collections::BTreeSet;
+
+use model::{
+    Consistency, Extent, Generation, InstanceId, Invalid, NodeAddress, NodeName, Order, Problem,
+    Progress, ReplicaId, Size, SnapshotGroupId, SnapshotId, SnapshotLabel, Spec, TargetId,
+    Timestamp, Usage,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::Json;
+use crate::body::Sent;
+
+/// Which engine this is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeInfo {
+    /// The name of its node.
+    pub name: NodeName,
+    /// Which run of the engine: a new one has forgotten its targets.
+    pub instance: InstanceId,
+    /// Its release.
+    pub version: String,
+    /// When this run began.
+    pub started_at: Timestamp,
+    /// How it is reached.
+    pub address: NodeAddress,
+}
+
+/// The answer when an engine can do its work; when it cannot, a problem says why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Health {
+    /// Its release.
+    pub version: String,
+    /// Which run of the engine.
+    pub instance: InstanceId,
+}
+
+/// A thing as an engine has it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", bound = "")]
+#[schemars(
+    rename = "FoundOf{S}",
+    bound = "S: JsonSchema, S::Id: JsonSchema, S::Status: JsonSchema"
+)]
+pub struct Found<S: Spec> {
+    /// Which one.
+    pub id: S::Id,
+    /// The last order for it; absent: none came since the engine started, it was on the disks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<Generation>,
+    /// What the engine takes to be wanted.
+    pub spec: S,
+    /// What it sees.
+    pub status: S::Status,
+}
+
+/// The generation of an order that has no body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Numbered {
+    /// Of the order.
+    pub generation: Generation,
+}
+
+/// A stretch of a volume, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Range {
+    /// Where it begins.
+    pub offset: Size,
+    /// How long it is.
+    pub length: Size,
+}
+
+/// Which changes of a snapshot are asked for, and which page of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Changed {
+    /// Since this older snapshot of the same replica; left out: all that is written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<SnapshotId>,
+    /// At most so many: 1 to 1000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// Go on after this, as the page before said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
+}
+
+/// What a snapshot is to be. It never changes, so it has no generation: another wish under the same
+/// id is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SnapshotWish {
+    /// The group it is taken with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<SnapshotGroupId>,
+    /// When it is said to be taken: the same on every replica.
+    pub taken_at: Timestamp,
+    /// What its content is good for.
+    pub consistency: Consistency,
+}
+
+/// A snapshot of one replica as an engine has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FoundSnapshot {
+    /// What is written on disk with it.
+    pub label: SnapshotLabel,
+    /// The space it takes.
+    pub usage: Usage,
+    /// The replicas that were started from it; they keep its blocks.
+    pub clones: BTreeSet<ReplicaId>,
+}
+
+/// A snapshot that a target took on all its children in sync, at one point.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TargetSnapshot {
+    /// Which.
+    pub snapshot: SnapshotId,
+    /// What was asked for.
+    pub wish: SnapshotWish,
+    /// The replicas that have it.
+    pub replicas: BTreeSet<ReplicaId>,
+}
+
+/// Whether work in the background is to go on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum Run {
+    /// It is to run.
+    #[default]
+    Run,
+    /// It is to wait.
+    Pause,
+    /// It is to end.
+    Cancel,
+}
+
+/// A rebuild that is wanted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RebuildWish {
+    /// By which target.
+    pub target: TargetId,
+    /// The copy to bring in sync.
+    pub replica: ReplicaId,
+    /// The copies to read from; none: the engine chooses.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub sources: BTreeSet<ReplicaId>,
+    /// How much to look at; left out: no more than is needed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extent: Option<Extent>,
+    /// At most so many bytes a second; left out: as user I/O allows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_second: Option<Size>,
+    /// Whether it is to go on.
+    #[serde(default)]
+    pub run: Run,
+}
+
+/// A scrub that is wanted: every written block is read and its checksum looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ScrubWish {
+    /// At most so many bytes a second; left out: as user I/O allows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes_per_second: Option<Size>,
+    /// Whether it is to go on.
+    #[serde(default)]
+    pub run: Run,
+}
+
+/// A scrub of one replica: the one under way, or the last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Scrub {
+    /// The order it follows.
+    pub generation: Generation,
+    /// Where it is.
+    pub state: ScrubState,
+    /// How far it is; `copied` is what was repaired.
+    pub progress: Progress,
+    /// Blocks that did not have the content that was written.
+    pub bad_blocks: u64,
+    /// When it began.
+    pub started_at: Timestamp,
+    /// When it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Timestamp>,
+}
+
+/// Where a scrub is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "name", rename_all = "camelCase")]
+pub enum ScrubState {
+    /// It reads.
+    Running {},
+    /// It waits to be told to go on.
+    Paused {},
+    /// Everything was read.
+    Completed {},
+    /// It was not wanted any more.
+    Cancelled {},
+    /// It could not go on.
+    Failed {
+        /// Why.
+        problem: Problem,
+    },
+}
+
+impl Json for NodeInfo {}
+impl Json for Health {}
+impl<S> Json for Found<S> where
+    S: Spec<Id: JsonSchema + Send, Status: JsonSchema + Send> + JsonSchema + Send + 'static
+{
+}
+impl Json for model::Rebuild {}
+impl Json for Scrub {}
+
+impl Sent for SnapshotWish {}
+impl Sent for Order<RebuildWish> {
+    fn validate(&self) -> Result<(), Invalid> {
+        must_flow(self.spec.bytes_per_second)
+    }
+}
+impl Sent for Order<ScrubWish> {
+    fn validate(&self) -> Result<(), Invalid> {
+        must_flow(self.spec.bytes_per_second)
+    }
+}
+
+/// Work that may not move a byte would never end.
+fn must_flow(limit: Option<Size>) -> Result<(), Invalid> {
+    match limit {
+        Some(limit) if limit < model::Limits::LEAST_BANDWIDTH => {
+            let remedy = "give at least 1MiB a second, leave it out, or pause it";
+            Err(Invalid::new("spec.bytesPerSecond", limit, remedy))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,163 @@
+//! The server: bound, then run until it is told to stop.
+//!
+//! Headers, connections and the time to drain are bounded here; bodies and answers by the guard of
+//! the routes ([`crate::Guard`]).
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+
+use crate::TlsServer;
+
+/// Sizes and deadlines of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The largest body, in bytes.
+    pub body: usize,
+    /// The longest header section, in bytes; hyper takes no less than 8192.
+    pub headers: usize,
+    /// How long a request may take from its headers to those of the answer.
+    pub request: Duration,
+    /// How long the headers, and the handshake of TLS, may take.
+    pub opening: Duration,
+    /// How many connections at a time; the next one waits.
+    pub connections: usize,
+    /// How long answers under way may go on after the order to stop.
+    pub drain: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            body: 1 << 20,
+            headers: 16 << 10,
+            request: Duration::from_secs(30),
+            opening: Duration::from_secs(10),
+            connections: 1024,
+            drain: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Why a server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The address could not be had.
+    #[error("cannot listen on {listen}; is it in use? Choose another with --listen")]
+    Listen {
+        /// Where.
+        listen: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// A server that has its address.
+pub struct Server {
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+    limits: Limits,
+}
+
+impl Server {
+    /// Takes the address. Nothing is answered before [`Server::run`].
+    pub async fn bind(
+        listen: SocketAddr,
+        tls: Option<&TlsServer>,
+        limits: Limits,
+    ) -> Result<Server, StartError> {
+        let listener = TcpListener::bind(listen)
+            .await
+            .map_err(|source| StartError::Listen { listen, source })?;
+        let tls = tls.map(|tls| TlsAcceptor::from(tls.config()));
+        Ok(Server { listener, tls, limits })
+    }
+
+    /// The address taken; the port is a real one even if 0 was asked for.
+    pub fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves until `stop` ends, then finishes the answers under way, within the limit.
+    pub async fn run(self, router: Router, stop: impl Future<Output = ()>) {
+        let connections = Arc::new(Semaphore::new(self.limits.connections));
+        let graceful = GracefulShutdown::new();
+        let mut open_ones = JoinSet::new();
+        let mut stop = std::pin::pin!(stop);
+        loop {
+            let accepted = async {
+                let permit = Arc::clone(&connections).acquire_owned().await;
+                (permit, self.listener.accept().await)
+            };
+            let (permit, stream) = tokio::select! {
+                () = &mut stop => break,
+                Some(_) = open_ones.join_next() => continue,
+                (permit, stream) = accepted => (permit, stream),
+            };
+            let (stream, peer) = match stream {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    // Out of descriptors, mostly: others must close before it can go on.
+                    tracing::warn!(%error, "a connection could not be taken");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                }
+            };
+            let (router, limits, tls) = (router.clone(), self.limits, self.tls.clone());
+            let watcher = graceful.watcher();
+            open_ones.spawn(async move {
+                if let Err(error) = open(stream, tls, router, limits, watcher).await {
+                    tracing::debug!(%error, %peer, "a connection ended with an error");
+                }
+                drop(permit);
+            });
+        }
+        drop(self.listener);
+        if tokio::time::timeout(self.limits.drain, graceful.shutdown()).await.is_err() {
+            tracing::warn!("answers under way were cut off: they took longer than the limit");
+            open_ones.shutdown().await;
+        }
+    }
+}
+
+type Ended = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+async fn open(
+    stream: TcpStream,
+    tls: Option<TlsAcceptor>,
+    router: Router,
+    limits: Limits,
+    watcher: Watcher,
+) -> Ended {
+    stream.set_nodelay(true)?;
+    match tls {
+        None => serve(stream, router, limits, watcher).await,
+        Some(tls) => {
+            let secured = tokio::time::timeout(limits.opening, tls.accept(stream)).await??;
+            serve(secured, router, limits, watcher).await
+        }
+    }
+}
+
+async fn serve<S>(stream: S, router: Router, limits: Limits, watcher: Watcher) -> Ended
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.opening)
+        .max_buf_size(limits.headers.max(8192))
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    Ok(watcher.watch(connection).await?)
+}

@@ -1,0 +1,389 @@
+//! An engine in memory, and a server for it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex};
+
+use api::events::Log;
+use api::node::{
+    Answered, Changed, Fault, FaultKind, FaultPlace, Faults, Found, FoundSnapshot, Health, Node,
+    NodeInfo, Numbered, Range, RebuildWish, Remote, Run, Scrub, ScrubState, ScrubWish,
+    SnapshotWish, Statistics, StatisticsOf, TargetSnapshot, Traffic,
+};
+use api::{Ensured, Gone, Guard, Page, Paging, Server, Text};
+use model::*;
+use serde::de::DeserializeOwned;
+use tokio::sync::oneshot;
+
+pub(crate) fn good<T: FromStr<Err: std::fmt::Debug>>(text: &str) -> T {
+    text.parse().unwrap()
+}
+
+/// The `n`th id of its kind.
+pub(crate) fn id<T: FromStr<Err: std::fmt::Debug>>(n: u32) -> T {
+    good(&format!("00000000-0000-4000-8000-{n:012}"))
+}
+
+/// A golden file of the model.
+pub(crate) fn golden<T: DeserializeOwned>(name: &str) -> T {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/golden").join(name);
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+pub(crate) fn order<S>(generation: u64, spec: S) -> Order<S> {
+    Order { generation: Generation::new(generation).unwrap(), spec }
+}
+
+/// Things of one kind: the last order for each, and the generation of each removal.
+struct Things<S: Spec> {
+    held: BTreeMap<S::Id, Order<S>>,
+    removed: BTreeMap<S::Id, Generation>,
+    status: S::Status,
+}
+
+impl<S: Spec> Things<S> {
+    fn like(sample: &Object<S>) -> Things<S> {
+        let status = sample.status.clone().unwrap();
+        Things { held: BTreeMap::new(), removed: BTreeMap::new(), status }
+    }
+
+    fn found(&self, id: &S::Id, order: &Order<S>) -> Found<S> {
+        let (generation, spec) = (Some(order.generation), order.spec.clone());
+        Found { id: id.clone(), generation, spec, status: self.status.clone() }
+    }
+
+    fn get(&self, id: &S::Id) -> Answered<Found<S>> {
+        let missing = || Problem::new(Kind::NotFound, format!("there is no {} {id}", S::KIND));
+        self.held.get(id).map(|order| self.found(id, order)).ok_or_else(missing)
+    }
+
+    fn put(&mut self, id: &S::Id, order: Order<S>) -> Answered<Ensured<Found<S>>> {
+        if let Some(&have) = self.removed.get(id) {
+            let sent = order.generation;
+            if sent <= have {
+                return Err(Refused::Stale { sent, have }.into());
+            }
+        }
+        let held = self.held.get(id);
+        let admitted = order.admit(held)?;
+        let was_there = held.is_some();
+        self.held.insert(id.clone(), order);
+        let now = self.get(id)?;
+        Ok(match (admitted, was_there) {
+            (Admitted::Again, _) => Ensured::unchanged(now),
+            (Admitted::New, true) => Ensured::changed(now),
+            (Admitted::New, false) => Ensured::created(now),
+        })
+    }
+
+    fn delete(&mut self, id: &S::Id, sent: Generation) -> Answered<Gone> {
+        if let Some(held) = self.held.get(id)
+            && sent < held.generation
+        {
+            return Err(Refused::Stale { sent, have: held.generation }.into());
+        }
+        self.removed.insert(id.clone(), sent);
+        Ok(Gone { was_there: self.held.remove(id).is_some() })
+    }
+
+    fn page(&self, paging: &Paging) -> Answered<Page<Found<S>>> {
+        let all = self.held.iter().map(|(id, order)| self.found(id, order));
+        paging.cut(all, |found| found.id.to_string())
+    }
+}
+
+struct State {
+    pools: Things<PoolSpec>,
+    replicas: Things<ReplicaSpec>,
+    targets: Things<TargetSpec>,
+    snapshots: BTreeMap<(ReplicaId, SnapshotId), FoundSnapshot>,
+    rebuilds: BTreeMap<RebuildId, Rebuild>,
+    scrub: Option<Scrub>,
+    faults: Faults,
+}
+
+/// An engine in memory.
+pub(crate) struct Fake(Mutex<State>);
+
+impl Fake {
+    pub(crate) fn new() -> Fake {
+        Fake(Mutex::new(State {
+            pools: Things::like(&golden::<Pool>("pool.json")),
+            replicas: Things::like(&golden::<Replica>("replica.json")),
+            targets: Things::like(&golden::<Target>("target.json")),
+            snapshots: BTreeMap::new(),
+            rebuilds: BTreeMap::new(),
+            scrub: None,
+            faults: Faults::default(),
+        }))
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        work(&mut self.0.lock().unwrap())
+    }
+}
+
+/// A fault of each sort.
+pub(crate) fn faults() -> Faults {
+    let place = FaultPlace::Disk { disk: good("/dev/sda") };
+    let fault = |kind| {
+        let range = Some(Range { offset: Size::ZERO, length: Size::mib(1) });
+        Fault { place: place.clone(), kind, range, skip: 1, count: Some(2), hits: 0 }
+    };
+    let kinds = [FaultKind::ReadError {}, FaultKind::Delay { millis: 5 }, FaultKind::Corrupt {}];
+    Faults { faults: kinds.into_iter().map(fault).collect() }
+}
+
+fn ranges() -> Vec<Range> {
+    let at = |n| Range { offset: Size::mib(n), length: Size::kib(4) };
+    (0..5).map(at).collect()
+}
+
+impl Node for Fake {
+    async fn health(&self) -> Answered<Health> {
+        Ok(Health { version: "0.1.0".to_owned(), instance: id(1) })
+    }
+
+    async fn node(&self) -> Answered<NodeInfo> {
+        let heartbeat: Heartbeat<NodeAddress> = golden("heartbeat.json");
+        Ok(NodeInfo {
+            name: good("node-1"),
+            instance: heartbeat.instance,
+            version: heartbeat.version,
+            started_at: Timestamp::EPOCH,
+            address: heartbeat.address,
+        })
+    }
+
+    async fn pools(&self, paging: Paging) -> Answered<Page<Found<PoolSpec>>> {
+        self.with(|state| state.pools.page(&paging))
+    }
+
+    async fn pool(&self, pool: PoolName) -> Answered<Found<PoolSpec>> {
+        self.with(|state| state.pools.get(&pool))
+    }
+
+    async fn put_pool(
+        &self,
+        pool: PoolName,
+        order: Order<PoolSpec>,
+    ) -> Answered<Ensured<Found<PoolSpec>>> {
+        assert_ne!(pool.as_str(), "panic", "asked for");
+        if pool.as_str() == "slow" {
+            std::future::pending::<()>().await;
+        }
+        self.with(|state| state.pools.put(&pool, order))
+    }
+
+    async fn delete_pool(&self, pool: PoolName, order: Numbered) -> Answered<Gone> {
+        self.with(|state| state.pools.delete(&pool, order.generation))
+    }
+
+    async fn replicas(&self, paging: Paging) -> Answered<Page<Found<ReplicaSpec>>> {
+        self.with(|state| state.replicas.page(&paging))
+    }
+
+    async fn replica(&self, replica: ReplicaId) -> Answered<Found<ReplicaSpec>> {
+        self.with(|state| state.replicas.get(&replica))
+    }
+
+    async fn put_replica(
+        &self,
+        replica: ReplicaId,
+        order: Order<ReplicaSpec>,
+    ) -> Answered<Ensured<Found<ReplicaSpec>>> {
+        self.with(|state| state.replicas.put(&replica, order))
+    }
+
+    async fn delete_replica(&self, replica: ReplicaId, order: Numbered) -> Answered<Gone> {
+        self.with(|state| state.replicas.delete(&replica, order.generation))
+    }
+
+    async fn put_label(&self, replica: ReplicaId, label: Label) -> Answered<Ensured<Label>> {
+        assert_eq!(replica, label.replica);
+        Ok(Ensured::changed(label))
+    }
+
+    async fn written(&self, _: ReplicaId, paging: Paging) -> Answered<Page<Range>> {
+        paging.cut(ranges(), |range| format!("{:020}", range.offset.bytes().0))
+    }
+
+    async fn scrub(&self, replica: ReplicaId) -> Answered<Scrub> {
+        let never = || Problem::new(Kind::NotFound, format!("{replica} was never scrubbed"));
+        self.with(|state| state.scrub.clone()).ok_or_else(never)
+    }
+
+    async fn put_scrub(&self, _: ReplicaId, order: Order<ScrubWish>) -> Answered<Ensured<Scrub>> {
+        let state = match order.spec.run {
+            Run::Run => ScrubState::Running {},
+            Run::Pause => ScrubState::Paused {},
+            Run::Cancel => ScrubState::Cancelled {},
+        };
+        let scrub = Scrub {
+            generation: order.generation,
+            state,
+            progress: Progress::default(),
+            bad_blocks: 0,
+            started_at: Timestamp::EPOCH,
+            ended_at: None,
+        };
+        self.with(|state| state.scrub = Some(scrub.clone()));
+        Ok(Ensured::changed(scrub))
+    }
+
+    async fn snapshots(&self, paging: Paging) -> Answered<Page<FoundSnapshot>> {
+        let all: Vec<_> = self.with(|state| state.snapshots.values().cloned().collect());
+        paging.cut(all, |found| format!("{} {}", found.label.replica, found.label.snapshot))
+    }
+
+    async fn put_snapshot(
+        &self,
+        replica: ReplicaId,
+        snapshot: SnapshotId,
+        wish: SnapshotWish,
+    ) -> Answered<Ensured<FoundSnapshot>> {
+        let SnapshotWish { group, taken_at, consistency } = wish;
+        let (volume, size) = (id(10), Size::gib(1));
+        let label = SnapshotLabel { snapshot, volume, replica, group, taken_at, size, consistency };
+        let found = FoundSnapshot { label, usage: Usage::default(), clones: [id(22)].into() };
+        self.with(|state| match state.snapshots.get(&(replica, snapshot)) {
+            Some(have) if *have == found => Ok(Ensured::unchanged(found)),
+            Some(_) => Err(Problem::new(Kind::AlreadyExists, "it has other attributes")),
+            None => {
+                state.snapshots.insert((replica, snapshot), found.clone());
+                Ok(Ensured::created(found))
+            }
+        })
+    }
+
+    async fn delete_snapshot(&self, replica: ReplicaId, snapshot: SnapshotId) -> Answered<Gone> {
+        let was = self.with(|state| state.snapshots.remove(&(replica, snapshot)));
+        Ok(Gone { was_there: was.is_some() })
+    }
+
+    async fn changed(
+        &self,
+        _: ReplicaId,
+        _: SnapshotId,
+        changed: Changed,
+    ) -> Answered<Page<Range>> {
+        let all = if changed.since.is_some() { ranges().split_off(3) } else { ranges() };
+        let paging = Paging { limit: changed.limit, after: changed.after };
+        paging.cut(all, |range| format!("{:020}", range.offset.bytes().0))
+    }
+
+    async fn targets(&self, paging: Paging) -> Answered<Page<Found<TargetSpec>>> {
+        self.with(|state| state.targets.page(&paging))
+    }
+
+    async fn target(&self, target: TargetId) -> Answered<Found<TargetSpec>> {
+        self.with(|state| state.targets.get(&target))
+    }
+
+    async fn put_target(
+        &self,
+        target: TargetId,
+        order: Order<TargetSpec>,
+    ) -> Answered<Ensured<Found<TargetSpec>>> {
+        self.with(|state| state.targets.put(&target, order))
+    }
+
+    async fn delete_target(&self, target: TargetId, order: Numbered) -> Answered<Gone> {
+        self.with(|state| state.targets.delete(&target, order.generation))
+    }
+
+    async fn put_target_snapshot(
+        &self,
+        _: TargetId,
+        snapshot: SnapshotId,
+        wish: SnapshotWish,
+    ) -> Answered<Ensured<TargetSnapshot>> {
+        let replicas = [id(20), id(21)].into();
+        Ok(Ensured::created(TargetSnapshot { snapshot, wish, replicas }))
+    }
+
+    async fn rebuilds(&self, paging: Paging) -> Answered<Page<Rebuild>> {
+        let all: Vec<_> = self.with(|state| state.rebuilds.values().cloned().collect());
+        paging.cut(all, |rebuild| rebuild.id.to_string())
+    }
+
+    async fn rebuild(&self, rebuild: RebuildId) -> Answered<Rebuild> {
+        let missing = || Problem::new(Kind::NotFound, format!("there is no rebuild {rebuild}"));
+        self.with(|state| state.rebuilds.get(&rebuild).cloned()).ok_or_else(missing)
+    }
+
+    async fn put_rebuild(
+        &self,
+        rebuild: RebuildId,
+        order: Order<RebuildWish>,
+    ) -> Answered<Ensured<Rebuild>> {
+        let RebuildWish { target, replica, sources, extent, .. } = order.spec;
+        let extent = extent.unwrap_or(Extent::Delta);
+        let plan = RebuildPlan { volume: id(10), target, replica, sources, extent };
+        let made = Rebuild::new(rebuild, plan, Timestamp::EPOCH);
+        self.with(|state| state.rebuilds.insert(rebuild, made.clone()));
+        Ok(Ensured::created(made))
+    }
+
+    async fn statistics(&self, paging: Paging) -> Answered<Page<Statistics>> {
+        let mut read = Traffic { commands: 3, bytes: 12288, errors: 1, ..Traffic::default() };
+        for micros in [1, 90, 5000] {
+            read.latency.record(micros);
+        }
+        let of = StatisticsOf::Child { target: id(30), replica: id(20) };
+        let (write, discard, flush) = (Traffic::default(), Traffic::default(), Traffic::default());
+        let (instance, at) = (id(1), Timestamp::EPOCH);
+        let one = Statistics { of, instance, at, read, write, discard, flush };
+        paging.cut([one], |one| format!("{:?}", one.of))
+    }
+
+    async fn devices(&self, paging: Paging) -> Answered<Page<BlockDevice>> {
+        paging.cut([golden("block-device.json")], |device: &BlockDevice| device.path.to_string())
+    }
+
+    async fn metrics(&self) -> Answered<Text> {
+        Ok(Text("# TYPE up gauge\nup 1\n".to_owned()))
+    }
+
+    async fn faults(&self) -> Answered<Faults> {
+        Ok(self.with(|state| state.faults.clone()))
+    }
+
+    async fn put_faults(&self, faults: Faults) -> Answered<Ensured<Faults>> {
+        self.with(|state| state.faults = faults.clone());
+        Ok(Ensured::changed(faults))
+    }
+}
+
+/// A server on a port of its own, stopped when dropped.
+pub(crate) struct Running {
+    pub(crate) address: SocketAddr,
+    pub(crate) events: Arc<Log<Event>>,
+    pub(crate) stop: Option<oneshot::Sender<()>>,
+    pub(crate) ended: tokio::task::JoinHandle<()>,
+}
+
+impl Running {
+    pub(crate) async fn new() -> Running {
+        Running::with(Guard::default(), None).await
+    }
+
+    pub(crate) async fn with(guard: Guard, tls: Option<&api::TlsServer>) -> Running {
+        let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+        let server = Server::bind(listen, tls, guard.limits).await.unwrap();
+        let address = server.local_addr().unwrap();
+        let events = Arc::new(Log::new(id(1), 4.try_into().unwrap()));
+        let router = api::node::router(Fake::new(), Arc::clone(&events), guard);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let ended = tokio::spawn(server.run(router, async move {
+            let _ = stopped.await;
+        }));
+        Running { address, events, stop: Some(stop), ended }
+    }
+
+    pub(crate) fn remote(&self) -> Remote {
+        Remote::plain(self.address.to_string().parse().unwrap()).unwrap()
+    }
+}

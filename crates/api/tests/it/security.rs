@@ -1,0 +1,115 @@
+//! Tokens, roles and TLS.
+
+use std::sync::Arc;
+
+use api::node::Numbered;
+use api::node::routes::{DELETE_POOL, NODE, PUT_POOL};
+use api::{Client, ClientConfig, Guard, NoBody, NoQuery, TlsClient, TlsServer, Tokens};
+use model::*;
+
+use crate::fake::{Running, golden, good, order};
+use crate::server::ask;
+
+const VIEWER: &str = "viewer-0123456789abcdef";
+const EDITOR: &str = "editor-0123456789abcdef";
+const ADMIN: &str = "admin-0123456789abcdef";
+
+fn tokens(text: &str) -> Result<Tokens, String> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("tokens");
+    std::fs::write(&path, text).unwrap();
+    Tokens::read(&path).map_err(|error| error.to_string())
+}
+
+async fn guarded() -> Running {
+    let known = format!("# people\nviewer {VIEWER}\n\neditor {EDITOR}\nadmin {ADMIN}\n");
+    let guard = Guard { tokens: Some(Arc::new(tokens(&known).unwrap())), ..Guard::default() };
+    Running::with(guard, None).await
+}
+
+fn client(running: &Running, token: Option<&str>) -> Client {
+    let server = running.address.to_string().parse().unwrap();
+    let token = token.map(str::to_owned);
+    let config = ClientConfig { token, ..ClientConfig::plain(server) };
+    assert!(!format!("{config:?}").contains("0123456789abcdef"), "{config:?}");
+    Client::new(config).unwrap()
+}
+
+#[tokio::test]
+async fn each_role_may_do_its_part() {
+    use Kind::{PermissionDenied as Denied, Unauthenticated as Unknown};
+    let running = guarded().await;
+    let spec = golden::<Pool>("pool.json").order().spec;
+    for (token, look, change, destroy) in [
+        (None, Some(Unknown), Some(Unknown), Some(Unknown)),
+        (Some("viewer-0123456789abcdeF"), Some(Unknown), Some(Unknown), Some(Unknown)),
+        (Some(VIEWER), None, Some(Denied), Some(Denied)),
+        (Some(EDITOR), None, None, Some(Denied)),
+        (Some(ADMIN), None, None, None),
+    ] {
+        let client = client(&running, token);
+        let kind = |problem: api::CallError| Problem::from(problem).kind;
+        let pool: PoolName = good("pool-1");
+        let looked = client.call(&NODE, (), NoQuery {}, NoBody).await;
+        assert_eq!(looked.err().map(kind), look, "{token:?}");
+        let wish = order(1, spec.clone());
+        let changed = client.call(&PUT_POOL, (pool.clone(),), NoQuery {}, wish).await;
+        assert_eq!(changed.err().map(kind), change, "{token:?}");
+        let last = Numbered { generation: Generation::FIRST };
+        let destroyed = client.call(&DELETE_POOL, (pool,), last, NoBody).await;
+        assert_eq!(destroyed.err().map(kind), destroy, "{token:?}");
+    }
+}
+
+#[tokio::test]
+async fn health_needs_no_token_and_a_wrong_scheme_is_named() {
+    let running = guarded().await;
+    assert_eq!(ask(running.address, "GET /v1/health", &[], "").await.status, 200);
+    let answer = ask(running.address, "GET /v1/node", &["authorization: Basic eDp5"], "").await;
+    assert_eq!(answer.problem().kind, Kind::Unauthenticated);
+    assert!(answer.head.contains("www-authenticate: bearer"), "{}", answer.head);
+}
+
+#[test]
+fn a_bad_file_of_tokens_is_refused_by_line() {
+    for (text, says) in [
+        ("", "no token"),
+        ("# nothing\n", "no token"),
+        ("viewer short", "line 1"),
+        ("admin 0123456789abcdef\nroot 0123456789abcdef", "line 2"),
+        ("anybody 0123456789abcdef", "line 1"),
+        ("admin 0123456789 abcdef", "line 1"),
+    ] {
+        let refused = tokens(text).unwrap_err();
+        assert!(refused.contains(says) && !refused.contains("0123"), "{text}: {refused}");
+    }
+}
+
+#[tokio::test]
+async fn tls_is_spoken_and_strangers_are_not_believed() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: String| {
+        let path = dir.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let made = |name| rcgen::generate_simple_self_signed([String::from(name)]).unwrap();
+    let (ours, strange) = (made("localhost"), made("localhost"));
+    let chain = write("chain.pem", ours.cert.pem());
+    let key = write("key.pem", ours.signing_key.serialize_pem());
+    let stranger = write("strange.pem", strange.cert.pem());
+    let empty = write("empty.pem", String::new());
+    let server = TlsServer::read(&chain, &key).unwrap();
+    let running = Running::with(Guard::default(), Some(&server)).await;
+    let call = async |authorities| {
+        let server = good(&format!("localhost:{}", running.address.port()));
+        let tls = Some(TlsClient::read(authorities).unwrap());
+        let client = Client::new(ClientConfig { tls, ..ClientConfig::plain(server) }).unwrap();
+        client.call(&NODE, (), NoQuery {}, NoBody).await
+    };
+    assert!(call(&chain).await.is_ok());
+    let refused = Problem::from(call(&stranger).await.unwrap_err());
+    assert_eq!(refused.kind, Kind::NodeUnavailable);
+    assert!(TlsClient::read(&empty).unwrap_err().to_string().contains("no certificate"));
+    assert!(TlsServer::read(&chain, &chain).unwrap_err().to_string().contains("private key"));
+}

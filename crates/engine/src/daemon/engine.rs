@@ -1,0 +1,293 @@
+//! What the node API works on: the running server, and what is known of its pools and replicas.
+//!
+//! Orders about one thing are carried out one after the other: about a pool alone, about its
+//! replicas side by side. Each runs as a task of its own, so it goes on when its caller is tired of
+//! waiting; asked again it is answered when it is done.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use api::events::Log;
+use api::node::{Answered, NodeInfo, Scrub};
+use model::{
+    Event, EventName, Kind, Nqn, PoolName, PoolSpec, Problem, ReplicaId, ReplicaSpec, Severity,
+    SnapshotId, Subject, Timestamp,
+};
+use pool::Id;
+use tokio::sync::RwLock;
+
+use super::held::Held;
+use super::known::{Dir, Known};
+use super::problems;
+use crate::pools::{Answer, EntityStatus, Order, PoolError, PoolStatus};
+use crate::serve::{Orders, PoolOrders};
+
+/// An engine under the node API. Clones are the same engine.
+#[derive(Clone)]
+pub(super) struct Engine(pub(super) Arc<Inner>);
+
+pub(super) struct Inner {
+    pub(super) info: NodeInfo,
+    pub(super) pools: PoolOrders,
+    pub(super) orders: Orders,
+    /// How many reactors there are.
+    cores: usize,
+    /// Where replicas are served.
+    pub(super) addresses: Vec<SocketAddr>,
+    pub(super) events: Arc<Log<Event>>,
+    pub(super) pool_locks: Locks<PoolName>,
+    pub(super) replica_locks: Locks<ReplicaId>,
+    /// Held while the file of pools is written.
+    dir: tokio::sync::Mutex<Arc<Dir>>,
+    state: Mutex<State>,
+}
+
+/// What is known without asking the reactors.
+#[derive(Default)]
+pub(super) struct State {
+    /// Every pool of this engine.
+    pub(super) pools: BTreeMap<PoolName, Home>,
+    /// The replicas of the open ones.
+    pub(super) replicas: BTreeMap<ReplicaId, Lodger>,
+    pub(super) pool_orders: Held<PoolSpec>,
+    pub(super) replica_orders: Held<ReplicaSpec>,
+    /// The last scrub of each replica.
+    pub(super) scrubs: BTreeMap<ReplicaId, Scrub>,
+}
+
+/// A pool.
+pub(super) struct Home {
+    /// What is wanted of it, with its uuid.
+    pub(super) spec: PoolSpec,
+    pub(super) id: Id,
+    pub(super) door: Door,
+}
+
+/// Whether a pool can be used.
+///
+/// ```text
+///   start ──► Shut{why} ──import──► Open ──export──► Exported ──import──► Open
+/// ```
+pub(super) enum Door {
+    /// It is open.
+    Open,
+    /// It was handed over.
+    Exported,
+    /// It should be open and could not be.
+    Shut(Problem),
+}
+
+/// A replica of an open pool.
+#[derive(Clone)]
+pub(super) struct Lodger {
+    pub(super) pool: PoolName,
+    pub(super) source: Option<SnapshotId>,
+    /// Who may connect; nobody: it is not served.
+    pub(super) hosts: BTreeSet<Nqn>,
+}
+
+/// A reactor that does not answer for so long is not well.
+const WHILE: Duration = Duration::from_secs(5);
+
+/// One lock for each thing that somebody works on.
+pub(super) struct Locks<K>(Mutex<BTreeMap<K, Weak<RwLock<()>>>>);
+
+impl<K: Ord + Clone> Locks<K> {
+    fn new() -> Locks<K> {
+        Locks(Mutex::new(BTreeMap::new()))
+    }
+
+    /// The lock of this one.
+    pub(super) fn of(&self, key: &K) -> Arc<RwLock<()>> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, lock| lock.strong_count() > 0);
+        if let Some(lock) = all.get(key).and_then(Weak::upgrade) {
+            return lock;
+        }
+        let lock = Arc::new(RwLock::new(()));
+        all.insert(key.clone(), Arc::downgrade(&lock));
+        lock
+    }
+}
+
+/// The time of day.
+pub(super) fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+impl Engine {
+    pub(super) fn new(
+        info: NodeInfo,
+        (server, cores): (&crate::serve::Server, usize),
+        dir: Dir,
+        events: Arc<Log<Event>>,
+    ) -> Engine {
+        Engine(Arc::new(Inner {
+            info,
+            pools: server.pools(),
+            orders: server.orders(),
+            cores,
+            addresses: server.addresses().to_vec(),
+            events,
+            pool_locks: Locks::new(),
+            replica_locks: Locks::new(),
+            dir: tokio::sync::Mutex::new(Arc::new(dir)),
+            state: Mutex::new(State::default()),
+        }))
+    }
+
+    /// What is known. Never held while something is awaited.
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Carries out an order to its end, also if nobody waits for it any more.
+    pub(super) async fn to_its_end<T: Send + 'static>(
+        &self,
+        order: impl Future<Output = Answered<T>> + Send + 'static,
+    ) -> Answered<T> {
+        tokio::spawn(order).await.unwrap_or_else(|error| {
+            tracing::error!(%error, "an order ended without an answer");
+            Err(Problem::new(Kind::Internal, "the order failed; the log of the engine says why"))
+        })
+    }
+
+    /// Whether every reactor answers within a while.
+    pub(super) async fn is_alive(&self) -> Answered<()> {
+        for core in 0..self.0.cores {
+            // No pool has such an id; any answer will do.
+            let id = Id(u128::try_from(core).unwrap_or(0));
+            let answer = tokio::time::timeout(WHILE, self.ask(id, Order::Status(id))).await;
+            if !matches!(answer, Ok(Ok(_))) {
+                let detail = format!("reactor {core} does not answer; restart the engine");
+                return Err(Problem::new(Kind::Unavailable, detail));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs what may block on a thread for that.
+    pub(super) async fn apart<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Answered<T> {
+        tokio::task::spawn_blocking(work).await.map_err(|error| {
+            tracing::error!(%error, "work ended without a result");
+            Problem::new(Kind::Internal, "the order failed; the log of the engine says why")
+        })
+    }
+
+    /// Gives an order to the pools of a core.
+    pub(super) async fn ask(&self, pool: Id, order: Order) -> Answered<Result<Answer, PoolError>> {
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        let reply = Box::new(move |answer| {
+            // Nobody is left who wants to know.
+            let _ = reply.send(answer);
+        });
+        self.0.pools.order(pool, order, reply);
+        answer.await.map_err(|_| problems::stopping())
+    }
+
+    /// The same, with refusals as problems.
+    pub(super) async fn carry_out(&self, pool: Id, order: Order) -> Answered<Answer> {
+        self.ask(pool, order).await?.map_err(|error| problems::of_pool(&error))
+    }
+
+    /// How a pool is.
+    pub(super) async fn status(&self, pool: Id) -> Answered<PoolStatus> {
+        match self.carry_out(pool, Order::Status(pool)).await? {
+            Answer::Pool(status) => Ok(*status),
+            _ => Err(problems::stopping()),
+        }
+    }
+
+    /// A replica or snapshot of an open pool, if it is there.
+    pub(super) async fn entity(&self, pool: Id, id: Id) -> Answered<Option<EntityStatus>> {
+        match self.ask(pool, Order::Entity { pool, id }).await? {
+            Ok(Answer::Entity(found)) => Ok(Some(*found)),
+            Ok(_) | Err(PoolError::Refused(pool::Refused::NotFound)) => Ok(None),
+            Err(error) => Err(problems::of_pool(&error)),
+        }
+    }
+
+    /// The id of a pool that must be open.
+    pub(super) fn open_pool(&self, name: &PoolName) -> Answered<Id> {
+        match self.state().pools.get(name) {
+            None => {
+                let node = &self.0.info.name;
+                let detail = format!("there is no pool {name} on node {node}; make or import it");
+                Err(Problem::new(Kind::NotFound, detail))
+            }
+            Some(Home { id, door: Door::Open, .. }) => Ok(*id),
+            Some(Home { door: Door::Exported, .. }) => {
+                let detail = format!("pool {name} is exported; import it first");
+                Err(Problem::new(Kind::Unavailable, detail))
+            }
+            Some(Home { door: Door::Shut(why), .. }) => {
+                let detail = format!("pool {name} is not open: {why}");
+                Err(Problem::new(Kind::Unavailable, detail))
+            }
+        }
+    }
+
+    /// Pools that are open, by name.
+    pub(super) fn open_pools(&self) -> Vec<(PoolName, Id)> {
+        let state = self.state();
+        let open = state.pools.iter().filter(|(_, home)| matches!(home.door, Door::Open));
+        open.map(|(name, home)| (name.clone(), home.id)).collect()
+    }
+
+    /// What is not found may still be in a pool that could not be opened: then nobody can say that
+    /// it is gone.
+    pub(super) fn all_are_open(&self) -> Answered<()> {
+        let shut = self.state().pools.iter().find_map(|(name, home)| match &home.door {
+            Door::Shut(why) => Some((name.clone(), why.clone())),
+            Door::Open | Door::Exported => None,
+        });
+        shut.map_or(Ok(()), |(name, why)| {
+            let detail = format!("it may be in pool {name}, which is not open: {why}");
+            Err(Problem::new(Kind::Unavailable, detail))
+        })
+    }
+
+    /// Writes down which pools there are.
+    pub(super) async fn remember(&self) -> Answered<()> {
+        let dir = self.0.dir.lock().await;
+        let known = {
+            let state = self.state();
+            let specs = state.pools.iter().map(|(name, home)| (name.clone(), home.spec.clone()));
+            Known { node: self.0.info.name.clone(), pools: specs.collect() }
+        };
+        let place = Arc::clone(&dir);
+        let written = self.apart(move || place.write(&known)).await?;
+        written.map_err(|error| {
+            let detail = format!("{}; free space there and ask again", problems::chain(&error));
+            Problem::new(Kind::Unavailable, detail)
+        })
+    }
+
+    /// Tells those who listen.
+    pub(super) fn tell(&self, subject: Subject, name: EventName, message: impl Into<String>) {
+        self.tell_as(Severity::Info, subject, name, message);
+    }
+
+    /// The same, with a severity.
+    pub(super) fn tell_as(
+        &self,
+        severity: Severity,
+        subject: Subject,
+        name: EventName,
+        message: impl Into<String>,
+    ) {
+        let (at, message) = (now(), message.into());
+        match severity {
+            Severity::Info => tracing::info!(?subject, ?name, message),
+            Severity::Warning => tracing::warn!(?subject, ?name, message),
+            Severity::Error => tracing::error!(?subject, ?name, message),
+        }
+        self.0.events.push(|number| Event { number, at, subject, name, severity, message });
+    }
+}

@@ -1,0 +1,53 @@
+//! How an engine shows the control plane that it is there.
+//!
+//! Nothing waits for the control plane: an engine serves without it, and tries again.
+
+use std::time::Duration;
+
+use api::heartbeat::{self, Farewell, Heard};
+use api::node::NodeInfo;
+use api::{CallError, Client, NoBody, NoQuery};
+use model::Heartbeat;
+use tokio::sync::watch;
+
+/// How long after a failure the next one is sent.
+const AGAIN: Duration = Duration::from_secs(1);
+/// A control plane is not asked more often, and not less often, than this.
+const LEAST: Duration = Duration::from_millis(100);
+const MOST: Duration = Duration::from_mins(1);
+
+/// Sends heartbeats until `stop` says so, then a farewell.
+pub(super) async fn run(client: Client, info: NodeInfo, mut stop: watch::Receiver<bool>) {
+    let mut was_heard = None;
+    loop {
+        let sent = beat(&client, &info).await;
+        let is_heard = sent.is_ok();
+        if was_heard != Some(is_heard) {
+            match &sent {
+                Ok(_) => tracing::info!("registered with the control plane"),
+                Err(error) => tracing::warn!(%error, "the control plane does not hear us"),
+            }
+            was_heard = Some(is_heard);
+        }
+        let wait = sent.map_or(AGAIN, |heard: Heard| heard.next_in().clamp(LEAST, MOST));
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            // An error: whoever would have said so is gone.
+            _ = stop.wait_for(|stop| *stop) => break,
+        }
+    }
+    if was_heard == Some(true) {
+        let farewell = Farewell { instance: info.instance };
+        let at = (info.name.clone(),);
+        match client.call(&heartbeat::NODE_FAREWELL, at, farewell, NoBody).await {
+            Ok(_) => tracing::info!("deregistered from the control plane"),
+            Err(error) => tracing::warn!(%error, "the control plane was not told of the end"),
+        }
+    }
+}
+
+async fn beat(client: &Client, info: &NodeInfo) -> Result<Heard, CallError> {
+    let NodeInfo { instance, version, address, .. } = info.clone();
+    let beat = Heartbeat { instance, version, address };
+    client.call(&heartbeat::NODE, (info.name.clone(),), NoQuery {}, beat).await
+}

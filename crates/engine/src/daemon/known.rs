@@ -1,0 +1,153 @@
+//! The pools that an engine opens when it starts: a small file in its folder.
+//!
+//! ```text
+//!   DIR/lock         locked by the engine that runs
+//!   DIR/pools.json   {"kind": "enginePools", "version": 1, "record": {"node": …, "pools": {…}}}
+//! ```
+//!
+//! The file is replaced as a whole, so it is the old or the new one after a crash.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use model::stored::{self, Record, Unreadable};
+use model::{NodeName, PoolName, PoolSpec};
+use serde::{Deserialize, Serialize};
+
+/// What the file holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct Known {
+    /// Whose pools these are.
+    pub(super) node: NodeName,
+    /// By name; exported ones are not opened.
+    pub(super) pools: BTreeMap<PoolName, PoolSpec>,
+}
+
+impl Record for Known {
+    const KIND: &'static str = "enginePools";
+    const VERSION: u32 = 1;
+}
+
+/// Why the folder of an engine cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DirError {
+    /// The system refused.
+    #[error("cannot use {}", .path.display())]
+    Io {
+        /// What.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Somebody else has it.
+    #[error("another engine uses {}; give each its own folder with --dir", .path.display())]
+    InUse {
+        /// Which folder.
+        path: PathBuf,
+    },
+    /// The file cannot be understood; it is not overwritten.
+    #[error("cannot read {}", .path.display())]
+    Unreadable {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: Unreadable,
+    },
+    /// The folder was made for another node.
+    #[error("{} belongs to node {found}; run the engine with --node {found}", .path.display())]
+    OtherNode {
+        /// Which file.
+        path: PathBuf,
+        /// Whose it is.
+        found: NodeName,
+    },
+}
+
+/// The folder of an engine, locked while this lives.
+#[derive(Debug)]
+pub(super) struct Dir {
+    path: PathBuf,
+    /// Keeps the lock.
+    _lock: File,
+}
+
+impl Dir {
+    /// Makes the folder if there is none, and locks it.
+    pub(super) fn open(path: &Path) -> Result<Dir, DirError> {
+        let failed = |source| DirError::Io { path: path.to_owned(), source };
+        fs::create_dir_all(path).map_err(failed)?;
+        let lock = File::create(path.join("lock")).map_err(failed)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Dir { path: path.to_owned(), _lock: lock }),
+            Err(fs::TryLockError::WouldBlock) => Err(DirError::InUse { path: path.to_owned() }),
+            Err(fs::TryLockError::Error(source)) => Err(failed(source)),
+        }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.path.join("pools.json")
+    }
+
+    /// The pools of this node.
+    pub(super) fn read(&self, node: &NodeName) -> Result<Known, DirError> {
+        let path = self.file();
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Known { node: node.clone(), pools: BTreeMap::new() });
+            }
+            Err(source) => return Err(DirError::Io { path, source }),
+        };
+        let known: Known = match stored::decode(&bytes) {
+            Ok(known) => known,
+            Err(source) => return Err(DirError::Unreadable { path, source }),
+        };
+        if known.node != *node {
+            return Err(DirError::OtherNode { path, found: known.node });
+        }
+        Ok(known)
+    }
+
+    /// Replaces the file; it is durable when this returns.
+    pub(super) fn write(&self, known: &Known) -> Result<(), DirError> {
+        let failed = |source| DirError::Io { path: self.file(), source };
+        let text = stored::encode(known).map_err(|error| failed(io::Error::other(error)))?;
+        let next = self.path.join("pools.json.new");
+        let write = || {
+            let mut file = File::create(&next)?;
+            file.write_all(text.as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&next, self.file())?;
+            File::open(&self.path)?.sync_all()
+        };
+        write().map_err(failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_read_by_its_node_only() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = Dir::open(&home.path().join("engine")).unwrap();
+        let node: NodeName = "node-1".parse().unwrap();
+        assert_eq!(dir.read(&node).unwrap().pools.len(), 0);
+        let spec: PoolSpec =
+            serde_json::from_str(r#"{"node":"node-1","disks":["/dev/sda"]}"#).unwrap();
+        let pools = BTreeMap::from([("tank".parse().unwrap(), spec)]);
+        let known = Known { node: node.clone(), pools };
+        dir.write(&known).unwrap();
+        assert_eq!(dir.read(&node).unwrap(), known);
+        let other = dir.read(&"node-2".parse().unwrap()).unwrap_err();
+        assert!(other.to_string().contains("--node node-1"), "{other}");
+        let second = Dir::open(&home.path().join("engine")).unwrap_err();
+        assert!(second.to_string().contains("--dir"), "{second}");
+        fs::write(dir.file(), "{").unwrap();
+        assert!(matches!(dir.read(&node), Err(DirError::Unreadable { .. })));
+    }
+}

@@ -1,0 +1,248 @@
+//! The engine as a daemon: what `holdfast engine run` runs.
+//!
+//! It starts the reactors, opens the pools that it had open before, serves the node API and shows
+//! the control plane that it is there. Requests are answered on threads of their own, never on a
+//! reactor; what they want is sent to the reactors as orders.
+//!
+//! ```text
+//!   control plane ──HTTP──► node ──► pools, replicas, snapshots, scrubs ──orders──► reactors
+//! ```
+//!
+//! Invariants:
+//! - It starts without targets and shares nothing: the control plane sends its orders anew.
+//! - What is durable (pools, replicas, snapshots, labels) is on the disks before it is answered.
+//! - A pool that cannot be opened stops nothing else, and nothing in it is said to be gone.
+//! - Every order may be sent twice.
+//!
+//! Deliberately not here: deciding what should be where (control plane), I/O of hosts (`serve`).
+
+mod devices;
+mod engine;
+mod heartbeat;
+mod held;
+mod kept;
+mod known;
+mod metrics;
+mod node;
+mod pools;
+mod problems;
+mod ranges;
+mod replicas;
+mod scrubs;
+mod snapshots;
+mod targets;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::events::Log;
+use api::node::NodeInfo;
+use api::{Client, ClientConfig, Guard, Tokens};
+use http::uri::Authority;
+use model::{Event, InstanceId, Invalid, NodeAddress, NodeName, Nqn};
+use nvme::pdu::Digests;
+use tokio::sync::watch;
+
+use crate::serve::{self, Limits, Server};
+use engine::Engine;
+pub use known::DirError;
+use known::{Dir, Known};
+
+/// How many events are kept for readers that come late.
+const EVENTS: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
+
+/// One engine.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The name of its node.
+    pub node: NodeName,
+    /// Where NVMe/TCP is served, as hosts reach it.
+    pub listen: Vec<SocketAddr>,
+    /// Where the node API is served, as the control plane reaches it.
+    pub api: SocketAddr,
+    /// One reactor on each of these cores.
+    pub cores: Vec<usize>,
+    /// What it remembers between runs.
+    pub dir: PathBuf,
+    /// Who may use the node API; nothing: everybody.
+    pub token_file: Option<PathBuf>,
+    /// The control plane to register with.
+    pub control: Option<Control>,
+    /// How long stopping may take.
+    pub drain: Duration,
+}
+
+/// How the control plane is reached.
+#[derive(Clone, Debug)]
+pub struct Control {
+    /// Host and port of its REST.
+    pub server: Authority,
+    /// A file with the token to send.
+    pub token_file: Option<PathBuf>,
+}
+
+/// Why a daemon could not start, or did not stop well.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// Nobody could connect to such an address.
+    #[error("{address} is no address that others can connect to; give one of this machine's")]
+    Wildcard {
+        /// Which.
+        address: SocketAddr,
+    },
+    /// No NQN can hold it.
+    #[error(transparent)]
+    Name(#[from] Invalid),
+    /// Its folder cannot be used.
+    #[error(transparent)]
+    Dir(#[from] DirError),
+    /// The tokens cannot be read.
+    #[error(transparent)]
+    Tokens(#[from] api::TokenError),
+    /// The token for the control plane cannot be read.
+    #[error("cannot read the token in {}", .path.display())]
+    Token {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The control plane can never be called like this.
+    #[error("the control plane cannot be called")]
+    Control(#[source] api::CallError),
+    /// No random number for the id of this run.
+    #[error("the kernel gives no random numbers")]
+    Random(#[source] io::Error),
+    /// The reactors did not start.
+    #[error(transparent)]
+    Start(#[from] serve::StartError),
+    /// The node API did not start.
+    #[error("the node API cannot start")]
+    Api(#[from] api::StartError),
+    /// The address of the node API is unknown.
+    #[error("the node API has no address")]
+    Address(#[source] io::Error),
+    /// The reactors failed.
+    #[error("the engine did not stop cleanly")]
+    Stop(#[source] io::Error),
+    /// Stopping took too long.
+    #[error("the engine did not stop within {0:?}; its pools are recovered at the next start")]
+    Slow(Duration),
+}
+
+/// A running engine with its API bound.
+pub struct Daemon {
+    server: Server,
+    engine: Engine,
+    api: api::Server,
+    guard: Guard,
+    heartbeats: Option<Client>,
+    drain: Duration,
+}
+
+impl Daemon {
+    /// Starts the reactors and opens the pools; nothing is answered before [`Daemon::run`].
+    pub async fn start(config: Config) -> Result<Daemon, DaemonError> {
+        let addresses = config.listen.iter().chain([&config.api]);
+        if let Some(address) = addresses.copied().find(|address| address.ip().is_unspecified()) {
+            return Err(DaemonError::Wildcard { address });
+        }
+        let nqn = Nqn::node(&config.node)?;
+        let guard = guard(&config)?;
+        let heartbeats = config.control.as_ref().map(control_client).transpose()?;
+        let dir = Dir::open(&config.dir)?;
+        let known: Known = dir.read(&config.node)?;
+        let api = api::Server::bind(config.api, None, guard.limits).await?;
+        let cores = config.cores.len();
+        let server = Server::start(serve::Config {
+            listen: config.listen,
+            cores: config.cores,
+            pools: Vec::new(),
+            subsystems: BTreeMap::new(),
+            digests: Digests { header: true, data: true },
+            limits: Limits::default(),
+        })?;
+        let instance = new_instance()?;
+        let address = NodeAddress {
+            api: api.local_addr().map_err(DaemonError::Address)?,
+            data: server.addresses().to_vec(),
+            nqn,
+        };
+        let info = NodeInfo {
+            name: config.node,
+            instance,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started_at: engine::now(),
+            address,
+        };
+        let events: Arc<Log<Event>> = Arc::new(Log::new(instance, EVENTS));
+        let engine = Engine::new(info, (&server, cores), dir, events);
+        engine.open_known(known).await;
+        Ok(Daemon { server, engine, api, guard, heartbeats, drain: config.drain })
+    }
+
+    /// Which engine this is, and how it is reached.
+    pub fn info(&self) -> &NodeInfo {
+        &self.engine.0.info
+    }
+
+    /// Serves until `stop` ends; then says farewell, ends what is under way, and closes the pools.
+    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), DaemonError> {
+        let Daemon { server, engine, api, guard, heartbeats, drain } = self;
+        let (stopping, stopped) = watch::channel(false);
+        let (info, events) = (engine.0.info.clone(), Arc::clone(&engine.0.events));
+        let beats =
+            heartbeats.map(|client| tokio::spawn(heartbeat::run(client, info, stopped.clone())));
+        let router = api::node::router(engine, Arc::clone(&events), guard);
+        let mut until = stopped;
+        let serving = tokio::spawn(api.run(router, async move {
+            // An error: whoever would have said so is gone.
+            let _ = until.wait_for(|stop| *stop).await;
+        }));
+        stop.await;
+        tracing::info!("stopping");
+        let _ = stopping.send(true);
+        events.close();
+        let ended = async {
+            if let Some(beats) = beats {
+                // It logs what goes wrong itself.
+                let _ = beats.await;
+            }
+            let _ = serving.await;
+            tokio::task::spawn_blocking(|| server.stop()).await
+        };
+        match tokio::time::timeout(drain, ended).await {
+            Err(_) => Err(DaemonError::Slow(drain)),
+            Ok(Ok(result)) => result.map_err(DaemonError::Stop),
+            Ok(Err(error)) => Err(DaemonError::Stop(io::Error::other(error))),
+        }
+    }
+}
+
+fn guard(config: &Config) -> Result<Guard, DaemonError> {
+    let tokens = config.token_file.as_deref().map(Tokens::read).transpose()?;
+    Ok(Guard { tokens: tokens.map(Arc::new), ..Guard::default() })
+}
+
+fn control_client(control: &Control) -> Result<Client, DaemonError> {
+    let read = |path: &PathBuf| {
+        let token = std::fs::read_to_string(path);
+        let failed = |source| DaemonError::Token { path: path.clone(), source };
+        token.map(|token| token.trim().to_owned()).map_err(failed)
+    };
+    let token = control.token_file.as_ref().map(read).transpose()?;
+    let config = ClientConfig { token, ..ClientConfig::plain(control.server.clone()) };
+    Client::new(config).map_err(DaemonError::Control)
+}
+
+fn new_instance() -> Result<InstanceId, DaemonError> {
+    let mut bytes = [0; 16];
+    crate::entropy::fill(&mut bytes).map_err(DaemonError::Random)?;
+    let uuid = uuid::Builder::from_random_bytes(bytes).into_uuid();
+    Ok(InstanceId::new(uuid)?)
+}

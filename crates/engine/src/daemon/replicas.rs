@@ -1,0 +1,341 @@
+//! Replicas by the node API: made, resized, shared, labelled, deleted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::node::{Answered, Found, Numbered};
+use api::{Ensured, Gone, Page, Paging};
+use model::{
+    EventName, Kind, Label, Nqn, Order, PoolName, Problem, ReplicaId, ReplicaSpec, ReplicaState,
+    ReplicaStatus, Subject,
+};
+use nvme::target::NamespaceIds;
+use nvme::wire::AnaState;
+use pool::{Change, Entity, Id};
+
+use super::engine::{Engine, Lodger, now};
+use super::kept;
+use super::problems::{self, in_field};
+use crate::pools::{EntityStatus, Order as PoolOrder, PoolError};
+use crate::serve::{Backing, Host, Namespace, Subsystem};
+
+/// The one namespace of a replica's subsystem.
+const NSID: u32 = 1;
+
+fn no_replica(replica: ReplicaId) -> Problem {
+    Problem::new(Kind::NotFound, format!("there is no replica {replica} on this node"))
+}
+
+fn wire_name(nqn: &Nqn) -> Answered<nvme::wire::Nqn> {
+    nvme::wire::Nqn::new(nqn.as_str())
+        .map_err(|error| in_field("spec.hosts", Kind::InvalidArgument, error))
+}
+
+impl Engine {
+    fn lodger(&self, replica: ReplicaId) -> Option<Lodger> {
+        self.state().replicas.get(&replica).cloned()
+    }
+
+    /// Where a replica is, and what its pool says of it.
+    pub(super) async fn place_of(
+        &self,
+        replica: ReplicaId,
+    ) -> Answered<(PoolName, Id, EntityStatus)> {
+        let Some(lodger) = self.lodger(replica) else {
+            self.all_are_open()?;
+            return Err(no_replica(replica));
+        };
+        let pool = self.open_pool(&lodger.pool)?;
+        let found = self.entity(pool, kept::id_of(replica.uuid())).await?;
+        Ok((lodger.pool, pool, found.ok_or_else(|| no_replica(replica))?))
+    }
+
+    /// One replica.
+    pub(super) async fn find_replica(&self, replica: ReplicaId) -> Answered<Found<ReplicaSpec>> {
+        let (pool, _, found) = self.place_of(replica).await?;
+        let (generation, held, hosts) = {
+            let state = self.state();
+            let order = state.replica_orders.get(&replica);
+            let hosts = state.replicas.get(&replica).map(|lodger| lodger.hosts.clone());
+            let (generation, spec) = order.map(|o| (o.generation, o.spec.clone())).unzip();
+            (generation, spec, hosts.unwrap_or_default())
+        };
+        let entity = &found.entity;
+        let on_disk = || kept::replica_spec(&pool, entity, &hosts);
+        let spec = held.or_else(on_disk).ok_or_else(|| no_replica(replica))?;
+        let label = kept::label(entity);
+        let state = match &label {
+            Ok(_) => ReplicaState::Online,
+            Err(error) => ReplicaState::Faulted { detail: error.to_string() },
+        };
+        let addresses = if hosts.is_empty() { Vec::new() } else { self.0.addresses.clone() };
+        let usage = kept::usage_of(found.usage, entity.kind);
+        let status = ReplicaStatus { state, usage, label: label.ok().flatten(), addresses };
+        Ok(Found { id: replica, generation, spec, status })
+    }
+
+    /// A page of replicas, by id.
+    pub(super) async fn page_of_replicas(
+        &self,
+        paging: Paging,
+    ) -> Answered<Page<Found<ReplicaSpec>>> {
+        let all: Vec<ReplicaId> = self.state().replicas.keys().copied().collect();
+        let page = paging.cut(all, ToString::to_string)?;
+        let mut items = Vec::with_capacity(page.items.len());
+        for replica in page.items {
+            match self.find_replica(replica).await {
+                Ok(found) => items.push(found),
+                // It was deleted meanwhile.
+                Err(problem) if problem.kind == Kind::NotFound => {}
+                Err(problem) => return Err(problem),
+            }
+        }
+        Ok(Page { items, after: page.after })
+    }
+
+    /// Makes a replica what the order says.
+    pub(super) async fn order_replica(
+        &self,
+        replica: ReplicaId,
+        order: Order<ReplicaSpec>,
+    ) -> Answered<Ensured<Found<ReplicaSpec>>> {
+        let spec = order.spec.clone();
+        let _pool = self.0.pool_locks.of(&spec.pool).read_owned().await;
+        let _alone = self.0.replica_locks.of(&replica).write_owned().await;
+        self.state().replica_orders.admit(&replica, &order)?;
+        if spec.encryption.is_some() {
+            let detail = "this engine does not encrypt; leave it out";
+            return Err(in_field("spec.encryption", Kind::NotSupported, detail));
+        }
+        let pool = self.open_pool(&spec.pool)?;
+        let lodger = self.lodger(replica);
+        let found = self.entity(pool, kept::id_of(replica.uuid())).await?;
+        check(replica, &spec, lodger.as_ref(), found.as_ref().map(|found| &found.entity))?;
+        let before = {
+            let mut state = self.state();
+            let before = state.replica_orders.get(&replica).map(|order| order.spec.clone());
+            state.replica_orders.follow(replica, order);
+            before
+        };
+        let was_there = found.is_some();
+        let mut changed = before.is_some_and(|before| before != spec);
+        match found {
+            None => self.make_replica(replica, &spec, pool).await?,
+            Some(found) => changed |= self.resize(&spec, pool, &found.entity).await?,
+        }
+        changed |= self.share(replica, &spec, pool).await?;
+        let now = self.find_replica(replica).await?;
+        if !was_there {
+            let message = format!("made in pool {} with {}", spec.pool, spec.size);
+            self.tell(Subject::Replica(replica), EventName::Created, message);
+            return Ok(Ensured::created(now));
+        }
+        if changed {
+            self.tell(Subject::Replica(replica), EventName::Changed, "its spec changed");
+            return Ok(Ensured::changed(now));
+        }
+        Ok(Ensured::unchanged(now))
+    }
+
+    async fn make_replica(&self, replica: ReplicaId, spec: &ReplicaSpec, pool: Id) -> Answered<()> {
+        if let Some(source) = spec.source
+            && self.entity(pool, kept::id_of(source.uuid())).await?.is_none()
+        {
+            let detail = format!("there is no snapshot {source} in pool {}", spec.pool);
+            return Err(in_field("spec.source", Kind::NotFound, detail));
+        }
+        let change = Change::Create(kept::new_replica(replica, spec, now()));
+        self.carry_out(pool, PoolOrder::Change { pool, change }).await?;
+        let (pool, source) = (spec.pool.clone(), spec.source);
+        let lodger = Lodger { pool, source, hosts: BTreeSet::new() };
+        self.state().replicas.insert(replica, lodger);
+        Ok(())
+    }
+
+    async fn resize(&self, spec: &ReplicaSpec, pool: Id, entity: &Entity) -> Answered<bool> {
+        let size = kept::blocks_of(spec.size);
+        if entity.size == size {
+            return Ok(false);
+        }
+        let change = Change::Resize { id: entity.id, size };
+        self.carry_out(pool, PoolOrder::Change { pool, change }).await?;
+        Ok(true)
+    }
+
+    /// Serves a replica to exactly these hosts.
+    async fn share(&self, replica: ReplicaId, spec: &ReplicaSpec, pool: Id) -> Answered<bool> {
+        let nqn = wire_name(&Nqn::replica(replica))?;
+        if spec.hosts.is_empty() {
+            let answer = self.0.orders.remove(nqn).await;
+            let answer = answer.map_err(|error| problems::of_order(&error))?;
+            self.note_hosts(replica, BTreeSet::new());
+            return Ok(answer == crate::serve::Answer::Changed);
+        }
+        let mut hosts = BTreeMap::new();
+        for host in &spec.hosts {
+            hosts.insert(wire_name(host)?, Host::default());
+        }
+        let is_served = self.lodger(replica).is_some_and(|lodger| !lodger.hosts.is_empty());
+        let answer = if is_served {
+            self.0.orders.set_hosts(nqn.clone(), hosts).await
+        } else {
+            let subsystem = subsystem_of(replica, pool, hosts);
+            self.0.orders.add(nqn.clone(), subsystem).await
+        };
+        let mut changed =
+            answer.map_err(|error| problems::of_order(&error))? == crate::serve::Answer::Changed;
+        self.note_hosts(replica, spec.hosts.clone());
+        if is_served {
+            let grown = self.0.orders.grow(nqn, NSID, spec.size.bytes()).await;
+            let grown = grown.map_err(|error| problems::of_order(&error))?;
+            changed |= grown == crate::serve::Answer::Changed;
+        }
+        Ok(changed)
+    }
+
+    fn note_hosts(&self, replica: ReplicaId, hosts: BTreeSet<Nqn>) {
+        if let Some(lodger) = self.state().replicas.get_mut(&replica) {
+            lodger.hosts = hosts;
+        }
+    }
+
+    /// Deletes a replica; its snapshots stay.
+    pub(super) async fn order_no_replica(
+        &self,
+        replica: ReplicaId,
+        order: Numbered,
+    ) -> Answered<Gone> {
+        let _alone = self.0.replica_locks.of(&replica).write_owned().await;
+        self.state().replica_orders.admit_removal(&replica, order.generation)?;
+        let was_there = match self.lodger(replica) {
+            None => {
+                self.all_are_open()?;
+                false
+            }
+            Some(lodger) => {
+                let pool = self.open_pool(&lodger.pool)?;
+                let removed = self.0.orders.remove(wire_name(&Nqn::replica(replica))?).await;
+                removed.map_err(|error| problems::of_order(&error))?;
+                let change = Change::Delete(kept::id_of(replica.uuid()));
+                match self.ask(pool, PoolOrder::Change { pool, change }).await? {
+                    Ok(_) => true,
+                    Err(PoolError::Refused(pool::Refused::NotFound)) => false,
+                    Err(error) => return Err(problems::of_pool(&error)),
+                }
+            }
+        };
+        {
+            let mut state = self.state();
+            state.replicas.remove(&replica);
+            state.scrubs.remove(&replica);
+            state.replica_orders.remove(replica, order.generation);
+        }
+        if was_there {
+            self.tell(Subject::Replica(replica), EventName::Deleted, "it was deleted");
+        }
+        Ok(Gone { was_there })
+    }
+
+    /// Writes the label of a replica.
+    pub(super) async fn order_label(
+        &self,
+        replica: ReplicaId,
+        label: Label,
+    ) -> Answered<Ensured<Label>> {
+        let _alone = self.0.replica_locks.of(&replica).write_owned().await;
+        let (_, pool, found) = self.place_of(replica).await?;
+        let entity = &found.entity;
+        if label.replica != replica {
+            let detail = format!("this is the label of replica {replica}");
+            return Err(in_field("replica", Kind::InvalidArgument, detail));
+        }
+        if let Some(has) = kept::volume(entity)
+            && has != label.volume
+        {
+            let detail = format!("replica {replica} is a copy of volume {has}");
+            return Err(in_field("volume", Kind::InvalidArgument, detail));
+        }
+        let before = kept::label(entity).map_err(|error| problems::of_record(&error))?;
+        if before.as_ref() == Some(&label) {
+            return Ok(Ensured::unchanged(label));
+        }
+        if let Some(before) = &before {
+            may_follow(&label, before)?;
+        }
+        let kept = kept::with_label(entity, label.clone());
+        let kept = kept.map_err(|error| problems::of_record(&error))?;
+        let change = Change::Label { id: entity.id, label: kept };
+        self.carry_out(pool, PoolOrder::Change { pool, change }).await?;
+        Ok(if before.is_some() { Ensured::changed(label) } else { Ensured::created(label) })
+    }
+}
+
+/// Refuses a label that is not newer.
+fn may_follow(label: &Label, before: &Label) -> Answered<()> {
+    let (sent, have) = (label.stamp(), before.stamp());
+    let refused = |kind, detail: String| Err(Problem::new(kind, detail));
+    if sent > have {
+        return Ok(());
+    }
+    if sent.epoch < have.epoch {
+        let (sent, have) = (sent.epoch, have.epoch);
+        let detail = format!("epoch {sent} is over: {have} owns the volume; give it up");
+        return refused(Kind::Fenced, detail);
+    }
+    if sent == have {
+        let number = sent.generation;
+        let detail = format!("generation {number} was written with other content; use a new one");
+        return refused(Kind::GenerationReused, detail);
+    }
+    let (sent, have) = (sent.generation, have.generation);
+    refused(Kind::StaleGeneration, format!("generation {sent} is late: {have} has been written"))
+}
+
+/// Refuses what contradicts the replica that is there.
+fn check(
+    replica: ReplicaId,
+    spec: &ReplicaSpec,
+    lodger: Option<&Lodger>,
+    found: Option<&Entity>,
+) -> Answered<()> {
+    let differs = |field, detail: String| Err(in_field(field, Kind::AlreadyExists, detail));
+    if let Some(lodger) = lodger
+        && lodger.pool != spec.pool
+    {
+        let detail = format!("replica {replica} is in pool {}", lodger.pool);
+        return differs("spec.pool", detail);
+    }
+    let Some(entity) = found else { return Ok(()) };
+    if entity.kind == pool::Kind::Snapshot {
+        return differs("replica", format!("{replica} is a snapshot; choose another id"));
+    }
+    if let Some(volume) = kept::volume(entity)
+        && volume != spec.volume
+    {
+        let detail = format!("replica {replica} is a copy of volume {volume}");
+        return differs("spec.volume", detail);
+    }
+    if entity.thick == spec.thin {
+        let kind = if entity.thick { "thick" } else { "thin" };
+        return differs("spec.thin", format!("replica {replica} is {kind}, for good"));
+    }
+    if let (Some(has), Some(wanted)) = (kept::snapshot_id(entity.origin), spec.source)
+        && has != wanted
+    {
+        return differs("spec.source", format!("replica {replica} was started from {has}"));
+    }
+    let is_shared = lodger.is_some_and(|lodger| !lodger.hosts.is_empty());
+    if is_shared && kept::blocks_of(spec.size) < entity.size {
+        let detail = "it cannot shrink while it is exported; unshare it first";
+        return Err(in_field("spec.size", Kind::InUse, detail));
+    }
+    Ok(())
+}
+
+/// What hosts see of a replica.
+fn subsystem_of(replica: ReplicaId, pool: Id, hosts: BTreeMap<nvme::wire::Nqn, Host>) -> Subsystem {
+    let uuid = replica.uuid();
+    let ids = NamespaceIds { uuid: *uuid.as_bytes(), nguid: *uuid.as_bytes(), eui64: [0; 8] };
+    let backing = Backing::Replica { pool, id: kept::id_of(uuid) };
+    let namespace = Namespace { backing, ids, ana: AnaState::Optimized };
+    Subsystem { namespaces: BTreeMap::from([(NSID, namespace)]), hosts, cntlids: None }
+}

@@ -1,0 +1,124 @@
+//! Scrubs by the node API.
+//!
+//! A pool is scrubbed as a whole: blocks are shared by replicas and their snapshots, so a scrub of a
+//! replica is one of its pool, with the pool's progress; the bad blocks are those of the replica
+//! among the first that were found. A scrub of another replica of the same pool joins the one that
+//! runs.
+
+use api::Ensured;
+use api::node::{Answered, Run, Scrub, ScrubState, ScrubWish};
+use block::Bytes;
+use model::{EventName, Generation, Kind, Order, Problem, Progress, ReplicaId, Severity, Subject};
+use pool::Id;
+
+use super::engine::{Engine, now};
+use super::kept;
+use super::problems::in_field;
+use crate::pools::{Order as PoolOrder, Rate, ScrubStatus};
+
+/// How fast a scrub reads unless told otherwise.
+const GENTLE: Bytes = Bytes(100 << 20);
+
+impl Engine {
+    /// The scrub of a replica that is under way, or the last.
+    pub(super) async fn find_scrub(&self, replica: ReplicaId) -> Answered<Scrub> {
+        let (_, pool, _) = self.place_of(replica).await?;
+        let held = self.state().scrubs.get(&replica).cloned();
+        let Some(scrub) = held else {
+            let detail = format!("replica {replica} was not scrubbed since the engine started");
+            return Err(Problem::new(Kind::NotFound, detail));
+        };
+        self.look_at_scrub(replica, pool, scrub).await
+    }
+
+    async fn look_at_scrub(
+        &self,
+        replica: ReplicaId,
+        pool: Id,
+        mut scrub: Scrub,
+    ) -> Answered<Scrub> {
+        if scrub.state != (ScrubState::Running {}) {
+            return Ok(scrub);
+        }
+        let seen = self.status(pool).await?.scrub.unwrap_or_default();
+        follow(&mut scrub, &seen, kept::id_of(replica.uuid()));
+        self.state().scrubs.insert(replica, scrub.clone());
+        if scrub.ended_at.is_some() {
+            let bad = scrub.bad_blocks;
+            let severity = if bad > 0 { Severity::Error } else { Severity::Info };
+            let message = format!("a scrub ended; {bad} bad blocks");
+            self.tell_as(severity, Subject::Replica(replica), EventName::ScrubEnded, message);
+        }
+        Ok(scrub)
+    }
+
+    /// Starts or cancels a scrub.
+    pub(super) async fn order_scrub(
+        &self,
+        replica: ReplicaId,
+        order: Order<ScrubWish>,
+    ) -> Answered<Ensured<Scrub>> {
+        let _alone = self.0.replica_locks.of(&replica).write_owned().await;
+        let (_, pool, _) = self.place_of(replica).await?;
+        let held = self.state().scrubs.get(&replica).cloned();
+        let before = match held {
+            Some(scrub) => Some(self.look_at_scrub(replica, pool, scrub).await?),
+            None => None,
+        };
+        if let Some(before) = &before {
+            let (sent, have) = (order.generation, before.generation);
+            if sent < have {
+                return Err(model::Refused::Stale { sent, have }.into());
+            }
+            if sent == have {
+                return Ok(Ensured::unchanged(before.clone()));
+            }
+        }
+        let is_running = self.status(pool).await?.scrub.is_some_and(|scrub| scrub.is_running);
+        let mut scrub = begun(order.generation);
+        match order.spec.run {
+            Run::Pause => {
+                let detail = "a scrub cannot wait; cancel it, and start another later";
+                return Err(in_field("spec.run", Kind::NotSupported, detail));
+            }
+            Run::Cancel => {
+                if is_running {
+                    self.carry_out(pool, PoolOrder::StopScrub(pool)).await?;
+                }
+                (scrub.state, scrub.ended_at) = (ScrubState::Cancelled {}, Some(now()));
+            }
+            Run::Run if is_running => {}
+            Run::Run => {
+                let most = order.spec.bytes_per_second.map_or(GENTLE, Bytes::from);
+                self.carry_out(pool, PoolOrder::Scrub { pool, rate: Rate(most) }).await?;
+            }
+        }
+        self.state().scrubs.insert(replica, scrub.clone());
+        let scrub = self.look_at_scrub(replica, pool, scrub).await?;
+        Ok(if before.is_some() { Ensured::changed(scrub) } else { Ensured::created(scrub) })
+    }
+}
+
+fn begun(generation: Generation) -> Scrub {
+    Scrub {
+        generation,
+        state: ScrubState::Running {},
+        progress: Progress::default(),
+        bad_blocks: 0,
+        started_at: now(),
+        ended_at: None,
+    }
+}
+
+/// Takes over what the scrub of the pool has come to.
+fn follow(scrub: &mut Scrub, seen: &ScrubStatus, replica: Id) {
+    scrub.progress.total = seen.total.into();
+    scrub.progress.done = seen.checked.min(seen.total).into();
+    let mine = seen.places.iter().filter(|(id, _)| *id == replica);
+    scrub.bad_blocks = mine.map(|(_, span)| span.len().0).sum();
+    if !seen.is_running {
+        let is_whole = seen.checked >= seen.total;
+        scrub.state = if is_whole { ScrubState::Completed {} } else { ScrubState::Cancelled {} };
+        scrub.ended_at = Some(now());
+    }
+}

@@ -1,0 +1,195 @@
+//! Snapshots of replicas, and which blocks are written or have changed.
+//!
+//! A snapshot may outlive its replica, and targets take snapshots too, so they are always looked
+//! for in the pools themselves.
+
+use api::node::{Answered, Changed, FoundSnapshot, Range, SnapshotWish};
+use api::{Ensured, Gone, Page, Paging};
+use block::Blocks;
+use model::{EventName, Kind, Problem, ReplicaId, SnapshotId, SnapshotLabel, Subject};
+use pool::{Change, Id};
+
+use super::engine::Engine;
+use super::problems::{self, in_field};
+use super::{kept, ranges};
+use crate::pools::{EntityStatus, Order as PoolOrder, PoolError, Runs};
+
+fn no_snapshot(replica: ReplicaId, snapshot: SnapshotId) -> Problem {
+    let detail = format!("there is no snapshot {snapshot} of replica {replica} on this node");
+    Problem::new(Kind::NotFound, detail)
+}
+
+fn is_of(found: &EntityStatus, replica: ReplicaId) -> bool {
+    found.entity.kind == pool::Kind::Snapshot && found.entity.origin == kept::id_of(replica.uuid())
+}
+
+impl Engine {
+    /// The pool that holds a snapshot of a replica, if one does.
+    async fn snapshot_place(
+        &self,
+        replica: ReplicaId,
+        snapshot: SnapshotId,
+    ) -> Answered<Option<(Id, EntityStatus)>> {
+        for (_, pool) in self.open_pools() {
+            let found = match self.entity(pool, kept::id_of(snapshot.uuid())).await {
+                Ok(found) => found,
+                // It was exported meanwhile.
+                Err(problem) if problem.kind == Kind::NotFound => None,
+                Err(problem) => return Err(problem),
+            };
+            if let Some(found) = found.filter(|found| is_of(found, replica)) {
+                return Ok(Some((pool, found)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn found_snapshot(&self, one: &EntityStatus) -> Option<FoundSnapshot> {
+        let label = kept::snapshot_label(&one.entity)?;
+        let state = self.state();
+        let clones = state.replicas.iter();
+        let clones = clones.filter(|(_, lodger)| lodger.source == Some(label.snapshot));
+        let clones = clones.map(|(replica, _)| *replica).collect();
+        Some(FoundSnapshot { usage: kept::usage_of(one.usage, one.entity.kind), clones, label })
+    }
+
+    /// A page of snapshots, by replica and id.
+    pub(super) async fn page_of_snapshots(&self, paging: Paging) -> Answered<Page<FoundSnapshot>> {
+        let mut all = Vec::new();
+        for (_, pool) in self.open_pools() {
+            let status = match self.status(pool).await {
+                Ok(status) => status,
+                Err(problem) if problem.kind == Kind::NotFound => continue,
+                Err(problem) => return Err(problem),
+            };
+            let snapshots =
+                status.entities.iter().filter(|one| one.entity.kind == pool::Kind::Snapshot);
+            all.extend(snapshots.filter_map(|one| self.found_snapshot(one)));
+        }
+        let key =
+            |found: &FoundSnapshot| format!("{} {}", found.label.replica, found.label.snapshot);
+        all.sort_by_key(key);
+        paging.cut(all, key)
+    }
+
+    /// Takes a snapshot of a replica.
+    pub(super) async fn order_snapshot(
+        &self,
+        replica: ReplicaId,
+        snapshot: SnapshotId,
+        wish: SnapshotWish,
+    ) -> Answered<Ensured<FoundSnapshot>> {
+        let _alone = self.0.replica_locks.of(&replica).write_owned().await;
+        let unreadable = || {
+            let detail = format!("the label of snapshot {snapshot} cannot be written");
+            Problem::new(Kind::Internal, detail)
+        };
+        if let Some((_, found)) = self.snapshot_place(replica, snapshot).await? {
+            let found = self.found_snapshot(&found).ok_or_else(unreadable)?;
+            let SnapshotLabel { group, taken_at, consistency, .. } = found.label;
+            if (SnapshotWish { group, taken_at, consistency }) == wish {
+                return Ok(Ensured::unchanged(found));
+            }
+            let detail = format!(
+                "snapshot {snapshot} of replica {replica} is there with other attributes; \
+                 choose another id"
+            );
+            return Err(Problem::new(Kind::AlreadyExists, detail));
+        }
+        let (_, pool, of) = self.place_of(replica).await?;
+        let SnapshotWish { group, taken_at, consistency } = wish;
+        let volume = kept::volume(&of.entity).ok_or_else(unreadable)?;
+        let size = kept::size_of(of.entity.size);
+        let label = SnapshotLabel { snapshot, volume, replica, group, taken_at, size, consistency };
+        let new = kept::new_snapshot(&of.entity, &label).ok_or_else(unreadable)?;
+        let change = Change::Snapshot { of: of.entity.id, snapshot: new };
+        self.carry_out(pool, PoolOrder::Change { pool, change }).await?;
+        let message = format!("taken of replica {replica}");
+        self.tell(Subject::Snapshot(snapshot), EventName::Created, message);
+        let found = self.snapshot_place(replica, snapshot).await?;
+        let found = found.and_then(|(_, found)| self.found_snapshot(&found));
+        found.map(Ensured::created).ok_or_else(|| no_snapshot(replica, snapshot))
+    }
+
+    /// Deletes a snapshot.
+    pub(super) async fn order_no_snapshot(
+        &self,
+        replica: ReplicaId,
+        snapshot: SnapshotId,
+    ) -> Answered<Gone> {
+        let _alone = self.0.replica_locks.of(&replica).write_owned().await;
+        let Some((pool, found)) = self.snapshot_place(replica, snapshot).await? else {
+            self.all_are_open()?;
+            return Ok(Gone { was_there: false });
+        };
+        let change = Change::Delete(found.entity.id);
+        match self.ask(pool, PoolOrder::Change { pool, change }).await? {
+            Ok(_) => {}
+            Err(PoolError::Refused(pool::Refused::NotFound)) => {
+                return Ok(Gone { was_there: false });
+            }
+            Err(error) => return Err(problems::of_pool(&error)),
+        }
+        let message = format!("deleted from replica {replica}");
+        self.tell(Subject::Snapshot(snapshot), EventName::Deleted, message);
+        Ok(Gone { was_there: true })
+    }
+
+    /// A page of what a snapshot has that an older one has not.
+    pub(super) async fn page_of_changes(
+        &self,
+        replica: ReplicaId,
+        snapshot: SnapshotId,
+        changed: Changed,
+    ) -> Answered<Page<Range>> {
+        let paging = Paging { limit: changed.limit, after: changed.after };
+        let Some((pool, found)) = self.snapshot_place(replica, snapshot).await? else {
+            self.all_are_open()?;
+            return Err(no_snapshot(replica, snapshot));
+        };
+        let id = found.entity.id;
+        let Some(since) = changed.since else {
+            return self.page_of_written((pool, id), &paging).await;
+        };
+        let older = self.entity(pool, kept::id_of(since.uuid())).await?;
+        let Some(older) = older.filter(|older| is_of(older, replica)) else {
+            let detail = format!("there is no snapshot {since} of replica {replica} to compare to");
+            return Err(in_field("since", Kind::NotFound, detail));
+        };
+        if older.entity.created > found.entity.created {
+            let detail = format!("snapshot {since} is newer than {snapshot}; ask the other way");
+            return Err(in_field("since", Kind::InvalidArgument, detail));
+        }
+        let older = older.entity.id;
+        let asked = |from: Blocks, most| PoolOrder::ChangedSince {
+            older,
+            runs: Runs { pool, id, from, most },
+        };
+        self.page_of_runs(pool, &paging, asked).await
+    }
+
+    /// A page of what is written of a replica or snapshot.
+    pub(super) async fn page_of_written(
+        &self,
+        (pool, id): (Id, Id),
+        paging: &Paging,
+    ) -> Answered<Page<Range>> {
+        let asked = |from, most| PoolOrder::Written(Runs { pool, id, from, most });
+        self.page_of_runs(pool, paging, asked).await
+    }
+
+    async fn page_of_runs(
+        &self,
+        pool: Id,
+        paging: &Paging,
+        asked: impl FnOnce(Blocks, usize) -> PoolOrder,
+    ) -> Answered<Page<Range>> {
+        let (from, limit) = (ranges::start(paging)?, paging.limit()?);
+        // One more says whether there is a next page.
+        let order = asked(from, limit.saturating_add(1));
+        match self.carry_out(pool, order).await? {
+            crate::pools::Answer::Runs(runs) => Ok(ranges::page(&runs, limit)),
+            _ => Err(problems::stopping()),
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! What a pool needs beside its commands: scrubs, new sums after a crash, checkpoints when idle.
+
+use std::time::Duration;
+
+use block::{Blocks, Bytes, Completion, Fault, Lba, Span};
+use pool::Id;
+use reactor::{Io, Key, Moment, Op, Token};
+
+use super::disk::{Request, What};
+use super::{PoolError, Pools, RESUM, Rate, SCRUB, ScrubStatus};
+
+/// How long a pool must be left alone before what it knows is written down.
+const QUIET: Duration = Duration::from_secs(2);
+/// Blocks of one step of a scrub.
+const STEP: u64 = 256;
+/// Runs that are asked for at once.
+const RUNS: usize = 64;
+
+/// The care of one pool.
+#[derive(Debug, Default)]
+pub(super) struct Care {
+    /// Commands since the last tick.
+    used: bool,
+    /// A timer is under way.
+    is_ticking: bool,
+    scrub: Option<Scrub>,
+}
+
+/// A scrub, under way or over.
+#[derive(Debug)]
+struct Scrub {
+    status: ScrubStatus,
+    rate: Rate,
+    /// Where it is; from this block on.
+    id: Id,
+    from: u64,
+    /// Runs of this replica that are still to be looked at, the next one last.
+    runs: Vec<(u64, u64)>,
+    /// A step is under way: these blocks.
+    step: Option<Span>,
+    /// When the next step may begin.
+    due: Moment,
+}
+
+impl Care {
+    /// A command came.
+    pub(super) fn note_use(&mut self) {
+        self.used = true;
+    }
+
+    pub(super) fn stop_scrub(&mut self) {
+        if let Some(scrub) = &mut self.scrub {
+            scrub.status.is_running = false;
+        }
+    }
+
+    pub(super) fn scrub_status(&self) -> Option<ScrubStatus> {
+        self.scrub.as_ref().map(|scrub| scrub.status.clone())
+    }
+}
+
+impl Pools {
+    pub(super) fn begin_scrub(
+        &mut self,
+        pool: Id,
+        rate: Rate,
+        io: &mut impl Io,
+    ) -> Result<(), PoolError> {
+        let (slot, open) = self.find_open(pool)?;
+        let total = open.pool.usage().written;
+        let status = ScrubStatus { is_running: true, total, ..ScrubStatus::default() };
+        // A step that is under way for an earlier scrub counts for this one.
+        let step = open.care.scrub.as_ref().and_then(|scrub| scrub.step);
+        let (id, from, runs, due) = (Id::NONE, 0, Vec::new(), io.now());
+        open.care.scrub = Some(Scrub { status, rate, id, from, runs, step, due });
+        self.scrub(slot, io);
+        Ok(())
+    }
+
+    /// Begins the next step of a scrub, if it is time.
+    fn scrub(&mut self, slot: Key, io: &mut impl Io) {
+        let now = io.now();
+        let Some(open) = self.open_mut(slot) else { return };
+        let Some(scrub) = &mut open.care.scrub else { return };
+        if !scrub.status.is_running || scrub.step.is_some() {
+            return;
+        }
+        if scrub.due > now {
+            let at = scrub.due;
+            return self.tick_at(slot, at, io);
+        }
+        let Some((id, span)) = scrub.next(&open.pool) else {
+            scrub.status.is_running = false;
+            return;
+        };
+        scrub.step = Some(span);
+        let bytes = span.len().0 * 4096;
+        scrub.due = now.after(scrub.rate.time_for(bytes));
+        open.pool.verify(pool::Token(Token::of(SCRUB, slot).0), id, span);
+        self.drain(slot, io);
+    }
+
+    /// A step of a scrub is done.
+    pub(super) fn scrubbed(&mut self, slot: Key, result: Completion, io: &mut impl Io) {
+        let Some(open) = self.open_mut(slot) else { return };
+        let Some(scrub) = &mut open.care.scrub else { return };
+        let Some(span) = scrub.step.take() else { return };
+        scrub.judge(span, result);
+        self.scrub(slot, io);
+    }
+
+    pub(super) fn begin_resum(&mut self, pool: Id, io: &mut impl Io) -> Result<(), PoolError> {
+        let slot = self.find(pool)?;
+        self.resum(slot, io);
+        Ok(())
+    }
+
+    /// Gives the next blocks in doubt new sums.
+    pub(super) fn resum(&mut self, slot: Key, io: &mut impl Io) {
+        let Some(open) = self.open_mut(slot) else { return };
+        if open.leaving.is_none() && open.pool.resum(pool::Token(Token::of(RESUM, slot).0)) {
+            self.drain(slot, io);
+        }
+    }
+
+    /// Sees that a pool that was used is looked at again.
+    pub(super) fn keep_watch(&mut self, slot: Key, io: &mut impl Io) {
+        if let Some(open) = self.open(slot)
+            && open.care.used
+            && !open.care.is_ticking
+        {
+            let at = io.now().after(QUIET);
+            self.tick_at(slot, at, io);
+        }
+    }
+
+    fn tick_at(&mut self, slot: Key, at: Moment, io: &mut impl Io) {
+        let Ok(key) = self.requests.insert(Request { slot, what: What::Tick }) else { return };
+        if let Some(open) = self.open_mut(slot) {
+            open.care.is_ticking = true;
+        }
+        self.send(Op::Timer { at }, Token::of(self.token_kind, key), io);
+    }
+
+    pub(super) fn tick(&mut self, slot: Key, io: &mut impl Io) {
+        let Some(open) = self.open_mut(slot) else { return };
+        open.care.is_ticking = false;
+        let was_used = core::mem::take(&mut open.care.used);
+        let health = open.pool.health();
+        let dirty = health.dirty_regions > 0 || health.changed_pages > 0;
+        if !was_used && dirty && open.leaving.is_none() && open.pool.is_idle() {
+            // Nobody is in its way, and after a crash there is less to do.
+            open.pool.request_checkpoint();
+            self.drain(slot, io);
+        } else if was_used {
+            let at = io.now().after(QUIET);
+            self.tick_at(slot, at, io);
+        }
+        self.scrub(slot, io);
+    }
+}
+
+impl Rate {
+    fn time_for(self, bytes: u64) -> Duration {
+        let nanos = bytes.saturating_mul(1_000_000_000) / self.0.0.max(1);
+        Duration::from_nanos(nanos)
+    }
+}
+
+impl Scrub {
+    /// The next blocks to look at.
+    fn next(&mut self, pool: &pool::Pool) -> Option<(Id, Span)> {
+        while self.runs.is_empty() {
+            let found = pool.written_own(self.id, Blocks(self.from), RUNS).unwrap_or_default();
+            if let Some((_, end)) = found.last() {
+                self.from = *end;
+                self.runs = found;
+                self.runs.reverse();
+            } else {
+                let after = |entity: &&pool::Entity| entity.id > self.id;
+                self.id = pool.entities().find(after)?.id;
+                self.from = 0;
+            }
+        }
+        let (start, end) = self.runs.last_mut()?;
+        let next = (*start + STEP).min(*end);
+        let span = Span::between(Lba(*start), Lba(next));
+        *start = next;
+        if next == *end {
+            self.runs.pop();
+        }
+        Some((self.id, span?))
+    }
+
+    /// Notes how a step went. Damage is told from its first block on: the rest is looked at again.
+    fn judge(&mut self, span: Span, result: Completion) {
+        let bad = match result {
+            Ok(()) => None,
+            Err(Fault::Checksum { span: bad } | Fault::Medium { span: bad }) => Some(bad),
+            Err(_) => {
+                // It was deleted or shrunk meanwhile: on to the next.
+                self.runs.clear();
+                self.from = u64::MAX;
+                return;
+            }
+        };
+        let seen = bad.map_or(span.end(), Span::end);
+        self.status.checked.0 += (seen.0 - span.start().0) * 4096;
+        if let Some(bad) = bad {
+            self.status.bad.0 += bad.len().0;
+            if self.status.places.len() < ScrubStatus::PLACES {
+                self.status.places.push((self.id, bad));
+            }
+            if seen < span.end() {
+                self.runs.push((seen.0, span.end().0));
+            }
+        }
+        self.status.total = Bytes(self.status.total.0.max(self.status.checked.0));
+    }
+}

@@ -1,0 +1,465 @@
+//! Pools on the disks of a reactor: the one who drives `pool::Pool`.
+//!
+//! Orders go in by [`Pools::order`] and come out of [`Pools::poll_answer`]; block commands of
+//! replicas come from [`crate::device::Devices`]. Every disk I/O that a pool asks for becomes an
+//! operation of the reactor with a token of our kind.
+//!
+//! ```text
+//!   Create ──► Probing ──► Making ──► Probing ──► Recovering ──► Open ──► Leaving ──► closed
+//!   Import ────────────────────────────┘                          (Export; Destroy: Making)
+//! ```
+//!
+//! Invariants:
+//! - Every order is answered once, every command ends once, with its data.
+//! - A disk is open in one pool of one engine only: it is locked while it is open.
+//! - The pools' own I/O has memory of its own, so that it never waits for commands that wait for
+//!   it. Data of commands is never copied here.
+//!
+//! Deliberately not here: the format and its order of writes (`pool`).
+
+mod care;
+mod cipher;
+mod disk;
+mod flight;
+mod inspect;
+mod key;
+mod leaving;
+mod opening;
+mod order;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use block::{Blocks, Bytes, Command, Fault};
+use pool::{Change, Effect, Id, KEY_CHECK, Limits, Pool, Recovery};
+use reactor::{Arena, Class, FileId, Frozen, Io, Key, Op, PAGE, Slab, Token};
+
+pub use order::{
+    Answer, EntityStatus, NewDisk, NewPool, Order, PoolError, PoolStatus, Rate, Runs, ScrubStatus,
+    Ticket,
+};
+
+use crate::device::Data;
+use care::Care;
+use cipher::Cipher;
+use disk::Request;
+pub(crate) use flight::Ended;
+use flight::{Flight, Sealed};
+pub use inspect::{id_of_name, inspect, new_id, superblock_of};
+pub use key::{KeyError, WrappingKey};
+use leaving::Leaving;
+use opening::{Making, Probing};
+
+/// Whom a token that we give to a pool names.
+const FLIGHT: u8 = 1;
+const ORDER: u8 = 2;
+const SCRUB: u8 = 3;
+const RESUM: u8 = 4;
+
+/// Largest piece of the pools' own I/O.
+const LARGEST: usize = 256 * PAGE;
+
+/// A replica or snapshot of an open pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Replica {
+    slot: Key,
+    id: Id,
+}
+
+/// All pools of one reactor.
+#[derive(Debug)]
+pub struct Pools {
+    slots: Slab<Slot>,
+    by_id: BTreeMap<Id, Key>,
+    requests: Slab<Request>,
+    flights: Slab<Flight>,
+    pending: Slab<Pending>,
+    /// Operations that the reactor had no room for.
+    refused: VecDeque<(Op, Token)>,
+    /// I/O of pools that waits for memory.
+    hungry: VecDeque<(Key, Effect)>,
+    ended: VecDeque<Ended>,
+    answers: VecDeque<(Ticket, Result<Answer, PoolError>)>,
+    /// Memory for the pools' own I/O, made with the first pool.
+    arena: Option<Arena>,
+    token_kind: u8,
+}
+
+/// A pool: its disks, and how far it is.
+#[derive(Debug)]
+struct Slot {
+    disks: Vec<OpenDisk>,
+    /// Disk I/O under way.
+    outstanding: u32,
+    /// Commands in it.
+    flights: u32,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Probing(Probing),
+    Making(Making),
+    Recovering { ticket: Ticket, recovery: Box<Recovery> },
+    Open(Box<Open>),
+}
+
+#[derive(Debug)]
+struct Open {
+    pool: Box<Pool>,
+    care: Care,
+    /// Of the replicas that were unlocked, by the check value of their keys: snapshots and clones
+    /// have the key of their origin.
+    ciphers: BTreeMap<[u8; KEY_CHECK], Rc<Cipher>>,
+    leaving: Option<Leaving>,
+    /// A disk that is being looked at before it is added.
+    adding: Option<opening::Adding>,
+    /// Another number after each opening: writes that no flush covered may be lost between two.
+    incarnation: u64,
+}
+
+#[derive(Debug)]
+struct OpenDisk {
+    path: PathBuf,
+    file: FileId,
+    blocks: Blocks,
+}
+
+/// An order that a pool is carrying out.
+#[derive(Debug)]
+struct Pending {
+    ticket: Ticket,
+    what: Carried,
+}
+
+#[derive(Debug)]
+enum Carried {
+    /// A change of replicas, snapshots or disks.
+    Change,
+    /// A disk that is being added, the last of the slot's.
+    AddDisk { slot: Key },
+    /// A repair with these bytes.
+    Repair(Frozen),
+    /// Writing everything down.
+    Leave { slot: Key },
+}
+
+impl Open {
+    /// How the blocks of a command are encrypted, if they are.
+    fn sealed(&self, id: Id, command: Command) -> Option<Sealed> {
+        if self.ciphers.is_empty() {
+            return None;
+        }
+        let entity = self.pool.entity(id)?;
+        let check = entity.key.first_chunk::<KEY_CHECK>()?;
+        let cipher = Rc::clone(self.ciphers.get(check)?);
+        Some(Sealed { cipher, first: command.span()?.start().0 })
+    }
+
+    /// Lets an encrypted replica, and what has its key, take commands.
+    fn unlock(&mut self, id: Id, key: &WrappingKey) -> Result<(), PoolError> {
+        let entity = self.pool.entity(id).ok_or(pool::Refused::NotFound)?;
+        if !entity.is_encrypted() {
+            return Ok(());
+        }
+        let (check, cipher) = key.cipher(&entity.key)?;
+        self.pool.unlock(id, check)?;
+        self.ciphers.entry(check).or_insert_with(|| Rc::new(cipher));
+        Ok(())
+    }
+}
+
+impl Pools {
+    /// No pools. Tokens of its operations will be of this kind.
+    pub fn new(token_kind: u8) -> Pools {
+        const POOLS: u32 = 64;
+        const ORDERS: u32 = 1024;
+        // Never reached: pools bound their commands, and a command its parts.
+        const REQUESTS: u32 = 1 << 24;
+        const FLIGHTS: u32 = 16 * 1024;
+        Pools {
+            slots: Slab::new(POOLS),
+            by_id: BTreeMap::new(),
+            requests: Slab::new(REQUESTS),
+            flights: Slab::new(FLIGHTS),
+            pending: Slab::new(ORDERS),
+            refused: VecDeque::new(),
+            hungry: VecDeque::new(),
+            ended: VecDeque::new(),
+            answers: VecDeque::new(),
+            arena: None,
+            token_kind,
+        }
+    }
+
+    /// Takes an order; its answer comes by [`Pools::poll_answer`].
+    pub fn order(&mut self, ticket: Ticket, order: Order, io: &mut impl Io) {
+        if let Err(error) = self.try_order(ticket, order, io) {
+            self.answers.push_back((ticket, Err(error)));
+        }
+    }
+
+    /// The next answer.
+    pub fn poll_answer(&mut self) -> Option<(Ticket, Result<Answer, PoolError>)> {
+        self.answers.pop_front()
+    }
+
+    /// Tries again what had to wait for memory or operations. Returns whether something still
+    /// waits.
+    pub fn retry(&mut self, io: &mut impl Io) -> bool {
+        for _ in 0..self.refused.len() {
+            if let Some((op, token)) = self.refused.pop_front() {
+                self.send(op, token, io);
+            }
+        }
+        for _ in 0..self.hungry.len() {
+            if let Some((slot, effect)) = self.hungry.pop_front() {
+                self.carry_out(slot, effect, io);
+            }
+        }
+        !self.refused.is_empty() || !self.hungry.is_empty()
+    }
+
+    /// Writes down and closes all pools. Returns whether none is open any more.
+    pub fn leave_all(&mut self, io: &mut impl Io) -> bool {
+        let open: Vec<(Id, Key)> = self.by_id.iter().map(|(id, slot)| (*id, *slot)).collect();
+        for (pool, slot) in open {
+            if self.open(slot).is_some_and(|open| open.pool.health().broken) {
+                // It can write nothing down; the next import finds what was durable.
+                self.close(slot, io);
+                continue;
+            }
+            // Answered when it is done; one that is leaving already stays on its way.
+            let _ = self.begin_leaving(Ticket(u64::MAX), pool, false, io);
+        }
+        self.slots.is_empty()
+    }
+
+    /// A replica or snapshot, to give it commands.
+    pub(crate) fn replica(&self, pool: Id, id: Id) -> Option<Replica> {
+        let slot = *self.by_id.get(&pool)?;
+        self.open(slot)?.pool.entity(id).map(|_| Replica { slot, id })
+    }
+
+    /// What is written about a replica or snapshot of an open pool.
+    pub fn entity(&self, pool: Id, id: Id) -> Option<&pool::Entity> {
+        self.open(*self.by_id.get(&pool)?)?.pool.entity(id)
+    }
+
+    /// Changes whenever writes to the pool that no flush covered may have been lost.
+    pub fn incarnation(&self, pool: Id) -> Option<u64> {
+        Some(self.open(*self.by_id.get(&pool)?)?.incarnation)
+    }
+
+    /// Its size.
+    pub(crate) fn size(&self, replica: Replica) -> Option<Blocks> {
+        self.open(replica.slot)?.pool.entity(replica.id).map(|entity| entity.size)
+    }
+
+    /// Gives a command to a replica; hands the data back if there are as many as there may be.
+    pub(crate) fn submit(
+        &mut self,
+        replica: Replica,
+        owner: Key,
+        command: Command,
+        data: Data,
+        io: &mut impl Io,
+    ) -> Result<(), Data> {
+        let Replica { slot, id } = replica;
+        let Some(Slot { state: State::Open(open), flights, .. }) = self.slots.get_mut(slot) else {
+            self.ended.push_back(Ended { owner, completion: Err(Fault::Unreachable), data });
+            return Ok(());
+        };
+        let sealed = open.sealed(id, command);
+        let flight = Flight::new(owner, sealed, data, |len| io.take(len))?;
+        let key = self.flights.insert(flight).map_err(Flight::into_data)?;
+        *flights += 1;
+        open.care.note_use();
+        let given = self.flights.get(key).map_or(&[][..], |flight| flight.bytes.given());
+        open.pool.submit(pool::Token(Token::of(FLIGHT, key).0), id, command, given);
+        self.drain(slot, io);
+        self.keep_watch(slot, io);
+        Ok(())
+    }
+
+    /// Takes out a command that has ended.
+    pub(crate) fn poll_ended(&mut self) -> Option<Ended> {
+        self.ended.pop_front()
+    }
+
+    fn open(&self, slot: Key) -> Option<&Open> {
+        match &self.slots.get(slot)?.state {
+            State::Open(open) => Some(open),
+            _ => None,
+        }
+    }
+
+    fn open_mut(&mut self, slot: Key) -> Option<&mut Open> {
+        match &mut self.slots.get_mut(slot)?.state {
+            State::Open(open) => Some(open),
+            _ => None,
+        }
+    }
+
+    fn find(&self, pool: Id) -> Result<Key, PoolError> {
+        self.by_id.get(&pool).copied().ok_or(PoolError::NotFound)
+    }
+
+    fn find_open(&mut self, pool: Id) -> Result<(Key, &mut Open), PoolError> {
+        let slot = self.find(pool)?;
+        let open = self.open_mut(slot).ok_or(PoolError::NotFound)?;
+        Ok((slot, open))
+    }
+
+    /// Memory for the pools' own I/O.
+    fn arena(&mut self) -> Result<&Arena, PoolError> {
+        let arena = match self.arena.take() {
+            Some(arena) => arena,
+            None => Arena::new(&[
+                Class { bytes: PAGE, count: 256 },
+                Class { bytes: 64 * PAGE, count: 16 },
+                Class { bytes: LARGEST, count: 16 },
+            ])?,
+        };
+        Ok(self.arena.insert(arena))
+    }
+
+    fn try_order(
+        &mut self,
+        ticket: Ticket,
+        order: Order,
+        io: &mut impl Io,
+    ) -> Result<(), PoolError> {
+        match order {
+            Order::Create(new) => return self.begin_create(ticket, new, io),
+            Order::Import { paths } => return self.begin_import(ticket, &paths, io),
+            Order::Export(pool) => return self.begin_leaving(ticket, pool, false, io),
+            Order::Destroy(pool) => return self.begin_leaving(ticket, pool, true, io),
+            Order::AddDisk { pool, disk, force } => {
+                return self.begin_adding(ticket, pool, &disk, force, io);
+            }
+            Order::Grow(pool) => return self.grow(ticket, pool, io),
+            Order::Change { pool, change } => return self.change(ticket, pool, change, io),
+            Order::Repair { pool, id, span, bytes } => {
+                return self.repair(ticket, pool, (id, span), &bytes, io);
+            }
+            Order::Scrub { pool, rate } => self.begin_scrub(pool, rate, io)?,
+            Order::StopScrub(pool) => self.find_open(pool)?.1.care.stop_scrub(),
+            Order::Resum(pool) => self.begin_resum(pool, io)?,
+            Order::Unlock { pool, id, key } => self.find_open(pool)?.1.unlock(id, &key)?,
+            Order::Rotate { pool, id, old, new } => {
+                let entity = self.find_open(pool)?.1.pool.entity(id);
+                let wrapped = &entity.ok_or(pool::Refused::NotFound)?.key;
+                let key = old.rewrap(wrapped, &new)?;
+                return self.change(ticket, pool, Change::Rewrap { id, key }, io);
+            }
+            Order::Accept { pool, id, span } => self.find_open(pool)?.1.pool.accept(id, span)?,
+            question => {
+                let answer = self.answer(&question)?;
+                self.answers.push_back((ticket, Ok(answer)));
+                return Ok(());
+            }
+        }
+        self.answers.push_back((ticket, Ok(Answer::Done)));
+        Ok(())
+    }
+
+    /// Answers what only needs looking.
+    fn answer(&mut self, question: &Order) -> Result<Answer, PoolError> {
+        Ok(match question {
+            Order::List => {
+                Answer::Pools(self.by_id.values().filter_map(|slot| self.status(*slot)).collect())
+            }
+            Order::Entity { pool, id } => {
+                let pool = &self.find_open(*pool)?.1.pool;
+                let found = pool.entity(*id).and_then(|entity| entity_status(pool, entity));
+                Answer::Entity(Box::new(found.ok_or(pool::Refused::NotFound)?))
+            }
+            Order::Written(Runs { pool, id, from, most }) => {
+                Answer::Runs(self.find_open(*pool)?.1.pool.written(*id, *from, *most)?)
+            }
+            Order::Doubtful(Runs { pool, id, from, most }) => {
+                Answer::Runs(self.find_open(*pool)?.1.pool.doubtful(*id, *from, *most)?)
+            }
+            Order::ChangedSince { older, runs: Runs { pool, id, from, most } } => {
+                let pool = &mut self.find_open(*pool)?.1.pool;
+                Answer::Runs(pool.changed_between(*older, *id, *from, *most)?)
+            }
+            Order::Status(pool) => {
+                let slot = self.find(*pool)?;
+                Answer::Pool(Box::new(self.status(slot).ok_or(PoolError::NotFound)?))
+            }
+            _ => Answer::Done,
+        })
+    }
+
+    fn status(&self, slot: Key) -> Option<PoolStatus> {
+        let open = self.open(slot)?;
+        let disks = self.slots.get(slot)?.disks.iter();
+        let disks = disks.map(|disk| (disk.path.clone(), disk.blocks)).collect();
+        Some(status_of(&open.pool, disks, open.care.scrub_status()))
+    }
+
+    fn change(
+        &mut self,
+        ticket: Ticket,
+        pool: Id,
+        change: Change,
+        io: &mut impl Io,
+    ) -> Result<(), PoolError> {
+        let slot = self.find(pool)?;
+        let token = self.pend(ticket, Carried::Change)?;
+        self.find_open(pool)?.1.pool.change(token, change);
+        self.drain(slot, io);
+        Ok(())
+    }
+
+    fn repair(
+        &mut self,
+        ticket: Ticket,
+        pool: Id,
+        (id, span): (Id, block::Span),
+        bytes: &[u8],
+        io: &mut impl Io,
+    ) -> Result<(), PoolError> {
+        let slot = self.find(pool)?;
+        let mut buffer = self.arena()?.take(bytes.len()).ok_or(PoolError::Full)?;
+        buffer.copy_from_slice(bytes);
+        let token = self.pend(ticket, Carried::Repair(buffer.freeze()))?;
+        self.find_open(pool)?.1.pool.repair(token, id, span, bytes);
+        self.drain(slot, io);
+        Ok(())
+    }
+
+    /// Notes an order that a pool will end.
+    fn pend(&mut self, ticket: Ticket, what: Carried) -> Result<pool::Token, PoolError> {
+        let key = self.pending.insert(Pending { ticket, what }).map_err(|_| PoolError::Full)?;
+        Ok(pool::Token(Token::of(ORDER, key).0))
+    }
+}
+
+fn status_of(pool: &Pool, disks: Vec<(PathBuf, Blocks)>, scrub: Option<ScrubStatus>) -> PoolStatus {
+    let superblock = pool.superblock();
+    let bytes = |blocks: u64| Bytes(blocks.saturating_mul(4096));
+    PoolStatus {
+        id: superblock.pool,
+        name: superblock.name.clone(),
+        disks: disks.into_iter().map(|(path, blocks)| (path, bytes(blocks.0))).collect(),
+        cluster: bytes(superblock.cluster.blocks()),
+        usage: pool.usage(),
+        health: pool.health(),
+        scrub,
+        entities: pool.entities().filter_map(|entity| entity_status(pool, entity)).collect(),
+    }
+}
+
+fn entity_status(pool: &Pool, entity: &pool::Entity) -> Option<EntityStatus> {
+    let usage = pool.usage_of(entity.id)?;
+    Some(EntityStatus { entity: entity.clone(), usage })
+}
+
+/// What a pool may use; the cache of sums is 64 MiB.
+fn limits() -> Limits {
+    Limits::default()
+}

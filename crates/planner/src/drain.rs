@@ -1,0 +1,57 @@
+//! How far the emptying of a node is.
+//!
+//! What moves things away is not here: a target leaves by failover, a copy by healing, which takes
+//! a draining node for a place where nothing should stay.
+
+use alloc::format;
+
+use model::{DrainStatus, NodeName};
+
+use crate::member::Situation;
+use crate::place::{Wish, choose_target, find};
+use crate::view::{exists, is_going};
+use crate::{Budget, View};
+
+/// What is still on a node, and what of it cannot move, as things are now.
+pub fn drain_status(view: &View<'_>, node: &NodeName) -> DrainStatus {
+    let mut status = DrainStatus::default();
+    let facts = view.facts;
+    for target in facts.targets.values().filter(|target| target.spec().node == *node) {
+        status.targets.insert(*target.id());
+        let volume = facts.volumes.get(&target.spec().volume).filter(|volume| exists(*volume));
+        let current = !target.spec().shutdown && !is_going(target);
+        let Some(volume) = volume.filter(|_| current && !target.spec().hosts.is_empty()) else {
+            continue;
+        };
+        let situation = Situation::new(view, volume);
+        if let Err(none) = choose_target(view, &mut Budget::new(), &situation, Wish::default()) {
+            status.blocked.push(format!("target of volume {}: {none}", volume.id()));
+        }
+    }
+    for replica in facts.replicas.values() {
+        let pool = view.pool(&replica.spec().pool);
+        if pool.is_none_or(|pool| pool.pool.spec().node != *node) {
+            continue;
+        }
+        status.replicas.insert(*replica.id());
+        let volume = facts.volumes.get(&replica.spec().volume).filter(|volume| exists(*volume));
+        let Some(volume) = volume.filter(|_| !is_going(replica)) else { continue };
+        let situation = Situation::new(view, volume);
+        if situation.count_good() >= usize::from(situation.wanted) {
+            continue;
+        }
+        if situation.good().next().is_none() {
+            let reason = "no copy in sync answers to copy from";
+            status.blocked.push(format!("copy of volume {}: {reason}", volume.id()));
+            continue;
+        }
+        let coming = situation.members.iter().filter(|member| member.is_coming()).count();
+        if situation.count_good() + coming >= usize::from(situation.wanted) {
+            continue;
+        }
+        if let Err(none) = find(view, &mut Budget::new(), &situation.ask(view), |_| None) {
+            status.blocked.push(format!("copy of volume {}: {none}", volume.id()));
+        }
+    }
+    status
+}

@@ -1,0 +1,88 @@
+//! What is known: specs with their statuses, and what the control plane remembers beside them.
+//!
+//! Plain maps, owned by whoever keeps them. The planner only reads them, through a
+//! [`View`](crate::View).
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use model::{
+    Epoch, Failover, FailoverId, HostName, Label, Node, NodeName, Pool, PoolName, Replica,
+    ReplicaId, Size, Snapshot, SnapshotId, SnapshotLabel, Subject, Target, TargetId, TargetRecord,
+    Timestamp, Volume, VolumeId,
+};
+
+/// Everything that decisions are made from, but the time.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Machines that run an engine.
+    pub nodes: BTreeMap<NodeName, Node>,
+    /// Disks.
+    pub pools: BTreeMap<PoolName, Pool>,
+    /// What users asked for.
+    pub volumes: BTreeMap<VolumeId, Volume>,
+    /// Copies of volumes.
+    pub replicas: BTreeMap<ReplicaId, Replica>,
+    /// Places that serve volumes.
+    pub targets: BTreeMap<TargetId, Target>,
+    /// Who owns each volume and which copies may be believed. A volume without one was never
+    /// written.
+    pub records: BTreeMap<VolumeId, TargetRecord>,
+    /// Volumes as they were.
+    pub snapshots: BTreeMap<SnapshotId, Snapshot>,
+    /// Targets on the move.
+    pub failovers: BTreeMap<FailoverId, Failover>,
+    /// Copies that engines report and of which there is no spec.
+    pub stray_replicas: BTreeMap<ReplicaId, Stray<Label>>,
+    /// Targets that engines report and of which there is no spec.
+    pub stray_targets: BTreeMap<TargetId, StrayTarget>,
+    /// Copies of snapshots that engines report and that no snapshot counts as its own.
+    pub stray_snapshots: BTreeMap<(PoolName, SnapshotId), Stray<SnapshotLabel>>,
+    /// Since when a copy that should be there cannot be used.
+    pub missing: BTreeMap<ReplicaId, Timestamp>,
+    /// Since when something is seen to be unwanted; see [`Plan::suspects`](crate::Plan).
+    pub suspects: BTreeMap<Subject, Timestamp>,
+    /// How often the rebuild of a copy failed since it last succeeded.
+    pub failed_rebuilds: BTreeMap<ReplicaId, u32>,
+    /// Paths that hosts have lost, by volume.
+    pub lost_paths: BTreeMap<VolumeId, BTreeMap<HostName, core::net::SocketAddr>>,
+    /// When a copy was last read and checked to the end.
+    pub scrubbed: BTreeMap<ReplicaId, Timestamp>,
+    /// Copies that are being checked.
+    pub scrubbing: BTreeSet<ReplicaId>,
+    /// What somebody is working on at this moment: left alone.
+    pub busy: BTreeSet<Subject>,
+    /// Space that running operations will take for copies that have no spec yet.
+    pub reservations: Vec<Reservation>,
+}
+
+/// Space in a pool that is spoken for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reservation {
+    /// Where.
+    pub pool: PoolName,
+    /// What will be written.
+    pub bytes: Size,
+    /// What is promised beyond that: the whole size.
+    pub committed: Size,
+}
+
+/// Something in a pool that nobody asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stray<L> {
+    /// Where it was found.
+    pub pool: PoolName,
+    /// What is written on disk with it; absent: it cannot be read, or is not ours.
+    pub label: Option<L>,
+}
+
+/// A target on an engine that nobody asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StrayTarget {
+    /// Where it was found.
+    pub node: NodeName,
+    /// What it serves.
+    pub volume: VolumeId,
+    /// Number of its ownership.
+    pub epoch: Epoch,
+}

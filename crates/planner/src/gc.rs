@@ -1,0 +1,265 @@
+//! Clearing away what nobody wants.
+//!
+//! Only what is provably ours and provably unwanted goes, and only after it has been seen to be so
+//! for a while ([`Settings::second_look`](crate::Settings)). The proof is always something in the
+//! store that is newer than the thing: its own spec, the spec of its volume on its way out, or a
+//! record of the volume that no longer counts it. That a thing is not known at all proves nothing:
+//! the store may be older than the disks. Such things are reported and stay.
+
+use alloc::format;
+
+use model::{
+    Label, Lifecycle, NodeName, Object, PoolName, Replica, ReplicaId, Snapshot, Spec, Subject,
+    Target, Volume, VolumeId,
+};
+
+use crate::facts::{Stray, StrayTarget};
+use crate::plan::Round;
+use crate::view::{NodeView, exists, is_going};
+use crate::{Step, View};
+
+/// Goes on deleting what is to go, undoes what was left half made, and removes what is unwanted.
+pub(crate) fn run(round: &mut Round<'_, '_>) {
+    let facts = round.view.facts;
+    for target in facts.targets.values() {
+        sweep_target(round, target);
+    }
+    for replica in facts.replicas.values() {
+        sweep_replica(round, replica);
+    }
+    for snapshot in facts.snapshots.values() {
+        sweep_snapshot(round, snapshot);
+    }
+    for volume in facts.volumes.values() {
+        sweep_volume(round, volume);
+    }
+    for (name, pool) in &facts.pools {
+        if matches!(pool.lifecycle(), Lifecycle::Deleting {})
+            && is_online(round.view, &pool.spec().node)
+        {
+            round.push(Step::GoOnDeleting(Subject::Pool(name.clone())));
+        }
+    }
+    for (replica, stray) in &facts.stray_replicas {
+        sweep_stray_replica(round, *replica, stray);
+    }
+    for (target, stray) in &facts.stray_targets {
+        let subject = Subject::Target(*target);
+        if !is_outlived(round.view, stray) {
+            let reason = "its engine serves it, but nobody knows it";
+            round.block(subject, reason);
+        } else if is_online(round.view, &stray.node) && certain(round, &subject) {
+            let (node, target) = (stray.node.clone(), *target);
+            round.push(Step::StopTarget { node, target });
+        }
+    }
+    sweep_stray_snapshots(round);
+}
+
+fn is_online(view: &View<'_>, node: &NodeName) -> bool {
+    view.node(node).is_some_and(NodeView::is_online)
+}
+
+/// Whether its pool's node can be asked, or will never be: nobody knows the pool any more.
+fn can_be_deleted(view: &View<'_>, pool: &PoolName) -> bool {
+    view.pool(pool).is_none_or(|pool| is_online(view, &pool.pool.spec().node) && pool.works())
+}
+
+fn certain(round: &mut Round<'_, '_>, subject: &Subject) -> bool {
+    round.suspect(subject.clone(), round.view.settings.second_look)
+}
+
+/// Whether somebody began to make it, long ago, and is not at it any more.
+fn is_half_made<S: Spec>(round: &mut Round<'_, '_>, object: &Object<S>, subject: &Subject) -> bool {
+    let wait = round.view.settings.half_made_after;
+    matches!(object.lifecycle(), Lifecycle::Creating {})
+        && round.is_open(subject)
+        && round.view.now.since(object.created_at()) >= wait
+        && certain(round, subject)
+}
+
+/// What is known of the volume that something belongs to.
+enum Owner {
+    Lives,
+    /// It is on its way out.
+    Goes,
+    /// The store does not know it.
+    Missing,
+}
+
+fn owner(view: &View<'_>, volume: VolumeId) -> Owner {
+    match view.facts.volumes.get(&volume) {
+        None => Owner::Missing,
+        Some(volume) if is_going(volume) => Owner::Goes,
+        Some(_) => Owner::Lives,
+    }
+}
+
+fn sweep_target(round: &mut Round<'_, '_>, target: &Target) {
+    let view = round.view;
+    let spec = target.spec();
+    let subject = Subject::Target(*target.id());
+    if is_going(target) {
+        if view.node(&spec.node).is_none_or(NodeView::is_online) {
+            round.push(Step::GoOnDeleting(subject));
+        }
+        return;
+    }
+    let unwanted = match owner(view, spec.volume) {
+        Owner::Goes => true,
+        Owner::Missing => certain(round, &subject),
+        Owner::Lives => {
+            is_half_made(round, target, &subject)
+                || (is_replaced(view, target) && certain(round, &subject))
+        }
+    };
+    if unwanted {
+        round.push(Step::Delete(subject));
+    }
+}
+
+/// Whether another target serves the volume and nobody is connected to this one.
+fn is_replaced(view: &View<'_>, target: &Target) -> bool {
+    let spec = target.spec();
+    let record = view.facts.records.get(&spec.volume);
+    let outlived = record.is_some_and(|record| record.epoch() > spec.epoch);
+    let moving = crate::failover::moving(view).contains(&spec.volume);
+    let left = match &target.status {
+        Some(status) => status.connected.is_empty(),
+        None => is_online(view, &spec.node),
+    };
+    (spec.shutdown || outlived) && !moving && left
+}
+
+fn sweep_replica(round: &mut Round<'_, '_>, replica: &Replica) {
+    let view = round.view;
+    let spec = replica.spec();
+    let subject = Subject::Replica(*replica.id());
+    if is_going(replica) {
+        if can_be_deleted(view, &spec.pool) {
+            round.push(Step::GoOnDeleting(subject));
+        }
+        return;
+    }
+    let unwanted = match owner(view, spec.volume) {
+        // Its targets go first: they may still write to it.
+        Owner::Goes => view.targets(spec.volume).is_empty(),
+        Owner::Missing => view.targets(spec.volume).is_empty() && certain(round, &subject),
+        Owner::Lives => {
+            let record = view.facts.records.get(&spec.volume);
+            let counted =
+                record.is_some_and(|record| record.set().in_sync().contains(replica.id()));
+            let volume = Subject::Volume(spec.volume);
+            let making = view
+                .facts
+                .volumes
+                .get(&spec.volume)
+                .is_some_and(|volume| !volume.lifecycle().is_idle());
+            !counted && !making && round.is_open(&volume) && is_half_made(round, replica, &subject)
+        }
+    };
+    if unwanted {
+        round.push(Step::Delete(subject));
+    }
+}
+
+fn sweep_snapshot(round: &mut Round<'_, '_>, snapshot: &Snapshot) {
+    let view = round.view;
+    let subject = Subject::Snapshot(*snapshot.id());
+    if is_going(snapshot) {
+        let copies = snapshot.status.as_ref().map(|status| &status.copies);
+        let reachable = copies.is_none_or(|copies| {
+            copies.is_empty() || copies.keys().any(|pool| can_be_deleted(view, pool))
+        });
+        if reachable {
+            round.push(Step::GoOnDeleting(subject));
+        }
+        return;
+    }
+    // A snapshot outlives its volume, but one that was not taken yet never will be then.
+    let orphan = matches!(snapshot.lifecycle(), Lifecycle::Creating {})
+        && !matches!(owner(view, snapshot.spec().volume), Owner::Lives)
+        && certain(round, &subject);
+    if orphan || is_half_made(round, snapshot, &subject) {
+        round.push(Step::Delete(subject));
+    }
+}
+
+fn sweep_volume(round: &mut Round<'_, '_>, volume: &Volume) {
+    let view = round.view;
+    let id = *volume.id();
+    let subject = Subject::Volume(id);
+    let replicas = view.replicas(id);
+    if is_going(volume) {
+        if replicas.is_empty() && view.targets(id).is_empty() {
+            round.push(Step::GoOnDeleting(subject));
+        }
+        return;
+    }
+    if !matches!(volume.lifecycle(), Lifecycle::Creating {}) {
+        return;
+    }
+    let made = replicas.iter().filter(|replica| exists(replica)).count();
+    if made >= usize::from(volume.spec().replicas) && round.is_open(&subject) {
+        round.push(Step::Finish(subject));
+    } else if is_half_made(round, volume, &subject) {
+        round.push(Step::Delete(subject));
+    }
+}
+
+fn sweep_stray_replica(round: &mut Round<'_, '_>, replica: ReplicaId, stray: &Stray<Label>) {
+    let view = round.view;
+    let subject = Subject::Replica(replica);
+    let Some(label) = stray.label.as_ref().filter(|label| label.replica == replica) else {
+        return round.block(subject, format!("pool {} holds it without a label", stray.pool));
+    };
+    let record = view.facts.records.get(&label.volume);
+    let unwanted = match owner(view, label.volume) {
+        Owner::Goes => true,
+        Owner::Lives => record.is_some_and(|record| {
+            record.stamp() > label.stamp() && !record.set().replicas().contains(&replica)
+        }),
+        Owner::Missing => false,
+    };
+    if !unwanted {
+        let reason = format!(
+            "pool {} holds a copy of volume {} that nobody knows, and nothing proves that it is \
+             not needed; see whether the store is older than the disks, or delete it by hand",
+            stray.pool, label.volume
+        );
+        return round.block(subject, reason);
+    }
+    if can_be_deleted(view, &stray.pool) && certain(round, &subject) {
+        round.push(Step::DestroyReplica { pool: stray.pool.clone(), replica });
+    }
+}
+
+/// Whether a newer owner of the volume is recorded, or the volume goes.
+fn is_outlived(view: &View<'_>, stray: &StrayTarget) -> bool {
+    let record = view.facts.records.get(&stray.volume);
+    record.is_some_and(|record| record.epoch() > stray.epoch)
+        || matches!(owner(view, stray.volume), Owner::Goes)
+}
+
+fn sweep_stray_snapshots(round: &mut Round<'_, '_>) {
+    let view = round.view;
+    for (pool, snapshot) in view.facts.stray_snapshots.keys() {
+        let subject = Subject::Snapshot(*snapshot);
+        let known = view.facts.snapshots.get(snapshot);
+        // One that is still being taken has not said yet where its copies are.
+        let settled = known.filter(|known| !matches!(known.lifecycle(), Lifecycle::Creating {}));
+        let counted = settled.and_then(|known| known.status.as_ref());
+        let counted = counted.is_some_and(|status| status.copies.contains_key(pool));
+        match (known, settled) {
+            (None, _) => {
+                let reason = format!("pool {pool} holds a copy of it, but nobody knows it");
+                round.block(subject, reason);
+            }
+            (_, Some(_)) if !counted && can_be_deleted(view, pool) && certain(round, &subject) => {
+                let (pool, snapshot) = (pool.clone(), *snapshot);
+                round.push(Step::DestroySnapshot { pool, snapshot });
+            }
+            _ => {}
+        }
+    }
+}

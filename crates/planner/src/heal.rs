@@ -1,0 +1,302 @@
+//! Bringing volumes to the copies they should have.
+//!
+//! For each volume, the first of these that applies:
+//! 1. It has copies enough without one of them: the worst goes.
+//! 2. A copy that answers has missed writes: it is brought in sync, by a target that is opened for
+//!    that if nobody uses the volume.
+//! 3. Copies are missing, also for those that should be elsewhere: one is added.
+//! 4. A target was opened to heal and nothing is left to do: it is closed.
+//!
+//! A lost copy stays a member until another has taken its place, since it may still come back.
+
+use alloc::collections::BTreeSet;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+
+use model::{Extent, PoolName, RebuildPlan, ReplicaId, Subject, Target, Volume, VolumeChange};
+
+use crate::member::{Condition, Member, Situation};
+use crate::place::{NoPlace, Wish, choose_target, find, take};
+use crate::plan::Round;
+use crate::view::exists;
+use crate::{Step, View};
+
+/// Plans for every volume, those with the fewest copies first, and what is there already before
+/// anything new.
+pub(crate) fn run(round: &mut Round<'_, '_>) {
+    let view = round.view;
+    let moving = crate::failover::moving(view);
+    let mut cares = Vec::new();
+    for volume in view.facts.volumes.values() {
+        let subject = Subject::Volume(*volume.id());
+        if !is_ours_to_plan(volume) || moving.contains(volume.id()) || !round.is_open(&subject) {
+            continue;
+        }
+        let situation = Situation::new(view, volume);
+        match want(view, &situation) {
+            Ok(Some(want)) => cares.push((want.phase(), situation.good().count(), situation, want)),
+            Ok(None) => {}
+            Err(reason) => round.block(subject, reason),
+        }
+    }
+    cares.sort_by_key(|(phase, good, situation, _)| (*phase, *good, *situation.volume.id()));
+    for (_, _, situation, want) in &cares {
+        act(round, situation, want);
+    }
+}
+
+/// Whether nobody else is changing the copies of the volume.
+fn is_ours_to_plan(volume: &Volume) -> bool {
+    let change = volume.lifecycle().operation().map(|operation| &operation.change);
+    exists(volume)
+        && matches!(
+            change,
+            None | Some(VolumeChange::SetReplicas { .. } | VolumeChange::MoveReplica { .. })
+        )
+}
+
+/// What one volume wants next.
+enum Want {
+    /// The change under way has reached its end.
+    Finish,
+    Remove(ReplicaId),
+    Attach(ReplicaId),
+    Rebuild(ReplicaId, Extent),
+    OpenToHeal,
+    Add,
+    /// Where somebody asked for it.
+    AddTo(PoolName),
+    Close,
+}
+
+impl Want {
+    /// What frees comes before what takes, and what exists before what is new.
+    fn phase(&self) -> u8 {
+        match self {
+            Want::Finish | Want::Remove(_) | Want::Close => 0,
+            Want::Rebuild(..) => 1,
+            Want::Attach(_) | Want::OpenToHeal => 2,
+            Want::Add | Want::AddTo(_) => 3,
+        }
+    }
+}
+
+/// What a volume wants next, or why it cannot have it.
+fn want(view: &View<'_>, situation: &Situation<'_>) -> Result<Option<Want>, String> {
+    if is_reached(situation) {
+        return Ok(Some(Want::Finish));
+    }
+    if let Some(replica) = removable(view, situation) {
+        return Ok(Some(Want::Remove(replica)));
+    }
+    let deficit = deficit(situation);
+    let stale = situation.members.iter().find(|member| {
+        member.leave.is_none() && matches!(member.condition, Condition::Stale { .. })
+    });
+    if (stale.is_some() || deficit > 0) && situation.good().next().is_none() {
+        let wanted = if stale.is_some() { "to be brought in sync" } else { "another copy" };
+        return Err(format!(
+            "it wants {wanted}, but no copy in sync answers, and nothing else may be copied; \
+             bring back one of: {}",
+            believed(situation)
+        ));
+    }
+    if let Some(member) = stale {
+        return Ok(revive(situation, member));
+    }
+    if deficit > 0 {
+        return Ok(Some(asked_place(situation).map_or(Want::Add, Want::AddTo)));
+    }
+    let idle = situation.target.is_some_and(|target| target.spec().hosts.is_empty());
+    let working = situation.members.iter().any(|member| member.condition == Condition::Rebuilding);
+    Ok((idle && !working).then_some(Want::Close))
+}
+
+/// Whether the change under way has nothing left to do.
+fn is_reached(situation: &Situation<'_>) -> bool {
+    let members = &situation.members;
+    match situation.volume.lifecycle().operation().map(|operation| &operation.change) {
+        Some(VolumeChange::SetReplicas { replicas }) => members.len() == usize::from(*replicas),
+        Some(VolumeChange::MoveReplica { from, .. }) => {
+            members.iter().all(|member| member.id() != *from)
+        }
+        _ => false,
+    }
+}
+
+/// How many copies have to be added.
+fn deficit(situation: &Situation<'_>) -> usize {
+    let heals = situation.spec().policy.self_heal;
+    let waited_for = |member: &&Member<'_>| {
+        let lost = member.condition == Condition::Lost && member.leave.is_none();
+        member.is_coming() || (lost && !heals)
+    };
+    let coming = situation.members.iter().filter(waited_for).count();
+    usize::from(situation.wanted).saturating_sub(situation.count_good() + coming)
+}
+
+/// The worst copy, if there are enough good ones without it.
+fn removable(view: &View<'_>, situation: &Situation<'_>) -> Option<ReplicaId> {
+    let good = situation.count_good();
+    let wanted = usize::from(situation.wanted.max(1));
+    let spare = |member: &&Member<'_>| {
+        let others = good - usize::from(member.stays_good());
+        let touchable = !matches!(member.condition, Condition::Making | Condition::Resting);
+        touchable && others >= wanted
+    };
+    let spares = situation.members.iter().filter(spare);
+    spares.min_by_key(|member| worth(view, situation, member)).map(Member::id)
+}
+
+/// What a copy is worth: the least goes first. The order of the fields is the policy.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a rule of its own")]
+struct Worth {
+    /// Whether it is in sync and where it should be.
+    stays_good: bool,
+    /// Whether it holds every acknowledged write.
+    believed: bool,
+    /// How far it is from holding it.
+    condition: u8,
+    /// Whether its node takes anything new.
+    welcome: bool,
+    /// Whether it is beside the target.
+    local: bool,
+    /// Copies of volumes of the same group on its node.
+    group_shared: Reverse<u32>,
+    /// How full its pool is.
+    fill: Reverse<u32>,
+    id: ReplicaId,
+}
+
+fn worth(view: &View<'_>, situation: &Situation<'_>, member: &Member<'_>) -> Worth {
+    let pool = view.pool(&member.replica.spec().pool);
+    let node = member.node.and_then(|name| view.node(name));
+    let cordoned = node.is_none_or(|node| node.node.spec().is_cordoned())
+        || pool.is_none_or(|pool| pool.pool.spec().is_cordoned());
+    let group = situation.spec().affinity_group.as_ref().and_then(|group| view.group(group));
+    let shared = group.zip(member.node).and_then(|(group, node)| group.replicas.get(node));
+    Worth {
+        stays_good: member.stays_good(),
+        believed: member.believed,
+        condition: match member.condition {
+            Condition::Lost => 0,
+            Condition::Away | Condition::Crowded => 1,
+            Condition::Stale { .. } => 2,
+            Condition::Rebuilding => 3,
+            Condition::Good | Condition::Making | Condition::Resting => 4,
+        },
+        welcome: !cordoned,
+        local: situation.target.is_some_and(|target| member.node == Some(&target.spec().node)),
+        group_shared: Reverse(shared.copied().unwrap_or(0)),
+        fill: Reverse(pool.map_or(0, |pool| pool.used.percent_of(pool.capacity))),
+        id: member.id(),
+    }
+}
+
+/// The next thing to do for a copy that answers and has missed writes.
+fn revive(situation: &Situation<'_>, member: &Member<'_>) -> Option<Want> {
+    let Condition::Stale { attached, based } = member.condition else { return None };
+    let Some(target) = situation.target else { return Some(Want::OpenToHeal) };
+    if !attached {
+        return Some(Want::Attach(member.id()));
+    }
+    let extent = if based { Extent::Delta } else { Extent::Full };
+    serves(target).then_some(Want::Rebuild(member.id(), extent))
+}
+
+fn serves(target: &Target) -> bool {
+    target.status.as_ref().is_some_and(|status| status.state.serves())
+}
+
+/// Where a copy was asked for and is not yet.
+fn asked_place(situation: &Situation<'_>) -> Option<PoolName> {
+    match situation.volume.lifecycle().operation().map(|operation| &operation.change) {
+        Some(VolumeChange::MoveReplica { replica, pool, .. })
+            if situation.members.iter().all(|member| member.id() != *replica) =>
+        {
+            Some(pool.clone())
+        }
+        _ => None,
+    }
+}
+
+fn believed(situation: &Situation<'_>) -> String {
+    let believed = situation.members.iter().filter(|member| member.believed);
+    let names: Vec<_> = believed
+        .map(|member| match member.node {
+            Some(node) => format!("{} on node {node}", member.replica.spec().pool),
+            None => format!("pool {}", member.replica.spec().pool),
+        })
+        .collect();
+    if names.is_empty() { String::from("(none is known)") } else { names.join(", ") }
+}
+
+fn act(round: &mut Round<'_, '_>, situation: &Situation<'_>, want: &Want) {
+    let view = round.view;
+    let volume = *situation.volume.id();
+    let subject = Subject::Volume(volume);
+    let seen = situation.volume.generation();
+    let target = situation.target;
+    match want {
+        Want::Finish => round.push(Step::Finish(subject)),
+        Want::Remove(replica) => {
+            round.push(Step::RemoveReplica { volume, seen, replica: *replica });
+        }
+        Want::Close => {
+            let Some(target) = target else { return };
+            round.push(Step::Close { volume, seen, target: *target.id(), force: false });
+        }
+        Want::Attach(replica) => {
+            let Some(target) = target else { return };
+            round.push(Step::Attach { volume, seen, target: *target.id(), replica: *replica });
+        }
+        Want::Rebuild(replica, extent) => {
+            let Some(target) = target else { return };
+            let to = situation.members.iter().find(|member| member.id() == *replica);
+            let Some(to) = to.and_then(|member| member.node) else { return };
+            if round.budget.take_rebuild(view, [&target.spec().node, to]) {
+                let sources = situation.good().map(Member::id).collect::<BTreeSet<_>>();
+                let (target, replica, extent) = (*target.id(), *replica, *extent);
+                round.push(Step::Rebuild(RebuildPlan { volume, target, replica, sources, extent }));
+            }
+        }
+        Want::OpenToHeal => {
+            match choose_target(view, &mut round.budget, situation, Wish::default()) {
+                Ok(node) if round.budget.take_rebuild(view, [&node, &node]) => {
+                    round.push(Step::OpenToHeal { volume, seen, node });
+                }
+                Ok(_) => {}
+                Err(none) => round.block(subject, format!("it wants a target to heal: {none}")),
+            }
+        }
+        Want::Add => add(round, situation, None),
+        Want::AddTo(pool) => add(round, situation, Some(pool)),
+    }
+}
+
+fn add(round: &mut Round<'_, '_>, situation: &Situation<'_>, asked: Option<&PoolName>) {
+    let view = round.view;
+    let volume = *situation.volume.id();
+    let ask = situation.ask(view);
+    let found = match asked {
+        Some(pool) => view.pool(pool).ok_or_else(NoPlace::default),
+        None => find(view, &mut round.budget, &ask, |_| None),
+    };
+    let pool = match found {
+        Ok(pool) => pool,
+        Err(none) => {
+            let reason = format!("it wants another copy: {none}");
+            return round.block(Subject::Volume(volume), reason);
+        }
+    };
+    let to = &pool.pool.spec().node;
+    let from = situation.target.map_or(to, |target| &target.spec().node);
+    if situation.is_virgin(view) || round.budget.take_rebuild(view, [from, to]) {
+        take(&mut round.budget, &ask, pool);
+        let (seen, pool) = (situation.volume.generation(), pool.pool.id().clone());
+        round.push(Step::AddReplica { volume, seen, pool });
+    }
+}

@@ -1,0 +1,53 @@
+//! Moving copies from full pools to empty ones, when nothing else is to be done.
+
+use model::{PoolState, Subject, Volume};
+
+use crate::member::{Condition, Situation};
+use crate::place::{Refusal, find, take};
+use crate::plan::Round;
+use crate::view::{PoolView, allocated, exists};
+use crate::{Step, View};
+
+/// Moves at most one copy a round, off the fullest pool, if that brings pools closer together.
+pub(crate) fn run(round: &mut Round<'_, '_>) {
+    let view = round.view;
+    let Some(above) = view.settings.rebalance_above else { return };
+    if !round.is_quiet() || view.rebuilds > 0 {
+        return;
+    }
+    let fullest = view.pools.values().filter(|pool| *pool.state() == PoolState::Online);
+    let Some(fullest) = fullest.max_by_key(|pool| (fill(pool), pool.pool.id())) else { return };
+    let replicas = view.facts.replicas.values();
+    for replica in replicas.filter(|replica| replica.spec().pool == *fullest.pool.id()) {
+        let volume = view.facts.volumes.get(&replica.spec().volume);
+        let Some(volume) = volume.filter(|volume| is_quiet(view, volume)) else { continue };
+        let situation = Situation::new(view, volume);
+        if situation.members.iter().any(|member| !member.stays_good()) {
+            continue;
+        }
+        let mut ask = situation.ask(view);
+        ask.beside.retain(|pool| pool.pool.id() != fullest.pool.id());
+        let after = fullest.used.minus(allocated(replica)).percent_of(fullest.capacity);
+        let closer = |pool: &PoolView<'_>| {
+            let gap = fill(fullest).saturating_sub(fill(pool));
+            let then = pool.used.plus(ask.need.bytes).percent_of(pool.capacity);
+            (gap <= above || then > after).then_some(Refusal::NotWell("no emptier"))
+        };
+        let Ok(pool) = find(view, &mut round.budget, &ask, closer) else { continue };
+        take(&mut round.budget, &ask, pool);
+        let (volume, seen) = (*volume.id(), volume.generation());
+        let (from, pool) = (*replica.id(), pool.pool.id().clone());
+        return round.push(Step::MoveReplica { volume, seen, from, pool });
+    }
+}
+
+fn fill(pool: &PoolView<'_>) -> u32 {
+    pool.used.percent_of(pool.capacity)
+}
+
+fn is_quiet(view: &View<'_>, volume: &Volume) -> bool {
+    exists(volume)
+        && volume.lifecycle().is_idle()
+        && !view.is_busy(&Subject::Volume(*volume.id()))
+        && Situation::new(view, volume).good().all(|member| member.condition == Condition::Good)
+}

@@ -1,0 +1,118 @@
+//! What is cleared away, and what is not.
+
+use crate::world::World;
+use crate::{check, check_blocked, planned};
+
+/// Named in the list of suspects, and removed only once it has been there long enough.
+#[track_caller]
+fn second_look(situation: &str, suspect: &str, step: &str) {
+    check(situation, "-");
+    let mut world = World::new(situation);
+    let subject = world.subject(suspect);
+    assert!(planned(&world).suspects.contains(&subject), "{situation}");
+    check(&format!("{situation}; suspect {suspect} 4m"), "-");
+    check(&format!("{situation}; suspect {suspect} 5m"), step);
+}
+
+#[test]
+fn copies_without_a_volume() {
+    second_look("v1 x1 gone: n1/p1 ok", "v1@p1", "delete v1@p1");
+    // Never before its targets are gone: they may still write.
+    let target = "suspect v1!n1 9m; suspect v1@p1 9m; v1 x1 gone at=n1: n1/p1 ok";
+    check(target, "delete v1!n1");
+}
+
+#[test]
+fn a_volume_goes_from_the_top_down() {
+    check("v1 x2 going at=n1: n1/p1 ok, n2/p2 ok", "delete v1!n1");
+    check("v1 x2 going: n1/p1 ok, n2/p2 ok", "delete v1@p1; delete v1@p2");
+    check("v1 x2 going: n1/p1 going, n2/p2 going", "go on deleting v1@p1; go on deleting v1@p2");
+    // What cannot be asked waits for its node.
+    check("node n2 offline; v1 x2 going: n1/p1 going, n2/p2 going", "go on deleting v1@p1");
+    check("pool n2/p2 offline; node n2 unknown; v1 x1 going: n2/p2 going", "-");
+    check("v1 x2 going", "go on deleting v1");
+    check("busy v1; v1 x2 going", "-");
+}
+
+#[test]
+fn what_was_left_half_made() {
+    second_look("v1 x2 making=11m virgin: n1/p1 ok", "v1", "delete v1");
+    check("suspect v1 9m; v1 x2 making=9m virgin: n1/p1 ok", "-");
+    check("suspect v1 9m; busy v1; v1 x2 making=11m virgin: n1/p1 ok", "-");
+    // All of it is there: it only was not said.
+    check("v1 x2 making=1m virgin: n1/p1 ok, n2/p2 ok", "finish v1");
+    second_look("v1 x1 at=n1: n1/p1 ok, n2/p2 making=11m", "v1@p2", "delete v1@p2");
+    check("suspect v1@p2 9m; busy v1; v1 x1 at=n1: n1/p1 ok, n2/p2 making=11m", "-");
+    // It is counted in sync: never.
+    check("suspect v1@p2 9m; v1 x2: n1/p1 ok, n2/p2 making=11m ok", "-");
+}
+
+#[test]
+fn targets_that_were_replaced() {
+    second_look("v1 x1 old=n2 at=n1: n1/p1 ok", "v1!n2", "delete v1!n2");
+    // Hosts are still connected, or on their way.
+    check("suspect v1!n2 9m; v1 x1 old=n2 connected at=n1: n1/p1 ok", "-");
+    check("suspect v1!n2 9m; v1 x1 old=n2 at=n1: n1/p1 ok; failover v1 replace from=n2 to=n1", "-");
+}
+
+#[test]
+fn copies_that_nobody_asked_for() {
+    let known = "v1 x1 at=n1: n1/p1 ok; pool n9/p9; ";
+    second_look(&format!("{known} stray v1@p9"), "v1@p9", "destroy v1@p9");
+    second_look("v1 x1 going; pool n9/p9; busy v1; stray v1@p9", "v1@p9", "destroy v1@p9");
+    check(&format!("node n9 offline; {known} stray v1@p9; suspect v1@p9 9m"), "-");
+    for (stray, why) in [
+        // The store may be older than the disks.
+        ("stray v1@p9 newer", "nothing proves that it is not needed"),
+        ("stray v2@p9", "nothing proves that it is not needed"),
+        ("stray v1@p9 foreign", "holds it without a label"),
+    ] {
+        let situation = format!("{known}{stray}; suspect v1@p9 9m; suspect v2@p9 9m");
+        check(&situation, "-");
+        check_blocked(&situation, &[why]);
+    }
+}
+
+#[test]
+fn targets_that_nobody_asked_for() {
+    let known = "node n9; v1 x1 at=n1: n1/p1 ok; ";
+    second_look(&format!("{known} stray v1!n9 epoch=1"), "v1!n9", "stop v1!n9");
+    let newer = format!("{known} stray v1!n9 epoch=2; suspect v1!n9 9m");
+    check(&newer, "-");
+    check_blocked(&newer, &["nobody knows it"]);
+}
+
+#[test]
+fn snapshots() {
+    check("pool n1/p1; snap s1 of=v9 going: p1", "go on deleting s1");
+    check("node n1 offline; pool n1/p1; snap s1 of=v9 going: p1", "-");
+    // It outlives its volume, unless it was not taken yet.
+    check("pool n1/p1; snap s1 of=v9: p1", "-");
+    second_look("snap s1 of=v9 making=1m", "s1", "delete s1");
+    second_look("v9 x1: n1/p1 ok; snap s1 of=v9 making=11m", "s1", "delete s1");
+    check("suspect s1 9m; v9 x1: n1/p1 ok; snap s1 of=v9 making=9m", "-");
+    // Copies that an attempt left behind.
+    let left = "pool n1/p1; pool n2/p2; snap s1 of=v9: p1; stray s1 p2";
+    second_look(left, "s1", "destroy s1@p2");
+    check("suspect s1 9m; pool n1/p1; snap s1 of=v9: p1; stray s1 p1", "-");
+    check(
+        "busy s1; suspect s1 9m; pool n1/p1; v9 x1: n1/p1 ok; snap s1 of=v9 making=1m; stray s1 p1",
+        "-",
+    );
+    check_blocked("pool n1/p1; stray s1 p1; suspect s1 9m", &["nobody knows it"]);
+}
+
+#[test]
+fn scrubs_come_round() {
+    let due = "set scrub=30d; v1 x1: n1/p1 ok; ";
+    check(due, "scrub v1@p1");
+    check(&format!("{due} scrubbed v1@p1 29d"), "-");
+    check(&format!("{due} scrubbed v1@p1 31d"), "scrub v1@p1");
+    check(&format!("{due} scrubbed v1@p1 running"), "-");
+    // The one that waited longest, one on each node.
+    check(&format!("{due} v2 x1: n1/p1 ok; scrubbed v2@p1 60d; scrubbed v1@p1 31d"), "scrub v2@p1");
+    check(&format!("{due} v2 x1: n1/p1 ok; scrubbed v2@p1 running"), "-");
+    check(&format!("{due} v2 x1: n2/p2 ok; scrubbed v2@p2 running"), "scrub v1@p1");
+    // Not of volumes that are not well.
+    check("set scrub=30d; v1 x2 at=n1: n1/p1 ok, n2/p2 rebuilding", "-");
+}

@@ -1,0 +1,147 @@
+//! Removing hidden layers, a bounded number of entries at a time.
+//!
+//! An entry of a hidden layer moves into the entry of its only child, without what the child
+//! hides; without a child it is freed. Nobody sees a difference after any of these moves, so they
+//! may be cut by a crash or a checkpoint anywhere. The layer itself goes when it is empty.
+
+use alloc::collections::BTreeSet;
+
+use crate::bits::{Bits, Run};
+use crate::entity::{Id, Layer};
+use crate::layout::Cluster;
+use crate::map::Entry;
+use crate::widen::{count, low32};
+
+use super::{Contradiction, LAYER_BYTES, State, Tier};
+
+impl State {
+    /// The next hidden layer that can be collapsed, except those that are being hidden.
+    pub(crate) fn collapsible(&self, not: &BTreeSet<Layer>) -> Option<Layer> {
+        let ripe = |(layer, tier): &(&Layer, &Tier)| {
+            tier.owner == Id::NONE
+                && tier.children <= 1
+                && !not.contains(layer)
+                && !self.blocks_collapse(**layer)
+        };
+        self.layers.iter().find(ripe).map(|(layer, _)| *layer)
+    }
+
+    /// Whether moving its fragments into its child would mix with a damaged map.
+    fn blocks_collapse(&self, layer: Layer) -> bool {
+        let damaged = |layer: Layer| self.tier(layer).is_ok_and(|tier| tier.damaged);
+        let child = self.child_of(layer);
+        child.is_some_and(|child| damaged(layer) || damaged(child))
+    }
+
+    fn child_of(&self, layer: Layer) -> Option<Layer> {
+        self.layers.iter().find(|(_, tier)| tier.parent == layer).map(|(layer, _)| *layer)
+    }
+
+    /// Moves the entries of a hidden layer down, up to the logical cluster `last` and at most
+    /// `most`. Answers the last one that was moved.
+    pub(crate) fn move_down(
+        &mut self,
+        layer: Layer,
+        last: u32,
+        most: usize,
+    ) -> Result<Option<u32>, Contradiction> {
+        let tier = self.tier(layer)?;
+        if tier.owner != Id::NONE || tier.children > 1 {
+            return Err(Contradiction);
+        }
+        let child = if tier.children == 1 { self.child_of(layer) } else { None };
+        let seen = child.and_then(|child| self.layers.get(&child)).map_or(0, |tier| tier.limit);
+        let mut moved = None;
+        for _ in 0..most {
+            let Some(tier) = self.layers.get_mut(&layer) else { break };
+            let Some(first) = tier.map.first_entry().filter(|first| *first.key() <= last) else {
+                break;
+            };
+            let (logical, entry) = first.remove_entry();
+            tier.clusters -= low32(count(entry.fragments.len()));
+            tier.held -= u32::from(!entry.fragments.is_empty());
+            tier.blocks -= entry.blocks(self.size);
+            self.meta_bytes -= entry.encoded_len(self.size);
+            if let Some(cut) = &mut self.cut {
+                cut.keep(layer, logical, Some(&entry));
+            }
+            let hidden = self.beyond(logical, seen);
+            self.move_entry((layer, child), logical, entry, hidden);
+            moved = Some(logical);
+        }
+        Ok(moved)
+    }
+
+    /// Removes a hidden layer, with what is left of its entries.
+    pub(crate) fn collapse(&mut self, layer: Layer) -> Result<(), Contradiction> {
+        self.move_down(layer, u32::MAX, usize::MAX)?;
+        let child = self.child_of(layer);
+        self.flat.forget(layer);
+        let Some(tier) = self.layers.remove(&layer) else { return Err(Contradiction) };
+        self.meta_bytes -= LAYER_BYTES;
+        if child.is_none()
+            && let Some(parent) = self.layers.get_mut(&tier.parent)
+        {
+            parent.children -= 1;
+        }
+        if let Some(child) = child.and_then(|child| self.layers.get_mut(&child)) {
+            child.parent = tier.parent;
+            child.limit = child.limit.min(tier.limit);
+            // What it showed of a lost map is lost.
+            child.damaged |= tier.damaged;
+        }
+        if tier.damaged && !self.layers.values().any(|tier| tier.damaged) {
+            // Nobody is left whose clusters are unknown.
+            for cluster in core::mem::take(&mut self.quarantine) {
+                self.give_away(cluster);
+            }
+        }
+        Ok(())
+    }
+
+    fn give_away(&mut self, cluster: Cluster) {
+        self.freed.push(cluster);
+        self.space.give_up();
+    }
+
+    /// Moves an entry of a hidden layer into the child's, without what the child hides. Of the
+    /// marks of both those stay that hide something of the layers below.
+    fn move_entry(
+        &mut self,
+        (layer, child): (Layer, Option<Layer>),
+        logical: u32,
+        mut entry: Entry,
+        hidden: Run,
+    ) {
+        let size = self.size;
+        let into = child.and_then(|child| self.layers.get(&child)?.map.get(&logical));
+        let marked = into.is_some_and(|into| !into.zero.is_empty());
+        let hides = into.map_or(Bits::None, |entry| entry.decided(size));
+        let cut = |bits: &mut Bits| {
+            bits.remove(hidden, size);
+            bits.subtract(&hides, size);
+        };
+        cut(&mut entry.zero);
+        entry.fragments.retain_mut(|fragment| {
+            cut(&mut fragment.valid);
+            if fragment.valid.is_empty() {
+                self.freed.push(fragment.cluster);
+                self.space.give_up();
+            }
+            !fragment.valid.is_empty()
+        });
+        let Some(child) = child.filter(|_| marked || !entry.is_empty()) else { return };
+        let mut shown = Bits::None;
+        if marked || !entry.zero.is_empty() {
+            shown = self.below(layer, logical, Run::of(0..size.blocks()));
+            shown.remove(hidden, size);
+        }
+        self.edit(child, logical, |into, _| {
+            into.zero.union(&entry.zero, size);
+            let mut idle = into.zero.clone();
+            idle.subtract(&shown, size);
+            into.zero.subtract(&idle, size);
+            into.fragments.append(&mut entry.fragments);
+        });
+    }
+}
