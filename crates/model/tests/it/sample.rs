@@ -130,7 +130,9 @@ pub(crate) fn set() -> ReplicaSet {
 
 pub(crate) fn note() -> Note {
     let mut intents = Regions::new(256.try_into().unwrap());
-    [0, 1, 70].into_iter().for_each(|region| intents.insert(region));
+    for region in [0, 1, 70] {
+        intents.insert(region);
+    }
     let mut missed = intents.clone();
     missed.remove(70);
     Note { label: label(), sequence: 7, incarnation: 3, intents, missed: [(id(21), missed)].into() }
