@@ -42,7 +42,7 @@ impl Engine {
                 Door::Exported
             } else {
                 match self.open(&name, &spec).await {
-                    Ok(_) => Door::Open,
+                    Ok(()) => Door::Open,
                     Err(problem) => {
                         let (subject, what) =
                             (Subject::Pool(name.clone()), EventName::StateChanged);

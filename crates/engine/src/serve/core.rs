@@ -168,7 +168,7 @@ impl Handler for Core {
             Event::Message(Message::Order(order)) => self.obey(*order, io),
             Event::Message(Message::Pool(order)) => self.pool_order(*order, io),
             Event::Message(Message::Volume(order)) => self.volume_order(*order, io),
-            Event::Message(Message::Recorded(answer)) => self.store_answered(*answer, io),
+            Event::Message(Message::Recorded(answer)) => self.store_answered(&answer, io),
             Event::Message(Message::Discovery) => self.tell_discovery(),
             Event::Message(Message::Stop) => self.stop(io),
         }

@@ -154,16 +154,13 @@ impl Volumes {
     /// Takes a host's command.
     pub(crate) fn submit(&mut self, asked: ForVolume, io: &impl Io) {
         let volume = asked.volume;
-        match self.open.get_mut(&volume) {
-            Some(open) => {
-                open.submit(asked, &mut self.shared, instant(io));
-                self.touched.insert(volume);
-            }
-            None => {
-                let ForVolume { owner, data, .. } = asked;
-                let completion = Err(Fault::Unreachable);
-                self.shared.ended.push_back(Ended { owner, completion, data });
-            }
+        if let Some(open) = self.open.get_mut(&volume) {
+            open.submit(asked, &mut self.shared, instant(io));
+            self.touched.insert(volume);
+        } else {
+            let ForVolume { owner, data, .. } = asked;
+            let completion = Err(Fault::Unreachable);
+            self.shared.ended.push_back(Ended { owner, completion, data });
         }
     }
 
