@@ -122,9 +122,9 @@ impl Encoder {
         let (section, crc, sections, header) = (0, 0, 0, None);
         let mut encoder = Encoder { out, taken: 0, section, crc, directory, sections, header };
         encode_pool(state, regions, &mut encoder.out);
-        encoder.close(1, 0);
+        encoder.close((1, 0));
         state.space.encode(&mut encoder.out);
-        encoder.close(2, 0);
+        encoder.close((2, 0));
         state.begin_cut();
         encoder
     }
@@ -139,7 +139,8 @@ impl Encoder {
         self.out.get(index(from)..).unwrap_or_default()
     }
 
-    fn close(&mut self, kind: u32, id: u32) {
+    /// Ends a section: its kind, and the id it has.
+    fn close(&mut self, (kind, id): (u32, u32)) {
         let crc = crc32c::crc32c_append(self.crc, self.open());
         let (from, end) = (self.section, self.end());
         self.directory.put32(kind);
@@ -157,7 +158,7 @@ impl Encoder {
         while self.header.is_none() && self.out.len() < most {
             match state.walk_cut(&mut self.out, most) {
                 Walked::Far => {}
-                Walked::Layer(layer) => self.close(3, layer.0),
+                Walked::Layer(layer) => self.close((3, layer.0)),
                 Walked::End => {
                     state.end_cut();
                     self.finish();
