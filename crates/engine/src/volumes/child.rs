@@ -3,7 +3,8 @@
 //! ```text
 //!   Connecting ─► Registering ─► Looking ─► Preempting ─► Acquiring ─► Describing ─► Noting ─► Up
 //!        │             │            │           │             │            │           │       │
-//!        └─────────────┴────────────┴───────────┴─────────────┴────────────┴───────────┴───────┴─► Over
+//!        └─────────────┴────────────┴──────┬────┴─────────────┴────────────┴───────────┴───────┘
+//!                                          ▼ Over
 //! ```
 //!
 //! Every attachment is a host of its own, so that it preempts-and-aborts also the one before it of

@@ -38,6 +38,7 @@ pub use recorder::{MemoryRecorder, Recorded, Recorder, may_replace};
 use volume::Volume;
 
 use crate::client::Controller;
+use crate::clock::instant;
 use crate::device::ForVolume;
 use crate::pools::Ended;
 
@@ -257,9 +258,4 @@ impl Volumes {
 
 pub(crate) fn not_open(volume: VolumeId) -> Problem {
     Problem::new(Kind::NotFound, format!("no target of volume {volume} is open here; open one"))
-}
-
-/// The mirrors' time.
-fn instant(io: &impl Io) -> Instant {
-    Instant::since_start(Duration::from_nanos(io.now().nanos()))
 }
