@@ -155,10 +155,10 @@ mod tests {
         format!("5f0c54a1-9d6e-4b6a-8a53-0c1f4b7f8a{number:02x}").parse().unwrap()
     }
 
-    fn note(regions: impl Iterator<Item = u64> + Clone) -> Note {
+    fn note(regions: impl Iterator<Item = u64>) -> Note {
         let set = ReplicaSet::new([id(1), id(2), id(3)].into()).unwrap();
         let mut intents = Regions::new(256.try_into().unwrap());
-        regions.clone().for_each(|region| intents.insert(region));
+        regions.for_each(|region| intents.insert(region));
         let label = Label {
             volume: id(9),
             replica: id(1),
