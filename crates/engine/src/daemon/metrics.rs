@@ -60,12 +60,7 @@ fn pool_metrics(text: &mut Exposition, pools: &[Found<PoolSpec>]) {
 struct Exposition(String);
 
 impl Exposition {
-    fn gauge(
-        &mut self,
-        name: &str,
-        help: &str,
-        samples: impl IntoIterator<Item = (String, u64)>,
-    ) {
+    fn gauge(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = (String, u64)>) {
         // Writing to a string cannot fail.
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} gauge");
         for (labels, value) in samples {

@@ -196,8 +196,8 @@ impl Daemon {
         let Daemon { server, engine, api, guard, heartbeats, drain } = self;
         let (stopping, stopped) = watch::channel(false);
         let (info, events) = (engine.0.info.clone(), Arc::clone(&engine.0.events));
-        let beats = heartbeats
-            .map(|client| tokio::spawn(heartbeat::run(client, info, stopped.clone())));
+        let beats =
+            heartbeats.map(|client| tokio::spawn(heartbeat::run(client, info, stopped.clone())));
         let router = api::node::router(engine, Arc::clone(&events), guard);
         let mut until = stopped;
         let serving = tokio::spawn(api.run(router, async move {
@@ -226,6 +226,9 @@ impl Daemon {
 
 fn guard(config: &Config) -> Result<Guard, DaemonError> {
     let tokens = config.token_file.as_deref().map(Tokens::read).transpose()?;
+    if tokens.is_none() && !config.api.ip().is_loopback() {
+        tracing::warn!("everybody who reaches {} may do everything: no tokens", config.api);
+    }
     Ok(Guard { tokens: tokens.map(Arc::new), ..Guard::default() })
 }
 

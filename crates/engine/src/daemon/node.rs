@@ -167,11 +167,7 @@ impl Node for Engine {
         targets::no_such("rebuild", rebuild)
     }
 
-    async fn put_rebuild(
-        &self,
-        _: RebuildId,
-        _: Order<RebuildWish>,
-    ) -> Answered<Ensured<Rebuild>> {
+    async fn put_rebuild(&self, _: RebuildId, _: Order<RebuildWish>) -> Answered<Ensured<Rebuild>> {
         targets::not_served()
     }
 

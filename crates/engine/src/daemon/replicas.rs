@@ -136,12 +136,7 @@ impl Engine {
         Ok(Ensured::unchanged(now))
     }
 
-    async fn make_replica(
-        &self,
-        replica: ReplicaId,
-        spec: &ReplicaSpec,
-        pool: Id,
-    ) -> Answered<()> {
+    async fn make_replica(&self, replica: ReplicaId, spec: &ReplicaSpec, pool: Id) -> Answered<()> {
         if let Some(source) = spec.source
             && self.entity(pool, kept::id_of(source.uuid())).await?.is_none()
         {
@@ -186,8 +181,8 @@ impl Engine {
             let subsystem = subsystem_of(replica, pool, hosts);
             self.0.orders.add(nqn.clone(), subsystem).await
         };
-        let mut changed = answer.map_err(|error| problems::of_order(&error))?
-            == crate::serve::Answer::Changed;
+        let mut changed =
+            answer.map_err(|error| problems::of_order(&error))? == crate::serve::Answer::Changed;
         self.note_hosts(replica, spec.hosts.clone());
         if is_served {
             let grown = self.0.orders.grow(nqn, NSID, spec.size.bytes()).await;
@@ -337,11 +332,7 @@ fn check(
 }
 
 /// What hosts see of a replica.
-fn subsystem_of(
-    replica: ReplicaId,
-    pool: Id,
-    hosts: BTreeMap<nvme::wire::Nqn, Host>,
-) -> Subsystem {
+fn subsystem_of(replica: ReplicaId, pool: Id, hosts: BTreeMap<nvme::wire::Nqn, Host>) -> Subsystem {
     let uuid = replica.uuid();
     let ids = NamespaceIds { uuid: *uuid.as_bytes(), nguid: *uuid.as_bytes(), eui64: [0; 8] };
     let backing = Backing::Replica { pool, id: kept::id_of(uuid) };

@@ -20,8 +20,7 @@ fn no_snapshot(replica: ReplicaId, snapshot: SnapshotId) -> Problem {
 }
 
 fn is_of(found: &EntityStatus, replica: ReplicaId) -> bool {
-    found.entity.kind == pool::Kind::Snapshot
-        && found.entity.origin == kept::id_of(replica.uuid())
+    found.entity.kind == pool::Kind::Snapshot && found.entity.origin == kept::id_of(replica.uuid())
 }
 
 impl Engine {
@@ -67,9 +66,8 @@ impl Engine {
                 status.entities.iter().filter(|one| one.entity.kind == pool::Kind::Snapshot);
             all.extend(snapshots.filter_map(|one| self.found_snapshot(one)));
         }
-        let key = |found: &FoundSnapshot| {
-            format!("{} {}", found.label.replica, found.label.snapshot)
-        };
+        let key =
+            |found: &FoundSnapshot| format!("{} {}", found.label.replica, found.label.snapshot);
         all.sort_by_key(key);
         paging.cut(all, key)
     }
@@ -158,10 +156,6 @@ impl Engine {
             let detail = format!("there is no snapshot {since} of replica {replica} to compare to");
             return Err(in_field("since", Kind::NotFound, detail));
         };
-        if older.entity.created > found.entity.created {
-            let detail = format!("snapshot {since} is newer than {snapshot}; ask the other way");
-            return Err(in_field("since", Kind::InvalidArgument, detail));
-        }
         let older = older.entity.id;
         let asked = |from: Blocks, most| PoolOrder::ChangedSince {
             older,

@@ -62,7 +62,9 @@ async fn a_pool_that_cannot_be_opened_stops_nothing_else() {
     let generation = Generation::new(9).unwrap();
     let gone = rig.remote.delete_replica(id(20), api::node::Numbered { generation });
     assert_eq!(kind(gone.await), Kind::Unavailable);
-    assert!(rig.remote.metrics().await.unwrap().0.contains("holdfast_pool_online{pool=\"tank\"} 0"));
+    assert!(
+        rig.remote.metrics().await.unwrap().0.contains("holdfast_pool_online{pool=\"tank\"} 0")
+    );
     // The disk is back, and so is the pool.
     std::fs::rename(&hidden, &file).unwrap();
     let back = rig.remote.put_pool(tank(), order(1, pool_spec("node-1", &file))).await.unwrap();
@@ -79,9 +81,9 @@ async fn without_a_token_nothing_is_told() {
     let rig = Rig::start("node-1", &folder.path().join("engine"), &words);
     assert!(rig.remote.health().await.is_ok());
     assert_eq!(kind(rig.remote.node().await), Kind::Unauthenticated);
-    let api = rig.program.wait_for("where its API is", |line| {
-        line.strip_prefix("node API on ").map(str::to_owned)
-    });
+    let api = rig
+        .program
+        .wait_for("where its API is", |line| line.strip_prefix("node API on ").map(str::to_owned));
     let token = Some("0123456789abcdef0123".to_owned());
     let config = ClientConfig { token, ..ClientConfig::plain(api.unwrap().parse().unwrap()) };
     let viewer = Remote::new(Client::new(config).unwrap());

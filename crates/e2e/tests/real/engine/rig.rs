@@ -53,9 +53,11 @@ impl Rig {
 
     /// A pool that is made on a file, and a replica in it that our host may use.
     pub(crate) async fn furnish(&self, disk: &Path, replica: ReplicaId) {
-        let pool = self.remote.put_pool("tank".parse().unwrap(), order(1, pool_spec("node-1", disk)));
+        let pool =
+            self.remote.put_pool("tank".parse().unwrap(), order(1, pool_spec("node-1", disk)));
         assert_eq!(pool.await.unwrap().effect, api::Effect::Created);
-        let made = self.remote.put_replica(replica, order(1, replica_spec(16, true))).await.unwrap();
+        let made =
+            self.remote.put_replica(replica, order(1, replica_spec(16, true))).await.unwrap();
         assert_eq!(made.effect, api::Effect::Created);
         assert_eq!(made.now.status.addresses, [self.data]);
     }
