@@ -199,14 +199,13 @@ impl Client {
         B: Body,
         A: Received,
     {
-        let extra = seen.map(|seen| (IF_MATCH, IfMatch::tag(seen)));
-        let request = self.request(route, &at, &query, &body, A::MEDIA, extra)?;
-        self.in_time(async {
-            let answer = self.send(request).await?;
-            let whole = self.collect(answer).await?;
-            A::read(&whole).map_err(|reason| CallError::Unreadable { reason })
-        })
-        .await
+        let mut request = self.request(route, &at, &query, &body)?;
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static(A::MEDIA));
+        if let Some(seen) = seen {
+            request.headers_mut().insert(IF_MATCH, header_of(&IfMatch::tag(seen))?);
+        }
+        let whole = self.in_time(self.fetch(request)).await?;
+        A::read(&whole).map_err(|reason| CallError::Unreadable { reason })
     }
 
     /// Reads events, going on after `last` if there is one.
@@ -218,9 +217,12 @@ impl Client {
     where
         E: DeserializeOwned,
     {
-        let extra = last.clone().map(|last| (HeaderName::from_static("last-event-id"), last));
-        let media = "text/event-stream";
-        let request = self.request(route, &(), &NoQuery {}, &NoBody, media, extra)?;
+        let mut request = self.request(route, &(), &NoQuery {}, &NoBody)?;
+        request.headers_mut().insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+        if let Some(last) = &last {
+            let name = HeaderName::from_static("last-event-id");
+            request.headers_mut().insert(name, header_of(last)?);
+        }
         let answer = self.in_time(self.send(request)).await?;
         Ok(Subscription::new(answer, last))
     }
@@ -240,8 +242,6 @@ impl Client {
         at: &P,
         query: &Q,
         body: &B,
-        media: &'static str,
-        extra: Option<(HeaderName, String)>,
     ) -> Result<http::Request<Full<Bytes>>, CallError> {
         let unsendable =
             |error: &dyn std::fmt::Display| CallError::Unsendable { reason: error.to_string() };
@@ -259,27 +259,29 @@ impl Client {
             .map_err(|error| unsendable(&error))?;
         let bytes = body.write().map_err(|error| unsendable(&error))?;
         let mut request = http::Request::builder().method(route.method.http()).uri(uri);
-        request = request.header(ACCEPT, media);
         if bytes.is_some() {
             request = request.header(CONTENT_TYPE, "application/json");
         }
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, token);
         }
-        if let Some((name, value)) = extra {
-            request = request.header(name, value);
-        }
         let body = Full::new(bytes.unwrap_or_default().into());
         request.body(body).map_err(|error| unsendable(&error))
+    }
+
+    async fn fetch(&self, request: http::Request<Full<Bytes>>) -> Result<Bytes, CallError> {
+        let answer = self.send(request).await?;
+        self.collect(answer).await
     }
 
     /// The body of a success; anything else is read as a problem.
     async fn send(&self, request: http::Request<Full<Bytes>>) -> Result<Incoming, CallError> {
         let answer = self.pool.request(request).await.map_err(|error| {
             let server = self.config.server.clone();
-            match error.is_connect() {
-                true => CallError::Unreachable { server, source: error.into() },
-                false => CallError::Broken { source: error.into() },
+            if error.is_connect() {
+                CallError::Unreachable { server, source: error.into() }
+            } else {
+                CallError::Broken { source: error.into() }
             }
         })?;
         let status = answer.status();
@@ -297,13 +299,16 @@ impl Client {
     async fn collect(&self, body: Incoming) -> Result<Bytes, CallError> {
         let whole = Limited::new(body, self.config.largest).collect().await;
         whole.map(http_body_util::Collected::to_bytes).map_err(|error| {
-            match error.is::<http_body_util::LengthLimitError>() {
-                true => {
-                    let most = self.config.largest;
-                    CallError::Unreadable { reason: format!("it is larger than {most} bytes") }
-                }
-                false => CallError::Broken { source: error },
+            if error.is::<http_body_util::LengthLimitError>() {
+                let most = self.config.largest;
+                return CallError::Unreadable { reason: format!("it is larger than {most} bytes") };
             }
+            CallError::Broken { source: error }
         })
     }
+}
+
+fn header_of(text: &str) -> Result<HeaderValue, CallError> {
+    let reason = || format!("{text:?} cannot stand in a header");
+    HeaderValue::from_str(text).map_err(|_| CallError::Unsendable { reason: reason() })
 }

@@ -1,6 +1,6 @@
 //! How daemons show the control plane that they are there.
 //!
-//! The first heartbeat registers a node, each further one renews it, and a clean exit takes it back.
+//! The first heartbeat registers a node, each further one renews it, a clean exit takes it back.
 //! The control plane answers with when it wants the next one.
 
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Long lists, a page at a time.
 //!
 //! A page ends with the key after which the next begins. The key is opaque to callers: it is the
-//! sort key of the last item, so a list that changes meanwhile neither repeats nor loses what stayed.
+//! sort key of the last item, so a list that changes meanwhile neither repeats nor loses the rest.
 
 use model::{Invalid, Problem};
 use schemars::JsonSchema;

@@ -170,9 +170,8 @@ pub(crate) fn parameters(path: &'static str) -> impl Iterator<Item = &'static st
 /// The path with its parameters filled in. Ids and names need no escape: the model sees to that.
 pub(crate) fn fill(path: &'static str, parts: &[String]) -> String {
     let mut parts = parts.iter();
-    let filled = path.split('/').map(|part| match part.starts_with('{') {
-        true => parts.next().map_or("", String::as_str),
-        false => part,
+    let filled = path.split('/').map(|part| {
+        if part.starts_with('{') { parts.next().map_or("", String::as_str) } else { part }
     });
     filled.collect::<Vec<_>>().join("/")
 }

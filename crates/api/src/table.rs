@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::Router;
 use axum::extract::{FromRequestParts, RawPathParams, Request as HttpRequest, State};
@@ -11,6 +14,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter};
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use http_body_util::Limited;
 use model::{Kind, Problem};
@@ -41,6 +45,10 @@ pub struct Guard {
     pub limits: Limits,
 }
 
+/// A handler whose types are forgotten: what lies around it is compiled once, not for each route.
+type Answering<N> =
+    Arc<dyn Fn(Arc<N>, HttpRequest) -> BoxFuture<'static, Result<Response, Problem>> + Send + Sync>;
+
 /// What the guard found out about a request.
 #[derive(Clone, Debug)]
 struct Caller {
@@ -67,20 +75,16 @@ impl<N: Send + Sync + 'static> Api<N> {
     {
         self.documented.add(route);
         let (role, name) = (route.role, route.name);
-        let serve = move |State(node): State<Arc<N>>, request: HttpRequest| async move {
-            let work = async {
+        let answering: Answering<N> = Arc::new(move |node, request| {
+            let handler = handler.clone();
+            async move {
                 let request = read(role, request).await?;
-                handler(node, request).await
-            };
-            match AssertUnwindSafe(work).catch_unwind().await {
-                Ok(Ok(answer)) => answer.reply(),
-                Ok(Err(problem)) => Failed(problem).into_response(),
-                Err(_) => {
-                    tracing::error!(route = name, "a handler panicked");
-                    let detail = "the request met a bug; the log of the server has it";
-                    Failed(Problem::new(Kind::Internal, detail)).into_response()
-                }
+                handler(node, request).await.map(Reply::reply)
             }
+            .boxed()
+        });
+        let serve = move |State(node): State<Arc<N>>, request: HttpRequest| {
+            caught(name, answering(node, request))
         };
         let here = self.paths.remove(route.path).unwrap_or_default();
         self.paths.insert(route.path, here.on(filter(route.method), serve));
@@ -108,6 +112,19 @@ impl<N: Send + Sync + 'static> Api<N> {
             .with_state(node)
             .layer(middleware::from_fn_with_state(Arc::new(guard), admit))
     }
+}
+
+/// The answer, whatever the handler does: its panic ends this request and nothing else.
+async fn caught(
+    name: &'static str,
+    work: BoxFuture<'static, Result<Response, Problem>>,
+) -> Result<Response, Failed> {
+    let answer = AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
+        tracing::error!(route = name, "a handler panicked");
+        let detail = "the request met a bug; the log of the server has it";
+        Err(Problem::new(Kind::Internal, detail))
+    });
+    answer.map_err(Failed)
 }
 
 fn filter(method: Method) -> MethodFilter {
@@ -157,7 +174,15 @@ fn request_id(headers: &HeaderMap) -> String {
         (1..=64).contains(&id.len()) && id.bytes().all(allowed)
     };
     let given = text_of(headers, &REQUEST_ID).filter(good);
-    given.unwrap_or_else(|| uuid::Uuid::new_v4().simple().to_string())
+    given.unwrap_or_else(new_id)
+}
+
+/// An id that no other request of this or another process has: a number of the process that nobody
+/// knows beforehand, and a count.
+fn new_id() -> String {
+    static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish());
+    static COUNT: AtomicU64 = AtomicU64::new(1);
+    format!("{:016x}-{}", *PROCESS, COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Names the request, finds out who calls, and sees that it ends.
@@ -182,16 +207,14 @@ async fn guarded(guard: &Guard, id: &str, request: HttpRequest, next: Next) -> R
     let mut request = request.map(|body| axum::body::Body::new(Limited::new(body, most)));
     request.extensions_mut().insert(Caller { role, request: id.to_owned() });
     let patience = guard.limits.request;
-    match tokio::time::timeout(patience, next.run(request)).await {
-        Ok(answer) => answer,
-        Err(_) => {
-            let detail = format!(
-                "there was no answer within {patience:?}; ask again: what was begun goes on, and \
-                 asking twice is harmless"
-            );
-            Failed(Problem::new(Kind::TimedOut, detail)).into_response()
-        }
-    }
+    let answer = tokio::time::timeout(patience, next.run(request)).await;
+    answer.unwrap_or_else(|_| {
+        let detail = format!(
+            "there was no answer within {patience:?}; ask again: what was begun goes on, and \
+             asking twice is harmless"
+        );
+        Failed(Problem::new(Kind::TimedOut, detail)).into_response()
+    })
 }
 
 /// The answer with the id of its request, in the header and in a problem.
@@ -204,9 +227,10 @@ fn named(mut answer: Response, id: &str) -> Response {
         tracing::debug!(status, "answered");
         return answer;
     };
-    match status {
-        500 => tracing::error!(status, kind = %problem.kind, detail = problem.detail, "failed"),
-        _ => tracing::debug!(status, kind = %problem.kind, detail = problem.detail, "refused"),
+    if status == 500 {
+        tracing::error!(status, kind = %problem.kind, detail = problem.detail, "failed");
+    } else {
+        tracing::debug!(status, kind = %problem.kind, detail = problem.detail, "refused");
     }
     problem.request = Some(id.to_owned());
     answer.headers_mut().remove(header::CONTENT_LENGTH);

@@ -2,6 +2,7 @@
 //!
 //! - [`serve`]: the target: listeners, connections, subsystems, one reactor per core.
 //! - [`client`]: the host's side: connections to controllers.
+//! - [`volumes`]: mirrored volumes, and the ways to their replicas.
 //! - [`daemon`]: the node API over all of these: what `holdfast engine run` runs.
 //! - [`device`]: what namespaces are made of: memory, files and block devices.
 //!
@@ -18,3 +19,4 @@ mod entropy;
 pub mod pools;
 pub mod serve;
 mod stream;
+pub mod volumes;

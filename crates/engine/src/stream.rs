@@ -11,7 +11,7 @@
 
 use std::io;
 
-use reactor::{Buffer, Chain, Detached, Frozen, Io, Op, Refused, Socket, Token};
+use reactor::{Buffer, Chain, Detached, Frozen, Io, Op, PAGE, Refused, Socket, Token};
 
 /// A socket with its two directions.
 #[derive(Debug)]
@@ -31,8 +31,9 @@ impl Stream {
     /// Payloads from this size on are worth being received in two parts: the first bytes with their
     /// header, the rest directly into their buffer.
     pub(crate) const LARGE: usize = 32 * 1024;
-    /// What is received at a time while large payloads are expected.
-    pub(crate) const LITTLE: usize = 4096;
+    /// What is received at a time while large payloads are expected: the header of a data PDU and a
+    /// page, so that what is received into a buffer after it begins at a page.
+    pub(crate) const LITTLE: usize = 24 + PAGE;
     /// What is received at a time otherwise: as much as a receive buffer holds.
     pub(crate) const MUCH: usize = usize::MAX;
     /// A rest of a payload smaller than this is copied: that is cheaper than another receive.

@@ -140,7 +140,7 @@ pub enum RebuildOrder {
 }
 
 /// What is wanted of a mirror. Asking again for what is so already is answered well.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// One more replica; it is rebuilt.
     AddChild {

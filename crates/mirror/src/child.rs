@@ -58,7 +58,7 @@ impl Child {
     pub(crate) fn took(&mut self, time: Duration) {
         self.latency = match self.latency {
             Duration::ZERO => time,
-            old => old - old / 8 + time / 8,
+            old => old.saturating_sub(old / 8) + time / 8,
         };
     }
 

@@ -202,7 +202,9 @@ impl Mirror {
         };
         let (whose, source) = (copy.whose, copy.source);
         let mut needy = self.dests(whose);
-        source.iter().for_each(|source| needy.remove(*source));
+        if let Some(source) = source {
+            needy.remove(source);
+        }
         if let Some(copy) = self.copies.get_mut(&ticket) {
             copy.needy = needy;
         }
@@ -215,7 +217,7 @@ impl Mirror {
         let source = copy.source.filter(|slot| self.in_sync().contains(*slot));
         match source {
             Some(source) => {
-                self.piece_io(ticket, Slots::one(source), Command::Read { span }, Step::Reading)
+                self.piece_io(ticket, Slots::one(source), Command::Read { span }, Step::Reading);
             }
             None => self.restart(ticket),
         }
@@ -325,9 +327,9 @@ impl Mirror {
         }
         if !self.child(from.slot).is_some_and(|child| child.is_current(from.session)) {
             return if reads {
-                self.restart_unless_dropped(ticket)
+                self.restart_unless_dropped(ticket);
             } else {
-                self.advance_copy(ticket)
+                self.advance_copy(ticket);
             };
         }
         let Some(copy) = self.copies.get_mut(&ticket) else { return };
@@ -404,7 +406,9 @@ impl Mirror {
                 }
             }
         }
-        idle.into_iter().for_each(|ticket| self.end_copy(ticket, false));
+        for ticket in idle {
+            self.end_copy(ticket, false);
+        }
     }
 }
 

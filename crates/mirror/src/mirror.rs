@@ -3,7 +3,7 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
-use block::{BlockSize, Command, Completion, Fault, Geometry, Instant, Lane};
+use block::{BlockSize, Blocks, Command, Completion, Fault, Geometry, Instant, Lane};
 use model::{
     ChildState, ChildStatus, Note, Problem, Progress, Rebuild, TargetId, TargetState, Timestamp,
 };
@@ -47,6 +47,7 @@ pub(crate) struct Pending {
 
 /// The mirrored volume of one target.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, not a state")]
 pub struct Mirror {
     pub(crate) policy: Policy,
     pub(crate) geometry: Geometry,
@@ -225,7 +226,7 @@ impl Mirror {
             Purpose::Keep(version) => self.kept(pending, version, done),
             Purpose::JobFlush => self.job_flushed(pending, done),
             Purpose::Snapshot => self.snapshot_answered(pending, done),
-            Purpose::Measure => self.measured(pending, result),
+            Purpose::Measure => self.measured(pending, &result),
         }
     }
 
@@ -279,17 +280,21 @@ impl Mirror {
             (op.granted && op.outstanding.is_empty()).then_some(*ticket)
         };
         let tickets: Vec<Ticket> = self.ops.iter().filter_map(waiting).collect();
-        tickets.into_iter().for_each(|ticket| self.advance(ticket));
+        for ticket in tickets {
+            self.advance(ticket);
+        }
         let idle = |(ticket, copy): (&Ticket, &Copy)| copy.is_stuck().then_some(*ticket);
         let tickets: Vec<Ticket> = self.copies.iter().filter_map(idle).collect();
-        tickets.into_iter().for_each(|ticket| self.advance_copy(ticket));
+        for ticket in tickets {
+            self.advance_copy(ticket);
+        }
     }
 
     /// When to call [`Mirror::tick`], if nothing happens before.
     pub fn timeout(&self) -> Option<Instant> {
         let mut at = [
             self.hold_from.filter(|_| !self.failing).map(|from| from.after(self.policy.hold)),
-            self.open_at().filter(|_| !self.opened && !self.is_down()),
+            (!self.opened).then(|| self.open_at()),
             self.recorder.retry_at(),
             self.sweep_at,
             self.stopping.as_ref().map(|stopping| stopping.deadline),
@@ -311,8 +316,8 @@ impl Mirror {
         if self.is_down() { None } else { at }
     }
 
-    pub(crate) fn open_at(&self) -> Option<Instant> {
-        Some(self.begun.after(self.policy.open_wait))
+    pub(crate) fn open_at(&self) -> Instant {
+        self.begun.after(self.policy.open_wait)
     }
 
     pub(crate) fn next_ticket(&mut self) -> Ticket {
@@ -382,16 +387,13 @@ impl Mirror {
         })
     }
 
-    pub(crate) fn progress(&self, total: u64, done: u64, copied: u64) -> Progress {
-        let bytes = |regions: u64| {
-            let blocks = regions.saturating_mul(self.policy.region.get());
-            let blocks = blocks.min(self.geometry.blocks().0);
-            block::Bytes(blocks.saturating_mul(u64::from(self.geometry.block_size().bytes())))
-        };
-        Progress {
-            total: bytes(total).into(),
-            done: bytes(done).into(),
-            copied: block::Bytes(copied * u64::from(self.geometry.block_size().bytes())).into(),
-        }
+    /// The blocks of so many regions.
+    pub(crate) fn of_regions(&self, regions: u64) -> Blocks {
+        Blocks(regions.saturating_mul(self.policy.region.get())).min(self.geometry.blocks())
+    }
+
+    pub(crate) fn progress(&self, total: Blocks, done: Blocks, copied: Blocks) -> Progress {
+        let size = |blocks| self.geometry.block_size().bytes_of(blocks).unwrap_or_default().into();
+        Progress { total: size(total), done: size(done), copied: size(copied) }
     }
 }

@@ -23,6 +23,12 @@ impl Mirror {
         // R2
         if let Some(span) = command.span() {
             let doubtful = self.dirty.doubtful(span);
+            #[cfg(test)]
+            let doubtful = if self.broken == crate::tests::Broken::ReadInDoubt {
+                alloc::vec::Vec::new()
+            } else {
+                doubtful
+            };
             if !doubtful.is_empty() {
                 self.resync.hurry(doubtful);
                 return self.step_aside(ticket);
@@ -115,8 +121,6 @@ impl Mirror {
     fn repair(&mut self, ticket: Ticket, bad: Slots) {
         let bad = bad.both(self.in_sync());
         let span = self.ops.get(&ticket).and_then(|op| op.command.span());
-        #[cfg(test)]
-        let bad = if self.broken == crate::tests::Broken::NoRepair { Slots::NONE } else { bad };
         match span {
             Some(span) if !bad.is_empty() => {
                 if let Some(op) = self.ops.get_mut(&ticket) {

@@ -179,7 +179,9 @@ impl Mirror {
             }
         }
         let slots: Vec<Slot> = self.jobs.keys().copied().collect();
-        slots.into_iter().for_each(|slot| self.check_job(slot));
+        for slot in slots {
+            self.check_job(slot);
+        }
     }
 
     fn begin_rebuild(&mut self, slot: Slot) {
@@ -202,7 +204,7 @@ impl Mirror {
         let id = RebuildId::nth(self.target(), self.rebuilds_begun);
         self.rebuilds_begun += 1;
         let mut rebuild = Rebuild::new(id, plan, self.wall());
-        rebuild.progress = self.progress(total, 0, 0);
+        rebuild.progress = self.progress(self.of_regions(total), Blocks::ZERO, Blocks::ZERO);
         // A rebuild that was just made can start.
         let _ = rebuild.on(RebuildEvent::Start, self.wall());
         self.effects.push_back(Effect::RebuildChanged(Box::new(rebuild.clone())));
@@ -246,7 +248,8 @@ impl Mirror {
         let flush_now = job.flushing.is_none() && copied > 0 && (copied >= CHECKPOINT || idle);
         let complete = idle && left == 0 && copied == 0 && job.flushing.is_none();
         let complete = complete && job.is_running();
-        let progress = self.progress(total, total.saturating_sub(left), moved);
+        let done = self.of_regions(total.saturating_sub(left));
+        let progress = self.progress(self.of_regions(total), done, Blocks(moved));
         let has_note = self.child(slot).is_some_and(|child| child.kept > 0);
         let Some(job) = self.jobs.get_mut(&slot) else { return };
         job.rebuild.progress = progress;

@@ -57,14 +57,14 @@ impl Mirror {
         self.resizing = Some(resizing);
     }
 
-    pub(crate) fn measured(&mut self, from: Pending, result: Result<Answer, Fault>) {
+    pub(crate) fn measured(&mut self, from: Pending, result: &Result<Answer, Fault>) {
         self.poke = true;
         let Some(child) = self.child(from.slot) else { return };
         let (replica, current) = (child.replica, child.is_current(from.session));
         let Some(resizing) = &mut self.resizing else { return };
         resizing.outstanding.remove(from.slot);
         match result {
-            Ok(Answer::Size(size)) if size >= resizing.wanted.blocks() => {}
+            Ok(Answer::Size(size)) if *size >= resizing.wanted.blocks() => {}
             Ok(_) => {
                 resizing.problem.get_or_insert(too_small(replica));
             }
@@ -74,7 +74,7 @@ impl Mirror {
                 if fault.blame() == Blame::Owner {
                     self.fenced();
                 } else if current {
-                    self.fail(from.slot, reason(fault));
+                    self.fail(from.slot, reason(*fault));
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! A snapshot of the volume: at one point on every copy in sync, all or none.
 //!
 //! ```text
-//!   no doubt, all there ──► lane: no write under way ──► snapshot each ──► all well ──► answer
-//!                                                              └─ some not ──► drop each ──► refuse
+//!   no doubt, all there ──► lane: no write under way ──► snapshot each ──all well──► answer
+//!                                                              └─ some not ─► drop each ─► refuse
 //! ```
 
 use alloc::format;
@@ -128,6 +128,12 @@ impl Mirror {
         let Err(fault) = result else { return };
         let Some(child) = self.child(from.slot) else { return };
         let (replica, current) = (child.replica, child.is_current(from.session));
+        let stage = self.snapshot.as_ref().map(|snapshot| snapshot.stage);
+        if fault == Fault::Busy && current {
+            // It was not begun: again, until the child says something else.
+            return self
+                .ask_snapshot(Slots::one(from.slot), !matches!(stage, Some(Stage::Dropping(_))));
+        }
         if let Some(snapshot) = &mut self.snapshot {
             let kind = if fault == Fault::NoSpace { Kind::NoSpace } else { Kind::Unavailable };
             let detail = format!("replica {replica} took no snapshot: {fault}; try again");

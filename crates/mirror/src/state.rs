@@ -20,7 +20,7 @@ impl Mirror {
         }
         let there = self.in_sync();
         let all = self.must().without(there).is_empty();
-        let waited = self.open_at().is_some_and(|at| at <= self.now);
+        let waited = self.open_at() <= self.now;
         if there.is_empty() || !(all || waited) {
             return;
         }
@@ -80,10 +80,8 @@ impl Mirror {
         }
         if !self.failing && self.now >= from.after(self.policy.hold) {
             self.failing = true;
-            let cause = match self.in_sync().is_empty() {
-                true => HoldCause::NoChild,
-                false => HoldCause::NotRecorded,
-            };
+            let nobody = self.in_sync().is_empty();
+            let cause = if nobody { HoldCause::NoChild } else { HoldCause::NotRecorded };
             self.on(TargetEvent::Held(cause));
             self.on(TargetEvent::HoldExpired);
             self.poke = true;

@@ -140,7 +140,9 @@ impl Mirror {
             self.effects.extend(session.map(|session| Effect::Detach { child: replica, session }));
         }
         let slots: Vec<_> = self.jobs.keys().copied().collect();
-        slots.into_iter().for_each(|slot| self.end_job(slot, None));
+        for slot in slots {
+            self.end_job(slot, None);
+        }
         self.fail_orders();
         if let Some(stopping) = self.stopping.take() {
             let answers = stopping.tokens.into_iter();

@@ -1,9 +1,9 @@
 //! Writes and flushes: to every child that takes writes, acknowledged by every copy in sync.
 //!
 //! ```text
-//!   limits ──► lane (W2) ──► mark regions (W3) ──► all writers ──► every `must` has it (W1) ──► Done
-//!                                                       ▲              │
-//!                                                       └── again ◄────┘ a copy in sync came back
+//!   limits ──► lane (W2) ──► marks (W3) ──► all writers ──► every `must` has it (W1) ──► Done
+//!                                                ▲              │
+//!                                                └── again ◄────┘ a copy in sync came back
 //! ```
 
 use alloc::vec::Vec;
@@ -160,7 +160,9 @@ impl Mirror {
             #[cfg(test)]
             let absent =
                 if self.broken == crate::tests::Broken::NotMissed { Vec::new() } else { absent };
-            absent.into_iter().for_each(|replica| self.dirty.miss(replica, span));
+            for replica in absent {
+                self.dirty.miss(replica, span);
+            }
         }
         let flush = self.dirty.flush_begins();
         if let Some(op) = self.ops.get_mut(&ticket) {
@@ -309,10 +311,6 @@ impl Mirror {
         self.jobs.values_mut().for_each(|job| job.redo(regions));
         self.resync.redo(regions);
         if self.must().len() > 1 {
-            #[cfg(test)]
-            if self.broken == crate::tests::Broken::NoDoubt {
-                return;
-            }
             self.dirty.doubt.add(regions);
         }
         self.poke = true;

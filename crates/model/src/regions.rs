@@ -227,7 +227,9 @@ mod tests {
 
     fn of(blocks: u64, regions: &[u64]) -> Regions {
         let mut set = Regions::new(NonZeroU64::new(blocks).unwrap());
-        regions.iter().for_each(|region| set.insert(*region));
+        for region in regions {
+            set.insert(*region);
+        }
         set
     }
 

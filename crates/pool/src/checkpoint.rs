@@ -100,6 +100,25 @@ pub(crate) struct Regions {
     pub(crate) doubtful: BTreeSet<u32>,
 }
 
+/// What a section of a checkpoint is about.
+#[derive(Clone, Copy, Debug)]
+enum About {
+    Pool,
+    Space,
+    Layer(Layer),
+}
+
+impl About {
+    /// Kind and id in the directory.
+    fn numbers(self) -> (u32, u32) {
+        match self {
+            About::Pool => (1, 0),
+            About::Space => (2, 0),
+            About::Layer(layer) => (3, layer.0),
+        }
+    }
+}
+
 /// The body of a checkpoint, made a little at a time from a cut of the state.
 #[derive(Debug)]
 pub(crate) struct Encoder {
@@ -122,9 +141,9 @@ impl Encoder {
         let (section, crc, sections, header) = (0, 0, 0, None);
         let mut encoder = Encoder { out, taken: 0, section, crc, directory, sections, header };
         encode_pool(state, regions, &mut encoder.out);
-        encoder.close(1, 0);
+        encoder.close(About::Pool);
         state.space.encode(&mut encoder.out);
-        encoder.close(2, 0);
+        encoder.close(About::Space);
         state.begin_cut();
         encoder
     }
@@ -139,7 +158,8 @@ impl Encoder {
         self.out.get(index(from)..).unwrap_or_default()
     }
 
-    fn close(&mut self, kind: u32, id: u32) {
+    fn close(&mut self, about: About) {
+        let (kind, id) = about.numbers();
         let crc = crc32c::crc32c_append(self.crc, self.open());
         let (from, end) = (self.section, self.end());
         self.directory.put32(kind);
@@ -157,7 +177,7 @@ impl Encoder {
         while self.header.is_none() && self.out.len() < most {
             match state.walk_cut(&mut self.out, most) {
                 Walked::Far => {}
-                Walked::Layer(layer) => self.close(3, layer.0),
+                Walked::Layer(layer) => self.close(About::Layer(layer)),
                 Walked::End => {
                     state.end_cut();
                     self.finish();
@@ -292,23 +312,24 @@ pub(crate) fn restore(
     let directory = either(header.directory, len, header.directory_crc);
     let directory = sections(directory.ok_or(BadCheckpoint::Directory)?);
     let directory = directory.ok_or(BadCheckpoint::Directory)?;
-    let bytes_of = |kind, id| {
-        let found = directory.iter().find(|section| (section.kind, section.id) == (kind, id))?;
+    let bytes_of = |about: About| {
+        let is_it = |section: &&Section| (section.kind, section.id) == about.numbers();
+        let found = directory.iter().find(is_it)?;
         either(found.at, found.len, found.crc)
     };
-    let pool = bytes_of(1, 0).ok_or(BadCheckpoint::Pool)?;
+    let pool = bytes_of(About::Pool).ok_or(BadCheckpoint::Pool)?;
     let regions = decode_pool(pool, &mut state).ok_or(BadCheckpoint::Pool)?;
     let mut damaged = Vec::new();
     let layers: Vec<_> = state.layers.keys().copied().collect();
     for layer in layers {
-        let map = bytes_of(3, layer.0).and_then(|bytes| decode_map(bytes, state.size));
+        let map = bytes_of(About::Layer(layer)).and_then(|bytes| decode_map(bytes, state.size));
         if map.is_none_or(|map| state.restore_map(layer, map).is_err()) {
             state.lose_map(layer);
             damaged.push(layer);
         }
     }
     if !damaged.is_empty() {
-        state.keep_lost(bytes_of(2, 0));
+        state.keep_lost(bytes_of(About::Space));
     }
     Ok(Restored { state, regions, damaged })
 }

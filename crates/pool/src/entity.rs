@@ -29,6 +29,12 @@ impl Layer {
 
 /// Longest byte string of an entity.
 pub(crate) const MAX_STRING: usize = 4096;
+
+impl Label {
+    /// Most bytes of what else the engine keeps.
+    pub const MOST_OPAQUE: usize = MAX_STRING;
+}
+
 /// Most replicas of a set.
 pub(crate) const MAX_SET: usize = 64;
 const FIXED: usize = 4 + 16 + 16 + 4 + 4 + 8 + 8 + 16 + 8 + 8 + 16;

@@ -19,6 +19,7 @@
 //! Deliberately not here: deciding anything (engine, planner), and the registration with the
 //! control plane ([`crate::heartbeat`]).
 
+mod carried;
 #[cfg(feature = "faults")]
 mod fault;
 mod node_trait;
@@ -26,15 +27,14 @@ mod remote;
 pub mod routes;
 mod serve;
 mod statistics;
-mod types;
 
+pub use carried::{
+    Changed, Found, FoundSnapshot, Health, NodeInfo, Numbered, Range, RebuildWish, Run, Scrub,
+    ScrubState, ScrubWish, SnapshotWish, TargetSnapshot,
+};
 #[cfg(feature = "faults")]
 pub use fault::{Fault, FaultKind, FaultPlace, Faults};
 pub use node_trait::{Answered, Node};
 pub use remote::Remote;
 pub use serve::{Served, api, router};
 pub use statistics::{Histogram, Statistics, StatisticsOf, Traffic};
-pub use types::{
-    Changed, Found, FoundSnapshot, Health, NodeInfo, Numbered, Range, RebuildWish, Run, Scrub,
-    ScrubState, ScrubWish, SnapshotWish, TargetSnapshot,
-};

@@ -1,6 +1,6 @@
 //! What was done and how long it took.
 //!
-//! Counters begin at zero with the run of the engine and only grow: a reader takes the difference of
+//! Counters begin at zero with the run of the engine and only grow: readers take the difference of
 //! two answers of the same instance.
 
 use model::{DevicePath, InstanceId, PoolName, ReplicaId, TargetId, Timestamp};
@@ -73,7 +73,7 @@ pub struct Traffic {
     pub latency: Histogram,
 }
 
-/// How many took how long: bucket `n` counts those that took less than 2^n microseconds and not less
+/// How many took how long: bucket `n` counts those that took less than 2^n microseconds, not less
 /// than the bucket before. Empty buckets at the end are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -59,18 +59,18 @@ impl<S: Spec> Things<S> {
         self.held.get(id).map(|order| self.found(id, order)).ok_or_else(missing)
     }
 
-    fn put(&mut self, id: S::Id, order: Order<S>) -> Answered<Ensured<Found<S>>> {
-        if let Some(&have) = self.removed.get(&id) {
+    fn put(&mut self, id: &S::Id, order: Order<S>) -> Answered<Ensured<Found<S>>> {
+        if let Some(&have) = self.removed.get(id) {
             let sent = order.generation;
             if sent <= have {
                 return Err(Refused::Stale { sent, have }.into());
             }
         }
-        let held = self.held.get(&id);
+        let held = self.held.get(id);
         let admitted = order.admit(held)?;
         let was_there = held.is_some();
         self.held.insert(id.clone(), order);
-        let now = self.get(&id)?;
+        let now = self.get(id)?;
         Ok(match (admitted, was_there) {
             (Admitted::Again, _) => Ensured::unchanged(now),
             (Admitted::New, true) => Ensured::changed(now),
@@ -174,7 +174,7 @@ impl Node for Fake {
         if pool.as_str() == "slow" {
             std::future::pending::<()>().await;
         }
-        self.with(|state| state.pools.put(pool, order))
+        self.with(|state| state.pools.put(&pool, order))
     }
 
     async fn delete_pool(&self, pool: PoolName, order: Numbered) -> Answered<Gone> {
@@ -194,7 +194,7 @@ impl Node for Fake {
         replica: ReplicaId,
         order: Order<ReplicaSpec>,
     ) -> Answered<Ensured<Found<ReplicaSpec>>> {
-        self.with(|state| state.replicas.put(replica, order))
+        self.with(|state| state.replicas.put(&replica, order))
     }
 
     async fn delete_replica(&self, replica: ReplicaId, order: Numbered) -> Answered<Gone> {
@@ -287,7 +287,7 @@ impl Node for Fake {
         target: TargetId,
         order: Order<TargetSpec>,
     ) -> Answered<Ensured<Found<TargetSpec>>> {
-        self.with(|state| state.targets.put(target, order))
+        self.with(|state| state.targets.put(&target, order))
     }
 
     async fn delete_target(&self, target: TargetId, order: Numbered) -> Answered<Gone> {
@@ -329,7 +329,9 @@ impl Node for Fake {
 
     async fn statistics(&self, paging: Paging) -> Answered<Page<Statistics>> {
         let mut read = Traffic { commands: 3, bytes: 12288, errors: 1, ..Traffic::default() };
-        [1, 90, 5000].into_iter().for_each(|micros| read.latency.record(micros));
+        for micros in [1, 90, 5000] {
+            read.latency.record(micros);
+        }
         let of = StatisticsOf::Child { target: id(30), replica: id(20) };
         let (write, discard, flush) = (Traffic::default(), Traffic::default(), Traffic::default());
         let (instance, at) = (id(1), Timestamp::EPOCH);

@@ -1,5 +1,6 @@
 //! Requests as bytes: what a client of ours would never send.
 
+use std::fmt::Write;
 use std::net::SocketAddr;
 
 use model::Problem;
@@ -49,8 +50,10 @@ pub(crate) async fn ask(
     body: &str,
 ) -> Answer {
     let mut text = format!("{request} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n");
-    headers.iter().for_each(|header| text.push_str(&format!("{header}\r\n")));
-    text.push_str(&format!("content-length: {}\r\n\r\n{body}", body.len()));
+    for header in headers {
+        write!(text, "{header}\r\n").unwrap();
+    }
+    write!(text, "content-length: {}\r\n\r\n{body}", body.len()).unwrap();
     raw(address, text.as_bytes()).await
 }
 

@@ -5,12 +5,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use e2e::process::holdfast;
-use e2e::vm::Vm;
+use e2e::vm::{Kernel, Vm};
 use serde_json::Value;
 
 use crate::lab::{SIZE, Secrets, Target, Way, expect_eq};
 use crate::nvmet::Nvmet;
-use crate::shared::with_vm;
+use crate::shared::with_kernel;
 
 #[test]
 fn discovers() -> Result<()> {
@@ -85,6 +85,36 @@ fn authenticates_and_expects_it() -> Result<()> {
     })
 }
 
+#[test]
+fn reserves_and_is_refused() -> Result<()> {
+    on_kernel(Kernel::Newest, None, |lab| {
+        let [old, new] = ["nqn.2026-11.test:old", "nqn.2026-11.test:new"];
+        let reserve = |host, verb: &str, options: &[&str]| {
+            let verb = ["reservation", verb, "--nqn", lab.nvmet.nqn(), "--host-nqn", host];
+            lab.json(Way::First, &verb, options)
+        };
+        let writes = |host| {
+            let options = ["--host-nqn", host, "--rw", "randwrite", "--bs", "4KiB", "--time", "1"];
+            lab.on_subsystem(Way::First, "perf", &options).is_ok()
+        };
+        let kind = ["--type", "write-exclusive"];
+        reserve(old, "register", &["--key", "0xa"])?;
+        reserve(old, "acquire", &[&["--key", "0xa"], &kind[..]].concat())?;
+        reserve(new, "register", &["--key", "0xb"])?;
+        expect_eq("holder and other write", (writes(old), writes(new)), (true, false))?;
+        let preempt = ["--key", "0xb", "--from", "0xa", "--abort"];
+        reserve(new, "preempt", &[&preempt[..], &kind].concat())?;
+        expect_eq("old and new holder write", (writes(old), writes(new)), (false, true))?;
+        let report = reserve(new, "report", &[])?;
+        expect_eq("type", report["type"].as_str(), Some("write-exclusive"))?;
+        let registrants = report["registrants"].as_array().cloned().unwrap_or_default();
+        let keys = registrants.iter().map(|one| (one["key"].as_str(), one["holds"].as_bool()));
+        expect_eq("registrants", keys.collect(), vec![(Some("0xb"), Some(true))])?;
+        reserve(new, "release", &[&["--key", "0xb"], &kind[..]].concat())?;
+        expect_eq("anybody writes", writes(old), true)
+    })
+}
+
 /// A target in the guest, and the way to it from here.
 struct Reached<'a> {
     vm: &'a Vm,
@@ -112,7 +142,15 @@ impl Reached<'_> {
 }
 
 fn with_nvmet(secrets: Option<&Secrets>, check: impl FnOnce(&Reached) -> Result<()>) -> Result<()> {
-    with_vm(|vm| {
+    on_kernel(Kernel::V6_12, secrets, check)
+}
+
+fn on_kernel(
+    kernel: Kernel,
+    secrets: Option<&Secrets>,
+    check: impl FnOnce(&Reached) -> Result<()>,
+) -> Result<()> {
+    with_kernel(kernel, |vm| {
         let nvmet = Nvmet::start(vm, secrets)?;
         let [first, second] = nvmet.ports();
         let reached = Reached { first: vm.forward(first)?, second: vm.forward(second)?, vm, nvmet };

@@ -2,6 +2,7 @@
 //! everything that was flushed is there.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::{Path, PathBuf};
 use std::process::Command as Process;
 use std::time::{Duration, Instant};
@@ -93,9 +94,9 @@ impl History {
                     if submit(session, FLUSH, command, data) {
                         flushing = Some(self.acknowledged());
                     }
-                } else if !under_way.contains_key(&at) {
+                } else if let Entry::Vacant(place) = under_way.entry(at) {
                     let Some(sent) = self.write(session, at, what) else { break };
-                    under_way.insert(at, sent);
+                    place.insert(sent);
                 }
             }
             if kill() {
@@ -260,10 +261,7 @@ fn a_pool_on_a_loop_device_survives_the_death_of_its_engine() {
     let file = folder.path().join("disk");
     std::fs::File::create(&file).unwrap().set_len(96 << 20).unwrap();
     let Some(device) = Loop::new(&file) else {
-        #[expect(clippy::print_stderr, reason = "a test that could not run says so")]
-        {
-            eprintln!("there are no loop devices here: nothing was tested");
-        }
+        eprintln!("there are no loop devices here: nothing was tested");
         return;
     };
     survive(&device.0.display().to_string(), 3);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use block::{Command, Completion, Fault};
 use nvme::initiator::{
     Admin, AdminEvent, AnaLog, Answer, Association, ControllerInfo, Io as IoQueue, IoEvent,
-    Namespace, Report, Request as AdminRequest, Reservation, Ticket,
+    Message, Namespace, Report, Request as AdminRequest, Reservation, Ticket,
 };
 use nvme::time::Instant;
 use reactor::{Io, Op, Outcome, Refused, Token};
@@ -210,6 +210,25 @@ impl Controller {
         }
         queue.launch(Flight { tag, data: Data::None });
         true
+    }
+
+    /// Sends a message to the engine of a replica; hands it back if that cannot be now. Its answer
+    /// comes as [`Happened::Replied`]; if the way is lost, as that of a request with this tag.
+    pub fn send(
+        &mut self,
+        tag: u64,
+        nsid: u32,
+        message: Message,
+        io: &impl Io,
+    ) -> Result<(), Message> {
+        let now = instant(io);
+        let Some(queue) = self.queues.first_mut() else { return Err(message) };
+        let Some(slot) = queue.free_slot() else { return Err(message) };
+        if queue.machine.send(now, slot, nsid, message.clone()).is_err() {
+            return Err(message);
+        }
+        queue.launch(Flight { tag, data: Data::None });
+        Ok(())
     }
 
     /// Reads the ANA log again; [`Happened::Ana`] follows, if the controller has one.

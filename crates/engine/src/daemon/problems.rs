@@ -7,7 +7,7 @@ use model::stored::Unreadable;
 use model::{Kind, Problem};
 use pool::{BadEntity, BadPool, Refused};
 
-use crate::pools::PoolError;
+use crate::pools::{KeyError, PoolError};
 use crate::serve::OrderError;
 
 /// An error with its causes, on one line.
@@ -56,10 +56,14 @@ pub(super) fn of_pool(error: &PoolError) -> Problem {
         PoolError::AlreadyOpen => Problem::new(Kind::AlreadyExists, text),
         PoolError::Refused(refused) => Problem::new(of_refused(*refused), text),
         PoolError::Full => Problem::new(Kind::Overloaded, text),
+        PoolError::Key(KeyError::Wrong | KeyError::Length(_)) => {
+            Problem::new(Kind::PermissionDenied, text)
+        }
         PoolError::Open { .. }
         | PoolError::Disk { .. }
         | PoolError::Import(_)
         | PoolError::Fault(_)
+        | PoolError::Key(KeyError::Damaged | KeyError::Random(_))
         | PoolError::Reactor(_)
         | PoolError::Buffers(_) => Problem::new(Kind::Unavailable, text),
     }

@@ -16,7 +16,7 @@ impl<O> Devices<O> {
         }
         match &mut device.backing {
             Backing::Memory(memory) => memory.grow(geometry.bytes()),
-            Backing::File(_) => {}
+            Backing::File(_) | Backing::Volume(_) => {}
             Backing::Replica(replica) => {
                 if self.pools.size(*replica).is_none_or(|blocks| blocks < geometry.blocks()) {
                     return false;

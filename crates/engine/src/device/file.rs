@@ -182,7 +182,7 @@ impl<O> Running<O> {
 /// Moves bytes that lie where they were received into a buffer of their own: direct I/O wants them
 /// aligned, and the device may take long, while others wait to receive. Hands them back if there is
 /// no buffer.
-fn settled(data: Data, io: &mut impl Io) -> Result<Data, Data> {
+pub(super) fn settled(data: Data, io: &mut impl Io) -> Result<Data, Data> {
     let Data::Bytes(bytes) = data else { return Ok(data) };
     if bytes.as_ptr().addr().is_multiple_of(PAGE) {
         return Ok(Data::Bytes(bytes));

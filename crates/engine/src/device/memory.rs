@@ -1,14 +1,22 @@
 //! A device in memory. It forgets everything when the engine stops: for tests and measurements.
 
 use block::Bytes;
+use reactor::PAGE;
 
 /// Bytes that were never written take no memory and are zero.
 #[derive(Debug)]
 pub(super) struct Memory {
-    chunks: Vec<Option<Box<[u8]>>>,
+    chunks: Vec<Option<Box<[Page]>>>,
 }
 
-const CHUNK: usize = 1 << 20;
+/// Aligned: there are processors that copy to an address 16 bytes beside a cache line at a fifth of
+/// their speed, and that is where large allocations begin otherwise.
+#[repr(align(4096))]
+#[derive(Clone, Debug)]
+struct Page([u8; PAGE]);
+
+const PAGES: usize = 256;
+const CHUNK: usize = PAGES * PAGE;
 
 impl Memory {
     pub(super) fn new(size: Bytes) -> Memory {
@@ -24,10 +32,10 @@ impl Memory {
 
     pub(super) fn read(&self, at: usize, into: &mut [u8]) {
         let mut left = into;
-        for (chunk, start, len) in pieces(at, left.len()) {
+        for (page, start, len) in pieces(at, left.len(), PAGE) {
             let (piece, rest) = left.split_at_mut(len.min(left.len()));
-            match self.chunks.get(chunk).and_then(Option::as_ref) {
-                Some(bytes) => piece.copy_from_slice(&bytes[start..start + len]),
+            match self.page(page) {
+                Some(page) => piece.copy_from_slice(&page.0[start..start + len]),
                 None => piece.fill(0),
             }
             left = rest;
@@ -36,21 +44,25 @@ impl Memory {
 
     pub(super) fn write(&mut self, at: usize, from: &[u8]) {
         let mut left = from;
-        for (chunk, start, len) in pieces(at, from.len()) {
+        for (page, start, len) in pieces(at, from.len(), PAGE) {
             let (piece, rest) = left.split_at(len.min(left.len()));
-            if let Some(place) = self.chunks.get_mut(chunk) {
-                let bytes = place.get_or_insert_with(|| vec![0; CHUNK].into_boxed_slice());
-                bytes[start..start + len].copy_from_slice(piece);
+            if let Some(chunk) = self.chunks.get_mut(page / PAGES) {
+                let pages = chunk.get_or_insert_with(|| vec![Page([0; PAGE]); PAGES].into());
+                pages[page % PAGES].0[start..start + len].copy_from_slice(piece);
             }
             left = rest;
         }
     }
 
     pub(super) fn zero(&mut self, at: usize, len: usize) {
-        for (chunk, start, len) in pieces(at, len) {
+        for (chunk, start, len) in pieces(at, len, CHUNK) {
             match self.chunks.get_mut(chunk) {
                 Some(place) if len == CHUNK => *place = None,
-                Some(Some(bytes)) => bytes[start..start + len].fill(0),
+                Some(Some(pages)) => {
+                    for (page, start, len) in pieces(start, len, PAGE) {
+                        pages[page].0[start..start + len].fill(0);
+                    }
+                }
                 _ => {}
             }
         }
@@ -59,11 +71,11 @@ impl Memory {
     /// The offset from `at` of the first byte that differs.
     pub(super) fn differs(&self, at: usize, from: &[u8]) -> Option<usize> {
         let mut done = 0;
-        for (chunk, start, len) in pieces(at, from.len()) {
+        for (page, start, len) in pieces(at, from.len(), PAGE) {
             let theirs = from.get(done..done + len).unwrap_or_default();
-            let differs = match self.chunks.get(chunk).and_then(Option::as_ref) {
-                Some(bytes) => {
-                    bytes[start..start + len].iter().zip(theirs).position(|(a, b)| a != b)
+            let differs = match self.page(page) {
+                Some(page) => {
+                    page.0[start..start + len].iter().zip(theirs).position(|(a, b)| a != b)
                 }
                 None => theirs.iter().position(|byte| *byte != 0),
             };
@@ -74,16 +86,20 @@ impl Memory {
         }
         None
     }
+
+    fn page(&self, number: usize) -> Option<&Page> {
+        self.chunks.get(number / PAGES)?.as_ref()?.get(number % PAGES)
+    }
 }
 
-/// The parts of a range: chunk, start in it, length.
-fn pieces(at: usize, len: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+/// The parts of a range that lie in different units: unit, start in it, length.
+fn pieces(at: usize, len: usize, unit: usize) -> impl Iterator<Item = (usize, usize, usize)> {
     let end = at.saturating_add(len);
     let mut next = at;
     core::iter::from_fn(move || {
-        let start = next % CHUNK;
-        let len = (CHUNK - start).min(end - next);
-        let piece = (next / CHUNK, start, len);
+        let start = next % unit;
+        let len = (unit - start).min(end - next);
+        let piece = (next / unit, start, len);
         next += len;
         (len > 0).then_some(piece)
     })

@@ -11,16 +11,17 @@
 //!   receive buffers, which must be free again soon.
 
 mod change;
+mod elsewhere;
 mod file;
 mod job;
 mod memory;
-mod replica;
 
 use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 
-use block::{BadGeometry, BlockSize, Bytes, Completion, Geometry};
+use block::{BadGeometry, BlockSize, Bytes, Command, Completion, Geometry};
+use model::VolumeId;
 use reactor::{Access, Io, Key, Outcome, Refused, Slab, Token};
 
 pub use job::{Data, Job, Task};
@@ -44,6 +45,21 @@ pub struct Devices<O> {
     token_kind: u8,
     /// The pools that replicas are in.
     pub pools: Pools,
+    /// Commands on their way to mirrored volumes.
+    for_volumes: VecDeque<ForVolume>,
+}
+
+/// A command for a mirrored volume; it comes back by [`Devices::ended`].
+#[derive(Debug)]
+pub(crate) struct ForVolume {
+    /// Which volume.
+    pub(crate) volume: VolumeId,
+    /// Whose it is.
+    pub(crate) owner: Key,
+    /// What to do.
+    pub(crate) command: Command,
+    /// With which bytes.
+    pub(crate) data: Data,
 }
 
 /// A job that came out.
@@ -121,6 +137,7 @@ enum Backing {
     Memory(Memory),
     File(reactor::FileId),
     Replica(Replica),
+    Volume(VolumeId),
 }
 
 impl<O> Devices<O> {
@@ -136,6 +153,7 @@ impl<O> Devices<O> {
             finished: VecDeque::new(),
             token_kind: tokens.files,
             pools: Pools::new(tokens.pools),
+            for_volumes: VecDeque::new(),
         }
     }
 
@@ -179,6 +197,29 @@ impl<O> Devices<O> {
         self.add(Backing::Replica(replica), geometry)
     }
 
+    /// Adds a mirrored volume. Its commands come out by [`Devices::for_volume`].
+    pub(crate) fn add_volume(
+        &mut self,
+        id: VolumeId,
+        geometry: Geometry,
+    ) -> Result<DeviceId, OpenError> {
+        self.add(Backing::Volume(id), geometry)
+    }
+
+    /// The next command for a mirrored volume.
+    pub(crate) fn for_volume(&mut self) -> Option<ForVolume> {
+        self.for_volumes.pop_front()
+    }
+
+    /// A command on a pool or a volume has ended.
+    pub(crate) fn ended(&mut self, ended: Ended, io: &mut impl Io) {
+        let Ended { owner, completion, data } = ended;
+        if let Some(running) = self.running.get_mut(owner) {
+            running.stage = Stage::Ended(completion, data);
+            self.advance(owner, io);
+        }
+    }
+
     /// The shape of a device.
     pub fn geometry(&self, device: DeviceId) -> Option<Geometry> {
         self.devices.get(device.0).map(|device| device.geometry)
@@ -196,11 +237,8 @@ impl<O> Devices<O> {
 
     /// Takes a finished job out.
     pub fn poll(&mut self, io: &mut impl Io) -> Option<Finished<O>> {
-        while let Some(Ended { owner, completion, data }) = self.pools.poll_ended() {
-            if let Some(running) = self.running.get_mut(owner) {
-                running.stage = Stage::Ended(completion, data);
-                self.advance(owner, io);
-            }
+        while let Some(ended) = self.pools.poll_ended() {
+            self.ended(ended, io);
         }
         self.finished.pop_front()
     }
@@ -257,7 +295,14 @@ impl<O> Devices<O> {
                 Progress::Finished(running.in_memory(memory, device.geometry))
             }
             Backing::File(file) => running.in_file(*file, device.geometry, io),
-            Backing::Replica(replica) => running.in_replica((*replica, key), &mut self.pools, io),
+            Backing::Replica(replica) => {
+                let mut pools = (*replica, &mut self.pools);
+                running.elsewhere(key, &mut pools, io)
+            }
+            Backing::Volume(volume) => {
+                let mut volumes = (*volume, &mut self.for_volumes);
+                running.elsewhere(key, &mut volumes, io)
+            }
         };
         match progress {
             Progress::Finished(completion) => self.finish(key, completion, io),

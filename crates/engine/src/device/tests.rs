@@ -1,9 +1,9 @@
 use super::*;
 use block::{Blocks, Command, Fault, Lba, Span};
-use pool::{Change, ClusterSize, Id, Label, NewReplica};
+use pool::{Change, ClusterSize, Id, Label, NewReplica, NewSnapshot};
 use reactor::{Buffer, Config, Event, Handler, Reactor};
 
-use crate::pools::{NewDisk, NewPool, Order, Ticket};
+use crate::pools::{NewDisk, NewPool, Order, PoolError, Ticket, WrappingKey};
 
 /// A device under test on a real reactor.
 struct Bench {
@@ -38,7 +38,7 @@ impl Handler for Inner {
 const BLOCKS: u64 = 512;
 const POOL: u8 = 10;
 
-fn benches() -> [Bench; 3] {
+fn benches() -> [Bench; 4] {
     let geometry = Geometry::new(BlockSize::B4096, Blocks(BLOCKS)).unwrap();
     let mut memory = bench();
     memory.device = memory.inner.devices.add_memory(geometry).unwrap();
@@ -46,11 +46,22 @@ fn benches() -> [Bench; 3] {
     let path = file.dir.path().join("disk");
     std::fs::File::create(&path).unwrap().set_len(BLOCKS * 4096).unwrap();
     file.device = file.inner.devices.add_file(&path, BlockSize::B4096, &mut file.reactor).unwrap();
-    [memory, file, pooled()]
+    [memory, file, pooled(None), encrypted()]
 }
 
-/// A replica in a pool of two disks.
-fn pooled() -> Bench {
+fn key(byte: u8) -> WrappingKey {
+    WrappingKey::new(&mut [byte; 32]).unwrap()
+}
+
+/// An encrypted replica, unlocked.
+fn encrypted() -> Bench {
+    let mut bench = pooled(Some(&key(1)));
+    bench.order(Order::Unlock { pool: Id(7), id: Id(8), key: key(1) });
+    bench
+}
+
+/// A replica in a pool of two disks, encrypted if there is a key for it.
+fn pooled(key: Option<&WrappingKey>) -> Bench {
     let mut bench = bench();
     let disks = [1, 2].map(|id| {
         let path = bench.dir.path().join(format!("disk{id}"));
@@ -72,7 +83,7 @@ fn pooled() -> Bench {
         thick: false,
         created: 0,
         label: Label::default(),
-        key: Vec::new(),
+        key: key.map_or_else(Vec::new, |key| key.new_data_key().unwrap()),
     };
     bench.order(Order::Change { pool: Id(7), change: Change::Create(replica) });
     bench.device = bench.inner.devices.add_replica(Id(7), Id(8)).unwrap();
@@ -97,12 +108,15 @@ fn span(start: u64, len: u64) -> Span {
 
 impl Bench {
     fn order(&mut self, order: Order) {
+        self.try_order(order).unwrap();
+    }
+
+    fn try_order(&mut self, order: Order) -> Result<(), PoolError> {
         let devices = &mut self.inner.devices;
         devices.pools.order(Ticket(1), order, &mut self.reactor);
         loop {
             if let Some((_, answer)) = self.inner.devices.pools.poll_answer() {
-                answer.unwrap();
-                return;
+                return answer.map(|_| ());
             }
             self.reactor.turn(&mut self.inner).unwrap();
         }
@@ -234,7 +248,7 @@ fn what_lies_beyond_the_end_is_refused() {
 
 #[test]
 fn jobs_without_a_buffer_wait_for_one() {
-    let [_, mut bench, _] = benches();
+    let [_, mut bench, ..] = benches();
     bench.write(3, 9);
     let expected = bench.buffer(1, 9).freeze();
     let mut hoard = Vec::new();
@@ -259,4 +273,65 @@ fn a_file_that_is_no_device_says_why() {
     let none = bench.dir.path().join("none");
     let found = bench.inner.devices.add_file(&none, BlockSize::B4096, &mut bench.reactor);
     assert!(matches!(found, Err(OpenError::Open { .. })), "{found:?}");
+}
+
+/// Whether a disk of the pool has a sector of this byte.
+fn shows(bench: &Bench, byte: u8) -> bool {
+    let names = ["disk1", "disk2"].map(|name| bench.dir.path().join(name));
+    let has = |path| std::fs::read(path).unwrap().chunks(512).any(|at| at == [byte; 512]);
+    names.into_iter().any(has)
+}
+
+#[test]
+fn what_is_encrypted_is_not_on_the_disks() {
+    for (mut bench, expected) in [(pooled(None), true), (encrypted(), false)] {
+        bench.write(3, 0xC5);
+        assert!(bench.run(Command::Flush, Data::None).completion.is_ok());
+        assert_eq!(shows(&bench, 0xC5), expected);
+    }
+}
+
+#[test]
+fn without_its_key_a_replica_is_locked() {
+    let mut bench = pooled(Some(&key(1)));
+    let read = |bench: &mut Bench| {
+        let data = Data::Fill(bench.buffer(1, 0));
+        bench.run(Command::Read { span: span(0, 1) }, data).completion
+    };
+    assert_eq!(read(&mut bench), Err(Fault::Locked));
+    let wrong = Order::Unlock { pool: Id(7), id: Id(8), key: key(2) };
+    assert!(matches!(bench.try_order(wrong), Err(PoolError::Key(_))));
+    assert_eq!(read(&mut bench), Err(Fault::Locked));
+    bench.order(Order::Unlock { pool: Id(7), id: Id(8), key: key(1) });
+    assert_eq!(read(&mut bench), Ok(()));
+}
+
+#[test]
+fn a_rotated_key_opens_the_same_data() {
+    let mut bench = encrypted();
+    bench.write(5, 0x77);
+    bench.order(Order::Rotate { pool: Id(7), id: Id(8), old: key(1), new: key(2) });
+    let old = Order::Unlock { pool: Id(7), id: Id(8), key: key(1) };
+    assert!(matches!(bench.try_order(old), Err(PoolError::Key(_))));
+    bench.order(Order::Unlock { pool: Id(7), id: Id(8), key: key(2) });
+    let data = Data::Fill(bench.buffer(1, 0));
+    let done = bench.run(Command::Read { span: span(5, 1) }, data);
+    let Data::Fill(found) = done.data else { panic!("{:?}", done.data) };
+    assert_eq!(*found, [0x77; 4096]);
+}
+
+#[test]
+fn a_snapshot_has_the_key_of_its_origin() {
+    let mut bench = encrypted();
+    bench.write(1, 0x11);
+    let snapshot = NewSnapshot { id: Id(9), created: 0, label: Label::default() };
+    let change = Change::Snapshot { of: Id(8), snapshot };
+    bench.order(Order::Change { pool: Id(7), change });
+    bench.write(1, 0x22);
+    bench.device = bench.inner.devices.add_replica(Id(7), Id(9)).unwrap();
+    let data = Data::Fill(bench.buffer(2, 0xFF));
+    let done = bench.run(Command::Read { span: span(1, 2) }, data);
+    let Data::Fill(found) = done.data else { panic!("{:?}", done.data) };
+    assert_eq!(found[..4096], [0x11; 4096]);
+    assert_eq!(found[4096..], [0; 4096], "what was never written is zeros, not decrypted zeros");
 }

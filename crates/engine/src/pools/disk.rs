@@ -1,6 +1,7 @@
 //! What a pool asks for, as operations of the reactor, and how they come back.
 
 use std::io;
+use std::ops::Range;
 
 use pool::{Buffer as Whose, DiskFailed, Effect, Place};
 use reactor::{Buffer, Frozen, Io, Key, Op, Outcome, PAGE, Refused, Token};
@@ -76,9 +77,8 @@ impl Pools {
         }
         if let (Some((flight, start)), Some(buffer)) = (into, buffer)
             && let Some(flight) = self.flights.get_mut(flight)
-            && let Bytes::Fill(fragments) = &mut flight.bytes
         {
-            fragments.put(start, buffer);
+            flight.arrived(start, buffer);
         }
     }
 
@@ -101,14 +101,13 @@ impl Pools {
     pub(super) fn carry_out(&mut self, slot: Key, effect: Effect, io: &mut impl Io) {
         match effect {
             Effect::Read { io: name, place, blocks, into } => {
-                let len = bytes_of(blocks);
                 let (into, buffer) = match into {
                     Whose::Caller { token, block } => {
                         let (_, flight) = Token(token.0).parts();
-                        let start = bytes_of(block);
-                        (Some((flight, start)), self.fragment(flight, start, len))
+                        let part = range_of((block, blocks));
+                        (Some((flight, part.start)), self.fragment(flight, part))
                     }
-                    Whose::Own => (None, self.own(len)),
+                    Whose::Own => (None, self.own(bytes_of(blocks))),
                 };
                 match buffer {
                     Some(buffer) => {
@@ -120,9 +119,7 @@ impl Pools {
             }
             Effect::Write { io: name, place, blocks, from } => {
                 let payload = match from {
-                    Whose::Caller { token, block } => {
-                        self.given(token, bytes_of(block), bytes_of(blocks))
-                    }
+                    Whose::Caller { token, block } => self.given(token, range_of((block, blocks))),
                     Whose::Own => self.own_bytes(slot, name, bytes_of(blocks)),
                 };
                 match payload {
@@ -143,7 +140,7 @@ impl Pools {
                 if let Some(flight) = self.flights.get_mut(flight)
                     && let Bytes::Fill(fragments) = &mut flight.bytes
                 {
-                    fragments.zero(bytes_of(block), bytes_of(blocks));
+                    fragments.zero(range_of((block, blocks)));
                 }
             }
             Effect::Done { token, result } => self.done(slot, token, result, io),
@@ -168,8 +165,9 @@ impl Pools {
                 if let Some(slot) = self.slots.get_mut(slot) {
                     slot.flights = slot.flights.saturating_sub(1);
                 }
-                let data = flight.bytes.into_data();
-                self.ended.push_back(Ended { owner: flight.owner, completion: result, data });
+                let owner = flight.owner;
+                let data = flight.into_data();
+                self.ended.push_back(Ended { owner, completion: result, data });
             }
             (ORDER, key) => {
                 if let Some(Pending { ticket, .. }) = self.pending.remove(key) {
@@ -244,14 +242,14 @@ impl Pools {
         Some(buffer.freeze())
     }
 
-    fn fragment(&mut self, flight: Key, start: usize, len: usize) -> Option<Buffer> {
+    fn fragment(&mut self, flight: Key, part: Range<usize>) -> Option<Buffer> {
         match &mut self.flights.get_mut(flight)?.bytes {
-            Bytes::Fill(fragments) => fragments.take(start, len),
+            Bytes::Fill(fragments) => fragments.take(part),
             _ => None,
         }
     }
 
-    fn given(&self, token: pool::Token, start: usize, len: usize) -> Option<Frozen> {
+    fn given(&self, token: pool::Token, part: Range<usize>) -> Option<Frozen> {
         let bytes = match Token(token.0).parts() {
             (FLIGHT, key) => match &self.flights.get(key)?.bytes {
                 Bytes::Given(bytes) => bytes,
@@ -262,7 +260,7 @@ impl Pools {
                 _ => return None,
             },
         };
-        bytes.part(start, len)
+        bytes.part(part.start, part.len())
     }
 }
 
@@ -272,4 +270,10 @@ const _: () = assert!(PAGE == pool::BLOCK);
 
 fn bytes_of(blocks: u32) -> usize {
     usize::try_from(blocks).unwrap_or(usize::MAX).saturating_mul(PAGE)
+}
+
+/// The bytes of some blocks of a command: from which on, and how many.
+fn range_of((first, blocks): (u32, u32)) -> Range<usize> {
+    let start = bytes_of(first);
+    start..start.saturating_add(bytes_of(blocks))
 }

@@ -1,8 +1,12 @@
 //! A block command inside a pool, with its bytes.
 
-use block::Completion;
-use reactor::{Buffer, Frozen, Key};
+use std::ops::Range;
+use std::rc::Rc;
 
+use block::Completion;
+use reactor::{Buffer, Frozen, Key, PAGE};
+
+use super::cipher::Cipher;
 use crate::device::Data;
 
 /// A command under way in a pool.
@@ -10,6 +14,58 @@ use crate::device::Data;
 pub(super) struct Flight {
     pub(super) owner: Key,
     pub(super) bytes: Bytes,
+    /// How its blocks are encrypted.
+    sealed: Option<Sealed>,
+    /// What the owner gave to be written, if something else is.
+    plain: Option<Frozen>,
+}
+
+/// How the blocks of a command are encrypted.
+#[derive(Clone, Debug)]
+pub(super) struct Sealed {
+    pub(super) cipher: Rc<Cipher>,
+    /// Number of its first block.
+    pub(super) first: u64,
+}
+
+impl Flight {
+    /// Encrypts what is to be written, into a buffer from `take`; hands the data back if there is
+    /// none, or the pool has no such command.
+    pub(super) fn new(
+        owner: Key,
+        sealed: Option<Sealed>,
+        data: Data,
+        take: impl FnOnce(usize) -> Option<Buffer>,
+    ) -> Result<Flight, Data> {
+        let (bytes, plain) = match (Bytes::of(data)?, &sealed) {
+            (Bytes::Given(plain), Some(Sealed { cipher, first })) => {
+                let Some(mut buffer) = take(plain.len()) else { return Err(Data::Bytes(plain)) };
+                buffer.copy_from_slice(&plain);
+                cipher.encrypt(*first, &mut buffer);
+                (Bytes::Given(buffer.freeze()), Some(plain))
+            }
+            (bytes, _) => (bytes, None),
+        };
+        Ok(Flight { owner, bytes, sealed, plain })
+    }
+
+    /// Part of what was read came from a disk; `start` is where it belongs, in bytes.
+    pub(super) fn arrived(&mut self, start: usize, mut buffer: Buffer) {
+        let Bytes::Fill(fragments) = &mut self.bytes else { return };
+        if let Some(Sealed { cipher, first }) = &self.sealed {
+            let blocks = u64::try_from(start / PAGE).unwrap_or(0);
+            cipher.decrypt(first.saturating_add(blocks), &mut buffer);
+        }
+        fragments.put(start, buffer);
+    }
+
+    /// The data that went in; of a read, filled.
+    pub(super) fn into_data(self) -> Data {
+        match self.plain {
+            Some(plain) => Data::Bytes(plain),
+            None => self.bytes.into_data(),
+        }
+    }
 }
 
 /// A command that came out of a pool.
@@ -41,7 +97,7 @@ impl Bytes {
         })
     }
 
-    pub(super) fn into_data(self) -> Data {
+    fn into_data(self) -> Data {
         match self {
             Bytes::None => Data::None,
             Bytes::Fill(fragments) => fragments.into_whole().map_or(Data::None, Data::Fill),
@@ -80,13 +136,14 @@ impl Fragments {
         Fragments { first, more: Vec::new() }
     }
 
-    /// Takes out the bytes from `start` on.
-    pub(super) fn take(&mut self, start: usize, len: usize) -> Option<Buffer> {
+    /// Takes out a part.
+    pub(super) fn take(&mut self, part: Range<usize>) -> Option<Buffer> {
+        let (start, len) = (part.start, part.len());
         if (start, len) == (self.first.start, self.first.len) {
             return self.first.buffer.take();
         }
         self.cut(start);
-        self.cut(start.checked_add(len)?);
+        self.cut(part.end);
         self.all().find(|fragment| fragment.start == start)?.buffer.take()
     }
 
@@ -98,8 +155,9 @@ impl Fragments {
     }
 
     /// Fills a range with zeros.
-    pub(super) fn zero(&mut self, start: usize, len: usize) {
-        if let Some(mut buffer) = self.take(start, len) {
+    pub(super) fn zero(&mut self, part: Range<usize>) {
+        let start = part.start;
+        if let Some(mut buffer) = self.take(part) {
             buffer.fill(0);
             self.put(start, buffer);
         }
@@ -136,7 +194,7 @@ impl Fragments {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use reactor::{Arena, Class, PAGE};
+    use reactor::{Arena, Class};
 
     #[test]
     fn parts_come_back_as_the_whole_whatever_the_order() {
@@ -144,10 +202,10 @@ mod tests {
         let mut buffer = arena.take(8).unwrap();
         buffer.copy_from_slice(b"abcdefgh");
         let mut fragments = Fragments::new(buffer);
-        fragments.zero(2, 2);
-        let mut tail = fragments.take(6, 2).unwrap();
-        let head = fragments.take(0, 2).unwrap();
-        assert!(fragments.take(0, 2).is_none(), "a disk has it");
+        fragments.zero(2..4);
+        let mut tail = fragments.take(6..8).unwrap();
+        let head = fragments.take(0..2).unwrap();
+        assert!(fragments.take(0..2).is_none(), "a disk has it");
         tail.copy_from_slice(b"YZ");
         fragments.put(6, tail);
         fragments.put(0, head);
@@ -158,7 +216,7 @@ mod tests {
     fn what_is_not_all_there_is_not_handed_out() {
         let arena = Arena::new(&[Class { bytes: 2 * PAGE, count: 1 }]).unwrap();
         let mut fragments = Fragments::new(arena.take(8).unwrap());
-        let part = fragments.take(4, 4).unwrap();
+        let part = fragments.take(4..8).unwrap();
         assert!(fragments.into_whole().is_none());
         drop(part);
     }

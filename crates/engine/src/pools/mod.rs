@@ -18,18 +18,21 @@
 //! Deliberately not here: the format and its order of writes (`pool`).
 
 mod care;
+mod cipher;
 mod disk;
 mod flight;
 mod inspect;
+mod key;
 mod leaving;
 mod opening;
 mod order;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use block::{Blocks, Bytes, Command, Fault};
-use pool::{Change, Effect, Id, Limits, Pool, Recovery};
+use pool::{Change, Effect, Id, KEY_CHECK, Limits, Pool, Recovery};
 use reactor::{Arena, Class, FileId, Frozen, Io, Key, Op, PAGE, Slab, Token};
 
 pub use order::{
@@ -39,10 +42,12 @@ pub use order::{
 
 use crate::device::Data;
 use care::Care;
+use cipher::Cipher;
 use disk::Request;
 pub(crate) use flight::Ended;
-use flight::Flight;
+use flight::{Flight, Sealed};
 pub use inspect::{id_of_name, inspect, new_id, superblock_of};
+pub use key::{KeyError, WrappingKey};
 use leaving::Leaving;
 use opening::{Making, Probing};
 
@@ -104,9 +109,14 @@ enum State {
 struct Open {
     pool: Box<Pool>,
     care: Care,
+    /// Of the replicas that were unlocked, by the check value of their keys: snapshots and clones
+    /// have the key of their origin.
+    ciphers: BTreeMap<[u8; KEY_CHECK], Rc<Cipher>>,
     leaving: Option<Leaving>,
     /// A disk that is being looked at before it is added.
     adding: Option<opening::Adding>,
+    /// Another number after each opening: writes that no flush covered may be lost between two.
+    incarnation: u64,
 }
 
 #[derive(Debug)]
@@ -133,6 +143,31 @@ enum Carried {
     Repair(Frozen),
     /// Writing everything down.
     Leave { slot: Key },
+}
+
+impl Open {
+    /// How the blocks of a command are encrypted, if they are.
+    fn sealed(&self, id: Id, command: Command) -> Option<Sealed> {
+        if self.ciphers.is_empty() {
+            return None;
+        }
+        let entity = self.pool.entity(id)?;
+        let check = entity.key.first_chunk::<KEY_CHECK>()?;
+        let cipher = Rc::clone(self.ciphers.get(check)?);
+        Some(Sealed { cipher, first: command.span()?.start().0 })
+    }
+
+    /// Lets an encrypted replica, and what has its key, take commands.
+    fn unlock(&mut self, id: Id, key: &WrappingKey) -> Result<(), PoolError> {
+        let entity = self.pool.entity(id).ok_or(pool::Refused::NotFound)?;
+        if !entity.is_encrypted() {
+            return Ok(());
+        }
+        let (check, cipher) = key.cipher(&entity.key)?;
+        self.pool.unlock(id, check)?;
+        self.ciphers.entry(check).or_insert_with(|| Rc::new(cipher));
+        Ok(())
+    }
 }
 
 impl Pools {
@@ -212,6 +247,11 @@ impl Pools {
         self.open(*self.by_id.get(&pool)?)?.pool.entity(id)
     }
 
+    /// Changes whenever writes to the pool that no flush covered may have been lost.
+    pub fn incarnation(&self, pool: Id) -> Option<u64> {
+        Some(self.open(*self.by_id.get(&pool)?)?.incarnation)
+    }
+
     /// Its size.
     pub(crate) fn size(&self, replica: Replica) -> Option<Blocks> {
         self.open(replica.slot)?.pool.entity(replica.id).map(|entity| entity.size)
@@ -231,9 +271,9 @@ impl Pools {
             self.ended.push_back(Ended { owner, completion: Err(Fault::Unreachable), data });
             return Ok(());
         };
-        let bytes = flight::Bytes::of(data)?;
-        let flight = Flight { owner, bytes };
-        let key = self.flights.insert(flight).map_err(|flight| flight.bytes.into_data())?;
+        let sealed = open.sealed(id, command);
+        let flight = Flight::new(owner, sealed, data, |len| io.take(len))?;
+        let key = self.flights.insert(flight).map_err(Flight::into_data)?;
         *flights += 1;
         open.care.note_use();
         let given = self.flights.get(key).map_or(&[][..], |flight| flight.bytes.given());
@@ -307,6 +347,13 @@ impl Pools {
             Order::Scrub { pool, rate } => self.begin_scrub(pool, rate, io)?,
             Order::StopScrub(pool) => self.find_open(pool)?.1.care.stop_scrub(),
             Order::Resum(pool) => self.begin_resum(pool, io)?,
+            Order::Unlock { pool, id, key } => self.find_open(pool)?.1.unlock(id, &key)?,
+            Order::Rotate { pool, id, old, new } => {
+                let entity = self.find_open(pool)?.1.pool.entity(id);
+                let wrapped = &entity.ok_or(pool::Refused::NotFound)?.key;
+                let key = old.rewrap(wrapped, &new)?;
+                return self.change(ticket, pool, Change::Rewrap { id, key }, io);
+            }
             Order::Accept { pool, id, span } => self.find_open(pool)?.1.pool.accept(id, span)?,
             question => {
                 let answer = self.answer(&question)?;

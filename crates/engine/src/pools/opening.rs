@@ -1,6 +1,6 @@
 //! Making and opening pools: look at the disks, write what makes them a pool, recover.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 
 use block::{Blocks, Bytes};
@@ -223,7 +223,10 @@ impl Pools {
             None => {}
             Some(Ok(pool)) => {
                 let care = Care::default();
-                let open = Open { pool, care, leaving: None, adding: None };
+                let ciphers = BTreeMap::new();
+                let incarnation = crate::entropy::number();
+                let (leaving, adding) = (None, None);
+                let open = Open { pool, care, ciphers, leaving, adding, incarnation };
                 *state = State::Open(Box::new(open));
                 self.drain(slot, io);
                 if let Some(status) = self.status(slot) {

@@ -9,6 +9,8 @@ use pool::{
     BadPool, Change, ClusterSize, Entity, Health, Id, ImportError, Occupant, Refused, Usage,
 };
 
+use super::key::{KeyError, WrappingKey};
+
 /// The asker's name for an order, given back with its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
@@ -88,6 +90,26 @@ pub enum Order {
         id: Id,
         /// Which blocks.
         span: Span,
+    },
+    /// Lets an encrypted replica take commands, if the key is the one that wraps its own.
+    Unlock {
+        /// In which pool.
+        pool: Id,
+        /// Which replica.
+        id: Id,
+        /// The key.
+        key: WrappingKey,
+    },
+    /// Wraps the data key of a replica by another key; its data stay as they are.
+    Rotate {
+        /// In which pool.
+        pool: Id,
+        /// Which replica.
+        id: Id,
+        /// The key that wraps it now.
+        old: WrappingKey,
+        /// The key that wraps it from now on.
+        new: WrappingKey,
     },
     /// Verifies every block in the background; its progress is in [`PoolStatus`].
     Scrub {
@@ -277,6 +299,9 @@ pub enum PoolError {
     /// A repair did not succeed.
     #[error("the blocks could not be written")]
     Fault(#[from] Fault),
+    /// Its data key cannot be had.
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// Too many pools, orders or bytes.
     #[error("too much at once; try again, with less")]
     Full,

@@ -71,8 +71,8 @@ impl Served {
         }
         let namespace = self.wanted.namespaces.get_mut(&nsid).ok_or_else(missing)?;
         match &mut namespace.backing {
-            Backing::Memory(size) => *size = geometry,
-            Backing::Replica { pool, id } => {
+            Backing::Memory(size) | Backing::Volume { geometry: size, .. } => *size = geometry,
+            Backing::Replica { pool, id } | Backing::Member { pool, id } => {
                 let has = devices.pools.entity(*pool, *id).map_or(Blocks::ZERO, |one| one.size);
                 if has < geometry.blocks() {
                     let path = format!("replica {:032x}", id.0);

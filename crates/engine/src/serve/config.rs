@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use block::{BlockSize, Geometry};
+use model::VolumeId;
 use nvme::auth::Keys;
 use nvme::pdu::Digests;
 use nvme::target::{Hosts, NamespaceIds};
@@ -56,8 +57,10 @@ impl Subsystem {
     /// The core that it must be on, of so many, because its pool is there.
     pub(super) fn home(&self, cores: usize) -> Option<usize> {
         self.namespaces.values().find_map(|namespace| match namespace.backing {
-            Backing::Replica { pool, .. } => Some(super::pooling::core_of(pool, cores)),
-            Backing::Memory(_) | Backing::File { .. } => None,
+            Backing::Replica { pool, .. } | Backing::Member { pool, .. } => {
+                Some(super::pooling::core_of(pool, cores))
+            }
+            Backing::Memory(_) | Backing::File { .. } | Backing::Volume { .. } => None,
         })
     }
 
@@ -108,6 +111,21 @@ pub enum Backing {
         pool: pool::Id,
         /// Which one.
         id: pool::Id,
+    },
+    /// A replica of a mirrored volume, for its target alone: its reservation keys are epochs,
+    /// nobody touches it without holding it, and it takes messages (`docs/protocol/replica.md`).
+    Member {
+        /// Which pool.
+        pool: pool::Id,
+        /// Which one.
+        id: pool::Id,
+    },
+    /// A mirrored volume whose target is open on this core. Served by the order that opens it.
+    Volume {
+        /// Which.
+        id: VolumeId,
+        /// Its shape.
+        geometry: Geometry,
     },
 }
 

@@ -25,9 +25,12 @@ use super::pooling::{Asked, PoolOrder, ToKeep};
 use super::prover::{self, Proved, Prover};
 use super::routes::Routes;
 use super::served::Served;
-use super::{ACCEPT, DEVICE, POOL, RECEIVE, SEND, TICK};
+use super::voluming::{StoreAnswer, VolumeOrder};
+use super::{ACCEPT, DEVICE, POOL, RECEIVE, SEND, TICK, VOLUME};
+use crate::client::TOKEN_KINDS;
 use crate::device::Devices;
 use crate::stream::Stream;
+use crate::volumes::Volumes;
 
 /// What is posted to a core.
 pub(super) enum Message {
@@ -52,6 +55,10 @@ pub(super) enum Message {
     Discovery,
     /// An order to a pool of this core.
     Pool(Box<PoolOrder>),
+    /// An order to a mirrored volume of this core.
+    Volume(Box<VolumeOrder>),
+    /// The store has answered a mirrored volume of this core.
+    Recorded(Box<StoreAnswer>),
     /// End all connections and stop.
     Stop,
 }
@@ -96,6 +103,7 @@ pub(super) struct Core {
     pub(super) asked: Slab<Asked>,
     /// Reservations that are to be kept with their replicas.
     pub(super) to_keep: Vec<ToKeep>,
+    pub(super) volumes: Volumes,
 }
 
 /// A listening socket.
@@ -137,6 +145,10 @@ impl Handler for Core {
                     }
                     (ACCEPT, Outcome::Accepted(result)) => self.accepted(token, result, io),
                     (TICK, _) => self.tick(io),
+                    (VOLUME, _) => self.volumes.tick(io),
+                    (kind, outcome) if TOKEN_KINDS.contains(&kind) => {
+                        self.volumes.on(token, outcome, io);
+                    }
                     _ => {}
                 }
             }
@@ -155,6 +167,8 @@ impl Handler for Core {
             }
             Event::Message(Message::Order(order)) => self.obey(*order, io),
             Event::Message(Message::Pool(order)) => self.pool_order(*order, io),
+            Event::Message(Message::Volume(order)) => self.volume_order(*order, io),
+            Event::Message(Message::Recorded(answer)) => self.store_answered(*answer, io),
             Event::Message(Message::Discovery) => self.tell_discovery(),
             Event::Message(Message::Stop) => self.stop(io),
         }
@@ -166,6 +180,7 @@ impl Handler for Core {
             self.touch(key);
         }
         self.devices.retry(io);
+        self.volumes.retry();
         self.pool_answers(io);
         self.satisfy(io);
         loop {
@@ -176,9 +191,13 @@ impl Handler for Core {
                     self.touch(key);
                 }
             }
-            let Some(key) = self.dirty.pop_front() else { break };
-            self.pump(key, io);
+            if let Some(key) = self.dirty.pop_front() {
+                self.pump(key, io);
+            } else if !self.work_on_volumes(io) {
+                break;
+            }
         }
+        self.volumes.settle(io);
         if !self.leaving.is_empty() {
             self.bury(io);
         }
@@ -215,6 +234,21 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// Passes commands to volumes and back. Returns whether there was anything to do.
+    fn work_on_volumes(&mut self, io: &mut impl Io) -> bool {
+        let mut worked = false;
+        while let Some(asked) = self.devices.for_volume() {
+            worked = true;
+            self.volumes.submit(asked, io);
+        }
+        worked |= self.volumes.work(io);
+        while let Some(ended) = self.volumes.ended() {
+            worked = true;
+            self.devices.ended(ended, io);
+        }
+        worked
     }
 
     pub(super) fn touch(&mut self, key: Key) {
@@ -318,13 +352,20 @@ impl Core {
         let Some(link) = self.links.get_mut(key) else { return };
         let Some(of) = link.subsystem else { return };
         let Some(served) = self.subsystems.get_mut(of) else { return };
+        let mut messages = Vec::new();
         while let Some(event) = link.machine.poll(&mut served.subsystem, now) {
-            if event == target::Event::Entropy {
+            if let target::Event::Message { slot, nsid, message } = event {
+                link.message_begun();
+                messages.push((slot, nsid, message));
+            } else if event == target::Event::Entropy {
                 let to = self.mailboxes.get(self.me);
                 prover::begin(link, key, self.prover.as_ref().zip(to));
             } else if let Some(want) = link.begin(event, served, &mut self.devices, io) {
                 self.wants.push_back((key, want));
             }
+        }
+        for (slot, nsid, message) in messages {
+            self.read_message((key, slot), (of, nsid), message, io);
         }
         self.effects(of);
     }

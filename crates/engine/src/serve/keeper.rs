@@ -101,9 +101,18 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Reservations> {
     parse(std::str::from_utf8(bytes).ok()?)
 }
 
-/// Reservations as they are kept with a replica; nothing if they shall not persist.
+/// Reservations as they are kept with a replica; nothing if they shall not persist. The highest
+/// epoch that held it always does.
 pub(super) fn encode(reservations: &Reservations) -> Vec<u8> {
-    if reservations.persist { text_of(reservations).into_bytes() } else { Vec::new() }
+    match reservations {
+        kept @ Reservations { persist: true, .. } => text_of(kept).into_bytes(),
+        Reservations { least_key: least_key @ Some(_), generation, .. } => {
+            let (generation, least_key) = (*generation, *least_key);
+            let epoch = Reservations { generation, least_key, ..Reservations::default() };
+            text_of(&epoch).into_bytes()
+        }
+        _ => Vec::new(),
+    }
 }
 
 fn write(path: &Path, reservations: &Reservations) -> io::Result<()> {

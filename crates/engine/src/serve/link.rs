@@ -7,6 +7,7 @@
 //!   long closed: a reservation may wait for their end.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::time::Duration;
 
 use block::{Command, Completion};
@@ -120,7 +121,7 @@ impl Link {
         let token = token(super::RECEIVE, self.key);
         match self.machine.need() {
             Need::Payload { slot, offset, len, .. } if self.is_worth_it(slot, len) => {
-                self.receive_into(slot, offset, len, io);
+                self.receive_into(slot, offset..offset.saturating_add(len), io);
             }
             Need::Bytes | Need::Payload { .. } => {
                 let most = if self.held.expects_large() { Stream::LITTLE } else { Stream::MUCH };
@@ -135,9 +136,9 @@ impl Link {
     }
 
     /// Lets the rest of a payload come directly into its buffer.
-    fn receive_into(&mut self, slot: Slot, offset: u32, len: u32, io: &mut impl Io) {
+    fn receive_into(&mut self, slot: Slot, part: Range<u32>, io: &mut impl Io) {
         let bytes = |count| usize::try_from(count).unwrap_or(usize::MAX);
-        let (from, to) = (bytes(offset), bytes(offset).saturating_add(bytes(len)));
+        let (from, to) = (bytes(part.start), bytes(part.end));
         let Held::Filling(buffer) = self.held.take(slot) else { return };
         self.held.put(slot, Held::Away(buffer.len()));
         let token = token(super::RECEIVE, self.key);
@@ -318,13 +319,9 @@ impl Link {
                 let len = usize::try_from(len).unwrap_or(usize::MAX);
                 return self.want(Want::Grant { slot, len }, served, devices, io);
             }
-            // No device here reads messages of other engines.
-            Event::Message { slot, .. } => {
-                self.machine.answer(slot, Err(block::Fault::Unsupported));
-            }
-            // Jobs are short; the answer comes when they are done. What concerns authentication
-            // was given to the prover.
-            Event::Cancel { .. } | Event::Entropy => {}
+            // Jobs are short; the answer comes when they are done. Messages were given to the
+            // core, and what concerns authentication to the prover.
+            Event::Cancel { .. } | Event::Entropy | Event::Message { .. } => {}
         }
         None
     }
@@ -397,6 +394,17 @@ impl Link {
             }
         }
         self.machine.complete(slot, completion);
+    }
+
+    /// A message is being worked on; until it is answered the link stays.
+    pub(super) fn message_begun(&mut self) {
+        self.at_work += 1;
+    }
+
+    /// A message was worked on.
+    pub(super) fn answered(&mut self, slot: Slot, answer: Result<Vec<u8>, block::Fault>) {
+        self.at_work = self.at_work.saturating_sub(1);
+        self.machine.answer(slot, answer);
     }
 
     fn frozen(&mut self, slot: Slot) -> Option<Frozen> {

@@ -10,6 +10,7 @@ mod core;
 mod held;
 mod keeper;
 mod link;
+mod messages;
 mod obey;
 mod orders;
 mod pooling;
@@ -18,6 +19,7 @@ mod reply;
 mod routes;
 mod served;
 mod upkeep;
+mod voluming;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -40,8 +42,10 @@ pub use reply::Pending;
 use routes::Routes;
 pub use served::ServeError;
 use served::Served;
+pub use voluming::VolumeOrders;
 
 use crate::device::{Devices, TokenKinds};
+use crate::volumes::Volumes;
 
 /// Kinds of tokens.
 const DEVICE: u8 = 1;
@@ -50,6 +54,7 @@ const SEND: u8 = 3;
 const ACCEPT: u8 = 4;
 const TICK: u8 = 5;
 const POOL: u8 = 6;
+const VOLUME: u8 = 7;
 
 /// Subsystems of one core, with discovery.
 const SUBSYSTEMS: u32 = 4096;
@@ -192,6 +197,11 @@ impl Server {
         PoolOrders::new(&self.mailboxes)
     }
 
+    /// Gives orders to its mirrored volumes, from any thread.
+    pub fn volumes(&self) -> VolumeOrders {
+        VolumeOrders::new(Arc::clone(&self.routes), &self.mailboxes)
+    }
+
     /// Ends all connections and waits until everything at work is done.
     pub fn stop(self) -> io::Result<()> {
         for mailbox in &self.mailboxes {
@@ -306,6 +316,7 @@ fn prepare(
         stopping: None,
         asked: Slab::new(pooling::MOST_ASKED),
         to_keep: Vec::new(),
+        volumes: Volumes::new(Token::of(VOLUME, Key::from_bits(0))),
     };
     Ok((reactor, handler, addresses))
 }

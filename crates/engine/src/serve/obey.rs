@@ -58,7 +58,7 @@ impl Core {
         promise.keep(answer);
     }
 
-    fn add(
+    pub(super) fn add(
         &mut self,
         claim: &Claim,
         wanted: &super::config::Subsystem,
@@ -94,7 +94,7 @@ impl Core {
         change(served, claim)
     }
 
-    fn begin_removal(&mut self, claim: Claim, promise: Promise) {
+    pub(super) fn begin_removal(&mut self, claim: Claim, promise: Promise) {
         let nqn = claim.nqn();
         let leaving = |departure: &&mut Departure| {
             self.subsystems.get(departure.subsystem).is_some_and(|one| one.subsystem.nqn() == nqn)
@@ -159,7 +159,7 @@ impl Core {
 
     /// Lets all cores look whether discovery has something new to tell. A core that is too busy to
     /// take the message looks at its next tick.
-    fn spread_discovery(&mut self) {
+    pub(super) fn spread_discovery(&mut self) {
         if self.routes.version() != self.told {
             self.tell_discovery();
             for (core, mailbox) in self.mailboxes.iter().enumerate() {

@@ -9,6 +9,7 @@ use reactor::{Event, Handler, Io, Key, Mailbox, Reactor, Undelivered};
 use super::config::{Config, Pool};
 use super::core::{Core, Message};
 use super::link::Owner;
+use super::messages::Answering;
 use super::{POOL, StartError};
 use crate::device::Devices;
 use crate::pools::{Answer, Order, PoolError, Ticket};
@@ -37,6 +38,8 @@ pub(super) enum Asked {
     Caller(Reply),
     /// A subsystem whose reservations shall be kept.
     Kept { subsystem: Key, nsid: u32, version: u64 },
+    /// A target that sent a message.
+    Target(Owner, Answering),
 }
 
 /// Reservations that are to be kept: with which replica of which pool, and for whom.
@@ -86,7 +89,7 @@ impl Core {
         self.ask_pool(order, Asked::Caller(reply), io);
     }
 
-    fn ask_pool(&mut self, order: Order, asked: Asked, io: &mut impl Io) {
+    pub(super) fn ask_pool(&mut self, order: Order, asked: Asked, io: &mut impl Io) {
         match self.asked.insert(asked) {
             Ok(key) => self.devices.pools.order(Ticket(key.to_bits()), order, io),
             Err(asked) => self.answer_pool(asked, Err(PoolError::Full)),
@@ -105,6 +108,7 @@ impl Core {
                 }
                 self.effects(subsystem);
             }
+            Asked::Target(owner, answering) => self.answer_target(owner, answering, answer),
         }
     }
 

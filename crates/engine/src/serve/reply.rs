@@ -20,8 +20,17 @@ pub struct Pending {
 
 /// Must be kept once; a core that ends without that leaves [`OrderError::Stopped`].
 pub(super) struct Promise {
-    shared: Arc<Shared>,
+    to: To,
 }
+
+/// Who is answered.
+enum To {
+    Pending(Arc<Shared>),
+    Call(Option<Call>),
+}
+
+/// What is called with an answer, on the thread of a core: it must not wait.
+pub(super) type Call = Box<dyn FnOnce(Answered) + Send>;
 
 #[derive(Default)]
 struct Shared {
@@ -38,19 +47,38 @@ struct State {
 /// An answer to come, and how to give it.
 pub(super) fn promise() -> (Promise, Pending) {
     let shared = Arc::new(Shared::default());
-    (Promise { shared: Arc::clone(&shared) }, Pending { shared })
+    (Promise { to: To::Pending(Arc::clone(&shared)) }, Pending { shared })
 }
 
 impl Promise {
+    /// To be kept by calling this.
+    pub(super) fn calling(call: Call) -> Promise {
+        Promise { to: To::Call(Some(call)) }
+    }
+
     /// Answers.
-    pub(super) fn keep(self, answer: Answered) {
-        self.shared.answer(answer);
+    pub(super) fn keep(mut self, answer: Answered) {
+        self.to.answer(answer);
+    }
+}
+
+impl To {
+    /// The first answer counts.
+    fn answer(&mut self, answer: Answered) {
+        match self {
+            To::Pending(shared) => shared.answer(answer),
+            To::Call(call) => {
+                if let Some(call) = call.take() {
+                    call(answer);
+                }
+            }
+        }
     }
 }
 
 impl Drop for Promise {
     fn drop(&mut self) {
-        self.shared.answer(Err(OrderError::Stopped));
+        self.to.answer(Err(OrderError::Stopped));
     }
 }
 

@@ -135,7 +135,10 @@ impl Served {
         let opened = match &namespace.backing {
             Backing::Memory(geometry) => devices.add_memory(*geometry),
             Backing::File { path, block_size } => devices.add_file(path, *block_size, io),
-            Backing::Replica { pool, id } => devices.add_replica(*pool, *id),
+            Backing::Replica { pool, id } | Backing::Member { pool, id } => {
+                devices.add_replica(*pool, *id)
+            }
+            Backing::Volume { id, geometry } => devices.add_volume(*id, *geometry),
         };
         let device = opened.map_err(|source| ServeError::Device { nsid, nqn: nqn(), source })?;
         let no_device = || ServeError::Device { nsid, nqn: nqn(), source: OpenError::Full };
@@ -145,8 +148,8 @@ impl Served {
             geometry,
             ana_group,
             read_only: is_snapshot(&namespace.backing, devices),
-            write_cache: kept != Kept::Nowhere,
-            takes_messages: false,
+            write_cache: !matches!(namespace.backing, Backing::Memory(_)),
+            takes_messages: matches!(namespace.backing, Backing::Member { .. }),
             reservations,
         };
         let refused = |why: nvme::target::BadNamespace| ServeError::Namespace {
@@ -192,7 +195,7 @@ impl Served {
 /// Where the reservations of a namespace are kept, and what is kept there.
 fn kept_of(backing: &Backing, devices: &Devices<Owner>) -> Result<(Kept, Reservations), ReadError> {
     match backing {
-        Backing::Memory(_) => Ok((Kept::Nowhere, Reservations::default())),
+        Backing::Memory(_) | Backing::Volume { .. } => Ok((Kept::Nowhere, Reservations::default())),
         Backing::File { path, .. } => {
             let place = keeper::place_of(path);
             let found = keeper::read(&place)?;
@@ -203,6 +206,13 @@ fn kept_of(backing: &Backing, devices: &Devices<Owner>) -> Result<(Kept, Reserva
             let damaged = || ReadError::Damaged { path: format!("replica {:032x}", id.0) };
             let found = keeper::decode(share).ok_or_else(damaged)?;
             Ok((Kept::Replica { pool: *pool, id: *id }, found))
+        }
+        Backing::Member { pool, id } => {
+            let as_replica = Backing::Replica { pool: *pool, id: *id };
+            let (kept, found) = kept_of(&as_replica, devices)?;
+            // Whoever held it registers again; what must not be forgotten is the highest epoch.
+            let least_key = Some(found.least_key.unwrap_or(0));
+            Ok((kept, Reservations { least_key, ..Reservations::default() }))
         }
     }
 }

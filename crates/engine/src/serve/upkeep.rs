@@ -122,6 +122,7 @@ impl Core {
         for listener in &self.listeners {
             io.close(listener.socket);
         }
+        self.volumes.abandon(io);
         let served: Vec<Key> = self.subsystems.keys().collect();
         for key in served {
             if let Some(served) = self.subsystems.get_mut(key) {

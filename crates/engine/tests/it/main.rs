@@ -12,3 +12,5 @@ mod rough;
 mod serving;
 #[cfg(test)]
 mod transfers;
+#[cfg(test)]
+mod volumes;

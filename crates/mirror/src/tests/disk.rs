@@ -86,7 +86,9 @@ impl Disk {
                 let other = blocks(span).zip(&*data).find(|(at, stamp)| self.block(*at) != **stamp);
                 other.map_or(Ok(()), |(at, _)| Err(Fault::Miscompare { at: Lba(at) }))
             }
-            Command::Write { span, .. } if self.full && blocks(span).any(|at| self.block(at) == 0) => {
+            Command::Write { span, .. }
+                if self.full && blocks(span).any(|at| self.block(at) == 0) =>
+            {
                 Err(Fault::NoSpace)
             }
             Command::Write { span, fua } => {

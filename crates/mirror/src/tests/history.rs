@@ -174,9 +174,8 @@ impl History {
         let replaced = |write: &Write| {
             writes.iter().any(|other| other.sure < begun && other.begun > write.over)
         };
-        let possible = |write: &&Write| {
-            write.stamp == stamp && write.begun <= ended && !replaced(write)
-        };
+        let possible =
+            |write: &&Write| write.stamp == stamp && write.begun <= ended && !replaced(write);
         if !writes.iter().any(|write| possible(&write)) {
             return Err(format!(
                 "block {block} reads {stamp} from {begun} to {ended}: {writes:#?}"

@@ -17,8 +17,7 @@ impl World {
         let record = self.record.take(id, name);
         self.set_record(record.clone());
         let members = record.set().replicas().iter();
-        let children =
-            members.map(|replica| (*replica, self.disk_of(*replica) == node)).collect();
+        let children = members.map(|replica| (*replica, self.disk_of(*replica) == node)).collect();
         let epoch = record.epoch().number();
         let opening = Opening {
             record,
@@ -43,6 +42,8 @@ impl World {
             copies: std::vec![std::vec::Vec::new(); policy.copies as usize],
             answers: std::collections::BTreeMap::new(),
             copied: 0,
+            ended: std::collections::BTreeMap::new(),
+            changes: std::vec::Vec::new(),
         });
         self.drain(self.targets.len() - 1);
     }
@@ -125,13 +126,35 @@ impl World {
             }
             Effect::Done { token, result } => self.done(target, token, result),
             Effect::Answer { token, result } => {
+                self.check_snapshot(target, token, result.is_ok());
                 let result = result.map_err(|problem| format!("{problem}"));
                 self.targets[target].answers.insert(token, result);
             }
-            Effect::TargetChanged(_)
-            | Effect::ChildChanged(..)
-            | Effect::RebuildChanged(_)
-            | Effect::Repaired(..) => {}
+            Effect::ChildChanged(replica, state) => {
+                self.targets[target].changes.push((replica, state));
+            }
+            Effect::TargetChanged(_) | Effect::RebuildChanged(_) | Effect::Repaired(..) => {}
+        }
+    }
+
+    /// A snapshot is on every copy in sync and the same there, or on none that is still ours.
+    fn check_snapshot(&mut self, target: usize, token: Token, fine: bool) {
+        let Some(id) = self.snapshots.remove(&(target, token)) else { return };
+        let size = self.targets[target].mirror.geometry().blocks().0 as usize;
+        let down = matches!(self.targets[target].mirror.state(), TargetState::Shutdown { .. });
+        let members = self.record.set().in_sync().iter().map(|replica| self.disk_of(*replica));
+        let ours = |disk: &usize| {
+            let owner = self.disks[*disk].owner;
+            fine || owner
+                .is_some_and(|(epoch, of, _)| of == target && epoch == self.record.epoch() && !down)
+        };
+        let taken: std::vec::Vec<_> = members
+            .filter(ours)
+            .map(|disk| self.disks[disk].snapshots.get(&id).map(|view| view[..size].to_vec()))
+            .collect();
+        let same = taken.windows(2).all(|pair| pair[0] == pair[1]);
+        if !same || taken.iter().any(|view| view.is_some() != fine) {
+            self.fail(format!("T{target} snapshot {id} answered {fine}: {taken:?}"));
         }
     }
 
@@ -161,6 +184,7 @@ impl World {
         let op = from.ops.remove(&token).expect("a command ends once");
         let held = from.ios.values().any(|(_, _, buffer)| *buffer == Buffer::Host(token));
         let epoch = from.epoch;
+        from.ended.insert(token, (result, op.data.clone()));
         if held {
             self.fail(format!("T{target} answered {:?} while its buffer is in use", op.command));
         }
@@ -171,7 +195,8 @@ impl World {
                 let blocks = span.start().0..span.end().0;
                 let seen: std::vec::Vec<(u64, u64)> = blocks.zip(op.data.clone()).collect();
                 let when = (op.begun, self.now);
-                seen.into_iter().try_for_each(|(block, stamp)| self.history.read(block, stamp, when))
+                seen.into_iter()
+                    .try_for_each(|(block, stamp)| self.history.read(block, stamp, when))
             }
             (Kind::Write | Kind::Discard | Kind::WriteZeroes, Some(span)) => {
                 for block in span.start().0..span.end().0 {

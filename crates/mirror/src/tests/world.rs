@@ -5,16 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::string::String;
 use std::vec::Vec;
 
-use block::{Blocks, Command, Fault, Instant, Span};
-use model::{Epoch, FaultReason, Note, ReplicaId, SnapshotId, TargetRecord};
+use block::{Blocks, Command, Completion, Fault, Instant, Span};
+use model::{ChildState, Epoch, FaultReason, Note, ReplicaId, SnapshotId, TargetRecord};
 
 use super::Broken;
 use super::disk::Disk;
 use super::history::History;
 use super::random::Random;
-use crate::{
-    Answer, AttachFault, Buffer, Event, Found, Io, Mirror, Session, StoreFault, Token,
-};
+use crate::{Answer, AttachFault, Buffer, Event, Found, Io, Mirror, Session, StoreFault, Token};
 
 /// A target notices within this time that it lost a child.
 pub(super) const DETECT: u64 = 200;
@@ -47,6 +45,9 @@ pub(super) struct Target {
     pub(super) copies: Vec<Vec<u64>>,
     pub(super) answers: BTreeMap<Token, Result<(), String>>,
     pub(super) copied: u64,
+    /// Commands that ended, with what they read.
+    pub(super) ended: BTreeMap<Token, (Completion, Vec<u64>)>,
+    pub(super) changes: Vec<(ReplicaId, ChildState)>,
 }
 
 /// What is asked of a replica.
@@ -86,6 +87,8 @@ pub(super) struct World {
     pub(super) slow: Option<usize>,
     pub(super) broken: Broken,
     pub(super) replicas: Vec<ReplicaId>,
+    /// Snapshots that were ordered, by target and order.
+    pub(super) snapshots: BTreeMap<(usize, Token), SnapshotId>,
     pub(super) error: Option<String>,
     pub(super) loud: bool,
 }
@@ -93,7 +96,12 @@ pub(super) struct World {
 pub(super) const STORE: usize = 99;
 
 impl World {
-    pub(super) fn new(random: Random, disks: Vec<Disk>, record: TargetRecord, broken: Broken) -> World {
+    pub(super) fn new(
+        random: Random,
+        disks: Vec<Disk>,
+        record: TargetRecord,
+        broken: Broken,
+    ) -> World {
         World {
             random,
             now: 1,
@@ -109,6 +117,7 @@ impl World {
             slow: None,
             broken,
             replicas: Vec::new(),
+            snapshots: BTreeMap::new(),
             error: None,
             loud: false,
         }

@@ -30,7 +30,7 @@
 //!         Event::Buffer { slot, len } => have a buffer, then conn.grant(slot)      // R2T follows
 //!         Event::Message { slot, nsid, message } => later conn.answer(slot, bytes or fault)
 //!         Event::Cancel { slot } => make haste: complete(slot, …) is waited for
-//!         Event::Entropy => conn.authenticate(fresh_random_bytes)     // or begin_authentication(…)
+//!         Event::Entropy => conn.authenticate(fresh_random_bytes)  // or begin_authentication(…)
 //!     }
 //!     while let Some(transmit) = conn.poll_transmit() {
 //!         // seal() adds the data digest, if there is one; then writev head + payload + tail

@@ -48,6 +48,10 @@ fn situation() -> impl Strategy<Value = String> {
             write!(text, "node n{at} {}; pool n{at}/p{at} {}; ", NODES[*node], POOLS[*pool])
                 .unwrap();
         }
+        // Some nodes have a second pool: still one copy a node.
+        for at in (0..nodes.len()).step_by(2) {
+            write!(text, "pool n{at}/q{at}; ").unwrap();
+        }
         for (name, volume) in volumes.iter().enumerate() {
             text += &one(name, volume, &nodes);
         }

@@ -126,8 +126,18 @@ impl World {
             hosts: [].into(),
         };
         let on = |pool: &PoolName| self.facts.pools[pool].spec().node.clone();
+        let leaving = match object.lifecycle().operation().map(|operation| &operation.change) {
+            Some(VolumeChange::MoveReplica { from, .. }) => Some(*from),
+            _ => None,
+        };
+        // One that is lost or about to leave does not count.
+        let stays = |have: &&Replica| {
+            let state = &self.facts.pools[&have.spec().pool].status.as_ref().unwrap().state;
+            let moves = leaving == Some(*have.id());
+            self.answers(*have.id()) && *state == PoolState::Online && !moves
+        };
         let here = self.facts.replicas.values().filter(|have| have.spec().volume == volume);
-        for have in here {
+        for have in here.filter(stays) {
             assert_ne!(on(&have.spec().pool), on(pool), "two copies on one node");
         }
         let status = self.facts.pools.get_mut(pool).unwrap().status.as_mut().unwrap();

@@ -27,7 +27,8 @@ pub struct DiscoveryRecord {
     pub nqn: Nqn,
     /// What it is.
     pub service: Service,
-    /// Where it listens. Of all addresses (`0.0.0.0` or `::`), each host is told the one it came by.
+    /// Where it listens. Of all addresses (`0.0.0.0` or `::`) each host is told the one it came
+    /// by.
     pub address: SocketAddr,
     /// Number of the listener within the subsystem.
     pub port_id: u16,

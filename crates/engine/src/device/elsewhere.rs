@@ -1,20 +1,62 @@
-//! Block commands on a replica or snapshot of a pool.
+//! Block commands on what is elsewhere: a replica or snapshot of a pool, or a mirrored volume.
 //!
-//! The pool does all of them but comparing, for which it reads.
+//! Those do all of them but comparing, for which they read.
+
+use std::collections::VecDeque;
 
 use block::{BlockSize, Command, Completion, Fault, Geometry, Span};
+use model::VolumeId;
 use reactor::{Buffer, Io, Key};
 
-use super::file::differs;
+use super::ForVolume;
+use super::file::{differs, settled};
 use super::job::{Data, Progress, Running, Stage, Task, equal};
 use crate::pools::{Pools, Replica};
 
+/// Takes block commands, and gives each back later as an [`Ended`](crate::pools::Ended).
+pub(super) trait Taker {
+    /// Takes one; hands the data back if there are as many as there may be.
+    fn take(
+        &mut self,
+        owner: Key,
+        command: Command,
+        data: Data,
+        io: &mut impl Io,
+    ) -> Result<(), Data>;
+}
+
+impl Taker for (Replica, &mut Pools) {
+    fn take(
+        &mut self,
+        owner: Key,
+        command: Command,
+        data: Data,
+        io: &mut impl Io,
+    ) -> Result<(), Data> {
+        self.1.submit(self.0, owner, command, data, io)
+    }
+}
+
+impl Taker for (VolumeId, &mut VecDeque<ForVolume>) {
+    fn take(
+        &mut self,
+        owner: Key,
+        command: Command,
+        data: Data,
+        _: &mut impl Io,
+    ) -> Result<(), Data> {
+        // No more than there are jobs.
+        self.1.push_back(ForVolume { volume: self.0, owner, command, data });
+        Ok(())
+    }
+}
+
 impl<O> Running<O> {
     /// Takes the next step. `key` is the job's own.
-    pub(super) fn in_replica(
+    pub(super) fn elsewhere(
         &mut self,
-        (replica, key): (Replica, Key),
-        pools: &mut Pools,
+        key: Key,
+        taker: &mut impl Taker,
         io: &mut impl Io,
     ) -> Progress {
         match (self.task(), core::mem::replace(&mut self.stage, Stage::Asked)) {
@@ -27,7 +69,7 @@ impl<O> Running<O> {
                     return Progress::Stalled;
                 };
                 let read = Command::Read { span };
-                if pools.submit(replica, key, read, Data::Fill(buffer), io).is_ok() {
+                if taker.take(key, read, Data::Fill(buffer), io).is_ok() {
                     return Progress::Waits;
                 }
                 self.stage = Stage::Fresh;
@@ -35,7 +77,8 @@ impl<O> Running<O> {
             }
             (Task::Command(command), Stage::Fresh) => {
                 let data = core::mem::replace(self.data(), Data::None);
-                match pools.submit(replica, key, command, data, io) {
+                let taken = settled(data, io).and_then(|data| taker.take(key, command, data, io));
+                match taken {
                     Ok(()) => Progress::Waits,
                     Err(data) => {
                         *self.data() = data;
@@ -57,7 +100,9 @@ impl<O> Running<O> {
                 if let Err(fault) = completion.and_then(|()| self.compared(span, &data)) {
                     return Progress::Finished(Err(fault));
                 }
-                if pools.submit(replica, key, Command::Write { span, fua }, new, io).is_ok() {
+                let write = Command::Write { span, fua };
+                let taken = settled(new, io).and_then(|new| taker.take(key, write, new, io));
+                if taken.is_ok() {
                     return Progress::Waits;
                 }
                 self.stage = Stage::Ended(Ok(()), data);

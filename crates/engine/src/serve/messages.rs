@@ -1,0 +1,167 @@
+//! What the engine of a replica answers to the target of its volume (`docs/protocol/replica.md`).
+//!
+//! A message comes only from the holder of the replica's reservation; `nvme` refuses all others,
+//! and a new owner waits for the answers to messages at work.
+
+use block::{Blocks, Fault};
+use nvme::target::{Message, Slot};
+use pool::{Change, Id, Kind, Label, NewSnapshot};
+use reactor::{Io, Key};
+
+use super::config::Backing;
+use super::core::Core;
+use super::link::Owner;
+use super::pooling::Asked;
+use crate::pools::{Answer, Order, PoolError, Runs};
+use crate::volumes::topic::{Described, MOST_RUNS, Topic, encode_runs};
+
+/// What a pool's answer is turned into.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Answering {
+    /// Done or not.
+    Done,
+    /// The snapshot is there, by this order or an earlier one.
+    Snapshot { pool: Id, snapshot: Id },
+    /// It is gone, by this order or an earlier one.
+    Dropped { pool: Id, snapshot: Id },
+    /// Runs.
+    Runs,
+}
+
+impl Core {
+    /// Reads a message of a target; its answer goes to the link now or later.
+    pub(super) fn read_message(
+        &mut self,
+        owner: (Key, Slot),
+        (of, nsid): (Key, u32),
+        message: Message,
+        io: &mut impl Io,
+    ) {
+        let namespace = self.subsystems.get(of).and_then(|one| one.wanted.namespaces.get(&nsid));
+        let backing = namespace.map(|namespace| &namespace.backing);
+        let Some(&Backing::Member { pool, id }) = backing else {
+            return self.answer_link(owner, Err(Fault::Unsupported));
+        };
+        match self.act_on(owner, (pool, id), message) {
+            Ok(Act::Say(bytes)) => self.answer_link(owner, Ok(bytes)),
+            Ok(Act::Order(order, answering)) => {
+                self.ask_pool(order, Asked::Target(owner, answering), io);
+            }
+            Err(fault) => self.answer_link(owner, Err(fault)),
+        }
+    }
+
+    fn act_on(
+        &mut self,
+        (link, slot): Owner,
+        (pool, id): (Id, Id),
+        message: Message,
+    ) -> Result<Act, Fault> {
+        let topic = Topic::of(message.topic).ok_or(Fault::Unsupported)?;
+        let entity = self.devices.pools.entity(pool, id).ok_or(Fault::Unreachable)?;
+        let told = self.links.get(link).map_or(&[][..], |link| link.machine.told(slot));
+        Ok(match topic {
+            Topic::Describe => {
+                let incarnation = self.devices.pools.incarnation(pool).ok_or(Fault::Unreachable)?;
+                Act::Say(Described { size: entity.size, incarnation }.encode())
+            }
+            Topic::Note => Act::Say(entity.label.opaque.clone()),
+            Topic::Keep => {
+                let label = label_of(told).ok_or(Fault::Unsupported)?;
+                let change = Change::Label { id, label };
+                Act::Order(Order::Change { pool, change }, Answering::Done)
+            }
+            Topic::Written => {
+                let runs = Runs { pool, id, from: Blocks(message.argument), most: MOST_RUNS };
+                Act::Order(Order::Written(runs), Answering::Runs)
+            }
+            Topic::Snapshot => {
+                let snapshot = id_of(told).ok_or(Fault::Unsupported)?;
+                let label = Label { opaque: Vec::new(), ..entity.label.clone() };
+                let new = NewSnapshot { id: snapshot, created: millis(), label };
+                let change = Change::Snapshot { of: id, snapshot: new };
+                Act::Order(Order::Change { pool, change }, Answering::Snapshot { pool, snapshot })
+            }
+            Topic::DropSnapshot => {
+                let snapshot = id_of(told).ok_or(Fault::Unsupported)?;
+                let change = Change::Delete(snapshot);
+                Act::Order(Order::Change { pool, change }, Answering::Dropped { pool, snapshot })
+            }
+        })
+    }
+
+    /// A pool has answered an order that came from a message.
+    pub(super) fn answer_target(
+        &mut self,
+        owner: Owner,
+        answering: Answering,
+        answer: Result<Answer, PoolError>,
+    ) {
+        let kind = |pool, id| self.devices.pools.entity(pool, id).map(|entity| entity.kind);
+        let answer = match (answering, answer) {
+            (Answering::Runs, Ok(Answer::Runs(runs))) => Ok(encode_runs(&runs)),
+            (Answering::Snapshot { pool, snapshot }, Err(_))
+                if kind(pool, snapshot) == Some(Kind::Snapshot) =>
+            {
+                Ok(Vec::new())
+            }
+            (Answering::Dropped { pool, snapshot }, Err(_)) if kind(pool, snapshot).is_none() => {
+                Ok(Vec::new())
+            }
+            (_, Ok(_)) => Ok(Vec::new()),
+            (_, Err(error)) => {
+                tracing::warn!(%error, "a target's order about its replica failed");
+                Err(fault_of(&error))
+            }
+        };
+        self.answer_link(owner, answer);
+    }
+
+    fn answer_link(&mut self, (key, slot): Owner, answer: Result<Vec<u8>, Fault>) {
+        if let Some(link) = self.links.get_mut(key) {
+            link.answered(slot, answer);
+            self.touch(key);
+        }
+    }
+}
+
+/// What is to be done about a message.
+enum Act {
+    Say(Vec<u8>),
+    Order(Order, Answering),
+}
+
+/// The pool's label for a note. The note itself is kept whole beside what the pool can read.
+fn label_of(bytes: &[u8]) -> Option<Label> {
+    let note: model::Note = model::stored::decode(bytes).ok()?;
+    let id = |uuid: uuid::Uuid| Id(uuid.as_u128());
+    let set = &note.label.set;
+    Some(Label {
+        volume: id(note.label.volume.uuid()),
+        epoch: note.label.epoch.number(),
+        generation: set.generation().number(),
+        transaction: Id::NONE,
+        set: set.replicas().iter().map(|one| id(one.uuid())).collect(),
+        in_sync: set.in_sync().iter().map(|one| id(one.uuid())).collect(),
+        opaque: bytes.to_vec(),
+    })
+}
+
+fn id_of(bytes: &[u8]) -> Option<Id> {
+    let id = Id(u128::from_be_bytes(bytes.try_into().ok()?));
+    (id != Id::NONE).then_some(id)
+}
+
+fn millis() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
+}
+
+fn fault_of(error: &PoolError) -> Fault {
+    match error {
+        PoolError::Fault(fault) => *fault,
+        PoolError::Full | PoolError::Refused(pool::Refused::Busy) => Fault::Busy,
+        PoolError::Refused(pool::Refused::NoSpace) => Fault::NoSpace,
+        _ => Fault::Internal,
+    }
+}

@@ -1,0 +1,441 @@
+//! One attachment of one replica: a way to it, its fence, and what is asked of it.
+//!
+//! ```text
+//!   Connecting ─► Registering ─► Looking ─► Preempting ─► Acquiring ─► Describing ─► Noting ─► Up
+//!        │             │            │           │             │            │           │       │
+//!        └─────────────┴────────────┴───────────┴─────────────┴────────────┴───────────┴───────┴─► Over
+//! ```
+//!
+//! Every attachment is a host of its own, so that it preempts-and-aborts also the one before it of
+//! the same target: when it is up, nothing that was sent earlier can take effect any more.
+//!
+//! Invariants:
+//! - Whatever was asked ends exactly once, with its data, at the latest when it is over.
+//! - Nothing is asked before it is up.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use block::{Fault, Span};
+use mirror::{Answer, AttachFault, Buffer, Found, Io as Name};
+use model::{Epoch, FaultReason};
+use nvme::initiator::{Key, Message, Report, Reservation};
+use nvme::wire::{AcquireAction, RegisterAction, ReservationType};
+use reactor::{Io, Outcome, Token};
+
+use super::topic::{Described, Topic, runs_of};
+use crate::client::{Controller, Happened, Rejected, Request};
+use crate::device::Data;
+
+/// A replica is the only namespace of its subsystem.
+pub(super) const NSID: u32 = 1;
+
+/// Tag of the commands of the set-up: one at a time, and no name of the mirror.
+const SET_UP: u64 = u64::MAX;
+
+/// How often it is looked who else is registered, before it is tried again later.
+const MOST_LOOKS: u32 = 8;
+
+/// An attachment.
+pub(super) struct Child {
+    controller: Controller,
+    epoch: u64,
+    phase: Phase,
+    /// How often others came between.
+    looks: u32,
+    /// What was sent.
+    asked: BTreeMap<u64, Asked>,
+    /// What waits for room; no more than a mirror asks at once.
+    waiting: VecDeque<Work>,
+    came: VecDeque<Came>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Connecting,
+    Registering,
+    Looking,
+    /// With the keys of others that are still registered.
+    Preempting(BTreeSet<u64>),
+    Acquiring,
+    Describing,
+    Noting(Described),
+    Up,
+    Over,
+}
+
+/// What an answer is turned into.
+#[derive(Debug)]
+enum Asked {
+    Block(Buffer),
+    Told,
+    Size,
+    /// The runs of blocks so far.
+    Written(Span, Vec<Span>),
+}
+
+#[derive(Debug)]
+enum Work {
+    Block(Request, Buffer),
+    Send(u64, Message, Asked),
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) enum Came {
+    /// It is up, or failed to be.
+    Attached(Result<Found, AttachFault>),
+    /// It was up.
+    Lost(AttachFault),
+    /// It was detached, and nothing of it is left.
+    Over,
+    /// Something asked has ended.
+    Ended {
+        /// What.
+        io: Name,
+        /// How.
+        result: Result<Answer, Fault>,
+        /// Where its bytes belong.
+        buffer: Buffer,
+        /// Its bytes.
+        data: Data,
+    },
+}
+
+impl Child {
+    /// Begins to attach by a controller that begins to connect.
+    pub(super) fn new(controller: Controller, epoch: Epoch) -> Child {
+        Child {
+            controller,
+            epoch: epoch.number(),
+            phase: Phase::Connecting,
+            looks: 0,
+            asked: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            came: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn on(&mut self, token: Token, outcome: Outcome, io: &mut impl Io) {
+        self.controller.on(token, outcome, io);
+    }
+
+    /// The number of its controller.
+    pub(super) fn way(&self) -> u64 {
+        self.controller.id()
+    }
+
+    /// Ends it now; what came of everything asked is polled afterwards.
+    ///
+    /// It must stay until it says that it is over: the kernel may still receive into a buffer.
+    pub(super) fn detach(&mut self, io: &mut impl Io) {
+        if self.controller.is_over() {
+            self.came.push_back(Came::Over);
+        }
+        self.phase = Phase::Over;
+        self.controller.give_up("detached", io);
+    }
+
+    /// A batch of events is over.
+    pub(super) fn settle(&mut self, io: &mut impl Io) {
+        self.controller.settle(io);
+    }
+
+    pub(super) fn handle_timeout(&mut self, io: &impl Io) {
+        self.controller.handle_timeout(io);
+    }
+
+    /// Carries out a block command.
+    pub(super) fn block(&mut self, request: Request, buffer: Buffer, io: &impl Io) {
+        self.ask(Work::Block(request, buffer), io);
+    }
+
+    /// Tells something.
+    pub(super) fn tell(&mut self, name: Name, topic: Topic, bytes: &[u8], io: &impl Io) {
+        self.ask(Work::Send(name.0, topic.tell(bytes), Asked::Told), io);
+    }
+
+    /// Asks for the size.
+    pub(super) fn measure(&mut self, name: Name, io: &impl Io) {
+        self.ask(Work::Send(name.0, Topic::Describe.ask(0), Asked::Size), io);
+    }
+
+    /// Asks which blocks hold something.
+    pub(super) fn written(&mut self, name: Name, span: Span, io: &impl Io) {
+        let message = Topic::Written.ask(span.start().0);
+        self.ask(Work::Send(name.0, message, Asked::Written(span, Vec::new())), io);
+    }
+
+    /// What came of it, one at a time, until there is nothing more.
+    pub(super) fn poll(&mut self, io: &mut impl Io) -> Option<Came> {
+        loop {
+            if let Some(came) = self.came.pop_front() {
+                return Some(came);
+            }
+            let happened = self.controller.poll(io)?;
+            self.happened(happened, io);
+        }
+    }
+
+    fn ask(&mut self, work: Work, io: &impl Io) {
+        if self.waiting.is_empty() {
+            if let Some(work) = self.send(work, io) {
+                self.waiting.push_back(work);
+            }
+        } else {
+            self.waiting.push_back(work);
+        }
+    }
+
+    /// Sends what waits, as far as there is room.
+    fn send_waiting(&mut self, io: &impl Io) {
+        while let Some(work) = self.waiting.pop_front() {
+            if let Some(work) = self.send(work, io) {
+                self.waiting.push_front(work);
+                return;
+            }
+        }
+    }
+
+    /// Sends it; hands it back if there is no room.
+    fn send(&mut self, work: Work, io: &impl Io) -> Option<Work> {
+        if !matches!(self.phase, Phase::Up) {
+            self.end_unsent(work, Fault::Unreachable);
+            return None;
+        }
+        match work {
+            Work::Block(request, buffer) => {
+                let tag = request.tag;
+                match self.controller.submit(request, io) {
+                    Ok(()) => {
+                        self.asked.insert(tag, Asked::Block(buffer));
+                        None
+                    }
+                    Err(Rejected { fault: Fault::Busy, request }) => {
+                        Some(Work::Block(request, buffer))
+                    }
+                    Err(Rejected { fault, request }) => {
+                        self.end_unsent(Work::Block(request, buffer), fault);
+                        None
+                    }
+                }
+            }
+            Work::Send(tag, message, asked) => match self.controller.send(tag, NSID, message, io) {
+                Ok(()) => {
+                    self.asked.insert(tag, asked);
+                    None
+                }
+                Err(message) => Some(Work::Send(tag, message, asked)),
+            },
+        }
+    }
+
+    fn end_unsent(&mut self, work: Work, fault: Fault) {
+        let (tag, buffer, data) = match work {
+            Work::Block(request, buffer) => (request.tag, buffer, request.data),
+            Work::Send(tag, ..) => (tag, Buffer::None, Data::None),
+        };
+        self.came.push_back(Came::Ended { io: Name(tag), result: Err(fault), buffer, data });
+    }
+
+    fn happened(&mut self, happened: Happened, io: &mut impl Io) {
+        match happened {
+            Happened::Ready => {
+                self.phase = Phase::Registering;
+                let (action, new) = (RegisterAction::Replace, Key(self.epoch));
+                let register = Reservation::Register { action, current: Key(0), new, force: true };
+                self.reserve(register, io);
+            }
+            Happened::Done { tag: SET_UP, result, .. } => match result {
+                Ok(()) => self.step(io),
+                Err(Fault::Fenced) if self.may_look_again() => self.look(io),
+                Err(fault) => self.give_up(fault, io),
+            },
+            Happened::Reported { result, .. } => match result {
+                Ok(report) => self.looked(&report, io),
+                Err(fault) => self.give_up(fault, io),
+            },
+            Happened::Replied { tag: SET_UP, result } => self.learned(result, io),
+            Happened::Done { tag, result, data } => {
+                self.ended(tag, result.map(|()| Vec::new()), data, io);
+            }
+            Happened::Replied { tag, result } => self.ended(tag, result, Data::None, io),
+            Happened::Lost { why } => self.lost(&why),
+            Happened::Namespaces | Happened::Ana | Happened::Discovery | Happened::Answered(..) => {
+            }
+        }
+    }
+
+    fn reserve(&mut self, reservation: Reservation, io: &mut impl Io) {
+        if !self.controller.reserve(SET_UP, NSID, reservation, io) {
+            self.controller.give_up("it takes no reservation commands", io);
+        }
+    }
+
+    /// A reservation command of the set-up was done.
+    fn step(&mut self, io: &mut impl Io) {
+        match &mut self.phase {
+            Phase::Registering => self.look(io),
+            Phase::Preempting(_) => self.preempt(io),
+            Phase::Acquiring => {
+                self.phase = Phase::Describing;
+                self.ask_set_up(Topic::Describe, io);
+            }
+            _ => {}
+        }
+    }
+
+    /// A conflict after the registration may only mean that others came and went meanwhile. If it
+    /// means more, our registration is gone or a higher epoch has one.
+    fn may_look_again(&mut self) -> bool {
+        let is_taking = matches!(self.phase, Phase::Preempting(_) | Phase::Acquiring);
+        self.looks += 1;
+        is_taking && self.looks < MOST_LOOKS
+    }
+
+    fn look(&mut self, io: &mut impl Io) {
+        self.phase = Phase::Looking;
+        self.reserve(Reservation::Report, io);
+    }
+
+    fn ask_set_up(&mut self, topic: Topic, io: &mut impl Io) {
+        if self.controller.send(SET_UP, NSID, topic.ask(0), io).is_err() {
+            self.controller.give_up("it takes no messages", io);
+        }
+    }
+
+    /// Who else is registered is known.
+    fn looked(&mut self, report: &Report, io: &mut impl Io) {
+        let keys = || report.registrants.iter().map(|one| one.key.0);
+        let ours = keys().filter(|key| *key == self.epoch).count();
+        if ours == 0 || keys().any(|key| key > self.epoch) {
+            return self.refuse(AttachFault::Fenced, io);
+        }
+        let mut others: BTreeSet<u64> = keys().filter(|key| *key < self.epoch).collect();
+        if ours > 1 {
+            // An earlier attachment of this target.
+            others.insert(self.epoch);
+        }
+        self.phase = Phase::Preempting(others);
+        self.preempt(io);
+    }
+
+    fn preempt(&mut self, io: &mut impl Io) {
+        let Phase::Preempting(others) = &mut self.phase else { return };
+        let kind = ReservationType::ExclusiveAccess;
+        let current = Key(self.epoch);
+        let (action, preempt) = match others.pop_first() {
+            Some(other) => (AcquireAction::PreemptAndAbort, Key(other)),
+            None => {
+                self.phase = Phase::Acquiring;
+                (AcquireAction::Acquire, Key(0))
+            }
+        };
+        self.reserve(Reservation::Acquire { action, kind, current, preempt }, io);
+    }
+
+    /// An answer of the set-up.
+    fn learned(&mut self, answer: Result<Vec<u8>, Fault>, io: &mut impl Io) {
+        let bytes = match answer {
+            Ok(bytes) => bytes,
+            Err(fault) => return self.give_up(fault, io),
+        };
+        match &self.phase {
+            Phase::Describing => match Described::decode(&bytes) {
+                Some(described) => {
+                    self.phase = Phase::Noting(described);
+                    self.ask_set_up(Topic::Note, io);
+                }
+                None => self.fail(FaultReason::Mismatch, io),
+            },
+            Phase::Noting(Described { size, incarnation }) => {
+                let (size, incarnation) = (*size, *incarnation);
+                let note = match bytes.as_slice() {
+                    [] => None,
+                    bytes => match model::stored::decode(bytes) {
+                        Ok(note) => Some(note),
+                        Err(error) => {
+                            tracing::error!(%error, "the note of a replica cannot be read");
+                            return self.fail(FaultReason::Mismatch, io);
+                        }
+                    },
+                };
+                self.phase = Phase::Up;
+                let found = Found { size, incarnation, note };
+                self.came.push_back(Came::Attached(Ok(found)));
+            }
+            _ => {}
+        }
+    }
+
+    /// The set-up failed.
+    fn give_up(&mut self, fault: Fault, io: &mut impl Io) {
+        match fault {
+            Fault::Fenced => self.refuse(AttachFault::Fenced, io),
+            Fault::TimedOut => self.fail(FaultReason::TimedOut, io),
+            Fault::Unreachable => self.fail(FaultReason::ConnectionLost, io),
+            _ => self.fail(FaultReason::CannotOpen, io),
+        }
+    }
+
+    fn fail(&mut self, reason: FaultReason, io: &mut impl Io) {
+        self.refuse(AttachFault::Failed(reason), io);
+    }
+
+    fn refuse(&mut self, why: AttachFault, io: &mut impl Io) {
+        if !matches!(self.phase, Phase::Over) {
+            self.phase = Phase::Over;
+            self.came.push_back(Came::Attached(Err(why)));
+            self.controller.give_up("it cannot be attached", io);
+        }
+    }
+
+    fn lost(&mut self, why: &str) {
+        let was = core::mem::replace(&mut self.phase, Phase::Over);
+        for work in core::mem::take(&mut self.waiting) {
+            self.end_unsent(work, Fault::Unreachable);
+        }
+        let reason = AttachFault::Failed(FaultReason::ConnectionLost);
+        match was {
+            Phase::Over => self.came.push_back(Came::Over),
+            Phase::Up => {
+                tracing::info!(why, "a replica is lost");
+                self.came.push_back(Came::Lost(reason));
+            }
+            _ => {
+                tracing::debug!(why, "a replica cannot be attached");
+                self.came.push_back(Came::Attached(Err(reason)));
+            }
+        }
+    }
+
+    /// Something asked has ended.
+    fn ended(&mut self, tag: u64, result: Result<Vec<u8>, Fault>, data: Data, io: &mut impl Io) {
+        let Some(asked) = self.asked.remove(&tag) else { return };
+        let mut buffer = Buffer::None;
+        let result = match (asked, result) {
+            (Asked::Block(of), result) => {
+                buffer = of;
+                result.map(|_| Answer::Done)
+            }
+            (Asked::Told, result) => result.map(|_| Answer::Done),
+            (Asked::Size, result) => result.and_then(|bytes| {
+                let described = Described::decode(&bytes).ok_or(Fault::Internal)?;
+                Ok(Answer::Size(described.size))
+            }),
+            (Asked::Written(span, mut runs), Ok(bytes)) => match runs_of(&bytes, span) {
+                Ok((found, next)) => {
+                    runs.extend(found);
+                    if let Some(next) = next {
+                        let message = Topic::Written.ask(next);
+                        return self.ask(Work::Send(tag, message, Asked::Written(span, runs)), io);
+                    }
+                    Ok(Answer::Written(runs))
+                }
+                Err(fault) => Err(fault),
+            },
+            (Asked::Written(..), Err(fault)) => Err(fault),
+        };
+        self.came.push_back(Came::Ended { io: Name(tag), result, buffer, data });
+        self.send_waiting(io);
+    }
+}

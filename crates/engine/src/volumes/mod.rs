@@ -1,0 +1,268 @@
+//! Mirrored volumes of a reactor: the one who drives `mirror::Mirror`.
+//!
+//! ```text
+//!   hosts ─► Devices ─► Volume ─► Mirror ─► effects ─► Child ─► Controller ─► engine of a replica
+//!                          ▲                   │
+//!                          └── Recorder ◄──────┘ (another thread)
+//! ```
+//!
+//! Like devices and pools, volumes are part of a core's handler: it passes on the events whose
+//! tokens are of a controller's kinds ([`Volumes::on`]), commands of hosts ([`Volumes::submit`]),
+//! orders and the time, and lets them work when a batch of events is over ([`Volumes::work`]).
+//!
+//! Invariants:
+//! - Every command and every order ends once.
+//! - A volume belongs to one reactor. Replicas are reached by connections only, also those of the
+//!   same engine: there is one fence for all, that of the replica's namespace.
+//!
+//! Deliberately not here: what to do (`mirror`), taking epochs and choosing replicas (the control
+//! plane), the subsystem that hosts connect to (`serve`).
+
+mod child;
+mod order;
+mod recorder;
+pub(crate) mod topic;
+mod volume;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use block::{Fault, Geometry, Instant};
+use mirror::{Io as Name, Session, StoreFault};
+use model::{Kind, Problem, TargetId, VolumeId};
+use reactor::{Io, Op, Outcome, Token};
+
+pub use order::{Answer, News, Opening, Order, Reply, Status, Way, What};
+pub use recorder::{MemoryRecorder, Recorded, Recorder, may_replace};
+use volume::Volume;
+
+use crate::client::Controller;
+use crate::device::ForVolume;
+use crate::pools::Ended;
+
+/// Tells a core that the store has answered, from any thread.
+pub(crate) type Post =
+    Arc<dyn Fn((VolumeId, TargetId), Name, Result<(), StoreFault>) + Send + Sync>;
+
+/// How often controllers look at the time.
+const TICK_EVERY: Duration = Duration::from_millis(100);
+/// Most volumes of a core.
+const MOST: usize = 1024;
+
+/// All mirrored volumes of one reactor.
+pub(crate) struct Volumes {
+    open: BTreeMap<VolumeId, Volume>,
+    /// Those that have something to do.
+    touched: BTreeSet<VolumeId>,
+    shared: Shared,
+    token: Token,
+    /// When the earliest timer comes back.
+    timer: Option<Instant>,
+}
+
+/// What volumes of one reactor share.
+#[derive(Default)]
+struct Shared {
+    /// Whose each controller is.
+    ways: BTreeMap<u64, (VolumeId, Session)>,
+    last_way: u64,
+    /// Commands of hosts that have ended.
+    ended: VecDeque<Ended>,
+}
+
+impl Shared {
+    fn new_way(&mut self, volume: VolumeId, session: Session) -> u64 {
+        self.last_way += 1;
+        self.ways.insert(self.last_way, (volume, session));
+        self.last_way
+    }
+}
+
+impl Volumes {
+    /// No volumes. The timer's events have this token.
+    pub(crate) fn new(token: Token) -> Volumes {
+        Volumes {
+            open: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            shared: Shared::default(),
+            token,
+            timer: None,
+        }
+    }
+
+    /// Opens a target; it serves as soon as its children let it. Answers its shape.
+    pub(crate) fn open(
+        &mut self,
+        opening: Opening,
+        post: Post,
+        io: &impl Io,
+    ) -> Result<Geometry, Problem> {
+        let (id, target) = (opening.record.volume(), opening.record.target());
+        if let Some(open) = self.open.get(&id) {
+            if open.target() == target {
+                return Ok(open.mirror().geometry());
+            }
+            let detail =
+                format!("target {} of volume {id} is open here; close it first", open.target());
+            return Err(Problem::new(Kind::InUse, detail));
+        }
+        if self.open.len() >= MOST {
+            let detail = "a core has no room for another volume; give the engine more cores";
+            return Err(Problem::new(Kind::Overloaded, detail));
+        }
+        let volume = Volume::open(opening, post, instant(io))?;
+        let geometry = volume.mirror().geometry();
+        self.open.insert(id, volume);
+        self.touched.insert(id);
+        Ok(geometry)
+    }
+
+    /// Whether a target is open.
+    pub(crate) fn has(&self, volume: VolumeId) -> bool {
+        self.open.contains_key(&volume)
+    }
+
+    /// Gives an order to a target.
+    pub(crate) fn order(&mut self, volume: VolumeId, order: Order, reply: Reply, io: &impl Io) {
+        match self.open.get_mut(&volume) {
+            Some(open) => {
+                open.order(order, reply, instant(io));
+                self.touched.insert(volume);
+            }
+            None => reply(Err(not_open(volume))),
+        }
+    }
+
+    /// How a target is; whoever asks knows the hosts.
+    pub(crate) fn status(&self, volume: VolumeId) -> Option<Status> {
+        self.open.get(&volume).map(|open| open.status(Vec::new()))
+    }
+
+    /// Which are open.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = VolumeId> + '_ {
+        self.open.keys().copied()
+    }
+
+    /// Forgets a target; commands that it still has fail.
+    pub(crate) fn close(&mut self, volume: VolumeId, io: &mut impl Io) {
+        if let Some(open) = self.open.remove(&volume) {
+            open.abandon(&mut self.shared, io);
+        }
+    }
+
+    /// Takes a host's command.
+    pub(crate) fn submit(&mut self, asked: ForVolume, io: &impl Io) {
+        let volume = asked.volume;
+        match self.open.get_mut(&volume) {
+            Some(open) => {
+                open.submit(asked, &mut self.shared, instant(io));
+                self.touched.insert(volume);
+            }
+            None => {
+                let ForVolume { owner, data, .. } = asked;
+                let completion = Err(Fault::Unreachable);
+                self.shared.ended.push_back(Ended { owner, completion, data });
+            }
+        }
+    }
+
+    /// A host's command that has ended.
+    pub(crate) fn ended(&mut self) -> Option<Ended> {
+        self.shared.ended.pop_front()
+    }
+
+    /// An event of a controller.
+    pub(crate) fn on(&mut self, token: Token, outcome: Outcome, io: &mut impl Io) {
+        let found = self.shared.ways.get(&Controller::id_of(token)).copied();
+        let child = found.and_then(|(volume, session)| {
+            self.touched.insert(volume);
+            self.open.get_mut(&volume)?.child(session)
+        });
+        match (child, outcome) {
+            (Some(child), outcome) => child.on(token, outcome, io),
+            // Of an attachment that is gone.
+            (None, Outcome::Connected(Ok(socket))) => io.close(socket),
+            (None, _) => {}
+        }
+    }
+
+    /// The store has answered.
+    pub(crate) fn recorded(
+        &mut self,
+        (volume, target): (VolumeId, TargetId),
+        name: Name,
+        result: Result<(), StoreFault>,
+        io: &impl Io,
+    ) {
+        if let Some(open) = self.open.get_mut(&volume).filter(|open| open.target() == target) {
+            open.recorded(name, result, instant(io));
+            self.touched.insert(volume);
+        }
+    }
+
+    /// The timer came back.
+    pub(crate) fn tick(&mut self, io: &mut impl Io) {
+        self.timer = None;
+        let now = instant(io);
+        for (id, volume) in &mut self.open {
+            volume.tick(now, io);
+            self.touched.insert(*id);
+        }
+    }
+
+    /// Does what can be done. Returns whether there was anything.
+    pub(crate) fn work(&mut self, io: &mut impl Io) -> bool {
+        let mut worked = false;
+        while let Some(id) = self.touched.pop_first() {
+            worked = true;
+            let now = instant(io);
+            if let Some(volume) = self.open.get_mut(&id) {
+                volume.work(&mut self.shared, now, io);
+            }
+        }
+        worked
+    }
+
+    /// A batch of events is over: asks for the next moment.
+    pub(crate) fn settle(&mut self, io: &mut impl Io) {
+        let now = instant(io);
+        if self.open.is_empty() {
+            return;
+        }
+        let due = self.open.values().filter_map(|volume| volume.mirror().timeout());
+        let at = due.min().unwrap_or(now.after(TICK_EVERY)).min(now.after(TICK_EVERY));
+        // A little late is early enough, and one timer for many.
+        let at = at.max(now.after(Duration::from_millis(1)));
+        if self.timer.is_some_and(|timer| timer <= at) {
+            return;
+        }
+        let moment = io.now().after(at.since(now));
+        if io.submit(Op::Timer { at: moment }, self.token).is_ok() {
+            self.timer = Some(at);
+        }
+    }
+
+    /// Lets those go on that waited for memory.
+    pub(crate) fn retry(&mut self) {
+        let hungry = self.open.iter().filter(|(_, volume)| volume.is_hungry());
+        self.touched.extend(hungry.map(|(id, _)| *id));
+    }
+
+    /// Ends everything: the engine stops.
+    pub(crate) fn abandon(&mut self, io: &mut impl Io) {
+        let all: Vec<VolumeId> = self.ids().collect();
+        for volume in all {
+            self.close(volume, io);
+        }
+    }
+}
+
+pub(crate) fn not_open(volume: VolumeId) -> Problem {
+    Problem::new(Kind::NotFound, format!("no target of volume {volume} is open here; open one"))
+}
+
+/// The mirrors' time.
+fn instant(io: &impl Io) -> Instant {
+    Instant::since_start(Duration::from_nanos(io.now().nanos()))
+}

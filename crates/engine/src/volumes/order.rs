@@ -1,0 +1,135 @@
+//! What can be asked of the volumes of an engine, and what they answer. Plain values, so that they
+//! can come from another thread.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+use block::{Blocks, Span};
+use mirror::Policy;
+use model::{
+    ChildState, ChildStatus, Limits, Problem, Rebuild, ReplicaId, TargetId, TargetRecord,
+    TargetState, VolumeId,
+};
+use nvme::target::NamespaceIds;
+use nvme::wire::{AnaState, Nqn};
+
+use super::recorder::Recorder;
+use crate::serve::Host;
+
+/// A target to be opened.
+#[derive(Clone)]
+pub struct Opening {
+    /// The volume's record as it was stored when the epoch was taken.
+    pub record: TargetRecord,
+    /// Size of the volume.
+    pub size: Blocks,
+    /// The replicas there is a way to.
+    pub children: BTreeMap<ReplicaId, Way>,
+    /// The name under which this engine connects to replicas.
+    pub node: Nqn,
+    /// Who may connect; anybody if empty.
+    pub hosts: BTreeMap<Nqn, Host>,
+    /// First and last controller id; disjoint from those of other engines that serve the volume.
+    pub cntlids: Option<(u16, u16)>,
+    /// The same on every path to the volume.
+    pub ids: NamespaceIds,
+    /// How good this path is.
+    pub ana: AnaState,
+    /// What hosts may ask at most.
+    pub limits: Limits,
+    /// How patient and how large to be.
+    pub policy: Policy,
+    /// The pool of a local replica: the volume is served on its core.
+    pub home: Option<pool::Id>,
+    /// Where records go.
+    pub recorder: Arc<dyn Recorder>,
+    /// Where news go; what does not fit is only in the status.
+    pub news: SyncSender<News>,
+}
+
+/// How to get to a replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// Where its engine listens.
+    pub address: SocketAddr,
+    /// Its subsystem, with the replica as namespace 1.
+    pub nqn: Nqn,
+    /// Whether it is in this engine: reads go there first.
+    pub local: bool,
+}
+
+/// Something to be done with an open target.
+#[derive(Clone, Debug)]
+pub enum Order {
+    /// Anything that a mirror does. Of a new child, the way must be known: [`Order::AddChild`].
+    Mirror(mirror::Order),
+    /// One more replica; it is rebuilt.
+    AddChild(ReplicaId, Way),
+    /// There is another way to a replica. An attachment that is up stays.
+    Move(ReplicaId, Way),
+    /// How it is: [`Answer::Status`].
+    Status,
+    /// All targets of the core: [`Answer::All`].
+    List,
+    /// Stops it, cleanly if that can be, and serves it no longer.
+    Close,
+}
+
+/// What an order leads to.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// It is done.
+    Done,
+    /// A target.
+    Status(Box<Status>),
+    /// All targets.
+    All(Vec<Status>),
+}
+
+/// How a target is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Status {
+    /// Its volume.
+    pub volume: VolumeId,
+    /// Which target.
+    pub target: TargetId,
+    /// How it serves.
+    pub state: TargetState,
+    /// Size of the volume.
+    pub size: Blocks,
+    /// Its children.
+    pub children: Vec<ChildStatus>,
+    /// Rebuilds that ended, oldest first, then those that run or wait.
+    pub rebuilds: Vec<Rebuild>,
+    /// Hosts that are connected.
+    pub hosts: Vec<Nqn>,
+}
+
+/// Something that happened to a target.
+#[derive(Clone, Debug, PartialEq)]
+pub struct News {
+    /// Its volume.
+    pub volume: VolumeId,
+    /// Which target.
+    pub target: TargetId,
+    /// What.
+    pub what: What,
+}
+
+/// What happened to a target.
+#[derive(Clone, Debug, PartialEq)]
+pub enum What {
+    /// It serves otherwise than before.
+    Target(TargetState),
+    /// A child is worth something else than before.
+    Child(ReplicaId, ChildState),
+    /// A rebuild began, waits, goes on or ended.
+    Rebuild(Box<Rebuild>),
+    /// Blocks that one copy had wrong were rewritten from another.
+    Repaired(ReplicaId, Span),
+}
+
+/// What is called with the answer, on the thread of a core: it must not wait.
+pub type Reply = Box<dyn FnOnce(Result<Answer, Problem>) + Send>;

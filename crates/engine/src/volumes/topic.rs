@@ -1,0 +1,213 @@
+//! What a target and the engine of a replica say to each other (`docs/protocol/replica.md`).
+//!
+//! Numbers are little-endian, ids big-endian as in their text. A note travels and is kept as the
+//! JSON of `model::Note`, never larger than a pool keeps with a replica: see [`fit`].
+
+use block::{Blocks, Fault, Lba, Span};
+use model::{Note, Regions, SnapshotId};
+use nvme::initiator::{Content, Message};
+
+/// What a message is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Topic {
+    /// Ask: size and incarnation, see [`Described`].
+    Describe = 1,
+    /// Ask: the note, or nothing.
+    Note = 2,
+    /// Tell: a note, kept durably instead of the one before.
+    Keep = 3,
+    /// Ask: runs of written blocks from the block in the argument on, see [`runs_of`].
+    Written = 4,
+    /// Tell: take the snapshot with this id, durably.
+    Snapshot = 5,
+    /// Tell: drop the snapshot with this id; one that is not there is dropped.
+    DropSnapshot = 6,
+}
+
+impl Topic {
+    /// The topic with this number.
+    pub(crate) fn of(number: u32) -> Option<Topic> {
+        use Topic::{Describe, DropSnapshot, Keep, Note, Snapshot, Written};
+        [Describe, Note, Keep, Written, Snapshot, DropSnapshot]
+            .into_iter()
+            .find(|topic| topic.number() == number)
+    }
+
+    fn number(self) -> u32 {
+        match self {
+            Topic::Describe => 1,
+            Topic::Note => 2,
+            Topic::Keep => 3,
+            Topic::Written => 4,
+            Topic::Snapshot => 5,
+            Topic::DropSnapshot => 6,
+        }
+    }
+
+    /// A question, with room for the largest answer.
+    pub(crate) fn ask(self, argument: u64) -> Message {
+        let content = Content::Ask { room: MOST_ANSWER };
+        Message { topic: self.number(), argument, content }
+    }
+
+    /// Something to be told.
+    pub(crate) fn tell(self, bytes: &[u8]) -> Message {
+        Message { topic: self.number(), argument: 0, content: Content::Tell(bytes.into()) }
+    }
+}
+
+/// Most bytes of an answer.
+pub(crate) const MOST_ANSWER: u32 = 8192;
+/// Most runs of written blocks in one answer.
+pub(crate) const MOST_RUNS: usize = 512;
+const RUN_LEN: usize = 16;
+const _: () = assert!(MOST_RUNS * RUN_LEN == 8192);
+
+/// What a replica is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Described {
+    /// Its size.
+    pub(crate) size: Blocks,
+    /// Another number means that writes which no flush covered may be lost.
+    pub(crate) incarnation: u64,
+}
+
+impl Described {
+    pub(crate) fn encode(self) -> Vec<u8> {
+        [self.size.0.to_le_bytes(), self.incarnation.to_le_bytes()].concat()
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Described> {
+        let (size, rest) = bytes.split_first_chunk()?;
+        let (incarnation, _) = rest.split_first_chunk()?;
+        let size = Blocks(u64::from_le_bytes(*size));
+        Some(Described { size, incarnation: u64::from_le_bytes(*incarnation) })
+    }
+}
+
+/// Runs of blocks (start, end) as they travel.
+pub(crate) fn encode_runs(runs: &[(u64, u64)]) -> Vec<u8> {
+    runs.iter()
+        .flat_map(|(start, end)| [start.to_le_bytes(), end.to_le_bytes()])
+        .flatten()
+        .collect()
+}
+
+/// The runs inside `span` of an answer, and where the next page begins if there is one.
+pub(crate) fn runs_of(bytes: &[u8], span: Span) -> Result<(Vec<Span>, Option<u64>), Fault> {
+    let mut found = Vec::new();
+    let mut last = 0;
+    let (pages, rest) = bytes.as_chunks::<RUN_LEN>();
+    if !rest.is_empty() {
+        return Err(Fault::Internal);
+    }
+    for run in pages {
+        let (start, end) = run.split_at(RUN_LEN / 2);
+        let number = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes);
+        let (Ok(start), Ok(end)) = (number(start), number(end)) else {
+            return Err(Fault::Internal);
+        };
+        last = end;
+        let (from, to) = (start.max(span.start().0), end.min(span.end().0));
+        found.extend(Span::between(Lba(from), Lba(to)).filter(|_| from < to));
+    }
+    let more = pages.len() >= MOST_RUNS && last < span.end().0;
+    Ok((found, more.then_some(last)))
+}
+
+/// The id of a snapshot as it travels.
+pub(crate) fn encode_id(id: SnapshotId) -> [u8; 16] {
+    id.uuid().into_bytes()
+}
+
+/// A note as it is kept, no longer than a pool keeps. Regions are made larger until it is: what
+/// may differ or be missed then covers more than it must, never less.
+pub(crate) fn fit(note: &Note) -> Option<Vec<u8>> {
+    let mut note = note.clone();
+    // Twice as large each time: after 64 times nothing is left to make larger.
+    for _ in 0..64 {
+        let bytes = model::stored::encode(&note).ok()?.into_bytes();
+        if bytes.len() <= pool::Label::MOST_OPAQUE {
+            return Some(bytes);
+        }
+        note.intents = coarser(&note.intents)?;
+        for missed in note.missed.values_mut() {
+            *missed = coarser(missed)?;
+        }
+    }
+    None
+}
+
+fn coarser(regions: &Regions) -> Option<Regions> {
+    let mut wide = Regions::new(regions.blocks().checked_mul(2.try_into().ok()?)?);
+    wide.add(regions);
+    Some(wide)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::{Label, ReplicaSet};
+    use std::collections::BTreeMap;
+
+    fn id<T: std::str::FromStr<Err: std::fmt::Debug>>(number: u8) -> T {
+        format!("5f0c54a1-9d6e-4b6a-8a53-0c1f4b7f8a{number:02x}").parse().unwrap()
+    }
+
+    fn note(regions: impl Iterator<Item = u64> + Clone) -> Note {
+        let set = ReplicaSet::new([id(1), id(2), id(3)].into()).unwrap();
+        let mut intents = Regions::new(256.try_into().unwrap());
+        regions.clone().for_each(|region| intents.insert(region));
+        let label = Label {
+            volume: id(9),
+            replica: id(1),
+            size: model::Size::mib(1 << 20),
+            epoch: model::Epoch::FIRST,
+            set,
+        };
+        let missed = BTreeMap::from([(id(2), intents.clone())]);
+        Note { label, sequence: 7, incarnation: u64::MAX, intents, missed }
+    }
+
+    #[test]
+    fn a_note_that_fits_is_kept_as_it_is() {
+        let small = note([0, 5, 4000].into_iter());
+        let kept: Note = model::stored::decode(&fit(&small).unwrap()).unwrap();
+        assert_eq!(kept, small);
+    }
+
+    #[test]
+    fn a_note_that_is_too_large_covers_more_and_fits() {
+        let large = note((0..65536).step_by(7));
+        let bytes = fit(&large).unwrap();
+        assert!(bytes.len() <= pool::Label::MOST_OPAQUE);
+        let kept: Note = model::stored::decode(&bytes).unwrap();
+        assert_eq!((&kept.label, kept.sequence), (&large.label, large.sequence));
+        for (kept, had) in
+            [(&kept.intents, &large.intents), (&kept.missed[&id(2)], &large.missed[&id(2)])]
+        {
+            assert!(kept.blocks() > had.blocks());
+            for region in had.iter() {
+                let span = had.span(region, Blocks(u64::MAX)).unwrap();
+                assert!(kept.touched(span).all(|region| kept.contains(region)));
+            }
+        }
+    }
+
+    #[test]
+    fn runs_are_cut_to_the_span_and_paged() {
+        let span = Span::new(Lba(10), Blocks(2000)).unwrap();
+        let between = |from, to| Span::between(Lba(from), Lba(to)).unwrap();
+        let bytes = encode_runs(&[(0, 12), (15, 16), (2005, 3000), (4000, 4001)]);
+        let expected = vec![between(10, 12), between(15, 16), between(2005, 2010)];
+        assert_eq!(runs_of(&bytes, span), Ok((expected, None)));
+        let full: Vec<_> = (0..512).map(|at| (at * 2, at * 2 + 1)).collect();
+        let (found, more) = runs_of(&encode_runs(&full), span).unwrap();
+        assert_eq!((found.len(), more), (507, Some(1023)));
+        assert_eq!(runs_of(&[0; 15], span), Err(Fault::Internal));
+        let described = Described { size: Blocks(5), incarnation: 6 };
+        assert_eq!(Described::decode(&described.encode()), Some(described));
+        assert_eq!(Described::decode(&[0; 15]), None);
+    }
+}

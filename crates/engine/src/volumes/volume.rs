@@ -1,0 +1,479 @@
+//! One volume on its reactor: carries out what its mirror asks for.
+//!
+//! Invariants:
+//! - The bytes of a host's command are here until it is done, or with the one child that reads into
+//!   them. Writes to several children share them without a copy.
+//! - Everything that a mirror asked of a child ends once, see [`Child`].
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+use std::time::Duration;
+
+use block::{Command, Completion, Fault, Instant};
+use mirror::{Answer as Ended, AttachFault, Buffer, Effect, Event, Mirror, Session, Token};
+use model::{FaultReason, Problem, ReplicaId, TargetId, TargetState, Timestamp, VolumeId};
+use nvme::auth::Accepted;
+use nvme::initiator::{Association, Host, Options};
+use nvme::wire::Nqn;
+use reactor::{Frozen, Io, Key, Slab};
+
+use super::child::{Came, Child, NSID};
+use super::order::{Answer, News, Opening, Order, Reply, Status, Way, What};
+use super::recorder::Recorder;
+use super::topic::{self, Topic};
+use super::{Post, Shared};
+use crate::client::{Controller, Request};
+use crate::device::{Data, ForVolume};
+use crate::entropy;
+use crate::pools::Ended as EndedJob;
+
+/// Bytes of a block.
+const BLOCK: u64 = 4096;
+/// Names of orders; those of host commands are smaller.
+const ORDERS: u64 = 1 << 63;
+/// Most orders under way.
+const MOST_ORDERS: usize = 64;
+/// Room of a connection to a replica.
+const QUEUE: u16 = 256;
+/// How long a replica may take for a command.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A volume.
+pub(super) struct Volume {
+    id: VolumeId,
+    target: TargetId,
+    node: Nqn,
+    mirror: Mirror,
+    ways: BTreeMap<ReplicaId, Way>,
+    children: BTreeMap<Session, Child>,
+    /// Attachments that have something to do, and those that have something to send.
+    touched: BTreeSet<Session>,
+    unsettled: BTreeSet<Session>,
+    hosted: Slab<Hosted>,
+    /// The bytes of copies, by number.
+    copies: BTreeMap<u32, Frozen>,
+    /// I/Os that wait for memory.
+    hungry: VecDeque<Effect>,
+    orders: BTreeMap<u64, Reply>,
+    next_order: u64,
+    recorder: Arc<dyn Recorder>,
+    post: Post,
+    news: SyncSender<News>,
+}
+
+/// A host's command.
+struct Hosted {
+    owner: Key,
+    is_read: bool,
+    /// None while a child reads into them.
+    data: Data,
+}
+
+impl Volume {
+    pub(super) fn open(opening: Opening, post: Post, now: Instant) -> Result<Volume, Problem> {
+        let Opening { record, size, children, node, limits, policy, recorder, news, .. } = opening;
+        let ways = children.iter().map(|(replica, way)| (*replica, way.local)).collect();
+        let (id, target) = (record.volume(), record.target());
+        let most = u32::try_from(policy.commands).unwrap_or(u32::MAX);
+        let wall = wall();
+        let of_mirror = mirror::Opening { record, size, children: ways, limits, policy, wall };
+        Ok(Volume {
+            id,
+            target,
+            node,
+            mirror: Mirror::open(of_mirror, now)?,
+            ways: children,
+            children: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            unsettled: BTreeSet::new(),
+            hosted: Slab::new(most),
+            copies: BTreeMap::new(),
+            hungry: VecDeque::new(),
+            orders: BTreeMap::new(),
+            next_order: ORDERS,
+            recorder,
+            post,
+            news,
+        })
+    }
+
+    pub(super) fn mirror(&self) -> &Mirror {
+        &self.mirror
+    }
+
+    pub(super) fn target(&self) -> TargetId {
+        self.target
+    }
+
+    /// Takes a host's command.
+    pub(super) fn submit(&mut self, asked: ForVolume, shared: &mut Shared, now: Instant) {
+        let ForVolume { owner, command, data, .. } = asked;
+        let is_read = matches!(command, Command::Read { .. });
+        match self.hosted.insert(Hosted { owner, is_read, data }) {
+            Ok(key) => self.mirror.submit(Token(key.to_bits()), command, now),
+            Err(Hosted { owner, data, .. }) => {
+                shared.ended.push_back(EndedJob { owner, completion: Err(Fault::Busy), data });
+            }
+        }
+    }
+
+    /// Takes an order; those about the mirror are answered when it has carried them out.
+    pub(super) fn order(&mut self, order: Order, reply: Reply, now: Instant) {
+        let order = match order {
+            Order::Mirror(order) => order,
+            Order::AddChild(replica, way) => {
+                let local = way.local;
+                self.ways.insert(replica, way);
+                mirror::Order::AddChild { replica, local }
+            }
+            Order::Move(replica, way) => {
+                self.ways.insert(replica, way);
+                return reply(Ok(Answer::Done));
+            }
+            Order::Close => mirror::Order::Stop,
+            Order::Status | Order::List => {
+                return reply(Ok(Answer::Status(Box::new(self.status(Vec::new())))));
+            }
+        };
+        if self.orders.len() >= MOST_ORDERS {
+            return reply(Err(Problem::new(model::Kind::Busy, "too many orders wait; ask again")));
+        }
+        self.next_order += 1;
+        self.orders.insert(self.next_order, reply);
+        self.mirror.order(Token(self.next_order), order, now);
+    }
+
+    pub(super) fn status(&self, hosts: Vec<Nqn>) -> Status {
+        Status {
+            volume: self.id,
+            target: self.target,
+            state: self.mirror.state(),
+            size: self.mirror.geometry().blocks(),
+            children: self.mirror.children(),
+            rebuilds: self.mirror.rebuilds().cloned().collect(),
+            hosts,
+        }
+    }
+
+    /// Something happened to an attachment.
+    pub(super) fn child(&mut self, session: Session) -> Option<&mut Child> {
+        self.touched.insert(session);
+        self.children.get_mut(&session)
+    }
+
+    /// The store has answered.
+    pub(super) fn recorded(
+        &mut self,
+        io: mirror::Io,
+        result: Result<(), mirror::StoreFault>,
+        now: Instant,
+    ) {
+        self.mirror.apply(Event::Recorded { io, result }, now);
+    }
+
+    /// Time has passed.
+    pub(super) fn tick(&mut self, now: Instant, io: &mut impl Io) {
+        for (session, child) in &mut self.children {
+            child.handle_timeout(io);
+            self.touched.insert(*session);
+        }
+        if self.mirror.timeout().is_some_and(|at| at <= now) {
+            self.mirror.tick(now);
+        }
+    }
+
+    /// Does everything that can be done now.
+    pub(super) fn work(&mut self, shared: &mut Shared, now: Instant, io: &mut impl Io) {
+        let mut hungry = core::mem::take(&mut self.hungry);
+        loop {
+            while let Some(session) = self.touched.pop_first() {
+                self.unsettled.insert(session);
+                while let Some(came) =
+                    self.children.get_mut(&session).and_then(|child| child.poll(io))
+                {
+                    self.came(session, came, shared, now);
+                }
+            }
+            match hungry.pop_front().or_else(|| self.mirror.poll()) {
+                Some(effect) => self.carry_out(effect, shared, now, io),
+                None if self.touched.is_empty() => break,
+                None => {}
+            }
+        }
+        for session in core::mem::take(&mut self.unsettled) {
+            if let Some(child) = self.children.get_mut(&session) {
+                child.settle(io);
+            }
+        }
+    }
+
+    /// Whether something waits for memory.
+    pub(super) fn is_hungry(&self) -> bool {
+        !self.hungry.is_empty()
+    }
+
+    /// Ends everything without saying so to anybody but hosts: the engine stops.
+    pub(super) fn abandon(mut self, shared: &mut Shared, io: &mut impl Io) {
+        self.children.values_mut().for_each(|child| child.detach(io));
+        shared.ways.retain(|_, (volume, _)| *volume != self.id);
+        let keys: Vec<Key> = self.hosted.keys().collect();
+        for key in keys {
+            self.done(key, Err(Fault::Unreachable), shared, io);
+        }
+    }
+
+    fn carry_out(&mut self, effect: Effect, shared: &mut Shared, now: Instant, io: &mut impl Io) {
+        match effect {
+            Effect::Attach { child, session, epoch } => {
+                self.attach(child, session, epoch, shared, now, io);
+            }
+            Effect::Detach { session, .. } => self.detach(session, io),
+            Effect::Io { session, .. } if !self.children.contains_key(&session) => {
+                self.end_unasked(&effect, now);
+            }
+            Effect::Io { io: name, session, command, buffer, .. } => {
+                let Some(data) = self.data_of(command, buffer, io) else {
+                    self.hungry.push_back(effect);
+                    return;
+                };
+                let request = Request { tag: name.0, nsid: NSID, command, data };
+                self.ask(session, |child| child.block(request, buffer, io));
+            }
+            Effect::Written { io: name, session, span, .. } => {
+                if !self.ask(session, |child| child.written(name, span, io)) {
+                    self.end_unasked(&effect, now);
+                }
+            }
+            Effect::Keep { io: name, session, ref note, .. } => {
+                let bytes = topic::fit(note);
+                let told = bytes.is_some_and(|bytes| {
+                    self.ask(session, |child| child.tell(name, Topic::Keep, &bytes, io))
+                });
+                if !told {
+                    self.end_unasked(&effect, now);
+                }
+            }
+            Effect::Snapshot { io: name, session, snapshot, .. } => {
+                let id = topic::encode_id(snapshot);
+                if !self.ask(session, |child| child.tell(name, Topic::Snapshot, &id, io)) {
+                    self.end_unasked(&effect, now);
+                }
+            }
+            Effect::DropSnapshot { io: name, session, snapshot, .. } => {
+                let id = topic::encode_id(snapshot);
+                if !self.ask(session, |child| child.tell(name, Topic::DropSnapshot, &id, io)) {
+                    self.end_unasked(&effect, now);
+                }
+            }
+            Effect::Measure { io: name, session, .. } => {
+                if !self.ask(session, |child| child.measure(name, io)) {
+                    self.end_unasked(&effect, now);
+                }
+            }
+            Effect::Record { io: name, record } => {
+                let (post, of) = (Arc::clone(&self.post), (self.id, self.target));
+                self.recorder.record(*record, Box::new(move |result| post(of, name, result)));
+            }
+            Effect::Done { token, result } => {
+                self.done(Key::from_bits(token.0), result, shared, io);
+            }
+            Effect::Answer { token, result } => {
+                if let Some(reply) = self.orders.remove(&token.0) {
+                    reply(result.map(|()| Answer::Done));
+                }
+            }
+            Effect::TargetChanged(state) => self.tell(What::Target(state)),
+            Effect::ChildChanged(child, state) => self.tell(What::Child(child, state)),
+            Effect::RebuildChanged(rebuild) => self.tell(What::Rebuild(rebuild)),
+            Effect::Repaired(child, span) => self.tell(What::Repaired(child, span)),
+        }
+    }
+
+    /// Asks something of an attachment; `false` if there is no such one.
+    fn ask(&mut self, session: Session, ask: impl FnOnce(&mut Child)) -> bool {
+        match self.child(session) {
+            Some(child) => {
+                ask(child);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn attach(
+        &mut self,
+        replica: ReplicaId,
+        session: Session,
+        epoch: model::Epoch,
+        shared: &mut Shared,
+        now: Instant,
+        io: &mut impl Io,
+    ) {
+        let mut host = [0; 16];
+        let random = entropy::fill(&mut host);
+        let (Some(way), Ok(())) = (self.ways.get(&replica), random) else {
+            let result = Err(AttachFault::Failed(FaultReason::CannotOpen));
+            return self.mirror.apply(Event::Attached { session, result }, now);
+        };
+        let options = Options {
+            queue_entries: QUEUE,
+            io_patience: PATIENCE,
+            admin_patience: PATIENCE,
+            ..Options::default()
+        };
+        let association = Association {
+            host: Host { nqn: self.node.clone(), id: host },
+            subsystem: way.nqn.clone(),
+            keys: None,
+            accepted: Accepted::default(),
+            options,
+        };
+        let number = shared.new_way(self.id, session);
+        let controller = Controller::connect(number, way.address, association, io);
+        self.children.insert(session, Child::new(controller, epoch));
+        self.touched.insert(session);
+    }
+
+    fn detach(&mut self, session: Session, io: &mut impl Io) {
+        if let Some(child) = self.child(session) {
+            child.detach(io);
+        }
+    }
+
+    fn came(&mut self, session: Session, came: Came, shared: &mut Shared, now: Instant) {
+        let event = match came {
+            Came::Attached(result) => Event::Attached { session, result },
+            Came::Lost(why) => Event::Lost { session, why },
+            Came::Over => {
+                if let Some(child) = self.children.remove(&session) {
+                    shared.ways.remove(&child.way());
+                }
+                return;
+            }
+            Came::Ended { io, result, buffer, data } => {
+                self.put_back(buffer, data);
+                Event::Ended { io, result }
+            }
+        };
+        self.mirror.apply(event, now);
+    }
+
+    /// An effect that cannot be carried out has failed.
+    fn end_unasked(&mut self, effect: &Effect, now: Instant) {
+        let name = match effect {
+            Effect::Io { io, .. }
+            | Effect::Written { io, .. }
+            | Effect::Keep { io, .. }
+            | Effect::Snapshot { io, .. }
+            | Effect::DropSnapshot { io, .. }
+            | Effect::Measure { io, .. } => *io,
+            _ => return,
+        };
+        let result: Result<Ended, Fault> = Err(Fault::Unreachable);
+        self.mirror.apply(Event::Ended { io: name, result }, now);
+    }
+
+    /// The bytes for an I/O of a child; none if there is no memory for them now.
+    fn data_of(&mut self, command: Command, buffer: Buffer, io: &mut impl Io) -> Option<Data> {
+        let bytes = command.span().map_or(0, |span| span.len().0.saturating_mul(BLOCK));
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let is_read = matches!(command, Command::Read { .. });
+        match buffer {
+            Buffer::None => Some(Data::None),
+            Buffer::Copy(_) if is_read => io.take(bytes).map(Data::Fill),
+            Buffer::Copy(number) => {
+                let part = self.copies.get(&number).and_then(|copy| copy.part(0, bytes));
+                Some(part.map_or(Data::None, Data::Bytes))
+            }
+            Buffer::Host(Token(token)) => {
+                let hosted = self.hosted.get_mut(Key::from_bits(token));
+                let Some(hosted) = hosted else { return Some(Data::None) };
+                Some(hosted.lend(is_read))
+            }
+        }
+    }
+
+    /// Bytes came back from a child.
+    fn put_back(&mut self, buffer: Buffer, data: Data) {
+        match (buffer, data) {
+            (Buffer::Copy(number), Data::Fill(filled)) => {
+                self.copies.insert(number, filled.freeze());
+            }
+            (Buffer::Host(Token(token)), filled @ Data::Fill(_)) => {
+                if let Some(hosted) = self.hosted.get_mut(Key::from_bits(token)) {
+                    hosted.data = filled;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A host's command has ended.
+    fn done(&mut self, key: Key, result: Completion, shared: &mut Shared, io: &mut impl Io) {
+        let Some(Hosted { owner, is_read, data }) = self.hosted.remove(key) else { return };
+        let (completion, data) = match data {
+            Data::Bytes(bytes) if is_read => given_back(bytes, result, io),
+            data => (result, data),
+        };
+        shared.ended.push_back(EndedJob { owner, completion, data });
+    }
+
+    fn tell(&mut self, what: What) {
+        let (volume, target) = (self.id, self.target);
+        if let What::Target(state) = &what {
+            tracing::info!(%volume, %target, ?state, "target");
+            if let TargetState::Shutdown { .. } = state {
+                self.copies.clear();
+            }
+        }
+        if let What::Child(replica, state) = &what {
+            tracing::info!(%volume, %replica, ?state, "child");
+        }
+        // Who reads too slowly finds everything in the status.
+        let _ = self.news.try_send(News { volume, target, what });
+    }
+}
+
+impl Hosted {
+    /// The bytes for a child: to be read into, or shared.
+    fn lend(&mut self, is_read: bool) -> Data {
+        match core::mem::replace(&mut self.data, Data::None) {
+            Data::Fill(buffer) if is_read => Data::Fill(buffer),
+            // What was read is written to a copy that had it wrong.
+            Data::Fill(buffer) => {
+                let bytes = buffer.freeze();
+                self.data = Data::Bytes(bytes.clone());
+                Data::Bytes(bytes)
+            }
+            Data::Bytes(bytes) => {
+                self.data = Data::Bytes(bytes.clone());
+                Data::Bytes(bytes)
+            }
+            other => {
+                self.data = other;
+                Data::None
+            }
+        }
+    }
+}
+
+/// The bytes of a command as its owner wants them back: what was read must be its own again.
+fn given_back(bytes: Frozen, result: Completion, io: &mut impl Io) -> (Completion, Data) {
+    match bytes.thaw() {
+        Ok(buffer) => (result, Data::Fill(buffer)),
+        Err(shared) => match io.take(shared.len()) {
+            Some(mut copy) => {
+                copy.copy_from_slice(&shared);
+                (result, Data::Fill(copy))
+            }
+            None => (result.and(Err(Fault::Busy)), Data::None),
+        },
+    }
+}
+
+fn wall() -> Timestamp {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let millis = now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
+    Timestamp::from_millis(millis)
+}

@@ -1,0 +1,228 @@
+//! One rule at a time, without trouble.
+
+use std::collections::BTreeSet;
+use std::vec::Vec;
+
+use block::{Blocks, Command, Fault, Lba, Span};
+use model::{
+    ChildState, Extent, FaultReason, HeldIo, HoldCause, Limits, RebuildState, SnapshotId,
+    StopCause, TargetState,
+};
+use uuid::Uuid;
+
+use super::Broken;
+use super::drive::{Drive, replica};
+use super::world::STORE;
+use crate::{Order, RebuildOrder};
+
+fn span(start: u64, len: u64) -> Span {
+    Span::new(Lba(start), Blocks(len)).unwrap()
+}
+
+fn write(start: u64, len: u64) -> Command {
+    Command::Write { span: span(start, len), fua: false }
+}
+
+fn child(drive: &Drive, nth: usize) -> ChildState {
+    drive.mirror().children()[nth].state
+}
+
+#[test]
+fn a_bad_block_is_read_elsewhere_and_rewritten() {
+    let mut drive = Drive::quiet(2);
+    drive.ask(write(0, 4)).unwrap();
+    let wanted = drive.world.disks[1].view();
+    drive.world.disks[0].bad.insert(2);
+    drive.world.disks[1].bad.insert(1);
+    drive.ask(Command::Read { span: span(2, 1) }).unwrap();
+    drive.ask(Command::Read { span: span(1, 1) }).unwrap();
+    assert_eq!(drive.last_read, wanted[1..2]);
+    assert!(drive.world.disks[0].bad.is_empty() && child(&drive, 0) == ChildState::InSync);
+    // Only the copy that is asked first is repaired by reads.
+    assert_eq!(drive.world.disks[1].bad, BTreeSet::from([1]));
+    // What all copies have wrong is an error, never a guess.
+    drive.world.disks[0].bad.insert(1);
+    let refused = drive.ask(Command::Read { span: span(1, 1) });
+    assert!(matches!(refused, Err(Fault::Checksum { .. })), "{refused:?}");
+}
+
+#[test]
+fn what_a_child_missed_is_copied_and_no_more() {
+    let mut drive = Drive::quiet(2);
+    (0..8).for_each(|region| drive.ask(write(region * 8, 8)).unwrap());
+    drive.ask(Command::Flush).unwrap();
+    drive.order(Order::Offline(replica(1))).unwrap();
+    drive.ask(write(17, 2)).unwrap();
+    drive.order(Order::Online(replica(1))).unwrap();
+    drive.until_open();
+    let rebuild = drive.mirror().rebuilds().last().unwrap().clone();
+    assert_eq!((rebuild.extent, rebuild.state()), (Extent::Delta, &RebuildState::Completed {}));
+    assert_eq!(rebuild.progress.total.bytes().0, 8 * 4096);
+    assert_eq!(drive.world.targets[0].copied, 8);
+    assert_eq!(drive.world.disks[0].view(), drive.world.disks[1].view());
+}
+
+#[test]
+fn a_new_replica_gets_what_is_written_and_its_holes() {
+    let mut drive = Drive::quiet(2);
+    drive.ask(write(3, 5)).unwrap();
+    let mut junk = std::vec![9; 4];
+    drive.world.disks[2].carry_out(write(40, 4), &mut junk).unwrap();
+    drive.order(Order::AddChild { replica: replica(2), local: false }).unwrap();
+    drive.until_open();
+    let rebuild = drive.mirror().rebuilds().last().unwrap();
+    assert_eq!(rebuild.extent, Extent::Full);
+    assert_eq!(drive.world.targets[0].copied, 5);
+    assert_eq!(drive.world.disks[0].view(), drive.world.disks[2].view());
+    drive.order(Order::RemoveChild(replica(0))).unwrap();
+    assert_eq!(drive.mirror().children().len(), 2);
+}
+
+#[test]
+fn a_rebuild_waits_goes_on_and_ends_when_told() {
+    let mut drive = Drive::quiet(2);
+    (0..8).for_each(|region| drive.ask(write(region * 8, 8)).unwrap());
+    drive.order(Order::RebuildLimit(Some(model::Size::mib(1)))).unwrap();
+    drive.order(Order::AddChild { replica: replica(2), local: false }).unwrap();
+    drive.until(|drive| child(drive, 2) == ChildState::Rebuilding);
+    let id = replica(2);
+    drive.order(Order::Rebuild(id, RebuildOrder::Pause)).unwrap();
+    drive.pass(5000);
+    assert_eq!(child(&drive, 2), ChildState::Rebuilding);
+    drive.ask(write(0, 2)).unwrap();
+    drive.order(Order::Rebuild(id, RebuildOrder::Cancel)).unwrap();
+    assert_eq!(child(&drive, 2), ChildState::Stale);
+    drive.pass(5000);
+    assert_eq!(child(&drive, 2), ChildState::Stale);
+    drive.order(Order::Rebuild(id, RebuildOrder::Start)).unwrap();
+    drive.until_open();
+    let states: Vec<_> = drive.mirror().rebuilds().map(|rebuild| rebuild.state().name()).collect();
+    assert_eq!(states, ["cancelled", "completed"]);
+    assert_eq!(drive.world.disks[0].view(), drive.world.disks[2].view());
+}
+
+#[test]
+fn the_last_copy_is_waited_for_and_hosts_not_for_ever() {
+    let mut drive = Drive::quiet(2);
+    drive.order(Order::Offline(replica(1))).unwrap();
+    assert!(drive.order(Order::Offline(replica(0))).is_err());
+    drive.world.disks[0].up = false;
+    let token = drive.begin(write(0, 1));
+    drive.pass(1000);
+    let held = |io| TargetState::Held { cause: HoldCause::NoChild, io };
+    assert_eq!(drive.mirror().state(), held(HeldIo::Waiting));
+    drive.world.disks[0].up = true;
+    assert_eq!(drive.end(token), Ok(()));
+    assert!(drive.world.record.set().in_sync().contains(&replica(0)));
+    drive.world.disks[0].up = false;
+    assert_eq!(drive.ask(write(0, 1)), Err(Fault::Unreachable));
+    assert_eq!(drive.mirror().state(), held(HeldIo::Failing));
+    assert_eq!(drive.ask(write(0, 1)), Err(Fault::Unreachable));
+    drive.world.disks[0].up = true;
+    drive.until(|drive| drive.mirror().state() == TargetState::Degraded);
+    assert_eq!(drive.ask(write(0, 1)), Ok(()));
+}
+
+#[test]
+fn without_the_store_a_failure_holds_and_nothing_else() {
+    let mut drive = Drive::quiet(2);
+    drive.world.store_up = false;
+    drive.ask(write(0, 1)).unwrap();
+    drive.world.disks[1].up = false;
+    let token = drive.begin(write(0, 1));
+    drive.pass(1000);
+    let cause = HoldCause::NotRecorded;
+    assert_eq!(drive.mirror().state(), TargetState::Held { cause, io: HeldIo::Waiting });
+    drive.world.store_up = true;
+    assert_eq!(drive.end(token), Ok(()));
+    assert!(!drive.world.record.set().in_sync().contains(&replica(1)));
+    let note = drive.world.disks[0].note.clone().unwrap();
+    assert_eq!(note.label.set, *drive.world.record.set());
+    assert!(note.missed.contains_key(&replica(1)));
+}
+
+#[test]
+fn a_full_copy_goes_stale_and_full_copies_say_so() {
+    let mut drive = Drive::quiet(2);
+    drive.ask(write(0, 1)).unwrap();
+    drive.world.disks.iter_mut().for_each(|disk| disk.full = true);
+    assert_eq!(drive.ask(write(5, 1)), Err(Fault::NoSpace));
+    assert_eq!(drive.ask(write(0, 1)), Ok(()));
+    assert_eq!(drive.mirror().state(), TargetState::Open);
+    drive.world.disks[0].full = false;
+    assert_eq!(drive.ask(write(5, 1)), Ok(()));
+    let full = ChildState::Faulted { reason: FaultReason::NoSpace };
+    let seen = drive.changes(replica(1));
+    assert!(seen.contains(&full), "{seen:?}");
+    drive.world.disks[1].full = false;
+    drive.until_open();
+}
+
+#[test]
+fn who_is_fenced_shuts_down_and_faults_nobody() {
+    fence(Broken::Nothing);
+}
+
+pub(super) fn fence(broken: Broken) {
+    let mut drive = Drive::quiet_but(2, broken);
+    drive.take_over(1);
+    drive.until_open();
+    let token = drive.begin_on(0, write(0, 1));
+    assert_eq!(drive.end_on(0, token), Err(Fault::Fenced));
+    let down = TargetState::Shutdown { cause: StopCause::Fenced };
+    drive.until(|drive| drive.world.targets[0].mirror.state() == down);
+    assert!(drive.world.record.set().is_whole());
+    assert_eq!(drive.ask(write(0, 1)), Ok(()));
+}
+
+#[test]
+fn a_volume_grows_when_its_replicas_have() {
+    let mut drive = Drive::quiet(2);
+    assert!(drive.ask(write(70, 1)).is_err());
+    assert!(drive.order(Order::Resize(Blocks(500))).is_err());
+    assert!(drive.order(Order::Resize(Blocks(10))).is_err());
+    drive.order(Order::Resize(Blocks(96))).unwrap();
+    drive.order(Order::Resize(Blocks(96))).unwrap();
+    assert_eq!(drive.ask(write(70, 1)), Ok(()));
+    let label = drive.world.disks[1].note.clone().unwrap().label;
+    assert_eq!(label.size.bytes().0, 96 * 4096);
+}
+
+#[test]
+fn a_snapshot_is_on_all_copies_or_on_none() {
+    snapshot(Broken::Nothing);
+}
+
+pub(super) fn snapshot(broken: Broken) {
+    let mut drive = Drive::quiet_but(2, broken);
+    let id = |n| SnapshotId::new(Uuid::from_u128(n)).unwrap();
+    drive.ask(write(0, 4)).unwrap();
+    drive.order(Order::Snapshot(id(1))).unwrap();
+    drive.world.disks[1].full = true;
+    assert!(drive.order(Order::Snapshot(id(2))).is_err());
+    let taken = |disk: usize| drive.world.disks[disk].snapshots.keys().copied().collect::<Vec<_>>();
+    assert_eq!((taken(0), taken(1)), (std::vec![id(1)], std::vec![id(1)]));
+}
+
+#[test]
+fn limits_slow_hosts_down() {
+    let mut drive = Drive::quiet(2);
+    let limits = Limits { iops: Some(10), bytes_per_second: None };
+    drive.order(Order::Limit(limits)).unwrap();
+    let before = drive.world.now;
+    (0..20).for_each(|_| drive.ask(write(0, 1)).unwrap());
+    assert!(drive.world.now - before >= 1800, "{}", drive.world.now - before);
+}
+
+#[test]
+fn an_ordered_stop_is_clean_unless_a_copy_in_sync_is_away() {
+    let mut drive = Drive::quiet(2);
+    drive.ask(write(0, 1)).unwrap();
+    drive.order(Order::Stop).unwrap();
+    assert_eq!(drive.world.record.end(), model::End::Clean);
+    let mut drive = Drive::quiet(2);
+    drive.ask(write(0, 1)).unwrap();
+    drive.world.cut.insert((0, STORE));
+    drive.order(Order::Stop).unwrap();
+    assert_eq!(drive.world.record.end(), model::End::Unclean);
+}
