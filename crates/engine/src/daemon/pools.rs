@@ -193,14 +193,15 @@ impl Engine {
         for (path, _) in self.status(id).await?.disks {
             has.push(real(&path));
         }
-        let wanted: Vec<PathBuf> = paths_of(spec).iter().map(|path| real(path)).collect();
+        let paths = paths_of(spec);
+        let wanted: Vec<PathBuf> = paths.iter().map(|path| real(path)).collect();
         if let Some(left_out) = has.iter().find(|path| !wanted.contains(path)) {
             let shown = left_out.display();
             let detail = format!("{shown} is a disk of pool {name} and cannot be taken out of it");
             return Err(in_field("spec.disks", Kind::NotSupported, detail));
         }
         let mut did = Did::Nothing;
-        for path in wanted.into_iter().filter(|path| !has.contains(path)) {
+        for path in paths.into_iter().filter(|path| !has.contains(&real(path))) {
             let disk = NewDisk { path, id: new_id()? };
             let add = PoolOrder::AddDisk { pool: id, disk, force: false };
             self.carry_out(id, add).await?;
