@@ -186,7 +186,9 @@ impl Mirror {
 
     fn begin_rebuild(&mut self, slot: Slot) {
         let Some(replica) = self.child(slot).map(|child| child.replica) else { return };
-        if !self.recorder.is_stale_member(replica) {
+        // While anybody may call it in sync its note must not look like that of such a copy: it gets
+        // none, and no writes, before it is recorded stale.
+        if !self.recorder.is_stale_member(replica) || self.must().contains(slot) {
             return;
         }
         let extent =
@@ -250,12 +252,14 @@ impl Mirror {
         let complete = complete && job.is_running();
         let done = self.of_regions(total.saturating_sub(left));
         let progress = self.progress(self.of_regions(total), done, Blocks(moved));
+        // A copy that joins while others take a snapshot would lack it.
+        let snapshotting = self.is_snapshotting();
         let has_note = self.child(slot).is_some_and(|child| child.kept > 0);
         let Some(job) = self.jobs.get_mut(&slot) else { return };
         job.rebuild.progress = progress;
         if flush_now {
             self.flush_job(slot);
-        } else if complete && has_note {
+        } else if complete && has_note && !snapshotting {
             job.proposed = self.recorder.change(SetChange::Synced(replica)).is_ok();
             self.poke = true;
         }

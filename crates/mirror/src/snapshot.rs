@@ -53,6 +53,12 @@ impl Mirror {
         });
     }
 
+    /// Whether copies are being asked for a snapshot.
+    pub(crate) fn is_snapshotting(&self) -> bool {
+        let stage = self.snapshot.as_ref().map(|snapshot| snapshot.stage);
+        matches!(stage, Some(Stage::Taking(_) | Stage::Dropping(_)))
+    }
+
     fn can_snapshot(&self) -> bool {
         self.is_settled() && self.dirty.doubt.is_empty() && self.must() == self.in_sync()
     }

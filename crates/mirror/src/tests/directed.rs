@@ -226,3 +226,21 @@ fn an_ordered_stop_is_clean_unless_a_copy_in_sync_is_away() {
     drive.order(Order::Stop).unwrap();
     assert_eq!(drive.world.record.end(), model::End::Unclean);
 }
+
+#[test]
+fn a_former_owner_that_is_cut_off_answers_no_reads() {
+    read_by_a_former_owner(Broken::Nothing);
+}
+
+pub(super) fn read_by_a_former_owner(broken: Broken) {
+    let mut drive = Drive::quiet_but(2, broken);
+    drive.ask(write(0, 1)).unwrap();
+    // Its local copy is all that it reaches.
+    drive.cut(0, 1);
+    drive.cut(0, STORE);
+    drive.take_over(1);
+    drive.until(|drive| drive.mirror().state() == TargetState::Degraded);
+    drive.ask(write(0, 1)).unwrap();
+    let token = drive.begin_on(0, Command::Read { span: span(0, 1) });
+    assert_eq!(drive.end_on(0, token), Err(Fault::Unreachable));
+}

@@ -250,7 +250,7 @@ impl Drive {
         }
     }
 
-    fn cut(&mut self, a: usize, b: usize) {
+    pub(super) fn cut(&mut self, a: usize, b: usize) {
         if a == b {
             return;
         }

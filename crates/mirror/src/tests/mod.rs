@@ -75,6 +75,16 @@ fn what_a_former_target_acknowledged_is_not_flushed_after_it_was_lost() {
 }
 
 #[test]
+fn a_copy_that_lost_its_cache_gets_nothing_before_it_is_recorded_stale() {
+    once_failed(65);
+}
+
+#[test]
+fn no_copy_joins_while_others_take_a_snapshot() {
+    once_failed(230);
+}
+
+#[test]
 fn a_flush_does_not_promise_what_one_copy_in_sync_lacks() {
     once_failed(335);
 }
@@ -85,8 +95,7 @@ const NEEDED: &[(Broken, u64)] = &[
     (Broken::MarksNotAwaited, 5),
     (Broken::NoOrder, 0),
     (Broken::NotMissed, 5),
-    (Broken::ReadInDoubt, 230),
-    (Broken::ReadUnsettled, 36),
+    (Broken::ReadInDoubt, 308),
     (Broken::CopyUnlocked, 3),
     (Broken::FlushInDoubt, 335),
     (Broken::NoFence, 0),
@@ -100,6 +109,7 @@ fn a_broken_rule_is_noticed() {
     for (rule, check) in [
         (Broken::FenceIgnored, directed::fence as fn(Broken)),
         (Broken::HalfSnapshot, directed::snapshot),
+        (Broken::ReadUnsettled, directed::read_by_a_former_owner),
     ] {
         assert!(std::panic::catch_unwind(|| check(rule)).is_err(), "nobody noticed {rule:?}");
     }
