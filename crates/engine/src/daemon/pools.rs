@@ -15,7 +15,10 @@ use super::engine::{Door, Engine, Home, Lodger};
 use super::kept;
 use super::known::Known;
 use super::problems::{self, in_field};
-use crate::pools::{self as engine_pools, Answer, NewDisk, NewPool, Order as PoolOrder, PoolError};
+use crate::pools::{
+    self as engine_pools, Answer, LOOK_AGAIN, NewDisk, NewPool, Order as PoolOrder, PATIENCE,
+    PoolError,
+};
 
 /// What an order did.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,7 +44,7 @@ impl Engine {
             let door = if spec.exported {
                 Door::Exported
             } else {
-                match self.open(&name, &spec).await {
+                match self.open_when_free(&name, &spec).await {
                     Ok(()) => Door::Open,
                     Err(problem) => {
                         let (subject, what) =
@@ -277,6 +280,22 @@ impl Engine {
         self.carry_out(id, PoolOrder::Create(new)).await?;
         self.moved_in(name, spec, id, &[]);
         Ok(())
+    }
+
+    /// Opens a pool, with patience: the kernel closes the files of an engine that was killed a
+    /// moment after the engine is gone.
+    async fn open_when_free(&self, name: &PoolName, spec: &PoolSpec) -> Answered<()> {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            match self.open(name, spec).await {
+                Err(problem)
+                    if problem.kind == Kind::InUse && tokio::time::Instant::now() < deadline =>
+                {
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                }
+                opened => return opened,
+            }
+        }
     }
 
     /// Opens a pool that is on its disks.
