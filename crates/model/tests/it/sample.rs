@@ -128,6 +128,14 @@ pub(crate) fn set() -> ReplicaSet {
     set.on(SetChange::Stale(id(22))).unwrap()
 }
 
+pub(crate) fn note() -> Note {
+    let mut intents = Regions::new(256.try_into().unwrap());
+    [0, 1, 70].into_iter().for_each(|region| intents.insert(region));
+    let mut missed = intents.clone();
+    missed.remove(70);
+    Note { label: label(), sequence: 7, incarnation: 3, intents, missed: [(id(21), missed)].into() }
+}
+
 pub(crate) fn label() -> Label {
     let epoch = Epoch::new(3).unwrap();
     Label { volume: id(10), replica: id(20), size: Size::gib(10), epoch, set: set() }
