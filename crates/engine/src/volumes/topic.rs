@@ -9,20 +9,19 @@ use nvme::initiator::{Content, Message};
 
 /// What a message is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
 pub(crate) enum Topic {
     /// Ask: size and incarnation, see [`Described`].
-    Describe = 1,
+    Describe,
     /// Ask: the note, or nothing.
-    Note = 2,
+    Note,
     /// Tell: a note, kept durably instead of the one before.
-    Keep = 3,
+    Keep,
     /// Ask: runs of written blocks from the block in the argument on, see [`runs_of`].
-    Written = 4,
+    Written,
     /// Tell: take the snapshot with this id, durably.
-    Snapshot = 5,
+    Snapshot,
     /// Tell: drop the snapshot with this id; one that is not there is dropped.
-    DropSnapshot = 6,
+    DropSnapshot,
 }
 
 impl Topic {
