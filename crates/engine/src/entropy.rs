@@ -28,13 +28,11 @@ pub(crate) fn fill(bytes: &mut [u8]) -> io::Result<()> {
 /// A number that nobody else has: random, or the time of day if the kernel has no random bytes.
 pub(crate) fn number() -> u64 {
     let mut bytes = [0; 8];
-    match fill(&mut bytes) {
-        Ok(()) => u64::from_ne_bytes(bytes),
-        Err(_) => {
-            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-            now.map_or(0, |now| u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
-        }
+    if fill(&mut bytes).is_ok() {
+        return u64::from_ne_bytes(bytes);
     }
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |now| u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// The number of a challenge: begun at a random one, never the same twice in a row, never zero.

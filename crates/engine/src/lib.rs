@@ -13,6 +13,7 @@
 //! Deliberately not here: the protocol (`nvme`), system calls (`reactor`).
 
 pub mod client;
+mod clock;
 pub mod daemon;
 pub mod device;
 mod entropy;

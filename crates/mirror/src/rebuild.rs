@@ -186,8 +186,8 @@ impl Mirror {
 
     fn begin_rebuild(&mut self, slot: Slot) {
         let Some(replica) = self.child(slot).map(|child| child.replica) else { return };
-        // While anybody may call it in sync its note must not look like that of such a copy: it gets
-        // none, and no writes, before it is recorded stale.
+        // While anybody may call it in sync its note must not look like that of such a copy: it
+        // gets none, and no writes, before it is recorded stale.
         if !self.recorder.is_stale_member(replica) || self.must().contains(slot) {
             return;
         }

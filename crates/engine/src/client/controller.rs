@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use block::{Command, Completion, Fault};
 use nvme::initiator::{
@@ -14,6 +13,7 @@ use reactor::{Io, Op, Outcome, Refused, Token};
 
 use super::queue::{Flight, Queue};
 use super::{CONNECT, RECEIVE, SEND};
+use crate::clock::instant;
 use crate::device::Data;
 use crate::entropy;
 
@@ -495,9 +495,4 @@ impl Controller {
 
 fn token(kind: u8, id: u64, number: u16) -> Token {
     Token((u64::from(kind) << 56) | ((id << 16) & ((1 << 56) - 1)) | u64::from(number))
-}
-
-/// The machines' time.
-fn instant(io: &impl Io) -> Instant {
-    Instant::since_start(Duration::from_nanos(io.now().nanos()))
 }

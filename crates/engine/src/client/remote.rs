@@ -6,17 +6,16 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use block::{Command, Fault};
 use nvme::initiator::{
     Association, Effect, Ended, Multipath, PathEvent, PathId, Policy, RequestId,
 };
-use nvme::time::Instant;
 use nvme::wire::AnaState;
 use reactor::{Io, Outcome, Token};
 
 use super::{Controller, Happened, Request};
+use crate::clock::instant;
 use crate::device::{Data, Finished};
 
 /// A namespace by several paths. `O` is what the owner of a request knows it by.
@@ -285,9 +284,4 @@ impl<O> Remote<O> {
     fn place(&mut self, id: RequestId) -> Option<&mut Option<Waiting<O>>> {
         self.requests.get_mut(usize::try_from(id.0).ok()?)
     }
-}
-
-/// The machines' time.
-fn instant(io: &impl Io) -> Instant {
-    Instant::since_start(Duration::from_nanos(io.now().nanos()))
 }

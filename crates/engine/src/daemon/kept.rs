@@ -187,6 +187,7 @@ pub(super) fn volume(entity: &Entity) -> Option<VolumeId> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::num::NonZeroU64;
     use model::{Epoch, Regions, ReplicaSet};
     use pool::Layer;
 
@@ -231,7 +232,8 @@ mod tests {
 
     #[test]
     fn a_new_label_leaves_the_maps_of_a_target() {
-        let intents: Regions = [3, 4].into_iter().collect();
+        let mut intents = Regions::new(NonZeroU64::MIN);
+        intents.insert(3);
         let missed = [(replica(21), intents.clone())].into();
         let note = Note { label: label_of(3), sequence: 7, incarnation: 9, intents, missed };
         let opaque = stored::encode(&note).unwrap().into_bytes();

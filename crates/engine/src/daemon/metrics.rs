@@ -64,9 +64,10 @@ impl Exposition {
         // Writing to a string cannot fail.
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} gauge");
         for (labels, value) in samples {
-            let _ = match labels.is_empty() {
-                true => writeln!(self.0, "{name} {value}"),
-                false => writeln!(self.0, "{name}{{{labels}}} {value}"),
+            let _ = if labels.is_empty() {
+                writeln!(self.0, "{name} {value}")
+            } else {
+                writeln!(self.0, "{name}{{{labels}}} {value}")
             };
         }
     }

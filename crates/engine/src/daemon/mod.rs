@@ -226,6 +226,9 @@ impl Daemon {
 
 fn guard(config: &Config) -> Result<Guard, DaemonError> {
     let tokens = config.token_file.as_deref().map(Tokens::read).transpose()?;
+    if tokens.is_none() && !config.api.ip().is_loopback() {
+        tracing::warn!("everybody who reaches {} may do everything: no tokens", config.api);
+    }
     Ok(Guard { tokens: tokens.map(Arc::new), ..Guard::default() })
 }
 

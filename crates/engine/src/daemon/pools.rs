@@ -15,7 +15,10 @@ use super::engine::{Door, Engine, Home, Lodger};
 use super::kept;
 use super::known::Known;
 use super::problems::{self, in_field};
-use crate::pools::{self as engine_pools, Answer, NewDisk, NewPool, Order as PoolOrder, PoolError};
+use crate::pools::{
+    self as engine_pools, Answer, LOOK_AGAIN, NewDisk, NewPool, Order as PoolOrder, PATIENCE,
+    PoolError,
+};
 
 /// What an order did.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,8 +44,8 @@ impl Engine {
             let door = if spec.exported {
                 Door::Exported
             } else {
-                match self.open(&name, &spec).await {
-                    Ok(_) => Door::Open,
+                match self.open_when_free(&name, &spec).await {
+                    Ok(()) => Door::Open,
                     Err(problem) => {
                         let (subject, what) =
                             (Subject::Pool(name.clone()), EventName::StateChanged);
@@ -193,14 +196,15 @@ impl Engine {
         for (path, _) in self.status(id).await?.disks {
             has.push(real(&path));
         }
-        let wanted: Vec<PathBuf> = paths_of(spec).iter().map(|path| real(path)).collect();
+        let paths = paths_of(spec);
+        let wanted: Vec<PathBuf> = paths.iter().map(|path| real(path)).collect();
         if let Some(left_out) = has.iter().find(|path| !wanted.contains(path)) {
             let shown = left_out.display();
             let detail = format!("{shown} is a disk of pool {name} and cannot be taken out of it");
             return Err(in_field("spec.disks", Kind::NotSupported, detail));
         }
         let mut did = Did::Nothing;
-        for path in wanted.into_iter().filter(|path| !has.contains(path)) {
+        for path in paths.into_iter().filter(|path| !has.contains(&real(path))) {
             let disk = NewDisk { path, id: new_id()? };
             let add = PoolOrder::AddDisk { pool: id, disk, force: false };
             self.carry_out(id, add).await?;
@@ -276,6 +280,22 @@ impl Engine {
         self.carry_out(id, PoolOrder::Create(new)).await?;
         self.moved_in(name, spec, id, &[]);
         Ok(())
+    }
+
+    /// Opens a pool, with patience: the kernel closes the files of an engine that was killed a
+    /// moment after the engine is gone.
+    async fn open_when_free(&self, name: &PoolName, spec: &PoolSpec) -> Answered<()> {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            match self.open(name, spec).await {
+                Err(problem)
+                    if problem.kind == Kind::InUse && tokio::time::Instant::now() < deadline =>
+                {
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                }
+                opened => return opened,
+            }
+        }
     }
 
     /// Opens a pool that is on its disks.

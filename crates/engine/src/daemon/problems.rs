@@ -49,9 +49,10 @@ pub(super) fn of_pool(error: &PoolError) -> Problem {
             in_field(DISKS, Kind::InUse, detail)
         }
         PoolError::Alignment { .. } => in_field(DISKS, Kind::NotSupported, text),
-        PoolError::TooSmall { .. } => in_field(DISKS, Kind::InvalidArgument, text),
         PoolError::Bad(BadPool::Name) => Problem::new(Kind::InvalidArgument, text),
-        PoolError::Bad(_) => in_field(DISKS, Kind::InvalidArgument, text),
+        PoolError::TooSmall { .. } | PoolError::Bad(_) => {
+            in_field(DISKS, Kind::InvalidArgument, text)
+        }
         PoolError::NotFound => Problem::new(Kind::NotFound, text),
         PoolError::AlreadyOpen => Problem::new(Kind::AlreadyExists, text),
         PoolError::Refused(refused) => Problem::new(of_refused(*refused), text),

@@ -1,6 +1,6 @@
 //! Scrubs by the node API.
 //!
-//! A pool is scrubbed as a whole: blocks are shared by replicas and their snapshots, so a scrub of a
+//! A pool is scrubbed as a whole: blocks are shared by replicas and snapshots, so a scrub of a
 //! replica is one of its pool, with the pool's progress; the bad blocks are those of the replica
 //! among the first that were found. A scrub of another replica of the same pool joins the one that
 //! runs.

@@ -156,10 +156,6 @@ impl Engine {
             let detail = format!("there is no snapshot {since} of replica {replica} to compare to");
             return Err(in_field("since", Kind::NotFound, detail));
         };
-        if older.entity.created > found.entity.created {
-            let detail = format!("snapshot {since} is newer than {snapshot}; ask the other way");
-            return Err(in_field("since", Kind::InvalidArgument, detail));
-        }
         let older = older.entity.id;
         let asked = |from: Blocks, most| PoolOrder::ChangedSince {
             older,

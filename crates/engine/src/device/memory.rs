@@ -1,5 +1,7 @@
 //! A device in memory. It forgets everything when the engine stops: for tests and measurements.
 
+use std::ops::Range;
+
 use block::Bytes;
 use reactor::PAGE;
 
@@ -32,7 +34,7 @@ impl Memory {
 
     pub(super) fn read(&self, at: usize, into: &mut [u8]) {
         let mut left = into;
-        for (page, start, len) in pieces(at, left.len(), PAGE) {
+        for (page, start, len) in pieces(at..at + left.len(), PAGE) {
             let (piece, rest) = left.split_at_mut(len.min(left.len()));
             match self.page(page) {
                 Some(page) => piece.copy_from_slice(&page.0[start..start + len]),
@@ -44,7 +46,7 @@ impl Memory {
 
     pub(super) fn write(&mut self, at: usize, from: &[u8]) {
         let mut left = from;
-        for (page, start, len) in pieces(at, from.len(), PAGE) {
+        for (page, start, len) in pieces(at..at + from.len(), PAGE) {
             let (piece, rest) = left.split_at(len.min(left.len()));
             if let Some(chunk) = self.chunks.get_mut(page / PAGES) {
                 let pages = chunk.get_or_insert_with(|| vec![Page([0; PAGE]); PAGES].into());
@@ -55,11 +57,11 @@ impl Memory {
     }
 
     pub(super) fn zero(&mut self, at: usize, len: usize) {
-        for (chunk, start, len) in pieces(at, len, CHUNK) {
+        for (chunk, start, len) in pieces(at..at + len, CHUNK) {
             match self.chunks.get_mut(chunk) {
                 Some(place) if len == CHUNK => *place = None,
                 Some(Some(pages)) => {
-                    for (page, start, len) in pieces(start, len, PAGE) {
+                    for (page, start, len) in pieces(start..start + len, PAGE) {
                         pages[page].0[start..start + len].fill(0);
                     }
                 }
@@ -71,7 +73,7 @@ impl Memory {
     /// The offset from `at` of the first byte that differs.
     pub(super) fn differs(&self, at: usize, from: &[u8]) -> Option<usize> {
         let mut done = 0;
-        for (page, start, len) in pieces(at, from.len(), PAGE) {
+        for (page, start, len) in pieces(at..at + from.len(), PAGE) {
             let theirs = from.get(done..done + len).unwrap_or_default();
             let differs = match self.page(page) {
                 Some(page) => {
@@ -93,9 +95,8 @@ impl Memory {
 }
 
 /// The parts of a range that lie in different units: unit, start in it, length.
-fn pieces(at: usize, len: usize, unit: usize) -> impl Iterator<Item = (usize, usize, usize)> {
-    let end = at.saturating_add(len);
-    let mut next = at;
+fn pieces(of: Range<usize>, unit: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+    let Range { start: mut next, end } = of;
     core::iter::from_fn(move || {
         let start = next % unit;
         let len = (unit - start).min(end - next);

@@ -30,6 +30,7 @@ mod order;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::Duration;
 
 use block::{Blocks, Bytes, Command, Fault};
 use pool::{Change, Effect, Id, KEY_CHECK, Limits, Pool, Recovery};
@@ -56,6 +57,10 @@ const FLIGHT: u8 = 1;
 const ORDER: u8 = 2;
 const SCRUB: u8 = 3;
 const RESUM: u8 = 4;
+
+/// How long the start of an engine waits for a disk that is in use, and how often it looks.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Largest piece of the pools' own I/O.
 const LARGEST: usize = 256 * PAGE;

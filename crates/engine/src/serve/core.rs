@@ -8,7 +8,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use nvme::target::{self, ConnId, Connection, ConnectionConfig};
 use nvme::time::Instant;
@@ -28,6 +27,7 @@ use super::served::Served;
 use super::voluming::{StoreAnswer, VolumeOrder};
 use super::{ACCEPT, DEVICE, POOL, RECEIVE, SEND, TICK, VOLUME};
 use crate::client::TOKEN_KINDS;
+use crate::clock::instant;
 use crate::device::Devices;
 use crate::stream::Stream;
 use crate::volumes::Volumes;
@@ -168,7 +168,7 @@ impl Handler for Core {
             Event::Message(Message::Order(order)) => self.obey(*order, io),
             Event::Message(Message::Pool(order)) => self.pool_order(*order, io),
             Event::Message(Message::Volume(order)) => self.volume_order(*order, io),
-            Event::Message(Message::Recorded(answer)) => self.store_answered(*answer, io),
+            Event::Message(Message::Recorded(answer)) => self.store_answered(&answer, io),
             Event::Message(Message::Discovery) => self.tell_discovery(),
             Event::Message(Message::Stop) => self.stop(io),
         }
@@ -466,9 +466,4 @@ pub(super) fn touch(links: &mut Slab<Link>, dirty: &mut VecDeque<Key>, key: Key)
         link.is_dirty = true;
         dirty.push_back(key);
     }
-}
-
-/// The machines' time.
-pub(super) fn instant(io: &impl Io) -> Instant {
-    Instant::since_start(Duration::from_nanos(io.now().nanos()))
 }

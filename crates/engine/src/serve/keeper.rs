@@ -238,6 +238,18 @@ mod tests {
     }
 
     #[test]
+    fn the_highest_epoch_is_kept_also_if_nothing_else_is() {
+        let guarded = Reservations { persist: false, ..some() };
+        let found = decode(&encode(&guarded)).unwrap();
+        assert_eq!(
+            (found.least_key, found.registrants, found.reservation),
+            (Some(9), vec![], None)
+        );
+        let ordinary = Reservations { persist: false, least_key: None, ..some() };
+        assert_eq!(decode(&encode(&ordinary)), Some(Reservations::default()));
+    }
+
+    #[test]
     fn a_damaged_file_is_refused() {
         let text = text_of(&some());
         assert_eq!(parse(&text), Some(some()));

@@ -45,7 +45,7 @@ impl Core {
         match self.act_on(owner, (pool, id), message) {
             Ok(Act::Say(bytes)) => self.answer_link(owner, Ok(bytes)),
             Ok(Act::Order(order, answering)) => {
-                self.ask_pool(order, Asked::Target(owner, answering), io);
+                self.ask_pool(*order, Asked::Target(owner, answering), io);
             }
             Err(fault) => self.answer_link(owner, Err(fault)),
         }
@@ -69,23 +69,29 @@ impl Core {
             Topic::Keep => {
                 let label = label_of(told).ok_or(Fault::Unsupported)?;
                 let change = Change::Label { id, label };
-                Act::Order(Order::Change { pool, change }, Answering::Done)
+                Act::Order(Box::new(Order::Change { pool, change }), Answering::Done)
             }
             Topic::Written => {
                 let runs = Runs { pool, id, from: Blocks(message.argument), most: MOST_RUNS };
-                Act::Order(Order::Written(runs), Answering::Runs)
+                Act::Order(Box::new(Order::Written(runs)), Answering::Runs)
             }
             Topic::Snapshot => {
                 let snapshot = id_of(told).ok_or(Fault::Unsupported)?;
                 let label = Label { opaque: Vec::new(), ..entity.label.clone() };
                 let new = NewSnapshot { id: snapshot, created: millis(), label };
                 let change = Change::Snapshot { of: id, snapshot: new };
-                Act::Order(Order::Change { pool, change }, Answering::Snapshot { pool, snapshot })
+                Act::Order(
+                    Box::new(Order::Change { pool, change }),
+                    Answering::Snapshot { pool, snapshot },
+                )
             }
             Topic::DropSnapshot => {
                 let snapshot = id_of(told).ok_or(Fault::Unsupported)?;
                 let change = Change::Delete(snapshot);
-                Act::Order(Order::Change { pool, change }, Answering::Dropped { pool, snapshot })
+                Act::Order(
+                    Box::new(Order::Change { pool, change }),
+                    Answering::Dropped { pool, snapshot },
+                )
             }
         })
     }
@@ -128,7 +134,7 @@ impl Core {
 /// What is to be done about a message.
 enum Act {
     Say(Vec<u8>),
-    Order(Order, Answering),
+    Order(Box<Order>, Answering),
 }
 
 /// The pool's label for a note. The note itself is kept whole beside what the pool can read.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
+use std::time::Instant;
 
 use pool::{Change, Id};
 use reactor::{Event, Handler, Io, Key, Mailbox, Reactor, Undelivered};
@@ -12,7 +13,7 @@ use super::link::Owner;
 use super::messages::Answering;
 use super::{POOL, StartError};
 use crate::device::Devices;
-use crate::pools::{Answer, Order, PoolError, Ticket};
+use crate::pools::{Answer, LOOK_AGAIN, Order, PATIENCE, PoolError, Ticket};
 
 /// Most orders to pools of a core at once.
 pub(super) const MOST_ASKED: u32 = 1024;
@@ -135,10 +136,28 @@ pub(super) fn open(
 ) -> Result<(), StartError> {
     let mine = |pool: &&Pool| core_of(pool.id, config.cores.len()) == core;
     for pool in config.pools.iter().filter(mine) {
-        open_one(pool, devices, reactor)
+        open_when_free(pool, devices, reactor)
             .map_err(|source| StartError::Pool { name: format!("{:032x}", pool.id.0), source })?;
     }
     Ok(())
+}
+
+/// Opens a pool, with patience: the kernel closes the files of an engine that was killed a moment
+/// after the engine is gone.
+fn open_when_free(
+    pool: &Pool,
+    devices: &mut Devices<Owner>,
+    reactor: &mut Reactor<Message>,
+) -> Result<(), PoolError> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match open_one(pool, devices, reactor) {
+            Err(PoolError::InUse { .. }) if Instant::now() < deadline => {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            opened => return opened,
+        }
+    }
 }
 
 fn open_one(

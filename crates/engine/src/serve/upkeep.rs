@@ -6,10 +6,11 @@ use nvme::target::Effect;
 use reactor::{Io, Key, Mailbox, Op, Token};
 
 use super::TICK;
-use super::core::{Core, Message, instant, touch};
+use super::core::{Core, Message, touch};
 use super::keeper::{self, Order};
 use super::pooling::Asked;
 use super::served::Kept;
+use crate::clock::instant;
 
 /// How often to look for deadlines, while there are connections.
 const TICK_EVERY: Duration = Duration::from_millis(250);

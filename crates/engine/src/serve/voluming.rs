@@ -168,8 +168,8 @@ impl Core {
         }
     }
 
-    pub(super) fn store_answered(&mut self, answer: StoreAnswer, io: &impl Io) {
-        let StoreAnswer { of, io: name, result } = answer;
+    pub(super) fn store_answered(&mut self, answer: &StoreAnswer, io: &impl Io) {
+        let StoreAnswer { of, io: name, result } = *answer;
         self.volumes.recorded(of, name, result, io);
     }
 

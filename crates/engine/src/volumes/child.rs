@@ -3,7 +3,8 @@
 //! ```text
 //!   Connecting ─► Registering ─► Looking ─► Preempting ─► Acquiring ─► Describing ─► Noting ─► Up
 //!        │             │            │           │             │            │           │       │
-//!        └─────────────┴────────────┴───────────┴─────────────┴────────────┴───────────┴───────┴─► Over
+//!        └─────────────┴────────────┴──────┬────┴─────────────┴────────────┴───────────┴───────┘
+//!                                          ▼ Over
 //! ```
 //!
 //! Every attachment is a host of its own, so that it preempts-and-aborts also the one before it of
@@ -323,12 +324,11 @@ impl Child {
         let Phase::Preempting(others) = &mut self.phase else { return };
         let kind = ReservationType::ExclusiveAccess;
         let current = Key(self.epoch);
-        let (action, preempt) = match others.pop_first() {
-            Some(other) => (AcquireAction::PreemptAndAbort, Key(other)),
-            None => {
-                self.phase = Phase::Acquiring;
-                (AcquireAction::Acquire, Key(0))
-            }
+        let (action, preempt) = if let Some(other) = others.pop_first() {
+            (AcquireAction::PreemptAndAbort, Key(other))
+        } else {
+            self.phase = Phase::Acquiring;
+            (AcquireAction::Acquire, Key(0))
         };
         self.reserve(Reservation::Acquire { action, kind, current, preempt }, io);
     }

@@ -38,6 +38,7 @@ pub use recorder::{MemoryRecorder, Recorded, Recorder, may_replace};
 use volume::Volume;
 
 use crate::client::Controller;
+use crate::clock::instant;
 use crate::device::ForVolume;
 use crate::pools::Ended;
 
@@ -154,16 +155,13 @@ impl Volumes {
     /// Takes a host's command.
     pub(crate) fn submit(&mut self, asked: ForVolume, io: &impl Io) {
         let volume = asked.volume;
-        match self.open.get_mut(&volume) {
-            Some(open) => {
-                open.submit(asked, &mut self.shared, instant(io));
-                self.touched.insert(volume);
-            }
-            None => {
-                let ForVolume { owner, data, .. } = asked;
-                let completion = Err(Fault::Unreachable);
-                self.shared.ended.push_back(Ended { owner, completion, data });
-            }
+        if let Some(open) = self.open.get_mut(&volume) {
+            open.submit(asked, &mut self.shared, instant(io));
+            self.touched.insert(volume);
+        } else {
+            let ForVolume { owner, data, .. } = asked;
+            let completion = Err(Fault::Unreachable);
+            self.shared.ended.push_back(Ended { owner, completion, data });
         }
     }
 
@@ -260,9 +258,4 @@ impl Volumes {
 
 pub(crate) fn not_open(volume: VolumeId) -> Problem {
     Problem::new(Kind::NotFound, format!("no target of volume {volume} is open here; open one"))
-}
-
-/// The mirrors' time.
-fn instant(io: &impl Io) -> Instant {
-    Instant::since_start(Duration::from_nanos(io.now().nanos()))
 }

@@ -9,20 +9,19 @@ use nvme::initiator::{Content, Message};
 
 /// What a message is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
 pub(crate) enum Topic {
     /// Ask: size and incarnation, see [`Described`].
-    Describe = 1,
+    Describe,
     /// Ask: the note, or nothing.
-    Note = 2,
+    Note,
     /// Tell: a note, kept durably instead of the one before.
-    Keep = 3,
+    Keep,
     /// Ask: runs of written blocks from the block in the argument on, see [`runs_of`].
-    Written = 4,
+    Written,
     /// Tell: take the snapshot with this id, durably.
-    Snapshot = 5,
+    Snapshot,
     /// Tell: drop the snapshot with this id; one that is not there is dropped.
-    DropSnapshot = 6,
+    DropSnapshot,
 }
 
 impl Topic {
@@ -155,10 +154,10 @@ mod tests {
         format!("5f0c54a1-9d6e-4b6a-8a53-0c1f4b7f8a{number:02x}").parse().unwrap()
     }
 
-    fn note(regions: impl Iterator<Item = u64> + Clone) -> Note {
+    fn note(regions: impl Iterator<Item = u64>) -> Note {
         let set = ReplicaSet::new([id(1), id(2), id(3)].into()).unwrap();
         let mut intents = Regions::new(256.try_into().unwrap());
-        regions.clone().for_each(|region| intents.insert(region));
+        regions.for_each(|region| intents.insert(region));
         let label = Label {
             volume: id(9),
             replica: id(1),

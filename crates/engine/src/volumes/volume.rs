@@ -226,7 +226,7 @@ impl Volume {
     fn carry_out(&mut self, effect: Effect, shared: &mut Shared, now: Instant, io: &mut impl Io) {
         match effect {
             Effect::Attach { child, session, epoch } => {
-                self.attach(child, session, epoch, shared, now, io);
+                self.attach(child, (session, epoch), shared, now, io);
             }
             Effect::Detach { session, .. } => self.detach(session, io),
             Effect::Io { session, .. } if !self.children.contains_key(&session) => {
@@ -304,8 +304,7 @@ impl Volume {
     fn attach(
         &mut self,
         replica: ReplicaId,
-        session: Session,
-        epoch: model::Epoch,
+        (session, epoch): (Session, model::Epoch),
         shared: &mut Shared,
         now: Instant,
         io: &mut impl Io,

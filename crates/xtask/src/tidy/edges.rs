@@ -41,7 +41,11 @@ pub(crate) const TABLE: &[Row] = &[
     row("reactor", Layer::Edge, &[]),
     row("store", Layer::Edge, &[]),
     row("control", Layer::Program, &["api", "model", "store"]),
-    row("engine", Layer::Program, &["api", "block", "linux", "model", "nvme", "pool", "reactor"]),
+    row(
+        "engine",
+        Layer::Program,
+        &["api", "block", "linux", "mirror", "model", "nvme", "pool", "reactor"],
+    ),
     row(
         "holdfast",
         Layer::Binary,

@@ -102,10 +102,9 @@ async fn what_happens_is_told_to_those_who_listen() {
     rig.furnish(&file, id(20)).await;
     let mut told = Vec::new();
     while told.len() < 2 {
-        match events.next().await.unwrap().unwrap() {
-            api::Seen::Event(event) => told.push((event.subject, event.name)),
-            other => panic!("{other:?}"),
-        }
+        let seen = events.next().await.unwrap().unwrap();
+        let api::Seen::Event(event) = seen else { panic!("{seen:?}") };
+        told.push((event.subject, event.name));
     }
     let made = EventName::Created;
     assert_eq!(told, [(Subject::Pool(tank()), made), (Subject::Replica(id(20)), made)]);
