@@ -243,7 +243,7 @@ mod tests {
         let found = decode(&encode(&guarded)).unwrap();
         assert_eq!(
             (found.least_key, found.registrants, found.reservation),
-            (Some(9), vec![], None)
+            (some().least_key, vec![], None)
         );
         let ordinary = Reservations { persist: false, least_key: None, ..some() };
         assert_eq!(decode(&encode(&ordinary)), Some(Reservations::default()));
