@@ -118,11 +118,18 @@ impl Engine {
         };
         let was_there = found.is_some();
         let mut changed = before.is_some_and(|before| before != spec);
+        // It may shrink as soon as no host uses it any more.
+        let is_to_be_shared = !spec.hosts.is_empty();
+        if !is_to_be_shared {
+            changed |= self.share(replica, &spec, pool).await?;
+        }
         match found {
             None => self.make_replica(replica, &spec, pool).await?,
             Some(found) => changed |= self.resize(&spec, pool, &found.entity).await?,
         }
-        changed |= self.share(replica, &spec, pool).await?;
+        if is_to_be_shared {
+            changed |= self.share(replica, &spec, pool).await?;
+        }
         let now = self.find_replica(replica).await?;
         if !was_there {
             let message = format!("made in pool {} with {}", spec.pool, spec.size);
@@ -324,7 +331,8 @@ fn check(
         return differs("spec.source", format!("replica {replica} was started from {has}"));
     }
     let is_shared = lodger.is_some_and(|lodger| !lodger.hosts.is_empty());
-    if is_shared && kept::blocks_of(spec.size) < entity.size {
+    let stays_shared = is_shared && !spec.hosts.is_empty();
+    if stays_shared && kept::blocks_of(spec.size) < entity.size {
         let detail = "it cannot shrink while it is exported; unshare it first";
         return Err(in_field("spec.size", Kind::InUse, detail));
     }

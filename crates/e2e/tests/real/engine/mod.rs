@@ -124,10 +124,10 @@ async fn orders_that_come_late_or_make_no_sense_are_refused() {
     assert_eq!(kind(put(2, from).await), Kind::NotFound);
     assert_eq!(put(3, spec.clone()).await.unwrap().effect, Effect::Created);
     let smaller = ReplicaSpec { size: Size::mib(8), ..spec.clone() };
-    assert_eq!(kind(put(4, smaller).await), Kind::InUse);
+    assert_eq!(kind(put(4, smaller.clone()).await), Kind::InUse);
     let thick = ReplicaSpec { thin: false, ..spec.clone() };
     assert_eq!(kind(put(4, thick).await), Kind::AlreadyExists);
-    let unshared = ReplicaSpec { hosts: [].into(), ..spec.clone() };
+    let unshared = ReplicaSpec { hosts: [].into(), ..smaller };
     assert_eq!(put(4, unshared).await.unwrap().now.status.addresses, []);
     // Labels: older epochs are fenced off.
     node.put_label(replica, label(4)).await.unwrap();
