@@ -168,7 +168,7 @@ impl Mirror {
             self.poke = true;
         }
         if self.dirty.doubt.is_empty() {
-            self.lossy = Slots::NONE;
+            self.forget_losses();
         }
         let stale = self.children_that(|state| state == ChildState::Stale);
         for slot in stale.iter() {
@@ -222,6 +222,9 @@ impl Mirror {
             proposed: false,
         };
         self.jobs.insert(slot, job);
+        if let Some(child) = self.child_mut(slot) {
+            child.loss = 0;
+        }
         self.change_child(slot, ChildEvent::Began);
         self.poke = true;
     }

@@ -152,6 +152,14 @@ impl History {
         self.lose(|write| write.holders.is_empty(), false);
     }
 
+    /// A replica cannot read a block any more.
+    pub(super) fn rotted(&mut self, disk: usize, block: u64) {
+        for write in self.writes(block) {
+            write.holders.remove(&disk);
+        }
+        self.lose(|write| write.holders.is_empty(), false);
+    }
+
     pub(super) fn recorded(&mut self, in_sync: BTreeSet<usize>) {
         for write in self.blocks.values_mut().flatten() {
             let joined: Vec<usize> = in_sync.difference(&self.in_sync).copied().collect();
