@@ -221,15 +221,6 @@ impl Mirror {
             .collect()
     }
 
-    /// The loss of a copy that whoever comes next is told.
-    pub(crate) fn told_loss(&self, child: &Child) -> u64 {
-        #[cfg(test)]
-        if self.broken == crate::tests::Broken::LossForgotten {
-            return 0;
-        }
-        child.loss
-    }
-
     /// All copies in sync are equal: whatever they lost is made good.
     pub(crate) fn forget_losses(&mut self) {
         let mut had = false;

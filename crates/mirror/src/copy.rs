@@ -180,11 +180,12 @@ impl Mirror {
             return self.end_copy(ticket, false);
         }
         let Some(source) = self.pick_source(ticket) else {
-            return if none_left {
-                self.unreadable(ticket, whose)
+            if none_left {
+                self.unreadable(ticket, whose);
             } else {
-                self.end_copy(ticket, false)
-            };
+                self.end_copy(ticket, false);
+            }
+            return;
         };
         if whose == Whose::Resync {
             if let Some(copy) = self.copies.get_mut(&ticket) {

@@ -381,11 +381,14 @@ impl Mirror {
     /// What would be kept with a replica now.
     pub(crate) fn note_for(&self, slot: Slot) -> Option<Note> {
         let child = self.child(slot)?;
+        let loss = child.loss;
+        #[cfg(test)]
+        let loss = if self.broken == crate::tests::Broken::LossForgotten { 0 } else { loss };
         Some(Note {
             label: self.recorder.label(child.replica, self.geometry.bytes()),
             sequence: self.version,
             incarnation: child.incarnation.unwrap_or_default(),
-            loss: self.told_loss(child),
+            loss,
             intents: self.dirty.intents(),
             missed: self.dirty.missed.clone(),
         })

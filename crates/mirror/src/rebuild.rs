@@ -28,7 +28,7 @@ use crate::api::{Buffer, Effect};
 use crate::child::reason;
 use crate::copy::Whose;
 use crate::mirror::{Mirror, Pending, Purpose};
-use crate::slots::{Slot, Slots};
+use crate::slots::Slot;
 
 /// Regions copied before a flush makes them count.
 const CHECKPOINT: u64 = 64;
