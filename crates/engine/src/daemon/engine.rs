@@ -19,6 +19,7 @@ use pool::Id;
 use tokio::sync::RwLock;
 
 use super::held::Held;
+use super::keys::{Keys, Lock};
 use super::known::{Dir, Known};
 use super::problems;
 use crate::pools::{Answer, EntityStatus, Order, PoolError, PoolStatus};
@@ -39,6 +40,7 @@ pub(super) struct Inner {
     pub(super) events: Arc<Log<Event>>,
     pub(super) pool_locks: Locks<PoolName>,
     pub(super) replica_locks: Locks<ReplicaId>,
+    pub(super) keys: Keys,
     /// Held while the file of pools is written.
     dir: tokio::sync::Mutex<Arc<Dir>>,
     state: Mutex<State>,
@@ -84,6 +86,8 @@ pub(super) enum Door {
 pub(super) struct Lodger {
     pub(super) pool: PoolName,
     pub(super) source: Option<SnapshotId>,
+    /// Whether its data can be had.
+    pub(super) lock: Lock,
     /// Who may connect; nobody: it is not served.
     pub(super) hosts: BTreeSet<Nqn>,
 }
@@ -123,6 +127,7 @@ impl Engine {
         info: NodeInfo,
         (server, cores): (&crate::serve::Server, usize),
         dir: Dir,
+        keys: Keys,
         events: Arc<Log<Event>>,
     ) -> Engine {
         Engine(Arc::new(Inner {
@@ -134,6 +139,7 @@ impl Engine {
             events,
             pool_locks: Locks::new(),
             replica_locks: Locks::new(),
+            keys,
             dir: tokio::sync::Mutex::new(Arc::new(dir)),
             state: Mutex::new(State::default()),
         }))

@@ -21,6 +21,7 @@ mod engine;
 mod heartbeat;
 mod held;
 mod kept;
+mod keys;
 mod known;
 mod metrics;
 mod node;
@@ -69,6 +70,8 @@ pub struct Config {
     pub cores: Vec<usize>,
     /// What it remembers between runs.
     pub dir: PathBuf,
+    /// The folder of the keys that wrap those of encrypted replicas: one file per key, of its name.
+    pub keys: Option<PathBuf>,
     /// Who may use the node API; nothing: everybody.
     pub token_file: Option<PathBuf>,
     /// The control plane to register with.
@@ -181,7 +184,7 @@ impl Daemon {
             address,
         };
         let events: Arc<Log<Event>> = Arc::new(Log::new(instance, EVENTS));
-        let engine = Engine::new(info, (&server, cores), dir, events);
+        let engine = Engine::new(info, (&server, cores), dir, keys::Keys(config.keys), events);
         engine.open_known(known).await;
         Ok(Daemon { server, engine, api, guard, heartbeats, drain: config.drain })
     }

@@ -1,8 +1,8 @@
 //! The node API: who answers which request.
 
 use api::node::{
-    Answered, Changed, Found, FoundSnapshot, Health, Node, NodeInfo, Numbered, Range, RebuildWish,
-    Scrub, Pace, SnapshotWish, Statistics, TargetSnapshot,
+    Answered, Changed, Found, FoundSnapshot, Health, Node, NodeInfo, Numbered, Pace, Range,
+    RebuildWish, Scrub, SnapshotWish, Statistics, TargetSnapshot,
 };
 use api::{Ensured, Gone, Page, Paging, Text};
 use model::{
@@ -93,11 +93,7 @@ impl Node for Engine {
         self.find_scrub(replica).await
     }
 
-    async fn put_scrub(
-        &self,
-        replica: ReplicaId,
-        order: Order<Pace>,
-    ) -> Answered<Ensured<Scrub>> {
+    async fn put_scrub(&self, replica: ReplicaId, order: Order<Pace>) -> Answered<Ensured<Scrub>> {
         let engine = self.clone();
         self.to_its_end(async move { engine.order_scrub(replica, order).await }).await
     }
