@@ -1,6 +1,7 @@
 //! `holdfast engine run`: the engine of a node, by orders over its node API.
 
 mod cluster;
+mod keys;
 mod rig;
 
 use api::node::{Changed, Node, Numbered, Range, ScrubState, Pace, SnapshotWish};
