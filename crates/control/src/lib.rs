@@ -10,8 +10,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod core;
 mod health;
 mod service;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 pub use health::Health;
 pub use service::{Config, Service, StartError};

@@ -1,4 +1,7 @@
-//! The control plane over real HTTP, with its store in memory or gone.
+//! The control plane: over HTTP, and in a simulated cluster.
+
 #![cfg(test)]
 
 mod health;
+mod volumes;
+mod world;

@@ -40,7 +40,7 @@ pub(crate) const TABLE: &[Row] = &[
     row("linux", Layer::Edge, &["block", "model"]),
     row("reactor", Layer::Edge, &[]),
     row("store", Layer::Edge, &[]),
-    row("control", Layer::Program, &["api", "model", "store"]),
+    row("control", Layer::Program, &["api", "model", "planner", "store"]),
     row(
         "engine",
         Layer::Program,
