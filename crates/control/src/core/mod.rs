@@ -182,6 +182,7 @@ impl Core {
             Input::NodeStirred(node) => self.look_at(&node),
             Input::Answered(call, result) => self.on_answered(call, result),
             Input::Stored(write, stored) => self.on_stored(write, stored),
+            Input::Told(event) => self.state.remember(event),
             Input::Recorded(volume, revision, record) => {
                 if self.state.observe_record(volume, revision, record) {
                     self.touch(&Subject::Volume(volume));

@@ -195,6 +195,23 @@ impl State {
         }
     }
 
+    /// Number of the last event that is stored.
+    pub(crate) fn last_event(&self) -> u64 {
+        self.events.last_key_value().map_or(0, |(number, _)| *number)
+    }
+
+    /// How many records there are.
+    pub(crate) fn count(&self) -> usize {
+        self.revisions.len()
+    }
+
+    /// Keeps an event, and no more of them than the store does.
+    pub(crate) fn remember(&mut self, event: Event) {
+        let oldest = event.number.saturating_sub(crate::history::KEPT);
+        self.events = self.events.split_off(&oldest);
+        self.events.insert(event.number, event);
+    }
+
     /// Who owns a volume, as somebody else has written it; whether that was news.
     pub(crate) fn observe_record(
         &mut self,

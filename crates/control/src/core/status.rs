@@ -17,6 +17,11 @@ impl Core {
         &self.state
     }
 
+    /// Where the engine of a node is called.
+    pub(crate) fn address_of(&self, node: &model::NodeName) -> Option<std::net::SocketAddr> {
+        self.state.node(node).map(|node| node.spec().address.api)
+    }
+
     /// A volume with what is seen of it.
     pub fn volume_seen(&self, id: VolumeId) -> Option<Volume> {
         let mut volume = self.state.volume(id)?.clone();

@@ -28,6 +28,8 @@ pub enum Input {
     Answered(CallId, Result<Answer, Problem>),
     /// The store has answered.
     Stored(WriteId, Stored),
+    /// Something was told to people.
+    Told(model::Event),
     /// An engine has written who owns a volume.
     Recorded(VolumeId, Revision, Option<TargetRecord>),
 }
