@@ -45,7 +45,7 @@ impl Typed {
 
         let endpoint = format!("http://{store_address}");
         let client = Client::connect(&[endpoint], Options::default()).await?;
-        let config = control::Config { listen: self.listen };
+        let config = control::Config::plain(self.listen);
         let control = Service::bind(&config, Arc::new(client)).await?;
         let rest_address = control.local_addr()?;
         let mut controlling = tokio::spawn(control.run(stopping.clone().cancelled_owned()));

@@ -68,6 +68,12 @@ impl Core {
         })
     }
 
+    /// Whether a copy holds every acknowledged write, as far as is recorded.
+    pub(crate) fn is_in_sync(&self, replica: &Replica) -> bool {
+        let record = self.state.facts.records.get(&replica.spec().volume);
+        record.is_none_or(|record| record.set().in_sync().contains(replica.id()))
+    }
+
     /// What nothing is planned for: it is being worked on, or its repair failed a moment ago.
     pub(crate) fn refresh_busy(&mut self) {
         let now = self.now;

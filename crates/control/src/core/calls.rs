@@ -113,11 +113,6 @@ impl Core {
         let leaf = self.leaf(subject);
         (leaf.held, leaf.listed) = (Some(generation), true);
     }
-
-    /// The key with which calls are told apart that are about no object of their own.
-    pub(crate) fn is_calling(&self, subject: &Subject) -> bool {
-        self.leaves.get(subject).is_some_and(|leaf| leaf.call.is_some())
-    }
 }
 
 fn is_deletion(call: &Call) -> bool {

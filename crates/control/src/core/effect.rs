@@ -1,7 +1,7 @@
 //! What comes in and what goes out.
 
 use api::node::{
-    Found, FoundSnapshot, RebuildWish, Scrub, ScrubWish, SnapshotWish, TargetSnapshot,
+    Found, FoundSnapshot, Pace as WorkPace, RebuildWish, Scrub, SnapshotWish, TargetSnapshot,
 };
 use model::{
     EventName, Generation, NodeName, Order, PoolName, PoolSpec, Problem, Rebuild, RebuildId,
@@ -90,7 +90,7 @@ pub enum Call {
     PutSnapshot(ReplicaId, SnapshotId, SnapshotWish),
     DeleteSnapshot(ReplicaId, SnapshotId),
     PutRebuild(RebuildId, Order<RebuildWish>),
-    PutScrub(ReplicaId, Order<ScrubWish>),
+    PutScrub(ReplicaId, Order<WorkPace>),
     Scrub(ReplicaId),
 }
 

@@ -56,7 +56,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use model::{
-    EventName, Kind, NodeName, Problem, ReplicaId, Severity, SnapshotId, Subject, Timestamp,
+    EventName, Kind, NodeName, Problem, Rebuild, RebuildId, ReplicaId, Severity, SnapshotId, Subject, Timestamp,
 };
 use planner::{Blocked, Settings};
 
@@ -128,6 +128,8 @@ pub struct Core {
     /// Of which copies snapshots in the making were taken; of which those that go are dropped.
     taken: BTreeMap<SnapshotId, BTreeSet<ReplicaId>>,
     dropped: BTreeMap<SnapshotId, BTreeSet<ReplicaId>>,
+    /// Rebuilds that run, as nodes last said.
+    running: BTreeMap<RebuildId, Rebuild>,
     planned_at: Option<Timestamp>,
     stirred: bool,
     blocked: Vec<Blocked>,
@@ -160,6 +162,7 @@ impl Core {
             rests: BTreeMap::new(),
             taken: BTreeMap::new(),
             dropped: BTreeMap::new(),
+            running: BTreeMap::new(),
             planned_at: None,
             stirred: true,
             blocked: Vec::new(),

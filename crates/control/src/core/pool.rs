@@ -43,11 +43,12 @@ impl Core {
                     self.call(subject, node, Call::PutPool(name.clone(), pool.order()));
                 }
             }
-            Lifecycle::Deleting {} if !self.replicas_on(&[name.clone()].into()).is_empty() => {}
+            Lifecycle::Deleting {} if self.give_up_copies(name) => {}
             Lifecycle::Deleting {}
                 if leaf.gone
-                    || leaf.hopeless().is_some_and(|_| self.is_undone(&subject))
-                    || self.state.node(&node).is_none_or(super::replica::is_going) =>
+                    || leaf.hopeless().is_some_and(|problem| problem.kind != Kind::InUse)
+                    || self.state.node(&node).is_none_or(super::replica::is_going)
+                    || self.is_absent(&node) =>
             {
                 let batch = Batch::new().drop(pool).gone(subject.clone());
                 let message = "its disks are free";
@@ -59,11 +60,6 @@ impl Core {
             }
             Lifecycle::Deleting {} | Lifecycle::Deleted {} => {}
         }
-    }
-
-    /// Whether it was never made, so that a refusal to delete it means nothing.
-    fn is_undone(&self, subject: &Subject) -> bool {
-        self.failures.contains_key(subject)
     }
 
     fn finish_pool(&mut self, mut pool: Pool) {
@@ -140,6 +136,13 @@ impl Core {
             return Ok(Batch::new().reply(asked.ticket, Done::Unchanged));
         };
         super::wishes::expect(pool, asked)?;
+        if !self.state.is_online(&pool.spec().node) {
+            let detail = format!(
+                "node {} of pool {name} does not answer; wait for it, or purge the pool",
+                pool.spec().node
+            );
+            return Err(Problem::new(Kind::NodeUnavailable, detail));
+        }
         let copies = self.replicas_on(&[name.clone()].into()).len();
         let snapshots = self.state.facts.snapshots.values();
         let has_copy = |it: &&model::Snapshot| {

@@ -26,12 +26,22 @@ impl Core {
         desk: &mut Desk<'_, '_>,
         asked: &Asked,
         id: VolumeId,
-        host: &HostName,
-        (nqn, node): (Option<&Nqn>, Option<&NodeName>),
+        (host, node): (Option<&HostName>, Option<&NodeName>),
     ) -> Result<Batch, Problem> {
         let volume = self.known_volume(id, asked)?;
-        let nqn = self.nqn_of(host, nqn)?;
         let subject = Subject::Volume(id);
+        let Some(host) = host else {
+            let is_served = self.target_of(id).is_some();
+            if is_served {
+                return Ok(Batch::new().reply(asked.ticket, Done::Unchanged));
+            }
+            let node = planner::place_target(desk.view, volume, node).map_err(Problem::from)?;
+            let target = desk.ids.target()?;
+            let change = VolumeChange::Publish { target, node: node.clone(), host: None };
+            let batch = self.open(volume, change, target, (node, BTreeMap::new()))?;
+            return Ok(batch.wait(subject, For::End));
+        };
+        let nqn = self.nqn_of(host)?;
         match planner::publish(desk.view, volume, host, node)? {
             Publishing::Already if volume.lifecycle().is_idle() => {
                 Ok(Batch::new().reply(asked.ticket, Done::Unchanged))
@@ -67,22 +77,17 @@ impl Core {
         self.state.facts.targets.get(&id).ok_or_else(missing)
     }
 
-    /// The name with which a host connects.
-    fn nqn_of(&self, host: &HostName, given: Option<&Nqn>) -> Result<Nqn, Problem> {
-        if let Some(nqn) = given {
-            return Ok(nqn.clone());
-        }
+    /// The name with which a host connects: as its agent, or the engine of the same machine, said;
+    /// else the one that follows from its name.
+    fn nqn_of(&self, host: &HostName) -> Result<Nqn, Problem> {
         if let Some(host) = self.state.hosts.get(host) {
             return Ok(host.spec().address.nqn.clone());
         }
-        let node = host.as_str().parse::<NodeName>().ok();
-        if let Some(node) = node.and_then(|name| self.state.node(&name)) {
-            return Ok(node.spec().address.nqn.clone());
+        let name: NodeName = host.as_str().parse()?;
+        match self.state.node(&name) {
+            Some(node) => Ok(node.spec().address.nqn.clone()),
+            None => Ok(Nqn::node(&name)?),
         }
-        let detail = format!(
-            "host {host} is not known; start its agent, or give the NQN with which it connects"
-        );
-        Err(Problem { field: Some("nqn".into()), ..Problem::new(Kind::InvalidArgument, detail) })
     }
 
     /// What it takes to open a target: the next epoch, the target, the operation.
@@ -191,10 +196,7 @@ impl Core {
         }
         let is_down = is_held && matches!(state, Some(TargetState::Shutdown { .. }));
         let is_late = self.now.since(since.max(self.began)) >= PATIENCE;
-        let absent = self.state.node(&node).is_none_or(|node| {
-            let liveness = node.status.as_ref().map(|status| status.liveness);
-            matches!(liveness, Some(model::Liveness::Offline { .. }))
-        });
+        let absent = self.is_absent(&node);
         let problem = leaf.hopeless().cloned().or_else(|| {
             let (kind, why) = if absent {
                 (Kind::NodeUnavailable, "does not answer")
@@ -300,9 +302,7 @@ impl Core {
     ) {
         let id = *volume.id();
         for target in self.state.targets_of(id) {
-            let node = self.state.node(&target.spec().node);
-            let liveness = node.and_then(|node| node.status.as_ref()).map(|it| it.liveness);
-            let away = matches!(liveness, None | Some(model::Liveness::Offline { .. }));
+            let away = self.is_absent(&target.spec().node);
             let subject = Subject::Target(*target.id());
             let leaf = self.leaves.get(&subject);
             let done = !is_going(target)

@@ -2,7 +2,7 @@
 //!
 //! A purge is a deletion that asks no engine: the record of the node or pool is marked first, then
 //! all that was there is given up as if it were deleted, one after the other, and the record goes
-//! last. The last copy in sync of a volume is never given up that way.
+//! last. A volume whose last copy in sync goes that way is lost: only if the caller named it.
 
 use std::collections::BTreeSet;
 
@@ -45,35 +45,58 @@ impl Core {
         lost
     }
 
-    fn nothing_is_lost(&self, pools: &BTreeSet<PoolName>) -> Result<(), Problem> {
+    /// The volumes that would be lost are deleted, if the caller knows of all of them.
+    fn give_up_lost(
+        &self,
+        pools: &BTreeSet<PoolName>,
+        known: &BTreeSet<VolumeId>,
+    ) -> Result<Batch, Problem> {
         let lost = self.lost_with(pools);
-        let Some(first) = lost.first() else { return Ok(()) };
-        let detail = format!(
-            "{} volumes would lose their last copy in sync, the first is {first}; delete them, or \
-             bring the disks back",
-            lost.len()
-        );
-        Err(Problem::new(Kind::LastReplica, detail))
+        let mut batch = Batch::new();
+        if let Some(first) = lost.difference(known).next() {
+            let detail = format!(
+                "{} volumes would lose their last copy in sync, the first is {first}; bring the \
+                 disks back, or say that you know",
+                lost.len()
+            );
+            return Err(Problem::new(Kind::LastReplica, detail));
+        }
+        if lost.len() > AT_ONCE {
+            let detail = format!("{} volumes would be lost; delete some first", lost.len());
+            return Err(Problem::new(Kind::NotSupported, detail));
+        }
+        for volume in lost.iter().filter_map(|id| self.state.volume(*id)) {
+            let mut volume = volume.clone();
+            volume.delete()?;
+            batch = batch.put(volume);
+        }
+        Ok(batch)
+    }
+
+    /// Why a node cannot be purged now.
+    pub(crate) fn why_not_purged(&self, name: &NodeName) -> Option<String> {
+        let answers = self.state.is_online(name);
+        answers.then(|| format!("node {name} answers; drain it and stop its engine first"))
     }
 
     pub(crate) fn decide_purge_node(
         &self,
         asked: &Asked,
         name: &NodeName,
+        known: &BTreeSet<VolumeId>,
     ) -> Result<Batch, Problem> {
         let Some(node) = self.state.node(name) else {
             return Ok(Batch::new().reply(asked.ticket, Done::Unchanged));
         };
         super::wishes::expect(node, asked)?;
-        if self.state.is_online(name) {
-            let detail = format!("node {name} answers; drain it and stop its engine first");
-            return Err(Problem::new(Kind::InUse, detail));
+        if let Some(why) = self.why_not_purged(name) {
+            return Err(Problem::new(Kind::InUse, why));
         }
-        self.nothing_is_lost(&self.pools_on(name))?;
+        let batch = self.give_up_lost(&self.pools_on(name), known)?;
         let mut node = node.clone();
         node.delete()?;
         let subject = Subject::Node(name.clone());
-        let batch = Batch::new().put(node).wait(subject.clone(), For::Gone);
+        let batch = batch.put(node).wait(subject.clone(), For::Gone);
         Ok(batch.tell(subject, EventName::Changed, Severity::Warning, "it is given up"))
     }
 
@@ -81,20 +104,17 @@ impl Core {
         &self,
         asked: &Asked,
         name: &PoolName,
+        known: &BTreeSet<VolumeId>,
     ) -> Result<Batch, Problem> {
         let Some(pool) = self.state.pool(name) else {
             return Ok(Batch::new().reply(asked.ticket, Done::Unchanged));
         };
         super::wishes::expect(pool, asked)?;
-        self.nothing_is_lost(&[name.clone()].into())?;
+        let batch = self.give_up_lost(&[name.clone()].into(), known)?;
         let mut pool = pool.clone();
         pool.delete()?;
         let subject = Subject::Pool(name.clone());
-        let mut batch = Batch::new().put(pool);
-        for id in self.replicas_on(&[name.clone()].into()).into_iter().take(AT_ONCE) {
-            batch = self.give_up_replica(batch, id)?;
-        }
-        let batch = batch.wait(subject.clone(), For::Gone);
+        let batch = batch.put(pool).wait(subject.clone(), For::Gone);
         Ok(batch.tell(subject, EventName::Changed, Severity::Warning, "it is given up"))
     }
 
@@ -116,6 +136,29 @@ impl Core {
         }
         replica.delete()?;
         Ok(batch.put(replica))
+    }
+
+    /// Copies in a pool that is given up; whether there are any left.
+    pub(crate) fn give_up_copies(&mut self, pool: &PoolName) -> bool {
+        let replicas = self.replicas_on(&[pool.clone()].into());
+        let mut batch = Batch::new();
+        for id in replicas.iter().take(AT_ONCE / 4) {
+            batch = match self.give_up_replica(batch, *id) {
+                Ok(batch) => batch,
+                Err(problem) => {
+                    tracing::warn!(replica = %id, %problem, "a copy cannot be given up");
+                    return true;
+                }
+            };
+        }
+        if !batch.is_empty() {
+            self.try_commit(batch);
+        }
+        if !replicas.is_empty() {
+            let later = self.now.after(std::time::Duration::from_millis(200));
+            self.wake(later, Subject::Pool(pool.clone()));
+        }
+        !replicas.is_empty()
     }
 
     /// A node that is given up: its targets, copies and pools go, then its record.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use api::node::{RebuildWish, Scrub, ScrubState, ScrubWish};
+use api::node::{Pace as WorkPace, RebuildWish, Scrub, ScrubState};
 use model::{
     Child, EventName, Generation, Kind, NodeName, Order, PoolName, Problem, Rebuild,
     RebuildPlan, RebuildState, Replica, ReplicaChange, ReplicaId, Severity, Subject, Target,
@@ -213,7 +213,7 @@ impl Core {
     }
 
     /// Out of the target, out of the set, then out of its pool; see `drive_replica`.
-    fn remove_replica(&self, volume: VolumeId, id: ReplicaId) -> Result<Batch, Problem> {
+    pub(crate) fn remove_replica(&self, volume: VolumeId, id: ReplicaId) -> Result<Batch, Problem> {
         let mut volume = self.volume(volume)?.clone();
         let record = self.state.facts.records.get(volume.id());
         if let Some(record) = record.filter(|record| record.set().replicas().contains(&id)) {
@@ -296,7 +296,12 @@ impl Core {
     /// Rebuilds that have ended are remembered, and how often those of a copy failed.
     pub(crate) fn take_rebuilds(&mut self, rebuilds: Vec<Rebuild>) {
         for rebuild in rebuilds {
-            if !rebuild.state().is_ended() || self.state.rebuilds.contains_key(&rebuild.id) {
+            if !rebuild.state().is_ended() {
+                self.running.insert(rebuild.id, rebuild);
+                continue;
+            }
+            self.running.remove(&rebuild.id);
+            if self.state.rebuilds.contains_key(&rebuild.id) {
                 continue;
             }
             let failed = &mut self.state.facts.failed_rebuilds;
@@ -332,7 +337,7 @@ impl Core {
         let Ok(found) = self.replica(replica) else { return };
         let node = self.state.pool(&found.spec().pool).map(|pool| pool.spec().node.clone());
         let generation = Generation::new(self.now.millis()).unwrap_or(Generation::FIRST);
-        let order = Order { generation, spec: ScrubWish::default() };
+        let order = Order { generation, spec: WorkPace::default() };
         if let Some(node) = node {
             self.call_once(Subject::Replica(replica), node, Call::PutScrub(replica, order));
         }

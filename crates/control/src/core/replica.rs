@@ -65,14 +65,19 @@ impl Core {
     /// Why nothing can be made in a pool, as far as is certain.
     pub(crate) fn why_never(&self, pool: &PoolName) -> Option<model::Problem> {
         let node = self.state.node_of(pool);
-        let absent = node.and_then(|node| node.status.as_ref()).is_some_and(|status| {
-            matches!(status.liveness, model::Liveness::Offline { .. })
-        });
-        if node.is_some() && !absent {
+        if node.is_some_and(|node| !self.is_absent(node.id())) {
             return None;
         }
         let detail = format!("pool {pool} is not there, or its node does not answer");
         Some(model::Problem::new(model::Kind::NodeUnavailable, detail))
+    }
+
+    /// Whether it is certain enough that a node does not answer, or nobody knows it.
+    pub(crate) fn is_absent(&self, node: &model::NodeName) -> bool {
+        self.state.node(node).is_none_or(|node| {
+            let liveness = node.status.as_ref().map(|status| status.liveness);
+            matches!(liveness, Some(model::Liveness::Offline { .. }))
+        })
     }
 
     fn order_replica(&mut self, replica: &Replica) {

@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 
 use model::{
-    Nqn, Object, Pool, PoolName, PoolState, Replica, ReplicaId, ReplicaState, Snapshot, SnapshotId,
+    Host, HostName, Nqn, Pool, PoolName, PoolState, Rebuild, RebuildId, Replica, ReplicaId, ReplicaState, Snapshot, SnapshotId,
     SnapshotState, Subject, Target, Usage, Volume, VolumeId, VolumeReplica, VolumeState,
     VolumeStatus, VolumeTarget,
 };
 
-use super::state::Kept;
 use super::{Core, State};
 
 impl Core {
@@ -70,9 +69,33 @@ impl Core {
         Some(snapshot)
     }
 
-    /// Things of one kind, as they are stored.
-    pub(crate) fn all<S: Kept>(&self) -> &BTreeMap<S::Id, Object<S>> {
-        S::map(&self.state)
+    /// A host with the volumes it may use.
+    pub(crate) fn host_seen(&self, name: &HostName) -> Option<Host> {
+        self.state.hosts.get(name).cloned()
+    }
+
+    /// A rebuild, running or ended.
+    pub(crate) fn rebuild_seen(&self, id: RebuildId) -> Option<&Rebuild> {
+        self.running.get(&id).or_else(|| self.state.rebuilds.get(&id))
+    }
+
+    /// All rebuilds that are known, by id.
+    pub(crate) fn rebuilds_seen(&self) -> impl Iterator<Item = &Rebuild> {
+        let ended = self.state.rebuilds.iter();
+        let mut all: BTreeMap<RebuildId, &Rebuild> = ended.map(|(id, it)| (*id, it)).collect();
+        all.extend(self.running.iter().map(|(id, it)| (*id, it)));
+        all.into_values()
+    }
+
+    /// For each pool that cannot take one more copy of a volume, why.
+    pub(crate) fn refusals(&self, volume: &Volume) -> BTreeMap<PoolName, String> {
+        let view = planner::View::new(&self.state.facts, &self.settings, self.now);
+        let pools = self.state.facts.pools.keys();
+        let refused = pools.filter_map(|pool| {
+            let refusal = planner::admits(&view, volume, pool).err()?;
+            Some((pool.clone(), refusal.to_string()))
+        });
+        refused.collect()
     }
 
     fn volume_status(&self, volume: &Volume) -> VolumeStatus {

@@ -1,9 +1,11 @@
 //! What is asked of the control plane.
 
+use std::collections::BTreeSet;
+
 use model::{
     Generation, Heartbeat, HostAddress, HostChange, HostName, InstanceId, NodeAddress, NodeChange,
-    NodeName, Nqn, PoolChange, PoolName, PoolSpec, Problem, ReplicaId, Size, SnapshotGroupId,
-    SnapshotGroupSpec, SnapshotId, SnapshotSpec, TargetRecord, VolumeId, VolumeSpec,
+    NodeName, PoolChange, PoolName, PoolSpec, Problem, ReplicaId, Size, SnapshotChange,
+    SnapshotGroupChange, SnapshotGroupId, SnapshotGroupSpec, SnapshotId, SnapshotSpec, TargetRecord, VolumeId, VolumeSpec,
 };
 use store::contract::Revision;
 
@@ -51,7 +53,8 @@ pub struct Asked {
 pub enum Wish {
     CreateVolume(VolumeId, Box<VolumeSpec>),
     DeleteVolume(VolumeId),
-    Publish { volume: VolumeId, host: HostName, nqn: Option<Nqn>, node: Option<NodeName> },
+    /// For a host, or for none: to heal.
+    Publish { volume: VolumeId, host: Option<HostName>, node: Option<NodeName> },
     Unpublish { volume: VolumeId, host: Option<HostName>, force: bool },
     /// Serve it elsewhere.
     Republish { volume: VolumeId, node: Option<NodeName> },
@@ -59,20 +62,25 @@ pub enum Wish {
     SetReplicas { volume: VolumeId, replicas: u8 },
     ModifyVolume(VolumeId, Box<VolumeSpec>),
     MoveReplica { volume: VolumeId, replica: ReplicaId, pool: Option<PoolName> },
+    RemoveReplica { volume: VolumeId, replica: ReplicaId },
     /// Forget targets that were replaced, whether their nodes answer or not.
     DropTargets(VolumeId),
     CreateSnapshot(SnapshotId, Box<SnapshotSpec>),
+    ChangeSnapshot(SnapshotId, SnapshotChange),
     DeleteSnapshot(SnapshotId),
     CreateGroup(SnapshotGroupId, Box<SnapshotGroupSpec>),
+    ChangeGroup(SnapshotGroupId, SnapshotGroupChange),
     DeleteGroup(SnapshotGroupId),
     CreatePool(PoolName, Box<PoolSpec>),
     ChangePool(PoolName, PoolChange),
     DeletePool(PoolName),
-    /// Forget a pool that will not come back, with all that is in it.
-    PurgePool(PoolName),
+    /// Forget a pool that will not come back, with all that is in it; these volumes are lost
+    /// then, and known to be.
+    PurgePool(PoolName, BTreeSet<VolumeId>),
     ChangeNode(NodeName, NodeChange),
-    /// Forget a node that will not come back, with all that is on it.
-    PurgeNode(NodeName),
+    /// Forget a node that will not come back, with all that is on it; these volumes are lost
+    /// then, and known to be.
+    PurgeNode(NodeName, BTreeSet<VolumeId>),
     ChangeHost(HostName, HostChange),
     DeleteHost(HostName),
     /// Check a copy now.

@@ -64,9 +64,8 @@ impl Core {
         match &asked.wish {
             Wish::CreateVolume(id, spec) => self.decide_create_volume(desk, asked, *id, spec),
             Wish::DeleteVolume(id) => self.decide_delete_volume(asked, *id),
-            Wish::Publish { volume, host, nqn, node } => {
-                let how = (nqn.as_ref(), node.as_ref());
-                self.decide_publish(desk, asked, *volume, host, how)
+            Wish::Publish { volume, host, node } => {
+                self.decide_publish(desk, asked, *volume, (host.as_ref(), node.as_ref()))
             }
             Wish::Unpublish { volume, host, force } => {
                 self.decide_unpublish(desk, asked, *volume, (host.as_ref(), *force))
@@ -82,28 +81,36 @@ impl Core {
             Wish::MoveReplica { volume, replica, pool } => {
                 self.decide_move(desk, asked, *volume, (*replica, pool.as_ref()))
             }
+            Wish::RemoveReplica { volume, replica } => {
+                self.decide_remove(asked, *volume, *replica)
+            }
             Wish::DropTargets(volume) => self.decide_drop_targets(asked, *volume),
             Wish::CreateSnapshot(id, spec) => self.decide_create_snapshot(desk, asked, *id, spec),
+            Wish::ChangeSnapshot(id, change) => {
+                let snapshot = self.known::<model::SnapshotSpec>(id)?;
+                self.change_at_once(asked, snapshot, change.clone(), Subject::Snapshot)
+            }
             Wish::DeleteSnapshot(id) => self.decide_delete_snapshot(asked, *id),
             Wish::CreateGroup(id, spec) => self.decide_create_group(desk, asked, *id, spec),
+            Wish::ChangeGroup(id, change) => {
+                let group = self.known::<model::SnapshotGroupSpec>(id)?;
+                self.change_at_once(asked, group, change.clone(), Subject::SnapshotGroup)
+            }
             Wish::DeleteGroup(id) => self.decide_delete_group(asked, *id),
             Wish::CreatePool(name, spec) => self.decide_create_pool(desk, asked, name, spec),
             Wish::ChangePool(name, change) => self.decide_change_pool(asked, name, change),
             Wish::DeletePool(name) => self.decide_delete_pool(asked, name),
-            Wish::PurgePool(name) => self.decide_purge_pool(asked, name),
+            Wish::PurgePool(name, lost) => self.decide_purge_pool(asked, name, lost),
             Wish::ChangeNode(name, change) => {
                 let name = self.known::<model::NodeSpec>(name)?;
                 self.change_at_once(asked, name, change.clone(), Subject::Node)
             }
-            Wish::PurgeNode(name) => self.decide_purge_node(asked, name),
+            Wish::PurgeNode(name, lost) => self.decide_purge_node(asked, name, lost),
             Wish::ChangeHost(name, change) => {
                 let host = self.known::<model::HostSpec>(name)?;
                 self.change_at_once(asked, host, change.clone(), Subject::Host)
             }
-            Wish::DeleteHost(name) => match self.state.hosts.get(name) {
-                Some(host) => Ok(Batch::new().drop(host.clone()).reply(asked.ticket, Done::Gone)),
-                None => Ok(Batch::new().reply(asked.ticket, Done::Unchanged)),
-            },
+            Wish::DeleteHost(name) => self.decide_delete_host(asked, name),
             Wish::Scrub(replica) => self.decide_scrub(asked, *replica),
             Wish::Recover => self.decide_recover(desk, asked),
         }
@@ -207,6 +214,46 @@ impl Core {
         volume.begin(VolumeChange::MoveReplica { from, replica, pool }, self.now)?;
         // It takes as long as a rebuild: nobody waits for that.
         Ok(Batch::new().put(volume).reply(asked.ticket, Done::Changed))
+    }
+
+    /// A copy goes that others stand in for.
+    fn decide_remove(
+        &self,
+        asked: &Asked,
+        id: VolumeId,
+        replica: model::ReplicaId,
+    ) -> Result<Batch, Problem> {
+        self.known_volume(id, asked)?;
+        let found = self.state.facts.replicas.get(&replica);
+        if found.is_none_or(|found| found.spec().volume != id) {
+            return Ok(Batch::new().reply(asked.ticket, Done::Unchanged));
+        }
+        let others = self.state.replicas_of(id).filter(|it| {
+            *it.id() != replica && self.answers(it) && self.is_in_sync(it)
+        });
+        if others.count() == 0 {
+            let detail = format!("no other copy of volume {id} is in sync and answers");
+            return Err(Problem::new(Kind::LastReplica, detail));
+        }
+        Ok(self.remove_replica(id, replica)?.reply(asked.ticket, Done::Changed))
+    }
+
+    fn decide_delete_host(
+        &self,
+        asked: &Asked,
+        name: &model::HostName,
+    ) -> Result<Batch, Problem> {
+        let Some(host) = self.state.hosts.get(name) else {
+            return Ok(Batch::new().reply(asked.ticket, Done::Unchanged));
+        };
+        expect(host, asked)?;
+        let targets = self.state.facts.targets.values();
+        if let Some(target) = targets.into_iter().find(|it| it.spec().hosts.contains_key(name)) {
+            let volume = target.spec().volume;
+            let detail = format!("host {name} may use volume {volume}; unpublish it first");
+            return Err(Problem::new(Kind::InUse, detail));
+        }
+        Ok(Batch::new().drop(host.clone()).reply(asked.ticket, Done::Gone))
     }
 
     fn decide_change_pool(

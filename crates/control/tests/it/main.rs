@@ -2,6 +2,7 @@
 
 #![cfg(test)]
 
+mod faults;
 mod health;
 mod volumes;
 mod world;

@@ -169,7 +169,7 @@ fn a_node_that_is_gone_for_good_is_purged() {
     sim.insist(&create(1, 2)).unwrap();
     sim.insist(&publish(1)).unwrap();
     let node = status(&sim, 1).target.unwrap().node;
-    let purge = Wish::PurgeNode(node.clone());
+    let purge = Wish::PurgeNode(node.clone(), [].into());
     assert_eq!(sim.insist(&purge).unwrap_err().kind, Kind::InUse);
     sim.cluster.engine(node.as_str()).stop();
     sim.cluster.settle();

@@ -42,8 +42,7 @@ pub(crate) fn create(number: u32, replicas: u8) -> Wish {
 }
 
 pub(crate) fn publish(number: u32) -> Wish {
-    let nqn = Some(Nqn::node(&good("h1")).unwrap());
-    Wish::Publish { volume: volume(number), host: good("h1"), nqn, node: None }
+    Wish::Publish { volume: volume(number), host: Some(good("h1")), node: None }
 }
 
 pub(crate) fn unpublish(number: u32) -> Wish {
