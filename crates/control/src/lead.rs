@@ -177,10 +177,7 @@ async fn write(guard: &Guard, txn: Txn) -> Stored {
 }
 
 /// What the store answered about records of volumes, instead of writing.
-fn records_of(
-    txn: &Txn,
-    outcome: TxnOutcome,
-) -> Vec<(VolumeId, Revision, Option<TargetRecord>)> {
+fn records_of(txn: &Txn, outcome: TxnOutcome) -> Vec<(VolumeId, Revision, Option<TargetRecord>)> {
     let asked = txn.otherwise.iter().filter_map(|op| match op {
         store::contract::Op::Get(query) => match &query.keys {
             Keys::One(key) => volume_of(key),

@@ -56,11 +56,7 @@ impl Callers {
     }
 
     /// The engine of a node at this address.
-    pub(crate) fn get(
-        &mut self,
-        node: &NodeName,
-        address: SocketAddr,
-    ) -> Result<Caller, Problem> {
+    pub(crate) fn get(&mut self, node: &NodeName, address: SocketAddr) -> Result<Caller, Problem> {
         if let Some(caller) = self.known.get(node).filter(|caller| caller.address == address) {
             return Ok(caller.clone());
         }

@@ -63,9 +63,10 @@ impl Core {
     /// Whether a copy can be read and written now, as far as its node says.
     pub(crate) fn answers(&self, replica: &Replica) -> bool {
         let online = replica.status.as_ref().is_some_and(|it| it.state == ReplicaState::Online);
-        online && self.state.node_of(&replica.spec().pool).is_some_and(|node| {
-            node.status.as_ref().is_some_and(|status| status.liveness.is_online())
-        })
+        online
+            && self.state.node_of(&replica.spec().pool).is_some_and(|node| {
+                node.status.as_ref().is_some_and(|status| status.liveness.is_online())
+            })
     }
 
     /// Whether a copy holds every acknowledged write, as far as is recorded.
@@ -113,7 +114,9 @@ impl Core {
             let is_held = leaf.is_some_and(|leaf| leaf.held == Some(target.generation()));
             let known = target.status.is_some();
             let online = self.state.is_online(&target.spec().node);
-            if !is_held && known && online && !is_going(target) {
+            // One that was replaced has nothing to do but to go.
+            let counts = known && online && !is_going(target) && !target.spec().shutdown;
+            if !is_held && counts {
                 busy.insert(Subject::Volume(target.spec().volume));
             }
         }

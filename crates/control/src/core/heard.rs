@@ -11,6 +11,9 @@ use model::{
 use super::batch::Batch;
 use super::{Call, CallId, Core, Effect, calls::Calling};
 
+/// How much later nodes are listed again for each one that there is.
+const EACH: std::time::Duration = std::time::Duration::from_millis(60);
+
 /// What was heard of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Signs {
@@ -54,7 +57,8 @@ impl Core {
 
     /// What daemons are told about their next heartbeat.
     pub fn heartbeat(&self) -> api::heartbeat::Heard {
-        let millis = |wait: std::time::Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        let millis =
+            |wait: std::time::Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         let (next_in_millis, gone_in_millis) =
             (millis(self.pace.heartbeat), millis(self.pace.deadline));
         api::heartbeat::Heard { next_in_millis, gone_in_millis }
@@ -68,6 +72,7 @@ impl Core {
         if is_new_run {
             (signs.instance, signs.version) = (Some(beat.instance), Some(beat.version));
             (signs.listed, signs.list_at) = (None, Some(now));
+            self.watch_at = now;
         }
         if is_new_run {
             self.forget_orders(&name);
@@ -160,6 +165,9 @@ impl Core {
 
     /// Asks nodes for what they have, and notices those that are silent.
     pub(crate) fn watch_nodes(&mut self) {
+        if self.now < self.watch_at {
+            return;
+        }
         let late = self.pace.heartbeat * 2;
         let mut silent = Vec::new();
         let mut due = Vec::new();
@@ -183,6 +191,7 @@ impl Core {
         for name in due {
             self.list(name);
         }
+        self.watch_at = self.next_sign().unwrap_or(self.now.after(self.pace.slow));
     }
 
     fn list(&mut self, name: NodeName) {
@@ -195,12 +204,14 @@ impl Core {
     }
 
     /// When a node must be looked at.
-    pub(crate) fn next_sign(&self) -> Option<Timestamp> {
+    fn next_sign(&self) -> Option<Timestamp> {
         let moments = self.signs.values().flat_map(|signs| {
             let deadline = signs.heard.after(self.pace.deadline);
             let late = signs.heard.after(self.pace.heartbeat * 2);
-            let list = signs.list_at.filter(|_| signs.listing.is_none());
             let ahead = |at: &Timestamp| *at > self.now;
+            // A node that is silent is not asked.
+            let can_be_asked = signs.listing.is_none() && ahead(&deadline);
+            let list = signs.list_at.filter(|_| can_be_asked);
             [Some(deadline).filter(ahead), Some(late).filter(ahead), list]
         });
         moments.flatten().min()
@@ -211,18 +222,23 @@ impl Core {
         let now = self.now;
         if let Some(signs) = self.signs.get_mut(name) {
             signs.list_at = Some(now);
+            self.watch_at = now;
         }
     }
 
     /// The listing has come: the node is there, and all of it is known.
     pub(crate) fn listed(&mut self, name: &NodeName, call: CallId) -> bool {
-        let (now, again) = (self.now, self.pace.listing);
+        // All nodes together are not asked more often than a few times a second.
+        let nodes = u32::try_from(self.state.facts.nodes.len()).unwrap_or(u32::MAX);
+        let again = self.pace.listing.max(EACH.saturating_mul(nodes));
+        let now = self.now;
         let Some(signs) = self.signs.get_mut(name).filter(|signs| signs.listing == Some(call))
         else {
             return false;
         };
         (signs.listing, signs.listed) = (None, Some(now));
         signs.list_at.get_or_insert(now.after(again));
+        self.watch_at = now;
         true
     }
 
@@ -236,6 +252,7 @@ impl Core {
         let Some(signs) = self.signs.get_mut(name) else { return };
         signs.listing = None;
         signs.list_at = Some(now.after(std::time::Duration::from_secs(1)));
+        self.watch_at = now;
         tracing::debug!(node = %name, %problem, "a node could not be listed");
         self.sign(name, Sign::ListingFailed);
     }

@@ -1,8 +1,6 @@
 //! Ids of new things, from a seed.
 
-use model::{
-    FailoverId, Invalid, RebuildId, ReplicaId, TargetId,
-};
+use model::{FailoverId, Invalid, RebuildId, ReplicaId, TargetId};
 use uuid::Uuid;
 
 /// A source of ids: never the same twice, given that the seed is not.

@@ -62,8 +62,9 @@ impl Leaf {
 
     /// Why it makes no sense to go on, if it does not.
     pub(crate) fn hopeless(&self) -> Option<&Problem> {
-        let hopeless =
-            |problem: &&Problem| problem.kind.blame() != Blame::Retry || self.tries >= HOPELESS_AFTER;
+        let hopeless = |problem: &&Problem| {
+            problem.kind.blame() != Blame::Retry || self.tries >= HOPELESS_AFTER
+        };
         self.problem.as_ref().filter(hopeless)
     }
 }

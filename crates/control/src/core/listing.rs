@@ -144,10 +144,11 @@ impl Core {
                 self.state.facts.stray_snapshots.insert((pool, label.snapshot), stray);
             }
         }
-        for (id, snapshot) in &mut self.state.facts.snapshots {
-            let Some(status) = &mut snapshot.status else { continue };
+        for id in self.state.snapshots_in(&pools) {
+            let snapshot = self.state.facts.snapshots.get_mut(&id);
+            let Some(status) = snapshot.and_then(|it| it.status.as_mut()) else { continue };
             for (pool, copy) in &mut status.copies {
-                if pools.contains(pool) && !seen.contains(&(*id, pool.clone())) {
+                if pools.contains(pool) && !seen.contains(&(id, pool.clone())) {
                     copy.online = false;
                 }
             }
@@ -166,7 +167,8 @@ impl Core {
         }
         let status = self.state.facts.snapshots.get(&snapshot)?.status.as_ref()?;
         let copies = status.copies.iter();
-        let mut here = copies.filter(|(pool, copy)| copy.replica == replica && pools.contains(*pool));
+        let mut here =
+            copies.filter(|(pool, copy)| copy.replica == replica && pools.contains(*pool));
         here.next().map(|(pool, _)| pool.clone())
     }
 
@@ -231,20 +233,14 @@ impl Core {
     }
 
     pub(crate) fn pools_on(&self, node: &NodeName) -> BTreeSet<PoolName> {
-        let pools = self.state.facts.pools.iter();
-        pools.filter(|(_, pool)| pool.spec().node == *node).map(|(name, _)| name.clone()).collect()
+        self.state.pools_on(node)
     }
 
     pub(crate) fn replicas_on(&self, pools: &BTreeSet<PoolName>) -> Vec<ReplicaId> {
-        let replicas = self.state.facts.replicas.iter();
-        replicas
-            .filter(|(_, replica)| pools.contains(&replica.spec().pool))
-            .map(|(id, _)| *id)
-            .collect()
+        self.state.replicas_in(pools)
     }
 
     pub(crate) fn targets_on(&self, node: &NodeName) -> Vec<TargetId> {
-        let targets = self.state.facts.targets.iter();
-        targets.filter(|(_, target)| target.spec().node == *node).map(|(id, _)| *id).collect()
+        self.state.targets_on(node)
     }
 }

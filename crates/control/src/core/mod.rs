@@ -56,7 +56,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use model::{
-    EventName, Kind, NodeName, Problem, Rebuild, RebuildId, ReplicaId, Severity, SnapshotId, Subject, Timestamp,
+    EventName, Kind, NodeName, Problem, Rebuild, RebuildId, ReplicaId, Severity, SnapshotId,
+    Subject, Timestamp,
 };
 use planner::{Blocked, Settings};
 
@@ -115,6 +116,8 @@ pub struct Core {
     leaves: BTreeMap<Subject, Leaf>,
     calls: BTreeMap<CallId, Calling>,
     signs: BTreeMap<NodeName, Signs>,
+    /// When nodes are to be looked at.
+    watch_at: Timestamp,
     waiting: BTreeMap<Subject, Vec<(Ticket, For)>>,
     asked: VecDeque<Asked>,
     /// Wishes about something that is being written.
@@ -153,6 +156,7 @@ impl Core {
             leaves: BTreeMap::new(),
             calls: BTreeMap::new(),
             signs: BTreeMap::new(),
+            watch_at: now,
             waiting: BTreeMap::new(),
             asked: VecDeque::new(),
             parked: VecDeque::new(),
@@ -227,8 +231,7 @@ impl Core {
     pub fn wake_at(&self) -> Timestamp {
         let timer = self.timers.first().map(|(at, _)| *at);
         let slow = self.planned_at.map_or(self.now, |at| at.after(self.plan_wait()));
-        let nodes = self.next_sign();
-        [timer, nodes].into_iter().flatten().fold(slow, Timestamp::min)
+        timer.into_iter().chain([self.watch_at]).fold(slow, Timestamp::min)
     }
 
     /// What should be done and cannot, as of the last plan.

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use api::node::{Pace as WorkPace, RebuildWish, Scrub, ScrubState};
 use model::{
-    Child, EventName, Generation, Kind, NodeName, Order, PoolName, Problem, Rebuild,
-    RebuildPlan, RebuildState, Replica, ReplicaChange, ReplicaId, Severity, Subject, Target,
-    TargetChange, TargetId, Volume, VolumeChange, VolumeId,
+    Child, EventName, Generation, Kind, NodeName, Order, PoolName, Problem, Rebuild, RebuildPlan,
+    RebuildState, Replica, ReplicaChange, ReplicaId, Severity, Subject, Target, TargetChange,
+    TargetId, Volume, VolumeChange, VolumeId,
 };
 use planner::{Budget, Step, View, drain_status};
 
@@ -19,6 +19,12 @@ use super::{Asked, Call, Core, Done, ids::Ids};
 const MOST_REBUILDS: usize = 1000;
 
 impl Core {
+    /// Plans at once, whenever the last plan was made; what follows, [`Core::run`] does.
+    pub fn plan_now(&mut self, now: model::Timestamp) {
+        self.now = self.now.max(now);
+        self.plan();
+    }
+
     /// Looks at everything, and begins what is to be done.
     pub(crate) fn plan(&mut self) {
         self.planned_at = Some(self.now);
@@ -30,9 +36,8 @@ impl Core {
             let view = View::new(&self.state.facts, &self.settings, self.now);
             let nodes = self.state.facts.nodes.values();
             let draining = nodes.filter(|node| node.spec().is_draining());
-            let drains: Vec<_> = draining
-                .map(|node| (node.id().clone(), drain_status(&view, node.id())))
-                .collect();
+            let drains: Vec<_> =
+                draining.map(|node| (node.id().clone(), drain_status(&view, node.id()))).collect();
             (planner::plan(&view), drains)
         };
         let now = self.now;

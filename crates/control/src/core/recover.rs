@@ -67,10 +67,8 @@ impl Core {
                 continue;
             }
             node = node.or_else(|| self.state.pool(pool).map(|pool| pool.spec().node.clone()));
-            let spec = ReplicaSpec {
-                size: label.size,
-                ..self.replica_spec(&volume, (*pool).clone())
-            };
+            let spec =
+                ReplicaSpec { size: label.size, ..self.replica_spec(&volume, (*pool).clone()) };
             let mut made = Replica::new(*replica, spec, self.now)?;
             made.made()?;
             batch = batch.put(made);

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use model::{
-    EventName, Lifecycle, Nqn, PoolName, Replica, ReplicaChange, ReplicaId, ReplicaSpec, Severity,
-    SetChange, Subject, VolumeId, keys,
+    EventName, Lifecycle, Nqn, PoolName, Replica, ReplicaChange, ReplicaId, ReplicaSpec, SetChange,
+    Severity, Subject, VolumeId, keys,
 };
 
 use super::batch::Batch;
@@ -35,8 +35,7 @@ impl Core {
         let leaf = self.leaf(&subject).clone();
         let volume = self.state.volume(replica.spec().volume);
         // The copies of a new volume are made or undone together with it.
-        let with_volume =
-            volume.is_some_and(|it| matches!(it.lifecycle(), Lifecycle::Creating {}));
+        let with_volume = volume.is_some_and(|it| matches!(it.lifecycle(), Lifecycle::Creating {}));
         if leaf.held == Some(replica.generation()) {
             if !with_volume && replica.made().is_ok() {
                 let message = format!("made in pool {}", replica.spec().pool);
@@ -115,9 +114,9 @@ impl Core {
     fn users(&self, volume: VolumeId) -> impl Iterator<Item = &model::Target> {
         let targets = self.state.targets_of(volume);
         let newest = targets.filter(|it| !is_going(*it)).map(|it| it.spec().epoch).max();
-        self.state.targets_of(volume).filter(move |target| {
-            newest.is_none_or(|newest| target.spec().epoch >= newest)
-        })
+        self.state
+            .targets_of(volume)
+            .filter(move |target| newest.is_none_or(|newest| target.spec().epoch >= newest))
     }
 
     fn drop_replica(&mut self, replica: Replica) {

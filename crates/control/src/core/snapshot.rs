@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use api::node::SnapshotWish;
 use model::{
-    Consistency, EventName, Kind, Lifecycle, Labels, Problem, Replica, ReplicaId, Severity,
+    Consistency, EventName, Kind, Labels, Lifecycle, Problem, Replica, ReplicaId, Severity,
     Snapshot, SnapshotCopy, SnapshotGroup, SnapshotGroupId, SnapshotGroupSpec, SnapshotGroupStatus,
     SnapshotId, SnapshotSpec, SnapshotState, SnapshotStatus, Source, Subject, Usage, Volume,
     VolumeChange, VolumeId, keys,

@@ -44,6 +44,16 @@ pub struct State {
     /// When each record was last written.
     revisions: BTreeMap<String, Revision>,
     members: BTreeMap<VolumeId, Members>,
+    places: Places,
+}
+
+/// What lies where.
+#[derive(Debug, Default)]
+struct Places {
+    pools: BTreeMap<NodeName, BTreeSet<PoolName>>,
+    replicas: BTreeMap<PoolName, BTreeSet<ReplicaId>>,
+    targets: BTreeMap<NodeName, BTreeSet<TargetId>>,
+    snapshots: BTreeMap<PoolName, BTreeSet<SnapshotId>>,
 }
 
 /// What belongs to a volume.
@@ -117,21 +127,36 @@ impl State {
         match entry {
             Entry::Node(node) => self.put(*node),
             Entry::Host(host) => self.put(*host),
-            Entry::Pool(pool) => self.put(*pool),
+            Entry::Pool(pool) => {
+                if let Some(had) = self.facts.pools.get(pool.id()) {
+                    leave(&mut self.places.pools, &had.spec().node.clone(), pool.id());
+                }
+                let here = self.places.pools.entry(pool.spec().node.clone()).or_default();
+                here.insert(pool.id().clone());
+                self.put(*pool);
+            }
             Entry::Volume(volume) => self.put(*volume),
             Entry::Replica(replica) => {
                 let members = self.members.entry(replica.spec().volume).or_default();
                 members.replicas.insert(*replica.id());
+                let here = self.places.replicas.entry(replica.spec().pool.clone()).or_default();
+                here.insert(*replica.id());
                 self.put(*replica);
             }
             Entry::Target(target) => {
                 let members = self.members.entry(target.spec().volume).or_default();
                 members.targets.insert(*target.id());
+                let here = self.places.targets.entry(target.spec().node.clone()).or_default();
+                here.insert(*target.id());
                 self.put(*target);
             }
             Entry::Snapshot(snapshot) => {
                 let members = self.members.entry(snapshot.spec().volume).or_default();
                 members.snapshots.insert(*snapshot.id());
+                for pool in snapshot.status.iter().flat_map(|status| status.copies.keys()) {
+                    let here = self.places.snapshots.entry(pool.clone()).or_default();
+                    here.insert(*snapshot.id());
+                }
                 self.facts.snapshots.insert(*snapshot.id(), *snapshot);
             }
             Entry::Group(group) => {
@@ -158,11 +183,15 @@ impl State {
         match entry {
             Entry::Node(node) => self.drop_one::<model::NodeSpec>(node.id()),
             Entry::Host(host) => self.drop_one::<model::HostSpec>(host.id()),
-            Entry::Pool(pool) => self.drop_one::<model::PoolSpec>(pool.id()),
+            Entry::Pool(pool) => {
+                leave(&mut self.places.pools, &pool.spec().node, pool.id());
+                self.drop_one::<model::PoolSpec>(pool.id());
+            }
             Entry::Volume(volume) => self.drop_one::<model::VolumeSpec>(volume.id()),
             Entry::Replica(replica) => {
                 let id = *replica.id();
                 self.drop_one::<model::ReplicaSpec>(&id);
+                leave(&mut self.places.replicas, &replica.spec().pool, &id);
                 self.leave(replica.spec().volume, |members| members.replicas.remove(&id));
                 self.facts.missing.remove(&id);
                 self.facts.failed_rebuilds.remove(&id);
@@ -172,11 +201,15 @@ impl State {
             Entry::Target(target) => {
                 let id = *target.id();
                 self.drop_one::<model::TargetSpec>(&id);
+                leave(&mut self.places.targets, &target.spec().node, &id);
                 self.leave(target.spec().volume, |members| members.targets.remove(&id));
             }
             Entry::Snapshot(snapshot) => {
                 let id = *snapshot.id();
                 self.drop_one::<model::SnapshotSpec>(&id);
+                for pool in snapshot.status.iter().flat_map(|status| status.copies.keys()) {
+                    leave(&mut self.places.snapshots, pool, &id);
+                }
                 self.leave(snapshot.spec().volume, |members| members.snapshots.remove(&id));
             }
             Entry::Group(group) => self.drop_one::<model::SnapshotGroupSpec>(group.id()),
@@ -257,6 +290,28 @@ impl State {
         self.members.get(&volume).cloned().unwrap_or_default()
     }
 
+    /// The pools of a node.
+    pub(crate) fn pools_on(&self, node: &NodeName) -> BTreeSet<PoolName> {
+        self.places.pools.get(node).cloned().unwrap_or_default()
+    }
+
+    /// The copies in these pools.
+    pub(crate) fn replicas_in(&self, pools: &BTreeSet<PoolName>) -> Vec<ReplicaId> {
+        let here = pools.iter().filter_map(|pool| self.places.replicas.get(pool));
+        here.flatten().copied().collect()
+    }
+
+    /// The snapshots with copies in these pools.
+    pub(crate) fn snapshots_in(&self, pools: &BTreeSet<PoolName>) -> BTreeSet<SnapshotId> {
+        let here = pools.iter().filter_map(|pool| self.places.snapshots.get(pool));
+        here.flatten().copied().collect()
+    }
+
+    /// The targets of a node.
+    pub(crate) fn targets_on(&self, node: &NodeName) -> Vec<TargetId> {
+        self.places.targets.get(node).into_iter().flatten().copied().collect()
+    }
+
     /// The copies of a volume, in the order of their ids.
     pub(crate) fn replicas_of(&self, volume: VolumeId) -> impl Iterator<Item = &Replica> {
         let members = self.members.get(&volume);
@@ -300,5 +355,15 @@ impl State {
         self.node(node)
             .and_then(|node| node.status.as_ref())
             .is_some_and(|status| status.liveness.is_online())
+    }
+}
+
+/// Takes one from where it was.
+fn leave<K: Ord, V: Ord>(places: &mut BTreeMap<K, BTreeSet<V>>, from: &K, one: &V) {
+    if let Some(here) = places.get_mut(from) {
+        here.remove(one);
+        if here.is_empty() {
+            places.remove(from);
+        }
     }
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use model::{
-    Host, HostName, Nqn, Pool, PoolName, PoolState, Rebuild, RebuildId, Replica, ReplicaId, ReplicaState, Snapshot, SnapshotId,
-    SnapshotState, Subject, Target, Usage, Volume, VolumeId, VolumeReplica, VolumeState,
-    VolumeStatus, VolumeTarget,
+    Host, HostName, Nqn, Pool, PoolName, PoolState, Rebuild, RebuildId, Replica, ReplicaId,
+    ReplicaState, Snapshot, SnapshotId, SnapshotState, Subject, Target, Usage, Volume, VolumeId,
+    VolumeReplica, VolumeState, VolumeStatus, VolumeTarget,
 };
 
 use super::{Core, State};

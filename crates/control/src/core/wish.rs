@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use model::{
     Generation, Heartbeat, HostAddress, HostChange, HostName, InstanceId, NodeAddress, NodeChange,
     NodeName, PoolChange, PoolName, PoolSpec, Problem, ReplicaId, Size, SnapshotChange,
-    SnapshotGroupChange, SnapshotGroupId, SnapshotGroupSpec, SnapshotId, SnapshotSpec, TargetRecord, VolumeId, VolumeSpec,
+    SnapshotGroupChange, SnapshotGroupId, SnapshotGroupSpec, SnapshotId, SnapshotSpec,
+    TargetRecord, VolumeId, VolumeSpec,
 };
 use store::contract::Revision;
 
@@ -54,15 +55,39 @@ pub enum Wish {
     CreateVolume(VolumeId, Box<VolumeSpec>),
     DeleteVolume(VolumeId),
     /// For a host, or for none: to heal.
-    Publish { volume: VolumeId, host: Option<HostName>, node: Option<NodeName> },
-    Unpublish { volume: VolumeId, host: Option<HostName>, force: bool },
+    Publish {
+        volume: VolumeId,
+        host: Option<HostName>,
+        node: Option<NodeName>,
+    },
+    Unpublish {
+        volume: VolumeId,
+        host: Option<HostName>,
+        force: bool,
+    },
     /// Serve it elsewhere.
-    Republish { volume: VolumeId, node: Option<NodeName> },
-    Resize { volume: VolumeId, size: Size },
-    SetReplicas { volume: VolumeId, replicas: u8 },
+    Republish {
+        volume: VolumeId,
+        node: Option<NodeName>,
+    },
+    Resize {
+        volume: VolumeId,
+        size: Size,
+    },
+    SetReplicas {
+        volume: VolumeId,
+        replicas: u8,
+    },
     ModifyVolume(VolumeId, Box<VolumeSpec>),
-    MoveReplica { volume: VolumeId, replica: ReplicaId, pool: Option<PoolName> },
-    RemoveReplica { volume: VolumeId, replica: ReplicaId },
+    MoveReplica {
+        volume: VolumeId,
+        replica: ReplicaId,
+        pool: Option<PoolName>,
+    },
+    RemoveReplica {
+        volume: VolumeId,
+        replica: ReplicaId,
+    },
     /// Forget targets that were replaced, whether their nodes answer or not.
     DropTargets(VolumeId),
     CreateSnapshot(SnapshotId, Box<SnapshotSpec>),

@@ -1,8 +1,8 @@
 //! What wishes come to: changed records, or why not.
 
 use model::{
-    EventName, Generation, Kind, Object, Problem, Severity, Spec, Subject, TargetChange,
-    Volume, VolumeChange, VolumeId,
+    EventName, Generation, Kind, Object, Problem, Severity, Spec, Subject, TargetChange, Volume,
+    VolumeChange, VolumeId,
 };
 use planner::{Budget, View};
 
@@ -81,9 +81,7 @@ impl Core {
             Wish::MoveReplica { volume, replica, pool } => {
                 self.decide_move(desk, asked, *volume, (*replica, pool.as_ref()))
             }
-            Wish::RemoveReplica { volume, replica } => {
-                self.decide_remove(asked, *volume, *replica)
-            }
+            Wish::RemoveReplica { volume, replica } => self.decide_remove(asked, *volume, *replica),
             Wish::DropTargets(volume) => self.decide_drop_targets(asked, *volume),
             Wish::CreateSnapshot(id, spec) => self.decide_create_snapshot(desk, asked, *id, spec),
             Wish::ChangeSnapshot(id, change) => {
@@ -117,8 +115,7 @@ impl Core {
     }
 
     pub(crate) fn known<S: Kept>(&self, id: &S::Id) -> Result<&Object<S>, Problem> {
-        let missing =
-            || Problem::new(Kind::NotFound, format!("there is no {} {id}", S::KIND));
+        let missing = || Problem::new(Kind::NotFound, format!("there is no {} {id}", S::KIND));
         S::map(&self.state).get(id).ok_or_else(missing)
     }
 
@@ -228,9 +225,10 @@ impl Core {
         if found.is_none_or(|found| found.spec().volume != id) {
             return Ok(Batch::new().reply(asked.ticket, Done::Unchanged));
         }
-        let others = self.state.replicas_of(id).filter(|it| {
-            *it.id() != replica && self.answers(it) && self.is_in_sync(it)
-        });
+        let others = self
+            .state
+            .replicas_of(id)
+            .filter(|it| *it.id() != replica && self.answers(it) && self.is_in_sync(it));
         if others.count() == 0 {
             let detail = format!("no other copy of volume {id} is in sync and answers");
             return Err(Problem::new(Kind::LastReplica, detail));
@@ -238,11 +236,7 @@ impl Core {
         Ok(self.remove_replica(id, replica)?.reply(asked.ticket, Done::Changed))
     }
 
-    fn decide_delete_host(
-        &self,
-        asked: &Asked,
-        name: &model::HostName,
-    ) -> Result<Batch, Problem> {
+    fn decide_delete_host(&self, asked: &Asked, name: &model::HostName) -> Result<Batch, Problem> {
         let Some(host) = self.state.hosts.get(name) else {
             return Ok(Batch::new().reply(asked.ticket, Done::Unchanged));
         };

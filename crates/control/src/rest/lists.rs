@@ -46,7 +46,7 @@ pub(super) fn pools(core: &Core, asked: &PoolsAsked) -> Result<Page<Pool>, Probl
     asked.paging().cut(all.filter(fits), |pool| pool.id().to_string())
 }
 
-pub(super) fn volumes(core: &Core, asked: &VolumesAsked) -> Result<Page<Volume>, Problem> {
+pub(crate) fn volumes(core: &Core, asked: &VolumesAsked) -> Result<Page<Volume>, Problem> {
     let fits = |volume: &&Volume| {
         let spec = volume.spec();
         let id = *volume.id();
@@ -142,9 +142,12 @@ pub(super) fn rebuilds(core: &Core, asked: &RebuildsAsked) -> Result<Page<Rebuil
 }
 
 pub(super) fn failovers(core: &Core, asked: &FailoversAsked) -> Result<Page<Failover>, Problem> {
-    let all = core.state().facts.failovers.values().filter(|failover| {
-        asked.volume.is_none_or(|volume| failover.volume() == volume)
-    });
+    let all = core
+        .state()
+        .facts
+        .failovers
+        .values()
+        .filter(|failover| asked.volume.is_none_or(|volume| failover.volume() == volume));
     asked.paging().cut(all.cloned(), |failover| failover.id().to_string())
 }
 
@@ -175,7 +178,8 @@ pub(super) fn pool_purge(core: &Core, name: &PoolName) -> Result<Purge, Problem>
 fn pools_purge(core: &Core, pools: BTreeSet<PoolName>) -> Purge {
     let replicas: BTreeSet<_> = core.replicas_on(&pools).into_iter().collect();
     let facts = &core.state().facts;
-    let volumes = replicas.iter().filter_map(|id| facts.replicas.get(id)).map(|it| it.spec().volume);
+    let volumes =
+        replicas.iter().filter_map(|id| facts.replicas.get(id)).map(|it| it.spec().volume);
     let lost_volumes = core.lost_with(&pools);
     let degraded = volumes.filter(|volume| !lost_volumes.contains(volume)).collect();
     let is_lost = |snapshot: &&Snapshot| {

@@ -1,7 +1,7 @@
 //! REST, answered: wishes go to the core, questions are answered from what it knows, and what only
 //! an engine knows is asked there.
 
-mod lists;
+pub(crate) mod lists;
 mod overview;
 mod through;
 

@@ -4,9 +4,7 @@ use std::fmt::Write as _;
 
 use api::Text;
 use api::rest::{Answered, Backup, Capacity, Leader, Status, Tally, Trouble, VolumeTally};
-use model::{
-    ChildState, Kind, Liveness, PoolState, Problem, Severity, Subject, VolumeState,
-};
+use model::{ChildState, Kind, Liveness, PoolState, Problem, Severity, Subject, VolumeState};
 
 use super::Rest;
 use crate::core::Core;

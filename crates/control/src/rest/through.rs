@@ -15,9 +15,8 @@ use crate::core::Input;
 
 impl Rest {
     fn remote(&self, name: &NodeName) -> Answered<Remote> {
-        let address = self.0.read(|core| {
-            core.address_of(name).ok_or_else(|| missing("node", name))
-        })?;
+        let address =
+            self.0.read(|core| core.address_of(name).ok_or_else(|| missing("node", name)))?;
         let mut callers = self.0.callers.lock().unwrap_or_else(PoisonError::into_inner);
         callers.get(name, address).map(|caller| caller.remote().clone())
     }

@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use futures::FutureExt as _;
 use model::stored::{decode, encode};
-use model::{
-    Kind, Lifecycle, NodeName, Problem, ReplicaId, TargetRecord, Volume, VolumeId, keys,
-};
+use model::{Kind, Lifecycle, NodeName, Problem, ReplicaId, TargetRecord, Volume, VolumeId, keys};
 use store::contract::{KeyValue, Op, Query, Revision, Store as _, Txn, TxnOutcome};
 use store::testing::{ManualClock, MemoryStore};
 
@@ -119,9 +117,8 @@ impl Cluster {
             let volume = volume.and_then(Result::ok);
             volume.is_some_and(|it| matches!(it.lifecycle(), Lifecycle::Created { .. }))
         });
-        let counted = self.record(volume).is_some_and(|(_, record)| {
-            record.set().in_sync().contains(&id)
-        });
+        let counted =
+            self.record(volume).is_some_and(|(_, record)| record.set().in_sync().contains(&id));
         if lives && counted {
             self.broken.push(format!("copy {id} of volume {volume} was deleted and is counted"));
         }

@@ -250,8 +250,7 @@ impl Engine {
         let SnapshotWish { group, taken_at, consistency } = wish;
         let (volume, size) = (copy.volume, copy.spec.size);
         let snapshot = id;
-        let label =
-            SnapshotLabel { snapshot, volume, replica, group, taken_at, size, consistency };
+        let label = SnapshotLabel { snapshot, volume, replica, group, taken_at, size, consistency };
         let found = found_snapshot(&label);
         self.snapshots.insert((replica, id), (label, copy.spec.pool.clone()));
         Ok(Answer::Snapshot(Box::new(found)))

@@ -28,9 +28,10 @@ impl Cluster {
         };
         self.record(volume).filter(owns).ok_or_else(fenced)?;
         let engine = self.engines.get_mut(node).ok_or_else(no_engine)?;
-        let other = engine.targets.iter().find(|(other, serving)| {
-            **other != id && serving.order.spec.volume == volume
-        });
+        let other = engine
+            .targets
+            .iter()
+            .find(|(other, serving)| **other != id && serving.order.spec.volume == volume);
         if other.is_some() {
             return Err(Problem::new(Kind::InUse, "the volume is served here already"));
         }

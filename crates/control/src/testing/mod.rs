@@ -5,9 +5,11 @@
 
 mod cluster;
 mod engine;
+mod fill;
 mod mirror;
 mod sim;
 
 pub use cluster::Cluster;
 pub use engine::Engine;
+pub use fill::{fill, volume_id};
 pub use sim::{Fault, Sim};

@@ -99,6 +99,20 @@ impl Sim {
         sim
     }
 
+    /// A control plane that begins with what the cluster's store holds.
+    pub fn over(cluster: Cluster, now: Timestamp) -> Sim {
+        let mut sim = Sim { cluster, now, ..Sim::new(0) };
+        sim.restart();
+        sim
+    }
+
+    /// A page of volumes, as REST writes it.
+    pub fn page_of_volumes(&self, limit: u32) -> String {
+        let asked = api::rest::VolumesAsked { limit: Some(limit), ..Default::default() };
+        let page = crate::rest::lists::volumes(&self.core, &asked);
+        page.ok().and_then(|page| serde_json::to_string(&page).ok()).unwrap_or_default()
+    }
+
     /// Engines that are up show it.
     pub fn beat(&mut self) {
         let up = self.cluster.engines.values().filter(|engine| engine.up);
@@ -224,7 +238,12 @@ impl Sim {
         self.core.on(self.now, Input::Answered(id, result));
     }
 
-    fn call_with(&mut self, (node, call): (model::NodeName, Call), id: CallId, fault: Option<Fault>) {
+    fn call_with(
+        &mut self,
+        (node, call): (model::NodeName, Call),
+        id: CallId,
+        fault: Option<Fault>,
+    ) {
         let failed = |kind| -> Result<Answer, Problem> { Err(Problem::new(kind, "simulated")) };
         let result = match fault {
             None => self.cluster.call(&node, call),

@@ -100,7 +100,11 @@ pub(crate) fn check(sim: &Sim) {
                 assert!(snapshot.lifecycle().is_idle(), "{snapshot:?}");
                 for (pool, copy) in &snapshot.status.as_ref().unwrap().copies {
                     let node = node_of(sim, pool);
-                    wanted.push(format!("snapshot {} of {} on {node}", snapshot.id(), copy.replica));
+                    wanted.push(format!(
+                        "snapshot {} of {} on {node}",
+                        snapshot.id(),
+                        copy.replica
+                    ));
                 }
             }
             Entry::Pool(pool) => assert!(pool.lifecycle().is_idle(), "{pool:?}"),

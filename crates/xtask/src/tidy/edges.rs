@@ -54,7 +54,7 @@ pub(crate) const TABLE: &[Row] = &[
     row(
         "e2e",
         Layer::Proof,
-        &["api", "block", "engine", "model", "nvme", "pool", "reactor", "store"],
+        &["api", "block", "control", "engine", "model", "nvme", "pool", "reactor", "store"],
     ),
     row("xtask", Layer::Proof, &[]),
 ];
