@@ -12,12 +12,12 @@ use std::time::Duration;
 use futures::{StreamExt as _, TryStreamExt as _};
 use model::{Event, NodeName, TargetRecord, VolumeId, keys, stored};
 use store::contract::{
-    Answer as Read, Change, Clock as _, Keys, Query, Revision, StoreExt as _, SystemClock, Txn,
-    TxnOutcome, WatchFrom, WriteError,
+    Answer as Read, Change, Keys, Query, Revision, StoreExt as _, SystemClock, Txn, TxnOutcome,
+    WatchFrom, WriteError,
 };
 use store::leader::{Guard, GuardedError};
 use store::lease::KeptLease;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::core::{Answer, Call, CallId, Core, Effect, Input, Pace, State, Stored, Telling};
@@ -42,24 +42,30 @@ pub struct Policy {
     pub pace: Pace,
 }
 
-/// Leads whenever it can, until `stop` ends.
-pub(crate) async fn run(shared: Arc<Shared>, policy: Policy, stop: impl Future<Output = ()>) {
-    let forever = async {
-        loop {
-            if let Err(why) = term(&shared, &policy).await {
-                tracing::warn!("a term is over: {why}");
-            }
-            shared.end();
-            SystemClock::new().sleep(AGAIN).await;
+/// Leads whenever it can, until it is told to stop.
+pub(crate) async fn run(shared: Arc<Shared>, policy: Policy, mut stop: watch::Receiver<bool>) {
+    while !*stop.borrow() {
+        if let Err(why) = term(&shared, &policy, stop.clone()).await {
+            tracing::warn!("a term is over: {why}");
         }
-    };
-    tokio::select! {
-        () = forever => {}
-        () = stop => shared.end(),
+        shared.end();
+        tokio::select! {
+            () = tokio::time::sleep(AGAIN) => {}
+            () = stopped(&mut stop) => {}
+        }
     }
 }
 
-async fn term(shared: &Arc<Shared>, policy: &Policy) -> Result<(), String> {
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // An error: whoever would have said so is gone.
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
+async fn term(
+    shared: &Arc<Shared>,
+    policy: &Policy,
+    mut stop: watch::Receiver<bool>,
+) -> Result<(), String> {
     let clock = Arc::new(SystemClock::new());
     let granted = KeptLease::grant(Arc::clone(&shared.store), clock, LEASE).await;
     let (lease, keeper) = granted.map_err(|error| format!("no lease: {error}"))?;
@@ -69,31 +75,46 @@ async fn term(shared: &Arc<Shared>, policy: &Policy) -> Result<(), String> {
     note_leader(shared).await;
     let campaign =
         Guard::campaign(Arc::clone(&shared.store), keys::LEADER, identity, lease.clone());
-    let guard = campaign.await.map_err(|error| error.to_string())?;
+    let guard = tokio::select! {
+        won = campaign => won.map_err(|error| error.to_string())?,
+        () = stopped(&mut stop) => return Ok(()),
+    };
     *shared.leader.lock().unwrap_or_else(PoisonError::into_inner) = Some(shared.identity.clone());
-    let (state, revision) = load(shared).await?;
-    let last_event = state.last_event();
-    tracing::info!(records = state.count(), "leading");
-    let now = shared.now();
-    let core = Core::new(state, policy.settings.clone(), policy.pace, seed(), now);
-    shared.begin(core);
-    let (tell, told) = mpsc::channel(1024);
-    tasks.spawn(history::keep(Arc::clone(shared), guard.clone(), last_event, told));
-    let (fail, mut failed) = mpsc::channel(1);
-    tasks.spawn(watch(Arc::clone(shared), revision, fail));
-    let ended = {
-        let lead = lead(shared, &guard, &tell, &mut tasks);
-        tokio::select! {
-            why = lead => Err(why),
-            () = lease.lost() => Err("the lease is lost".to_owned()),
-            why = failed.recv() => Err(why.unwrap_or_default()),
-        }
+    let ended = tokio::select! {
+        why = serve(shared, policy, &guard, &mut tasks) => Err(why),
+        () = lease.lost() => Err("the lease is lost".to_owned()),
+        () = stopped(&mut stop) => Ok(()),
     };
     shared.end();
     tasks.abort_all();
     // The key goes at once, so that the next leader need not wait for the lease to run out.
     drop(tokio::time::timeout(AGAIN, guard.resign()).await);
     ended
+}
+
+/// Reads everything, then leads; says why that ended.
+async fn serve(
+    shared: &Arc<Shared>,
+    policy: &Policy,
+    guard: &Guard,
+    tasks: &mut JoinSet<()>,
+) -> String {
+    let (state, revision) = match load(shared).await {
+        Ok(loaded) => loaded,
+        Err(why) => return why,
+    };
+    let last_event = state.last_event();
+    tracing::info!(records = state.count(), "leading");
+    let now = shared.now();
+    shared.begin(Core::new(state, policy.settings.clone(), policy.pace, seed(), now));
+    let (tell, told) = mpsc::channel(1024);
+    tasks.spawn(history::keep(Arc::clone(shared), guard.clone(), last_event, told));
+    let (fail, mut failed) = mpsc::channel(1);
+    tasks.spawn(watch_records(Arc::clone(shared), revision, fail));
+    tokio::select! {
+        why = lead(shared, guard, &tell, tasks) => why,
+        why = failed.recv() => why.unwrap_or_default(),
+    }
 }
 
 async fn note_leader(shared: &Shared) {
@@ -248,7 +269,7 @@ async fn listen(shared: &Shared, node: NodeName, caller: &crate::nodes::Caller) 
 }
 
 /// Hands in who owns each volume, as engines write it.
-async fn watch(shared: Arc<Shared>, since: Revision, fail: mpsc::Sender<String>) {
+async fn watch_records(shared: Arc<Shared>, since: Revision, fail: mpsc::Sender<String>) {
     let all = Keys::prefix(keys::all::<TargetRecord>());
     let mut news = shared.store.watch(WatchFrom::new(all, since.next()));
     let why = loop {

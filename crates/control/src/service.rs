@@ -72,11 +72,7 @@ impl Service {
     pub async fn run(self, stop: impl Future<Output = ()> + Send + 'static) {
         let (ended, is_over) = watch::channel(false);
         let (shared, policy) = (Arc::clone(&self.shared), self.policy);
-        let mut over = is_over.clone();
-        let leading = tokio::spawn(lead::run(shared, policy, async move {
-            // An error: whoever would have said so is gone.
-            let _ = over.wait_for(|over| *over).await;
-        }));
+        let leading = tokio::spawn(lead::run(shared, policy, is_over));
         let events = Arc::clone(&self.shared.events);
         let router = api::rest::router(Rest(self.shared), Arc::clone(&events), self.guard);
         let stop = async move {

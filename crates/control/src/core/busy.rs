@@ -8,7 +8,7 @@ use planner::Reservation;
 
 use super::leaf::back_off;
 use super::replica::is_going;
-use super::{Core, Entry};
+use super::{Batch, Core, Entry};
 
 /// Failures before this count at the first step of the back-off.
 const FIRST_STEP: u32 = 3;
@@ -27,7 +27,7 @@ impl Core {
     /// Space that is spoken for by writes under way.
     pub(crate) fn refresh_reservations(&mut self) {
         let mut reservations = Vec::new();
-        for entry in self.writes.values().flat_map(|batch| batch.puts()) {
+        for entry in self.writes.values().flat_map(Batch::puts) {
             let Entry::Replica(replica) = entry else { continue };
             if self.state.facts.replicas.contains_key(replica.id()) {
                 continue;
@@ -87,7 +87,7 @@ impl Core {
                 busy.extend(self.volume_of(subject));
             }
         }
-        for entry in self.writes.values().flat_map(|batch| batch.puts()) {
+        for entry in self.writes.values().flat_map(Batch::puts) {
             let subject = entry.subject();
             busy.extend(subject.as_ref().and_then(|subject| self.volume_of(subject)));
             busy.extend(subject);

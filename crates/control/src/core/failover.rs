@@ -36,8 +36,8 @@ impl Core {
 
     /// The failover under way of a volume.
     pub(crate) fn failover_of(&self, volume: VolumeId) -> Option<&Failover> {
-        let failovers = self.state.facts.failovers.values();
-        failovers.filter(|it| it.volume() == volume && !it.stage().is_ended()).last()
+        let mut failovers = self.state.facts.failovers.values();
+        failovers.rfind(|it| it.volume() == volume && !it.stage().is_ended())
     }
 
     pub(crate) fn begin_failover(

@@ -64,7 +64,7 @@ impl Core {
         api::heartbeat::Heard { next_in_millis, gone_in_millis }
     }
 
-    pub(crate) fn on_node_heard(&mut self, name: NodeName, beat: Heartbeat<NodeAddress>) {
+    pub(crate) fn on_node_heard(&mut self, name: &NodeName, beat: Heartbeat<NodeAddress>) {
         let now = self.now;
         let signs = self.signs.entry(name.clone()).or_insert_with(|| Signs::new(now));
         signs.heard = now;
@@ -75,9 +75,9 @@ impl Core {
             self.watch_at = now;
         }
         if is_new_run {
-            self.forget_orders(&name);
+            self.forget_orders(name);
         }
-        let entry = match self.state.node(&name) {
+        let entry = match self.state.node(name) {
             None => {
                 let spec = NodeSpec {
                     address: beat.address,
@@ -94,7 +94,7 @@ impl Core {
                 node.change(change, now).map(|()| node)
             }
             Some(_) => {
-                self.sign(&name, Sign::Heartbeat);
+                self.sign(name, Sign::Heartbeat);
                 return;
             }
         };
@@ -111,7 +111,7 @@ impl Core {
             }
             Err(problem) => tracing::warn!(node = %name, %problem, "a heartbeat is refused"),
         }
-        self.sign(&name, Sign::Heartbeat);
+        self.sign(name, Sign::Heartbeat);
     }
 
     pub(crate) fn on_node_left(&mut self, name: &NodeName, instance: InstanceId) {
@@ -257,10 +257,10 @@ impl Core {
         self.sign(name, Sign::ListingFailed);
     }
 
-    pub(crate) fn on_host_heard(&mut self, name: HostName, beat: Heartbeat<HostAddress>) {
+    pub(crate) fn on_host_heard(&mut self, name: &HostName, beat: Heartbeat<HostAddress>) {
         let now = self.now;
         let instance = Some(beat.instance);
-        let entry = match self.state.hosts.get(&name) {
+        let entry = match self.state.hosts.get(name) {
             None => {
                 let spec = HostSpec { address: beat.address, labels: Labels::new() };
                 let made = Host::new(name.clone(), spec, now).map_err(Problem::from);
@@ -271,7 +271,7 @@ impl Core {
                 host.change(HostChange::Register { address: beat.address }, now).map(|()| host)
             }
             Some(_) => {
-                let status = self.state.hosts.get_mut(&name).map(|host| &mut host.status);
+                let status = self.state.hosts.get_mut(name).map(|host| &mut host.status);
                 let liveness = Liveness::Online;
                 let seen_at = Some(now);
                 if let Some(status) = status {

@@ -182,9 +182,9 @@ impl Core {
         self.now = self.now.max(now);
         match input {
             Input::Asked(asked) => self.take_wish(asked),
-            Input::NodeHeard(node, beat) => self.on_node_heard(node, beat),
+            Input::NodeHeard(node, beat) => self.on_node_heard(&node, beat),
             Input::NodeLeft(node, instance) => self.on_node_left(&node, instance),
-            Input::HostHeard(host, beat) => self.on_host_heard(host, beat),
+            Input::HostHeard(host, beat) => self.on_host_heard(&host, beat),
             Input::HostLeft(host, instance) => self.on_host_left(&host, instance),
             Input::NodeStirred(node) => self.look_at(&node),
             Input::Answered(call, result) => self.on_answered(call, result),

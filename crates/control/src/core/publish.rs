@@ -153,7 +153,7 @@ impl Core {
         &mut self,
         volume: Volume,
         target: TargetId,
-        host: Option<HostName>,
+        host: Option<&HostName>,
         since: Timestamp,
     ) {
         match self.opening(target, since) {
@@ -163,7 +163,7 @@ impl Core {
                 let batch = made(target);
                 let subject = Subject::Volume(*volume.id());
                 let name = EventName::Published;
-                let message = match &host {
+                let message = match host {
                     Some(host) => format!("host {host} can use it"),
                     None => "served to nobody, to heal".to_owned(),
                 };
@@ -171,7 +171,7 @@ impl Core {
                 self.end(volume, Ok(()), batch);
             }
             Opening::Failed(target, problem) => {
-                let batch = self.undo_target(target, host.as_ref());
+                let batch = self.undo_target(target, host);
                 self.rest(Subject::Volume(*volume.id()));
                 self.end(volume, Err(problem), batch);
             }

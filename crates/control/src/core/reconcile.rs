@@ -11,7 +11,7 @@ use model::{
 use planner::{Budget, Step, View, drain_status};
 
 use super::batch::Batch;
-use super::replica::is_going;
+use super::replica::{is_going, replica_spec};
 use super::wishes::Desk;
 use super::{Asked, Call, Core, Done, ids::Ids};
 
@@ -200,7 +200,7 @@ impl Core {
             }
             _ => ids.replica()?,
         };
-        let spec = self.replica_spec(&volume, pool.clone());
+        let spec = replica_spec(&volume, pool.clone());
         let batch = Batch::new().put(Replica::new(id, spec, self.now)?);
         if !volume.lifecycle().is_idle() {
             return Ok(batch);

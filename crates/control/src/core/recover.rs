@@ -12,6 +12,7 @@ use model::{
 };
 
 use super::batch::Batch;
+use super::replica::replica_spec;
 use super::wishes::Desk;
 use super::{Asked, Core, Done};
 
@@ -67,8 +68,7 @@ impl Core {
                 continue;
             }
             node = node.or_else(|| self.state.pool(pool).map(|pool| pool.spec().node.clone()));
-            let spec =
-                ReplicaSpec { size: label.size, ..self.replica_spec(&volume, (*pool).clone()) };
+            let spec = ReplicaSpec { size: label.size, ..replica_spec(&volume, (*pool).clone()) };
             let mut made = Replica::new(*replica, spec, self.now)?;
             made.made()?;
             batch = batch.put(made);

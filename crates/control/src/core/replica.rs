@@ -178,17 +178,17 @@ impl Core {
         }
         false
     }
+}
 
-    /// The spec of a copy of a volume.
-    pub(crate) fn replica_spec(&self, volume: &model::Volume, pool: PoolName) -> ReplicaSpec {
-        ReplicaSpec {
-            volume: *volume.id(),
-            pool,
-            size: volume.spec().size,
-            thin: volume.spec().thin,
-            source: None,
-            encryption: volume.spec().encryption.clone(),
-            hosts: BTreeSet::new(),
-        }
+/// The spec of a copy of a volume.
+pub(crate) fn replica_spec(volume: &model::Volume, pool: PoolName) -> ReplicaSpec {
+    ReplicaSpec {
+        volume: *volume.id(),
+        pool,
+        size: volume.spec().size,
+        thin: volume.spec().thin,
+        source: None,
+        encryption: volume.spec().encryption.clone(),
+        hosts: BTreeSet::new(),
     }
 }

@@ -203,23 +203,16 @@ impl Core {
     fn drop_snapshot(&mut self, snapshot: Snapshot) {
         let id = *snapshot.id();
         let subject = Subject::Snapshot(id);
-        let copies: Vec<ReplicaId> = match &snapshot.status {
-            Some(status) => status.copies.values().map(|copy| copy.replica).collect(),
-            None => self.state.members(snapshot.spec().volume).replicas.into_iter().collect(),
-        };
-        let pools: BTreeMap<ReplicaId, model::PoolName> = match &snapshot.status {
-            Some(status) => {
-                status.copies.iter().map(|(pool, copy)| (copy.replica, pool.clone())).collect()
-            }
-            None => {
-                let replicas = self.state.replicas_of(snapshot.spec().volume);
-                replicas.map(|it| (*it.id(), it.spec().pool.clone())).collect()
-            }
+        let copies: BTreeMap<ReplicaId, model::PoolName> = if let Some(status) = &snapshot.status {
+            status.copies.iter().map(|(pool, copy)| (copy.replica, pool.clone())).collect()
+        } else {
+            let replicas = self.state.replicas_of(snapshot.spec().volume);
+            replicas.map(|it| (*it.id(), it.spec().pool.clone())).collect()
         };
         let dropped = self.dropped.get(&id).cloned().unwrap_or_default();
         let mut waits = false;
-        for replica in copies.into_iter().filter(|replica| !dropped.contains(replica)) {
-            let pool = pools.get(&replica).and_then(|pool| self.state.pool(pool));
+        for (replica, pool) in copies.into_iter().filter(|(id, _)| !dropped.contains(id)) {
+            let pool = self.state.pool(&pool);
             let Some(node) = pool.map(|pool| pool.spec().node.clone()) else { continue };
             if self.state.is_online(&node) {
                 return self.call(subject, node, Call::DeleteSnapshot(replica, id));

@@ -256,12 +256,11 @@ impl State {
         if at <= self.revision(&key) {
             return false;
         }
-        match record {
-            Some(record) => self.apply(record.into(), at),
-            None => {
-                self.revisions.remove(&key);
-                self.facts.records.remove(&volume);
-            }
+        if let Some(record) = record {
+            self.apply(record.into(), at);
+        } else {
+            self.revisions.remove(&key);
+            self.facts.records.remove(&volume);
         }
         true
     }

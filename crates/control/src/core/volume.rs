@@ -7,7 +7,7 @@ use model::{
 use planner::{VolumePlaces, place_volume};
 
 use super::batch::{Batch, For};
-use super::replica::is_going;
+use super::replica::{is_going, replica_spec};
 use super::wishes::Desk;
 use super::{Asked, Core, Done};
 
@@ -48,7 +48,7 @@ impl Core {
         }
         match operation.change {
             VolumeChange::Publish { target, host, .. } => {
-                self.go_on_publishing(volume, target, host, operation.started_at);
+                self.go_on_publishing(volume, target, host.as_ref(), operation.started_at);
             }
             VolumeChange::Republish { target, from, .. } => {
                 self.go_on_republishing(volume, target, from, operation.started_at);
@@ -124,7 +124,7 @@ impl Core {
         let mut replicas = Vec::new();
         for pool in pools {
             let source = source.filter(|_| with_content.contains(&pool));
-            let spec = model::ReplicaSpec { source, ..self.replica_spec(volume, pool) };
+            let spec = model::ReplicaSpec { source, ..replica_spec(volume, pool) };
             replicas.push(Replica::new(desk.ids.replica()?, spec, self.now)?);
         }
         Ok(replicas)

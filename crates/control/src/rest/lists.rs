@@ -21,7 +21,7 @@ fn page<K: Copy + ToString, T>(
     keys: impl IntoIterator<Item = K>,
     show: impl Fn(K) -> Option<T>,
 ) -> Result<Page<T>, Problem> {
-    let Page { items, after } = paging.cut(keys, |key| key.to_string())?;
+    let Page { items, after } = paging.cut(keys, ToString::to_string)?;
     Ok(Page { items: items.into_iter().filter_map(show).collect(), after })
 }
 
@@ -117,7 +117,7 @@ pub(super) fn groups(core: &Core, asked: &GroupsAsked) -> Result<Page<SnapshotGr
 pub(super) fn replicas(core: &Core, asked: &ReplicasAsked) -> Result<Page<Replica>, Problem> {
     let all = core.state().facts.replicas.values().filter(|replica| {
         let spec = replica.spec();
-        let home = || core.state().node_of(&spec.pool).map(|node| node.id());
+        let home = || core.state().node_of(&spec.pool).map(model::Object::id);
         asked.volume.is_none_or(|volume| spec.volume == volume)
             && asked.pool.as_ref().is_none_or(|pool| spec.pool == *pool)
             && asked.node.as_ref().is_none_or(|node| home() == Some(node))

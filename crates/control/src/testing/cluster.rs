@@ -80,7 +80,7 @@ impl Cluster {
         };
         let answer = match call {
             Call::List => Ok(Answer::Listing(Box::new(engine.list()))),
-            Call::PutPool(name, order) => engine.put_pool(name, order),
+            Call::PutPool(name, order) => engine.put_pool(&name, &order),
             Call::DeletePool(name, _) => engine.delete_pool(&name),
             Call::PutReplica(id, order) => engine.put_replica(id, order),
             Call::DeleteReplica(id, generation) => {
@@ -93,7 +93,7 @@ impl Cluster {
             Call::PutTargetSnapshot(target, id, wish) => {
                 return self.put_target_snapshot(node, target, id, wish);
             }
-            Call::PutSnapshot(replica, id, wish) => engine.put_snapshot(replica, id, wish),
+            Call::PutSnapshot(replica, id, wish) => engine.put_snapshot(replica, id, &wish),
             Call::DeleteSnapshot(replica, id) => engine.delete_snapshot(replica, id),
             Call::PutRebuild(id, order) => return self.put_rebuild(node, id, &order.spec),
             Call::PutScrub(..) | Call::Scrub(_) => {

@@ -175,19 +175,19 @@ impl Engine {
 
     pub(crate) fn put_pool(
         &mut self,
-        name: PoolName,
-        order: Order<PoolSpec>,
+        name: &PoolName,
+        order: &Order<PoolSpec>,
     ) -> Result<Answer, Problem> {
-        if let Some((Some(have), spec)) = self.pools.get(&name) {
-            admit(&order, *have, spec)?;
+        if let Some((Some(have), spec)) = self.pools.get(name) {
+            admit(order, *have, spec)?;
         }
         if order.spec.exported {
-            self.pools.remove(&name);
+            self.pools.remove(name);
         } else {
             self.pools.insert(name.clone(), (Some(order.generation), order.spec.clone()));
         }
-        let found = self.pool(&name);
-        found.map(|found| Answer::Pool(Box::new(found))).ok_or_else(|| missing("pool", &name))
+        let found = self.pool(name);
+        found.map(|found| Answer::Pool(Box::new(found))).ok_or_else(|| missing("pool", name))
     }
 
     pub(crate) fn delete_pool(&mut self, name: &PoolName) -> Result<Answer, Problem> {
@@ -242,12 +242,12 @@ impl Engine {
         &mut self,
         replica: ReplicaId,
         id: SnapshotId,
-        wish: SnapshotWish,
+        wish: &SnapshotWish,
     ) -> Result<Answer, Problem> {
         let Some(copy) = self.replicas.get(&replica) else {
             return Err(missing("replica", &replica));
         };
-        let SnapshotWish { group, taken_at, consistency } = wish;
+        let SnapshotWish { group, taken_at, consistency } = wish.clone();
         let (volume, size) = (copy.volume, copy.spec.size);
         let snapshot = id;
         let label = SnapshotLabel { snapshot, volume, replica, group, taken_at, size, consistency };

@@ -86,7 +86,7 @@ impl Cluster {
         for engine in self.engines.values_mut() {
             for replica in &replicas {
                 if engine.replicas.contains_key(replica) {
-                    engine.put_snapshot(*replica, snapshot, wish.clone())?;
+                    engine.put_snapshot(*replica, snapshot, &wish)?;
                 }
             }
         }

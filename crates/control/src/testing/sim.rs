@@ -73,8 +73,8 @@ impl Sim {
     pub fn new(nodes: usize) -> Sim {
         let settings = Settings {
             second_look: Duration::from_secs(20),
-            half_made_after: Duration::from_secs(60),
-            replace_after: Duration::from_secs(60),
+            half_made_after: Duration::from_mins(1),
+            replace_after: Duration::from_mins(1),
             scrub_every: None,
             ..Settings::default()
         };

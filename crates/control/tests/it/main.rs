@@ -4,5 +4,7 @@
 
 mod faults;
 mod health;
+mod leading;
+mod seeds;
 mod volumes;
 mod world;
