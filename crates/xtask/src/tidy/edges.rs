@@ -44,7 +44,7 @@ pub(crate) const TABLE: &[Row] = &[
     row(
         "engine",
         Layer::Program,
-        &["api", "block", "linux", "mirror", "model", "nvme", "pool", "reactor"],
+        &["api", "block", "linux", "mirror", "model", "nvme", "pool", "reactor", "store"],
     ),
     row(
         "holdfast",
