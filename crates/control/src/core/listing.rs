@@ -45,7 +45,7 @@ impl Core {
         }
         self.take_targets(node, call, seen, strays);
         self.take_snapshots(node, snapshots);
-        self.take_rebuilds(rebuilds);
+        self.take_rebuilds(node, rebuilds);
         self.listed_is_online(node);
     }
 

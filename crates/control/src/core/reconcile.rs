@@ -299,13 +299,16 @@ impl Core {
     }
 
     /// Rebuilds that have ended are remembered, and how often those of a copy failed.
-    pub(crate) fn take_rebuilds(&mut self, rebuilds: Vec<Rebuild>) {
+    pub(crate) fn take_rebuilds(&mut self, node: &NodeName, rebuilds: Vec<Rebuild>) {
+        let targets = &self.state.facts.targets;
+        self.running.retain(|_, rebuild| {
+            targets.get(&rebuild.target).is_some_and(|target| target.spec().node != *node)
+        });
         for rebuild in rebuilds {
             if !rebuild.state().is_ended() {
                 self.running.insert(rebuild.id, rebuild);
                 continue;
             }
-            self.running.remove(&rebuild.id);
             if self.state.rebuilds.contains_key(&rebuild.id) {
                 continue;
             }

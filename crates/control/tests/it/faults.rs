@@ -88,6 +88,13 @@ fn snapshots_and_what_begins_with_them() {
 }
 
 #[test]
+fn snapshots_of_two_volumes_together() {
+    check_all(2, |sim| {
+        insist(sim, &[create(1, 1), create(2, 1), publish(1), take_group()]);
+    });
+}
+
+#[test]
 fn a_node_fails_and_comes_back() {
     check_all(4, |sim| {
         insist(sim, &[create(1, 2), publish(1)]);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use control::core::{Done, Wish};
 use model::*;
+use store::contract::{Keys, Op, Txn};
 
 use crate::world::*;
 
@@ -176,5 +177,52 @@ fn a_node_that_is_gone_for_good_is_purged() {
     sim.pass(Duration::from_secs(20));
     assert_eq!(sim.insist(&purge).unwrap(), Done::Gone);
     sim.cluster.engines.remove(&node);
+    settle(&mut sim);
+}
+
+#[test]
+fn volumes_are_read_back_from_the_disks_when_the_store_forgot_them() {
+    let mut sim = cluster(3);
+    sim.insist(&create(1, 2)).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    sim.insist(&unpublish(1)).unwrap();
+    let copies = sim.cluster.copies(volume(1));
+    let lost = ["volume", "replica", "targetRecord"];
+    let forget = lost.iter().fold(Txn::new(), |txn, kind| {
+        txn.then(Op::delete(Keys::prefix(format!("{}{kind}/", keys::ROOT))))
+    });
+    sim.cluster.txn(forget);
+    sim.restart();
+    sim.pass(Duration::from_secs(60));
+    assert!(sim.core.volume_seen(volume(1)).is_none());
+    assert_eq!(sim.cluster.copies(volume(1)), copies, "what nobody knows is not destroyed");
+    assert_eq!(sim.insist(&Wish::Recover).unwrap(), Done::Changed);
+    assert_eq!(sim.insist(&Wish::Recover).unwrap(), Done::Unchanged);
+    sim.insist(&publish(1)).unwrap();
+    settle(&mut sim);
+    assert_eq!(sim.cluster.copies(volume(1)), copies);
+}
+
+#[test]
+fn snapshots_of_several_volumes_are_taken_together() {
+    let mut sim = cluster(3);
+    for number in [1, 2] {
+        sim.insist(&create(number, 2)).unwrap();
+        sim.insist(&publish(number)).unwrap();
+    }
+    let take = take_group();
+    assert_eq!(sim.insist(&take).unwrap(), Done::Created);
+    assert_eq!(sim.insist(&take).unwrap(), Done::Unchanged);
+    settle(&mut sim);
+    assert_eq!(sim.insist(&Wish::DeleteGroup(group())).unwrap(), Done::Gone);
+    settle(&mut sim);
+}
+
+#[test]
+fn without_room_a_volume_is_refused_with_the_reason() {
+    let mut sim = cluster(2);
+    let refused = sim.insist(&create(1, 3)).unwrap_err();
+    assert_eq!(refused.kind, Kind::NoPlacement, "{refused:?}");
+    assert!(refused.detail.contains("3 places"), "{}", refused.detail);
     settle(&mut sim);
 }

@@ -54,6 +54,17 @@ pub(crate) fn take(number: u32, of: u32) -> Wish {
     Wish::CreateSnapshot(snapshot(number), Box::new(spec))
 }
 
+pub(crate) fn group() -> SnapshotGroupId {
+    good("00000000-0000-4000-a000-000000000001")
+}
+
+/// A snapshot of each of the first two volumes.
+pub(crate) fn take_group() -> Wish {
+    let snapshots = [(volume(1), snapshot(1)), (volume(2), snapshot(2))].into();
+    let spec = SnapshotGroupSpec { snapshots, labels: Labels::new() };
+    Wish::CreateGroup(group(), Box::new(spec))
+}
+
 /// A cluster with a pool on each node.
 pub(crate) fn cluster(nodes: usize) -> Sim {
     let mut sim = Sim::new(nodes);
@@ -108,6 +119,12 @@ pub(crate) fn check(sim: &Sim) {
                 }
             }
             Entry::Pool(pool) => assert!(pool.lifecycle().is_idle(), "{pool:?}"),
+            Entry::Group(group) => {
+                assert!(group.lifecycle().is_idle(), "{group:?}");
+                for snapshot in group.spec().snapshots.values() {
+                    assert!(sim.core.snapshot_seen(*snapshot).is_some(), "part of {group:?} lacks");
+                }
+            }
             Entry::Failover(failover) => panic!("still moving: {failover:?}"),
             _ => {}
         }
