@@ -44,6 +44,7 @@ impl Core {
             self.signs.insert(name.clone(), Signs::new(self.now));
             self.see_node(&name);
         }
+        self.count_failed_rebuilds();
         let facts = &self.state.facts;
         let pools = facts.pools.keys().cloned().map(Subject::Pool);
         let volumes = facts.volumes.keys().copied().map(Subject::Volume);
@@ -135,7 +136,8 @@ impl Core {
             status.liveness = after;
         }
         self.see_node(name);
-        if before == after {
+        let doubts = [before, after].map(|it| matches!(it, Liveness::Unknown { .. }));
+        if before == after || doubts == [true, true] {
             return;
         }
         self.stirred = true;

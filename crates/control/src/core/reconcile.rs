@@ -298,6 +298,21 @@ impl Core {
         Ok(())
     }
 
+    /// How often the rebuilds of each copy failed since one succeeded, from what is remembered.
+    pub(crate) fn count_failed_rebuilds(&mut self) {
+        let mut ended: Vec<&Rebuild> = self.state.rebuilds.values().collect();
+        ended.sort_by_key(|rebuild| (rebuild.ended_at(), rebuild.id));
+        let failed = &mut self.state.facts.failed_rebuilds;
+        for rebuild in ended {
+            match rebuild.state() {
+                RebuildState::Failed { .. } => *failed.entry(rebuild.replica).or_default() += 1,
+                RebuildState::Completed {} => drop(failed.remove(&rebuild.replica)),
+                _ => {}
+            }
+        }
+        failed.retain(|replica, _| self.state.facts.replicas.contains_key(replica));
+    }
+
     /// Rebuilds that have ended are remembered, and how often those of a copy failed.
     pub(crate) fn take_rebuilds(&mut self, node: &NodeName, rebuilds: Vec<Rebuild>) {
         let targets = &self.state.facts.targets;

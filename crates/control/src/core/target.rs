@@ -1,7 +1,8 @@
 //! Targets: opened, changed, closed.
 
 use model::{
-    Child, ChildPath, Lifecycle, NodeName, Replica, Subject, Target, TargetId, VolumeId, keys,
+    Child, ChildPath, Lifecycle, NodeName, Replica, Subject, Target, TargetChange, TargetId,
+    VolumeId, keys,
 };
 
 use super::batch::Batch;
@@ -14,6 +15,9 @@ impl Core {
         let subject = Subject::Target(id);
         if self.is_locked(&keys::of::<Target>(id)) || !self.is_due(&subject) {
             return;
+        }
+        if let Some(moved) = self.with_new_ways(&target) {
+            return self.try_commit(Batch::new().put(moved));
         }
         let node = target.spec().node.clone();
         let online = self.state.is_online(&node);
@@ -37,6 +41,22 @@ impl Core {
             }
             Lifecycle::Deleting {} | Lifecycle::Deleted {} => {}
         }
+    }
+
+    /// The target as it should be when a copy is reached by another way than it was told: its pool
+    /// was carried to another node, or its node has another address.
+    fn with_new_ways(&self, target: &Target) -> Option<Target> {
+        if is_going(target) || target.spec().shutdown || !target.lifecycle().is_idle() {
+            return None;
+        }
+        let moved = target.spec().children.iter().find_map(|child| {
+            let replica = self.state.facts.replicas.get(&child.replica)?;
+            let now = self.child_of(replica, &target.spec().node)?;
+            (now.path != child.path).then_some(Child { offline: child.offline, ..now })
+        })?;
+        let mut target = target.clone();
+        target.change(TargetChange::PutChild { child: moved }, self.now).ok()?;
+        Some(target)
     }
 
     /// Whether another target of the volume is still on the node: an engine serves a volume once.
