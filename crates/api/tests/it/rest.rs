@@ -136,9 +136,21 @@ async fn changes_that_make_no_sense() {
             json!({ "kind": "register", "address": golden::<Value>("node.json")["spec"]["address"] }),
             Kind::InvalidArgument,
         ),
-        ("POST /v1/nodes/node-1/changes", json!({ "kind": "uncordon", "cordon": "x" }), Kind::NotFound),
-        ("POST /v1/nodes/node-9/changes", json!({ "kind": "cordon", "cordon": "x" }), Kind::NotFound),
-        ("POST /v1/pools/pool-1/changes", json!({ "kind": "cordon", "cordon": "X" }), Kind::InvalidArgument),
+        (
+            "POST /v1/nodes/node-1/changes",
+            json!({ "kind": "uncordon", "cordon": "x" }),
+            Kind::NotFound,
+        ),
+        (
+            "POST /v1/nodes/node-9/changes",
+            json!({ "kind": "cordon", "cordon": "x" }),
+            Kind::NotFound,
+        ),
+        (
+            "POST /v1/pools/pool-1/changes",
+            json!({ "kind": "cordon", "cordon": "X" }),
+            Kind::InvalidArgument,
+        ),
     ] {
         let problem = running.refused(request, &body).await;
         assert_eq!(problem.kind, kind, "{request} {body}: {problem:?}");
@@ -150,11 +162,20 @@ async fn what_is_not_there() {
     let running = running(|_| {}).await;
     let nobody = "00000000-0000-4000-8000-000000000099";
     for path in [
-        "nodes/node-9", "nodes/node-9/purge", "nodes/node-9/devices", "hosts/h", "pools/p",
-        "pools/p/purge", &format!("volumes/{nobody}"), &format!("volumes/{nobody}/placement"),
-        &format!("snapshots/{nobody}"), &format!("snapshots/{nobody}/ranges"),
-        &format!("groups/{nobody}"), &format!("replicas/{nobody}"),
-        &format!("replicas/{nobody}/scrub"), &format!("targets/{nobody}"),
+        "nodes/node-9",
+        "nodes/node-9/purge",
+        "nodes/node-9/devices",
+        "hosts/h",
+        "pools/p",
+        "pools/p/purge",
+        &format!("volumes/{nobody}"),
+        &format!("volumes/{nobody}/placement"),
+        &format!("snapshots/{nobody}"),
+        &format!("snapshots/{nobody}/ranges"),
+        &format!("groups/{nobody}"),
+        &format!("replicas/{nobody}"),
+        &format!("replicas/{nobody}/scrub"),
+        &format!("targets/{nobody}"),
         &format!("rebuilds/{nobody}"),
     ] {
         let answer = ask(running.address, &format!("GET /v1/{path}"), &[], "").await;
@@ -288,7 +309,8 @@ async fn lists_come_in_pages_and_by_filters() {
     let rest = remote.volumes(rest).await.unwrap();
     assert_eq!((rest.items.len(), rest.after), (1, None));
     for bad in ["limit=0", "limit=1001", "limit=x", "state=sad", "node=N", "label=a b", "x=1"] {
-        let answer = ask(running.address, &format!("GET /v1/volumes?{}", bad.replace(' ', "%20")), &[], "");
+        let answer =
+            ask(running.address, &format!("GET /v1/volumes?{}", bad.replace(' ', "%20")), &[], "");
         assert_eq!(answer.await.problem().kind, Kind::InvalidArgument, "{bad}");
     }
 }

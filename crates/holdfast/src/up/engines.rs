@@ -44,17 +44,21 @@ struct Engine {
 /// All engines.
 pub(super) struct Engines(Vec<Engine>);
 
-/// The address of a node: 127.0.0.11 is the first.
-fn address(nth: u8) -> IpAddr {
-    Ipv4Addr::new(127, 0, 0, nth.saturating_add(10)).into()
+/// The address of a node, counted from 0.
+fn address(first: Ipv4Addr, nth: u8) -> IpAddr {
+    Ipv4Addr::from_bits(first.to_bits().saturating_add(nth.into())).into()
 }
 
 impl Engines {
     /// Starts one for each node.
-    pub(super) fn start(dir: &Path, count: u8, rest: SocketAddr) -> Result<Engines> {
+    pub(super) fn start(
+        dir: &Path,
+        (count, first): (u8, Ipv4Addr),
+        rest: SocketAddr,
+    ) -> Result<Engines> {
         let mut engines = Vec::new();
-        for (nth, node) in (1..).zip(names(count)) {
-            let mut engine = Engine::new(dir, &node, address(nth), rest)?;
+        for (nth, node) in (0..).zip(names(count)) {
+            let mut engine = Engine::new(dir, &node, address(first, nth), rest)?;
             engine.stop_left_behind()?;
             engine.start()?;
             engines.push(engine);
@@ -64,7 +68,10 @@ impl Engines {
 
     /// Starts again what ends; returns only when that cannot be done.
     pub(super) async fn watch(&mut self) -> anyhow::Error {
-        let each = self.0.iter_mut().map(|engine| Box::pin(engine.watch()));
+        let each: Vec<_> = self.0.iter_mut().map(|engine| Box::pin(engine.watch())).collect();
+        if each.is_empty() {
+            return std::future::pending().await;
+        }
         futures::future::select_all(each).await.0
     }
 
@@ -206,15 +213,16 @@ mod tests {
     #[test]
     fn nodes_have_names_and_addresses_of_their_own() {
         assert_eq!(names(3), ["node-1", "node-2", "node-3"]);
-        assert_eq!(address(1).to_string(), "127.0.0.11");
-        assert_eq!(address(99).to_string(), "127.0.0.109");
+        let first = Ipv4Addr::new(127, 0, 0, 254);
+        assert_eq!(address(first, 0).to_string(), "127.0.0.254");
+        assert_eq!(address(first, 2).to_string(), "127.0.1.0");
     }
 
     #[test]
     fn only_an_engine_of_this_folder_is_taken_for_left_behind() {
         let dir = tempfile::tempdir().unwrap();
         let rest = "127.0.0.1:7440".parse().unwrap();
-        let engine = Engine::new(dir.path(), "node-1", address(1), rest).unwrap();
+        let engine = Engine::new(dir.path(), "node-1", Ipv4Addr::LOCALHOST.into(), rest).unwrap();
         assert!(engine.left_behind().is_none());
         // This test runs under another name: it is not an engine.
         std::fs::write(engine.pid_file(), std::process::id().to_string()).unwrap();

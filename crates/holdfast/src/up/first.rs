@@ -73,6 +73,9 @@ pub(super) async fn make(
     for node in nodes {
         pool(remote, dir, node, size).await?;
     }
+    if nodes.is_empty() {
+        return Ok(None);
+    }
     let mark = dir.join("first-volume");
     if let Ok(text) = std::fs::read_to_string(&mark) {
         let volume: VolumeId = text.trim().parse()?;

@@ -9,7 +9,7 @@ mod first;
 mod screen;
 
 use std::io::{IsTerminal, Write};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -32,12 +32,15 @@ pub(crate) struct Typed {
     /// The folder that holds all data; running again continues with it
     #[arg(long, value_name = "DIR", default_value_os_t = default_dir())]
     dir: PathBuf,
-    /// How many nodes: one engine each, on 127.0.0.11 and the addresses after it
+    /// How many nodes: one engine each; 0: only the store and the control plane
     #[arg(
         long, value_name = "COUNT", default_value_t = 3,
-        value_parser = clap::value_parser!(u8).range(1..=99)
+        value_parser = clap::value_parser!(u8).range(0..=99)
     )]
     nodes: u8,
+    /// The address of the first node; the others have the next ones
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.11")]
+    address: Ipv4Addr,
     /// Size of the file that is the pool of a new node; space is taken when it is written
     #[arg(long, value_name = "SIZE", default_value = "10GiB")]
     pool_size: Size,
@@ -104,7 +107,7 @@ impl Typed {
         let dir = self.dir.canonicalize()?;
         let _only_one = lock(&dir)?;
         let mut parts = self.start().await?;
-        let mut engines = Engines::start(&dir, self.nodes, parts.at.rest)?;
+        let mut engines = Engines::start(&dir, (self.nodes, self.address), parts.at.rest)?;
         let at = parts.at.clone();
         let ended = tokio::select! {
             () = stop::asked() => Ok(()),

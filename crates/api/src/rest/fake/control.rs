@@ -5,12 +5,11 @@ use std::collections::BTreeMap;
 use model::{
     BlockDevice, Consistency, Event, Failover, Generation, Heartbeat, Host, HostAddress,
     HostChange, HostName, HostSpec, HostStatus, Kind, Labels, Liveness, Node, NodeAddress,
-    NodeChange, NodeName, Pool, PoolChange, PoolName, PoolSpec, PoolState,
-    PoolStatus, Problem, Progress, Rebuild, RebuildEvent, RebuildId, Replica, ReplicaId, Size,
-    Snapshot, SnapshotChange, SnapshotGroup, SnapshotGroupChange, SnapshotGroupId,
-    SnapshotGroupSpec, SnapshotGroupStatus, SnapshotId, SnapshotSpec, SnapshotState,
-    SnapshotStatus, Subject, Target, TargetId, Volume, VolumeId, VolumeSpec, VolumeState,
-    VolumeStatus,
+    NodeChange, NodeName, Pool, PoolChange, PoolName, PoolSpec, PoolState, PoolStatus, Problem,
+    Progress, Rebuild, RebuildEvent, RebuildId, Replica, ReplicaId, Size, Snapshot, SnapshotChange,
+    SnapshotGroup, SnapshotGroupChange, SnapshotGroupId, SnapshotGroupSpec, SnapshotGroupStatus,
+    SnapshotId, SnapshotSpec, SnapshotState, SnapshotStatus, Subject, Target, TargetId, Volume,
+    VolumeId, VolumeSpec, VolumeState, VolumeStatus,
 };
 
 use super::Fake;
@@ -19,9 +18,8 @@ use crate::heartbeat::{Farewell, Heard};
 use crate::node::{Pace, Range, Run, Scrub, ScrubState, Statistics};
 use crate::rest::{
     Answered, Backup, Consent, Control, EventsAsked, FailoversAsked, GroupsAsked, Health,
-    HostsAsked, NodesAsked, Placement, PoolsAsked, Purge, RangesAsked,
-    RebuildsAsked, ReplicasAsked, SnapshotsAsked, Status, TargetsAsked,
-    VolumeWish, VolumesAsked,
+    HostsAsked, NodesAsked, Placement, PoolsAsked, Purge, RangesAsked, RebuildsAsked,
+    ReplicasAsked, SnapshotsAsked, Status, TargetsAsked, VolumeWish, VolumesAsked,
 };
 use crate::{Ensured, Gone, Page, Paging, Text};
 
