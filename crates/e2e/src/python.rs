@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 /// What is installed.
-const PACKAGES: &[&str] = &["openapi-spec-validator==0.7.2", "schemathesis==4.4.4"];
+const PACKAGES: &[&str] = &["openapi-spec-validator==0.9.0", "schemathesis==4.32.5"];
 
 /// A program of the environment, which is made at the first use.
 pub fn program(name: &str) -> Result<Command> {

@@ -47,9 +47,9 @@ fn golden<T: DeserializeOwned>(name: &str) -> T {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-fn record<R: model::stored::Record>(name: &str) -> R {
+fn record<R: stored::Record>(name: &str) -> R {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/golden").join(name);
-    model::stored::decode(&std::fs::read(path).unwrap()).unwrap()
+    stored::decode(&std::fs::read(path).unwrap()).unwrap()
 }
 
 /// A cluster with one of everything, as the golden files of the model have it.
