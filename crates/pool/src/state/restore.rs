@@ -20,6 +20,7 @@ impl State {
     }
 
     pub(crate) fn restore_entity(&mut self, entity: Entity) -> Option<()> {
+        self.check_size(entity.size).ok()?;
         let want = if entity.thick && entity.kind == crate::entity::Kind::Replica {
             self.clusters_of(entity.size)
         } else {
@@ -59,9 +60,10 @@ impl State {
         map: Vec<(u32, Entry)>,
     ) -> Result<(), Contradiction> {
         let size = self.size;
+        let has_parent = self.tier(layer)?.parent != Layer::NONE;
         for (logical, entry) in map {
-            let sound = entry.decided(size).count(size)
-                == entry.zero.count(size) + entry.blocks(size)
+            let sound = (has_parent || entry.zero.is_empty())
+                && entry.decided(size).count(size) == entry.zero.count(size) + entry.blocks(size)
                 && entry.fragments.iter().all(|part| !part.valid.is_empty());
             let fresh = !self.tier(layer)?.map.contains_key(&logical) && !entry.is_empty();
             if !sound || !fresh {
