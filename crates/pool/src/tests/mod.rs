@@ -8,4 +8,5 @@ mod driver;
 mod feature;
 mod history;
 mod life;
+mod merge;
 mod model;
