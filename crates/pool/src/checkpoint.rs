@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use crate::Id;
 use crate::bits::Bits;
 use crate::entity::{Entity, Layer};
-use crate::journal::Position;
+use crate::journal::{FAR, Position};
 use crate::layout::{BLOCK, Cluster, ClusterSize};
 use crate::map::{Entry, Fragment, Packed};
 use crate::state::{State, Walked};
@@ -87,7 +87,10 @@ impl Header {
         };
         let directory_end =
             u64::from(header.sections).checked_mul(count(ENTRY))?.checked_add(header.directory)?;
-        (header.body <= room && directory_end == header.body).then_some(header)
+        let near = header.position.is_near() && header.generation < FAR;
+        let fits = header.body <= room && directory_end == header.body;
+        // One without a section is none, and recovery would read its empty body for ever.
+        (near && fits && header.sections > 0).then_some(header)
     }
 }
 

@@ -74,10 +74,9 @@ impl Packed {
 
     pub(crate) fn says(&self, block: u16) -> Says {
         match self {
-            Packed::Empty => Says::Nothing,
             Packed::Whole(cluster) => Says::At(*cluster),
             Packed::Part(cluster, words) if bits::contains(words, block) => Says::At(*cluster),
-            Packed::Part(..) => Says::Nothing,
+            Packed::Empty | Packed::Part(..) => Says::Nothing,
             Packed::Mixed(entry) => entry.says(block),
         }
     }

@@ -12,7 +12,7 @@ mod packages;
 #[cfg(test)]
 mod tidy;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
@@ -48,6 +48,9 @@ enum Chore {
         /// Finish within a minute, with noisier numbers
         #[arg(long)]
         quick: bool,
+        /// With `nvme`: a `spdk_nvme_perf` to load our target with as well
+        #[arg(long, value_name = "PATH")]
+        spdk_perf: Option<PathBuf>,
     },
 }
 
@@ -55,7 +58,7 @@ fn main() -> ExitCode {
     let done = match Typed::parse().chore {
         Chore::Up { rest } => up(&rest),
         Chore::Test { lanes } => lanes::run_all(&lanes),
-        Chore::Bench { name, quick } => bench(&name, quick),
+        Chore::Bench { name, quick, spdk_perf } => bench(&name, quick, spdk_perf.as_deref()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -73,13 +76,16 @@ fn up(rest: &[String]) -> Result<()> {
     run(Command::new(built("debug")?.join("holdfast")).arg("up").args(rest))
 }
 
-fn bench(name: &str, quick: bool) -> Result<()> {
+fn bench(name: &str, quick: bool, spdk_perf: Option<&Path>) -> Result<()> {
     packages::ensure(&[Need::Build, Need::Peers])?;
     cargo(&["build", "--release", "--package", "holdfast", "--package", "e2e", "--bins"])?;
     let mut command = Command::new(built("release")?.join("bench"));
     command.arg(name);
     if quick {
         command.arg("--quick");
+    }
+    if let Some(path) = spdk_perf {
+        command.arg("--spdk-perf").arg(path);
     }
     run(&mut command)
 }

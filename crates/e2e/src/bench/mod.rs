@@ -4,13 +4,17 @@ mod nvme;
 mod pool;
 mod store;
 
+use std::path::Path;
+
 use crate::figure::Figure;
 
 /// How a benchmark is run.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct Options<'a> {
     /// Under a minute, at the price of noisier numbers.
     pub quick: bool,
+    /// `spdk_nvme_perf`, a second client for our NVMe/TCP target.
+    pub spdk_perf: Option<&'a Path>,
 }
 
 /// A benchmark by name.

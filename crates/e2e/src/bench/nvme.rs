@@ -2,16 +2,20 @@
 //!
 //! Server and client each have a core of their own. Every number is compared only with numbers of
 //! the same run: the machine may be slow or busy, the ratios should not care.
+//!
+//! Bare sockets are measured in two ways (see [`ping_pong`]): a ping-pong, message by message, is
+//! what we are held against; a stream, which sends all that is owed at once, is the ceiling.
 
 mod nbd;
 mod servers;
+mod spdk;
 
 use std::fmt::Write as _;
 use std::net::TcpListener;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use reactor::testing::ping_pong::{self, Sizes};
+use reactor::testing::ping_pong::{self, Sending, Sizes};
 
 use super::Options;
 use crate::figure::{Figure, Target};
@@ -76,8 +80,11 @@ const SHAPES: &[Shape] = &[
 ];
 
 const FILL: Shape = Shape { rw: Rw::Write, bytes: 128 * 1024, depth: 8 };
-/// What the bare sockets are called.
-const BARE: &str = "bare sockets";
+/// What bare sockets are called: one send a message, and one send for all that is owed.
+const PING_PONG: &str = "ping-pong";
+const STREAM: &str = "bare stream";
+/// Our target with SPDK's client.
+const WITH_SPDK: &str = "ours, spdk client";
 
 /// What goes with the data of a command over NVMe/TCP: its capsule, and its data PDU's header.
 const REQUEST_HEAD: usize = 72;
@@ -88,37 +95,47 @@ pub(super) fn run(options: Options) -> Result<Vec<Figure>> {
     let time = Duration::from_millis(if options.quick { 300 } else { 1000 });
     let folder = tempfile::tempdir().context("cannot make a folder")?;
     let mut table = Table::default();
-    let mut idle = None;
+    let mut idle = f64::NAN;
     for kind in Kind::ALL {
         let server = Running::start(*kind, folder.path())
             .with_context(|| format!("cannot start {}", kind.name()))?;
         // Memory that was never written is not memory yet.
         server.measure(FILL, Duration::from_secs(1)).context("cannot fill it")?;
-        for shape in SHAPES {
-            let (mut seen, mut ceiling) = (Vec::new(), Vec::new());
-            for _ in 0..rounds(*kind, options) {
-                // In turns, so that whatever else the machine does meets both alike.
-                if *kind == Kind::OursMemory {
-                    ceiling.push(bare(*shape, time)?);
-                }
-                seen.push(server.measure(*shape, time)?);
-            }
-            table.add(kind.name(), *shape, median(seen)?);
-            if *kind == Kind::OursMemory {
-                table.add(BARE, *shape, median(ceiling)?);
-            }
-        }
         if *kind == Kind::OursMemory {
-            idle = Some(server.idle(Duration::from_secs(if options.quick { 2 } else { 5 }))?);
+            idle = closely(&server, &mut table, options, time)?;
+            continue;
+        }
+        for shape in SHAPES {
+            let rounds = if options.quick { 1 } else { ROUNDS };
+            let seen = (0..rounds).map(|_| server.measure(*shape, time));
+            table.add(kind.name(), *shape, median(seen.collect::<Result<_>>()?)?);
         }
     }
     table.print();
-    Ok(figures(&table, idle.unwrap_or(f64::NAN)))
+    Ok(figures(&table, idle))
 }
 
-/// Every number is the median of so many: those that are compared closely have more of them.
-fn rounds(kind: Kind, options: Options) -> usize {
-    if options.quick && kind != Kind::OursMemory { 1 } else { 3 }
+/// Every number is the median of so many; with `--quick` only those that are compared closely.
+const ROUNDS: usize = 3;
+
+/// Measures our target beside bare sockets; returns what it uses when idle.
+fn closely(server: &Running, table: &mut Table, options: Options, time: Duration) -> Result<f64> {
+    for shape in SHAPES {
+        let (mut ours, mut ping_pongs, mut streams) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            // In turns, so that whatever else the machine does meets all alike.
+            ping_pongs.push(bare(*shape, Sending::EachAlone, time)?);
+            ours.push(server.measure(*shape, time)?);
+            streams.push(bare(*shape, Sending::Together, time)?);
+        }
+        table.add(Kind::OursMemory.name(), *shape, median(ours)?);
+        table.add(PING_PONG, *shape, median(ping_pongs)?);
+        table.add(STREAM, *shape, median(streams)?);
+        if let Some(client) = options.spdk_perf {
+            table.add(WITH_SPDK, *shape, server.measure_with(client, *shape, time)?);
+        }
+    }
+    server.idle(Duration::from_secs(if options.quick { 2 } else { 5 }))
 }
 
 fn median(mut seen: Vec<Seen>) -> Result<Seen> {
@@ -127,7 +144,7 @@ fn median(mut seen: Vec<Seen>) -> Result<Seen> {
 }
 
 /// Requests and answers of the same sizes over bare io_uring.
-fn bare(shape: Shape, time: Duration) -> Result<Seen> {
+fn bare(shape: Shape, sending: Sending, time: Duration) -> Result<Seen> {
     let sizes = if shape.rw.is_read() {
         Sizes { request: REQUEST_HEAD, answer: ANSWER_HEAD + shape.bytes }
     } else {
@@ -137,11 +154,11 @@ fn bare(shape: Shape, time: Duration) -> Result<Seen> {
     let address = listener.local_addr()?;
     let server = std::thread::spawn(move || {
         reactor::pin_to_core(SERVER_CORE)?;
-        ping_pong::answer(&listener, sizes)
+        ping_pong::answer(&listener, sizes, sending)
     });
     let client = std::thread::spawn(move || {
         reactor::pin_to_core(CLIENT_CORE)?;
-        ping_pong::ask(address, sizes, shape.depth, time)
+        ping_pong::ask(address, sizes, sending, (shape.depth, time))
     });
     let panicked = |_| anyhow::anyhow!("a ping-pong thread panicked");
     let seen = client.join().map_err(panicked)?.context("cannot ask")?;
@@ -208,25 +225,32 @@ fn figures(table: &Table, idle: f64) -> Vec<Figure> {
     for shape in SHAPES {
         let label = format!("{}-{}-qd{}", shape.rw.flag(), shape.bytes, shape.depth);
         let ours = iops(Kind::OursMemory.name(), *shape);
-        let share = 100.0 * ours / iops(BARE, *shape);
+        let share = |of| 100.0 * ours / iops(of, *shape);
         let target = if shape.depth == 1 { Target::Watched } else { Target::AtLeast(90.0) };
-        add(format!("nvme-of-bare-{label}"), share, "%", target);
+        add(format!("nvme-of-ping-pong-{label}"), share(PING_PONG), "%", target);
+        add(format!("nvme-of-stream-{label}"), share(STREAM), "%", Target::Watched);
+        if let Some(seen) = table.get(WITH_SPDK, *shape) {
+            add(format!("nvme-spdk-client-{label}"), seen.iops, "IOPS", Target::Watched);
+        }
         if shape.depth == 32 {
             for (us, them) in [
                 (Kind::OursMemory, Kind::NbdkitMemory),
                 (Kind::OursMemory, Kind::QemuMemory),
                 (Kind::OursFile, Kind::QemuFile),
                 (Kind::OursFile, Kind::NbdkitFile),
+                (Kind::OursFile, Kind::NbdkitCached),
             ] {
                 let times = iops(us.name(), *shape) / iops(them.name(), *shape);
                 let name = format!("nvme-over-{}-{label}", them.name().replace(' ', "-"));
-                add(name, times, "x", Target::AtLeast(3.0));
+                // What only reaches the page cache is another thing than what reaches the disk.
+                let like = them != Kind::NbdkitCached;
+                add(name, times, "x", if like { Target::AtLeast(3.0) } else { Target::Watched });
             }
         }
         if shape.depth == 1 {
             let p50 = |server| table.get(server, *shape).map_or(f64::NAN, |seen| seen.p50);
-            let more = p50(Kind::OursMemory.name()) - p50(BARE);
-            add(format!("nvme-beyond-bare-{label}"), more, "us", Target::AtMost(15.0));
+            let more = p50(Kind::OursMemory.name()) - p50(PING_PONG);
+            add(format!("nvme-beyond-ping-pong-{label}"), more, "us", Target::AtMost(15.0));
         }
     }
     add("nvme-idle-core".into(), 100.0 * idle, "%", Target::AtMost(1.0));

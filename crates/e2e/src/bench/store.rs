@@ -34,7 +34,7 @@ pub(super) fn run(options: Options) -> Result<Vec<Figure>> {
 /// The same measured on both servers: embedded, etcd.
 type Both = [f64; 2];
 
-async fn compare(options: Options) -> Result<Vec<Figure>> {
+async fn compare(options: Options<'_>) -> Result<Vec<Figure>> {
     let (rounds, time) = if options.quick { (3, 2.0) } else { (7, 5.0) };
     // Beside the program: folders for passing files are in memory on some machines.
     let me = std::env::current_exe().context("cannot tell where this program is")?;

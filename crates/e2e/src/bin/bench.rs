@@ -1,6 +1,8 @@
-//! `cargo xtask bench NAME [--quick]`: runs one benchmark and prints its figures.
+//! `cargo xtask bench NAME [--quick] [--spdk-perf PATH]`: runs one benchmark and prints its figures.
 
 #![expect(clippy::print_stdout, reason = "printing is what a benchmark is for")]
+
+use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Parser;
@@ -13,6 +15,9 @@ struct Typed {
     /// Finish within a minute, with noisier numbers
     #[arg(long)]
     quick: bool,
+    /// With `nvme`: a `spdk_nvme_perf` to load our target with as well
+    #[arg(long, value_name = "PATH")]
+    spdk_perf: Option<PathBuf>,
 }
 
 fn main() -> Result<()> {
@@ -21,7 +26,8 @@ fn main() -> Result<()> {
         let names: Vec<_> = BENCHES.iter().map(|bench| bench.name).collect();
         bail!("there is no benchmark {:?}; there are: {}", typed.name, names.join(", "));
     };
-    let figures = (bench.run)(Options { quick: typed.quick })?;
+    let options = Options { quick: typed.quick, spdk_perf: typed.spdk_perf.as_deref() };
+    let figures = (bench.run)(options)?;
     println!();
     for figure in figures {
         println!("{figure}");

@@ -14,5 +14,7 @@ mod engine;
 mod harness;
 mod initiator;
 mod lab;
+mod multipath;
 mod nvmet;
+mod pair;
 mod shared;

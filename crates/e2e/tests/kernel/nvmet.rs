@@ -8,6 +8,7 @@ use e2e::vm::Vm;
 use crate::lab::{PATIENCE, Portal, SIZE, Secrets, Target, Way};
 
 /// A subsystem of the guest's kernel, with one namespace in a file in memory.
+#[derive(Clone)]
 pub(crate) struct Nvmet {
     nqn: String,
     ports: [u16; 2],

@@ -2,7 +2,7 @@
 
 use api::node::{
     Answered, Changed, Found, FoundSnapshot, Health, Node, NodeInfo, Numbered, Range, RebuildWish,
-    Scrub, ScrubWish, SnapshotWish, Statistics, TargetSnapshot,
+    Scrub, Pace, SnapshotWish, Statistics, TargetSnapshot,
 };
 use api::{Ensured, Gone, Page, Paging, Text};
 use model::{
@@ -96,7 +96,7 @@ impl Node for Engine {
     async fn put_scrub(
         &self,
         replica: ReplicaId,
-        order: Order<ScrubWish>,
+        order: Order<Pace>,
     ) -> Answered<Ensured<Scrub>> {
         let engine = self.clone();
         self.to_its_end(async move { engine.order_scrub(replica, order).await }).await

@@ -147,11 +147,15 @@ struct Go {
 impl Server {
     /// Opens everything and begins to serve. Returns when hosts can connect.
     pub fn start(config: Config) -> Result<Server, StartError> {
+        let prover = Prover::start().map_err(StartError::Thread)?;
+        Server::start_with(config, prover)
+    }
+
+    fn start_with(config: Config, prover: Prover) -> Result<Server, StartError> {
         if config.cores.is_empty() {
             return Err(StartError::NoCores);
         }
         let keeper = Keeper::start().map_err(StartError::Thread)?;
-        let prover = Prover::start().map_err(StartError::Thread)?;
         let routes = Arc::new(Routes::new(config.cores.len()));
         for (nqn, subsystem) in &config.subsystems {
             let home = subsystem.home(config.cores.len());

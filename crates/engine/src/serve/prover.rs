@@ -37,10 +37,16 @@ pub(super) struct Prover {
 impl Prover {
     /// Starts the thread; it ends when the last clone of this is dropped.
     pub(super) fn start() -> io::Result<Prover> {
+        let (prover, inbox) = Prover::new();
+        std::thread::Builder::new().name("prover".into()).spawn(move || work(&inbox))?;
+        Ok(prover)
+    }
+
+    /// Tasks, and where somebody must work on them.
+    fn new() -> (Prover, Receiver<Task>) {
         const TASKS: usize = 1024;
         let (tasks, inbox) = sync_channel(TASKS);
-        std::thread::Builder::new().name("prover".into()).spawn(move || work(&inbox))?;
-        Ok(Prover { tasks })
+        (Prover { tasks }, inbox)
     }
 
     /// Whether there was room for the task.
@@ -68,8 +74,95 @@ pub(super) fn begin(link: &mut Link, key: Key, by: Option<(&Prover, &Mailbox<Mes
 }
 
 fn work(inbox: &Receiver<Task>) {
-    for Task { link, work, to } in inbox {
-        let done = work.run();
-        post_patiently(&to, Message::Proved(Box::new(Proved { link, done })));
+    inbox.iter().for_each(finish);
+}
+
+fn finish(task: Task) {
+    let Task { link, work, to } = task;
+    let done = work.run();
+    post_patiently(&to, Message::Proved(Box::new(Proved { link, done })));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use block::{BlockSize, Blocks, Bytes, Geometry};
+    use nvme::auth::{Accepted, Keys, Secret};
+    use nvme::initiator::{Association, Options};
+    use nvme::pdu::Digests;
+    use nvme::target::NamespaceIds;
+    use nvme::wire::{AnaState, Nqn};
+
+    use super::*;
+    use crate::client::Session;
+    use crate::client::perf::{Load, Pattern, run};
+    use crate::serve::{Backing, Config, Host, Limits, Namespace, Server, Subsystem};
+
+    fn nqn(name: &str) -> Nqn {
+        Nqn::new(&format!("nqn.2026-11.io.holdfast:{name}")).unwrap()
+    }
+
+    /// One core serves a subsystem that is open to anybody and one that wants proof.
+    fn config(keys: Keys) -> Config {
+        let geometry = Geometry::of_bytes(BlockSize::B4096, Bytes::mib(8)).unwrap();
+        let subsystem = |number, hosts| {
+            let ids = NamespaceIds { uuid: [number; 16], ..NamespaceIds::default() };
+            let backing = Backing::Memory(geometry);
+            let namespace = Namespace { backing, ids, ana: AnaState::Optimized };
+            Subsystem { namespaces: [(1, namespace)].into(), hosts, cntlids: None }
+        };
+        let hosts = [(nqn("host"), Host { keys: Some(keys) })].into();
+        Config {
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            cores: vec![0],
+            pools: Vec::new(),
+            subsystems: [
+                (nqn("open"), subsystem(1, [].into())),
+                (nqn("closed"), subsystem(2, hosts)),
+            ]
+            .into(),
+            digests: Digests::default(),
+            limits: Limits::default(),
+        }
+    }
+
+    #[test]
+    fn others_do_their_work_while_a_host_proves_itself() {
+        let keys = Keys { host: Secret::new(&[1; 32], None).unwrap(), controller: None };
+        let (prover, tasks) = Prover::new();
+        let server = Server::start_with(config(keys.clone()), prover).unwrap();
+        let at = server.addresses()[0];
+        let connect = move |name: &str, keys| {
+            let host = nvme::initiator::Host { nqn: nqn("host"), id: [7; 16] };
+            let (accepted, options) = (Accepted::default(), Options::default());
+            let association = Association { host, subsystem: nqn(name), keys, accepted, options };
+            Session::connect(at, association).unwrap()
+        };
+        let slow = std::thread::spawn(move || connect("closed", Some(keys)).close());
+        // Its computation is in our hands from here on.
+        let held = tasks.recv().unwrap();
+
+        let mut session = connect("open", None);
+        let load = Load {
+            nsid: 1,
+            pattern: Pattern::RandomMix { reads: 30 },
+            blocks: Blocks(1),
+            depth: 8,
+            time: Duration::from_hours(1),
+            commands: 500,
+            verify: true,
+            seed: 1,
+        };
+        let measured = run(&mut session, load).unwrap();
+        assert!(measured.commands >= 500);
+        assert_eq!((measured.failed, measured.wrong), (0, 0));
+        session.close().unwrap();
+
+        assert!(!slow.is_finished());
+        finish(held);
+        std::thread::spawn(move || work(&tasks));
+        slow.join().unwrap().unwrap();
+        server.stop().unwrap();
     }
 }

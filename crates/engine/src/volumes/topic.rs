@@ -166,7 +166,7 @@ mod tests {
             set,
         };
         let missed = BTreeMap::from([(id(2), intents.clone())]);
-        Note { label, sequence: 7, incarnation: u64::MAX, intents, missed }
+        Note { label, sequence: 7, incarnation: u64::MAX, loss: 0, intents, missed }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Target and initiator of the engine against each other, over real sockets.
 
 #[cfg(test)]
+mod failing;
+#[cfg(test)]
 mod harness;
 #[cfg(test)]
 mod orders;

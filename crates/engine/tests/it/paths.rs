@@ -11,6 +11,7 @@ use nvme::initiator::{Options, PathId, Policy};
 use nvme::wire::AnaState;
 use reactor::{Event, Handler, Io, Key, Op, Reactor, Token};
 
+use crate::failing::Failing;
 use crate::harness::{address, association, config, file, nqn, one};
 
 /// A remote on a reactor, driven step by step.
@@ -49,12 +50,16 @@ struct Bench {
 
 impl Bench {
     fn new(paths: &[SocketAddr]) -> Bench {
-        let mut reactor = Reactor::new(&reactor::Config::default()).unwrap();
         let policy = Policy {
             reconnect_first: Duration::from_millis(10),
             reconnect_most: Duration::from_millis(50),
             ..Policy::default()
         };
+        Bench::with(policy, paths)
+    }
+
+    fn with(policy: Policy, paths: &[SocketAddr]) -> Bench {
+        let mut reactor = Reactor::new(&reactor::Config::default()).unwrap();
         let mut remote = Remote::new(1, policy, 0);
         for (path, id) in paths.iter().zip(1..) {
             let association = association(nqn("a"), Options::default());
@@ -161,4 +166,17 @@ fn requests_follow_the_usable_path() {
     for target in targets {
         target.stop().unwrap();
     }
+}
+
+/// The path is left alone for an hour, unless its ANA log, which is read again, says that it is
+/// good.
+#[test]
+fn a_path_that_failed_a_request_is_asked_for_its_state() {
+    let failing = Failing::start(3);
+    let hour = Duration::from_hours(1);
+    let policy = Policy { suspect_for: hour, hold_for: hour, ..Policy::default() };
+    let mut bench = Bench::with(policy, &[failing]);
+    bench.start(0, Command::Read { span: one(0) }, 0xEE);
+    let finished = bench.finish();
+    assert_eq!(finished.completion, Ok(()));
 }

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 
 use block::Fault;
 
+use crate::breaks::{Rule, left_out};
 use crate::entity::Layer;
 use crate::journal::{self, MAX_GROUP, PAYLOAD};
 use crate::layout::{BLOCK, Cluster, Place, Use};
@@ -164,7 +165,8 @@ impl Pool {
         let before_end = bytes.len().min(index(self.ring - at) * BLOCK);
         let (head, tail) = bytes.split_at(before_end);
         let mut writes = 0;
-        for copy in [0, 1] {
+        let copies: &[u8] = if left_out(Rule::SecondCopy) { &[0] } else { &[0, 1] };
+        for copy in copies.iter().copied() {
             let Some(area) = self.superblock.area(Use::Journal { copy }) else { continue };
             for (at, bytes) in [(at, head), (0, tail)] {
                 if !bytes.is_empty() {

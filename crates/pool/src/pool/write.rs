@@ -6,6 +6,7 @@
 use block::{Blocks, Command, Fault, Lba, Span};
 
 use crate::bits::Run;
+use crate::breaks::{Rule, left_out};
 use crate::entity::Layer;
 use crate::layout::Cluster;
 use crate::map::{Packed, Says};
@@ -125,6 +126,9 @@ impl Pool {
 
     /// Whether a block of the range was first written in a batch that is not proved yet.
     fn is_fresh(&self, blocks: core::ops::Range<u64>) -> bool {
+        if left_out(Rule::ProveBeforeRewrite) {
+            return false;
+        }
         let writing = self.writing.as_ref().map(|writing| &writing.batch.fresh);
         [Some(&self.open.fresh), writing, Some(&self.unproved)]
             .into_iter()
@@ -134,7 +138,8 @@ impl Pool {
 
     fn check_mark(&self, cluster: Cluster) -> Result<(), Wait> {
         let region = self.region(cluster);
-        if self.regions.dirty.contains(&region) { Ok(()) } else { Err(Wait::Mark(region)) }
+        let marked = self.regions.dirty.contains(&region) || left_out(Rule::MarkBeforeOverwrite);
+        if marked { Ok(()) } else { Err(Wait::Mark(region)) }
     }
 
     fn way_of(&self, entry: Option<&Packed>, block: u16) -> Result<(Way, Cluster), Wait> {
@@ -334,6 +339,10 @@ impl Pool {
 
     /// What a change gave up belongs to the batch with its record (O5).
     pub(super) fn take_given_up(&mut self) {
+        if left_out(Rule::ReuseWhenDurable) {
+            self.state.freed.drain(..).for_each(|cluster| self.state.space.release(cluster));
+            self.state.cleared.clear();
+        }
         self.open.freed.append(&mut self.state.freed);
         self.open.cleared.extend(self.state.cleared.drain(..));
     }

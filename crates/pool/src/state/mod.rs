@@ -240,6 +240,12 @@ impl State {
         false
     }
 
+    /// Refuses a size whose clusters a map cannot number: they would share numbers.
+    pub(crate) fn check_size(&self, size: Blocks) -> Result<(), BadEntity> {
+        let most = u64::from(u32::MAX) << self.size.shift();
+        if size.0 <= most { Ok(()) } else { Err(BadEntity::TooLarge { most }) }
+    }
+
     /// Clusters of a size.
     pub(crate) fn clusters_of(&self, size: Blocks) -> u32 {
         let clusters = size.0.div_ceil(self.size.blocks());
@@ -298,7 +304,7 @@ impl State {
     }
 
     /// Everything that must hold; for tests, after each step.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn check(&self) {
         use crate::map::Packed;
         let mut seen = BTreeSet::new();
@@ -334,7 +340,7 @@ impl State {
             let owner = self.entities.get(&tier.owner);
             assert!(owner.is_none_or(|owner| owner.layer == *layer));
         }
-        let used = u32::try_from(seen.len() + self.quarantine.len()).unwrap();
+        let used = low32(crate::widen::count(seen.len() + self.quarantine.len()));
         assert_eq!(used + self.space.free() + self.space.pending(), self.space.clusters());
         assert_eq!(bytes, self.meta_bytes);
         assert_eq!(self.promised, self.layers.values().map(Tier::promise).sum::<u32>());

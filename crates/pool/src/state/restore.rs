@@ -20,6 +20,7 @@ impl State {
     }
 
     pub(crate) fn restore_entity(&mut self, entity: Entity) -> Option<()> {
+        self.check_size(entity.size).ok()?;
         let want = if entity.thick && entity.kind == crate::entity::Kind::Replica {
             self.clusters_of(entity.size)
         } else {
@@ -60,8 +61,10 @@ impl State {
         map: Vec<(u32, Packed)>,
     ) -> Result<(), Contradiction> {
         let size = self.size;
+        let has_parent = self.tier(layer)?.parent != Layer::NONE;
+        let sound = |entry: &Packed| entry.is_sound(size) && (has_parent || !entry.has_marks());
         let ascending = map.is_sorted_by(|(before, _), (after, _)| before < after);
-        if !ascending || !map.iter().all(|(_, entry)| entry.is_sound(size)) {
+        if !ascending || !map.iter().all(|(_, entry)| sound(entry)) {
             return Err(Contradiction);
         }
         let parts = || map.iter().flat_map(|(_, entry)| entry.clusters());

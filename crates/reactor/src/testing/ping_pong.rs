@@ -1,6 +1,10 @@
 //! Requests and answers of fixed sizes over TCP with nothing but io_uring: no protocol, no
-//! buffers to manage, no state. What this reaches is the most that a protocol over the same
-//! sockets could reach.
+//! buffers to manage, no state, and no byte is looked at.
+//!
+//! There are two ways to send. Message by message is what a ping-pong is: each request and each
+//! answer is one send of its own, though many may be handed to the kernel in one call. The other
+//! way sends all that is owed at once, however many messages that is; it is the most that a
+//! protocol over the same sockets could reach. Both receive whatever is there.
 #![expect(unsafe_code, reason = "it uses io_uring directly, on buffers that live long enough")]
 
 use std::io;
@@ -22,6 +26,15 @@ pub struct Sizes {
     pub answer: usize,
 }
 
+/// How messages are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sending {
+    /// One send for each message.
+    EachAlone,
+    /// One send for all that is owed.
+    Together,
+}
+
 /// What the asking side saw.
 #[derive(Clone, Debug)]
 pub struct Seen {
@@ -33,11 +46,13 @@ pub struct Seen {
     pub median: Option<Duration>,
 }
 
-const RECEIVED: u64 = 1;
-const SENT: u64 = 2;
+/// Names the receive; a send is named by its length.
+const RECEIVED: u64 = u64::MAX;
 
 /// The most bytes that one send or receive moves.
 const STEP: usize = 256 * 1024;
+/// The most sends under way at once.
+const SENDS: u32 = 256;
 
 /// One end of a connection: counts bytes in, owes bytes out, never looks at them.
 struct End {
@@ -46,8 +61,14 @@ struct End {
     /// Aligned to pages like the buffers of a reactor, which some processors copy to much faster.
     inbound: Mapping,
     outbound: Mapping,
+    /// The most bytes of one send.
+    step: usize,
+    /// The most sends under way.
+    most_sends: u32,
     receiving: bool,
-    sending: bool,
+    /// Sends under way.
+    sends: u32,
+    /// Bytes to send that no send is under way for.
     owed: usize,
     arrived: usize,
     closed: bool,
@@ -55,20 +76,26 @@ struct End {
 }
 
 impl End {
-    fn new(stream: TcpStream) -> io::Result<End> {
+    fn new(stream: TcpStream, message: usize, sending: Sending) -> io::Result<End> {
         stream.set_nodelay(true)?;
+        let (step, most_sends) = match sending {
+            Sending::EachAlone => (message.min(STEP), SENDS),
+            Sending::Together => (STEP, 1),
+        };
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
             .setup_taskrun_flag()
-            .build(16)?;
+            .build(2 * SENDS)?;
         Ok(End {
             ring,
             stream,
             inbound: Mapping::new(STEP)?,
             outbound: Mapping::new(STEP)?,
+            step,
+            most_sends,
             receiving: false,
-            sending: false,
+            sends: 0,
             owed: 0,
             arrived: 0,
             closed: false,
@@ -76,7 +103,7 @@ impl End {
         })
     }
 
-    /// Keeps one receive and, if bytes are owed, one send under way; waits for news.
+    /// Keeps one receive and, if bytes are owed, sends under way; waits for news.
     fn turn(&mut self) -> io::Result<()> {
         let fd = Fd(self.stream.as_raw_fd());
         if !self.receiving {
@@ -86,13 +113,15 @@ impl End {
             let _ = unsafe { self.ring.submission().push(&receive.build().user_data(RECEIVED)) };
             self.receiving = true;
         }
-        if !self.sending && self.owed > 0 {
-            let len = u32::try_from(self.owed.min(self.outbound.len())).unwrap_or(u32::MAX);
+        while self.sends < self.most_sends && self.owed > 0 {
+            let bytes = self.owed.min(self.step);
+            let len = u32::try_from(bytes).unwrap_or(u32::MAX);
             let send = opcode::Send::new(fd, self.outbound.base(), len)
                 .flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL);
-            // SAFETY: as above, for `outbound`.
-            let _ = unsafe { self.ring.submission().push(&send.build().user_data(SENT)) };
-            self.sending = true;
+            // SAFETY: as above, for `outbound`, which sends only read.
+            let _ = unsafe { self.ring.submission().push(&send.build().user_data(len.into())) };
+            self.sends += 1;
+            self.owed -= bytes;
         }
         self.wait()?;
         while let Some(entry) = self.ring.completion().next() {
@@ -102,8 +131,10 @@ impl End {
                 self.receiving = false;
                 self.arrived += moved;
             } else {
-                self.sending = false;
-                self.owed -= moved.min(self.owed);
+                self.sends -= 1;
+                // What the kernel did not take is still owed.
+                let asked = usize::try_from(entry.user_data()).unwrap_or(0);
+                self.owed += asked.saturating_sub(moved);
             }
         }
         Ok(())
@@ -130,13 +161,13 @@ impl End {
 
 impl Drop for End {
     fn drop(&mut self) {
-        // Ends both operations, so that the buffers may go.
+        // Ends all operations, so that the buffers may go.
         let _ = self.stream.shutdown(std::net::Shutdown::Both);
-        while (self.receiving || self.sending) && self.ring.submit_and_wait(1).is_ok() {
+        while (self.receiving || self.sends > 0) && self.ring.submit_and_wait(1).is_ok() {
             while let Some(entry) = self.ring.completion().next() {
                 match entry.user_data() {
                     RECEIVED => self.receiving = false,
-                    _ => self.sending = false,
+                    _ => self.sends -= 1,
                 }
             }
         }
@@ -144,9 +175,9 @@ impl Drop for End {
 }
 
 /// Answers the requests of one connection until it is closed.
-pub fn answer(listener: &TcpListener, sizes: Sizes) -> io::Result<()> {
+pub fn answer(listener: &TcpListener, sizes: Sizes, sending: Sending) -> io::Result<()> {
     let (stream, _) = listener.accept()?;
-    let mut end = End::new(stream)?;
+    let mut end = End::new(stream, sizes.answer, sending)?;
     while !end.closed {
         end.turn()?;
         let requests = end.arrived / sizes.request;
@@ -157,8 +188,13 @@ pub fn answer(listener: &TcpListener, sizes: Sizes) -> io::Result<()> {
 }
 
 /// Keeps `depth` requests under way for `time`.
-pub fn ask(to: SocketAddr, sizes: Sizes, depth: usize, time: Duration) -> io::Result<Seen> {
-    let mut end = End::new(TcpStream::connect(to)?)?;
+pub fn ask(
+    to: SocketAddr,
+    sizes: Sizes,
+    sending: Sending,
+    (depth, time): (usize, Duration),
+) -> io::Result<Seen> {
+    let mut end = End::new(TcpStream::connect(to)?, sizes.request, sending)?;
     end.owed = depth * sizes.request;
     let begun = Instant::now();
     let (mut answers, mut asked) = (0u64, begun);

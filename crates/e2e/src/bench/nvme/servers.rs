@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use super::nbd;
-use super::{Seen, Shape};
+use super::{Seen, Shape, nbd, spdk};
 use crate::process::{Program, holdfast};
 
 /// Where servers run.
@@ -25,7 +24,10 @@ pub(super) enum Kind {
     OursMemory,
     OursFile,
     NbdkitMemory,
+    /// The file around the page cache, as far as nbdkit can.
     NbdkitFile,
+    /// The file through the page cache.
+    NbdkitCached,
     QemuMemory,
     QemuFile,
 }
@@ -38,6 +40,7 @@ impl Kind {
         Kind::OursFile,
         Kind::NbdkitFile,
         Kind::QemuFile,
+        Kind::NbdkitCached,
     ];
 
     pub(super) fn name(self) -> &'static str {
@@ -46,6 +49,7 @@ impl Kind {
             Kind::OursFile => "ours file",
             Kind::NbdkitMemory => "nbdkit memory",
             Kind::NbdkitFile => "nbdkit file",
+            Kind::NbdkitCached => "nbdkit page cache",
             Kind::QemuMemory => "qemu-nbd memory",
             Kind::QemuFile => "qemu-nbd file",
         }
@@ -82,11 +86,12 @@ impl Running {
                 command.args(["--queue-depth", "256", "--ns", &what]);
                 command
             }
-            Kind::NbdkitMemory | Kind::NbdkitFile => {
+            Kind::NbdkitMemory | Kind::NbdkitFile | Kind::NbdkitCached => {
                 let mut command = pinned("nbdkit");
                 command.args(["-f", "-i", "127.0.0.1", "-p", &port]);
                 match kind {
                     Kind::NbdkitMemory => command.args(["memory", &BYTES.to_string()]),
+                    Kind::NbdkitFile => command.args(["file", &shown, "cache=none"]),
                     _ => command.args(["file", &shown]),
                 };
                 command
@@ -125,6 +130,16 @@ impl Running {
         let used = self.cpu_time()?.saturating_sub(before);
         seen.cores = Some(used.as_secs_f64() / begun.elapsed().as_secs_f64());
         Ok(seen)
+    }
+
+    /// The same with SPDK's client, on our target.
+    pub(super) fn measure_with(
+        &self,
+        client: &Path,
+        shape: Shape,
+        time: Duration,
+    ) -> Result<Seen> {
+        spdk::measure(client, &self.address, NQN, (shape, time))
     }
 
     /// The part of a core that is used while nobody asks for anything.

@@ -1,5 +1,6 @@
 //! What a Linux host must be able to do with a target.
 
+mod ana;
 mod connect;
 mod data;
 mod filesystem;

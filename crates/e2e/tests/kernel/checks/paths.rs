@@ -8,7 +8,7 @@ use e2e::vm::Job;
 use crate::lab::{Lab, PATIENCE, Way};
 
 /// So short that a test need not wait; a lost controller is never given up.
-const TIMERS: &str = "--keep-alive-tmo=2 --reconnect-delay=1 --ctrl-loss-tmo=600";
+pub(super) const TIMERS: &str = "--keep-alive-tmo=2 --reconnect-delay=1 --ctrl-loss-tmo=600";
 
 /// How long fio goes on after everything is well again.
 const LONGEST: Duration = Duration::from_mins(4);
@@ -54,7 +54,7 @@ pub(super) fn kill_and_revive(lab: &mut Lab) -> Result<()> {
 }
 
 /// Writes and verifies until a file appears.
-fn start_fio(lab: &Lab, disk: &str) -> Result<Job> {
+pub(super) fn start_fio(lab: &Lab, disk: &str) -> Result<Job> {
     lab.spawn(&format!(
         "rm -f /tmp/enough; while [ ! -e /tmp/enough ]; do \
            fio --name=steady --filename={disk} --direct=1 --ioengine=libaio --iodepth=8 \
@@ -62,7 +62,7 @@ fn start_fio(lab: &Lab, disk: &str) -> Result<Job> {
     ))
 }
 
-fn end_fio(lab: &Lab, job: Job) -> Result<()> {
+pub(super) fn end_fio(lab: &Lab, job: Job) -> Result<()> {
     lab.vm.run("touch /tmp/enough", PATIENCE)?.ok()?;
     job.wait(LONGEST)?.ok().context("fio saw an error")?;
     let errors = lab.try_sh("dmesg | grep -E 'I/O error|Buffer I/O|blk_update_request'")?;
@@ -73,7 +73,7 @@ fn end_fio(lab: &Lab, job: Job) -> Result<()> {
 }
 
 /// The hidden block device of one path, for example `nvme0c1n1`.
-fn path_disk(lab: &Lab, controller: &str) -> Result<String> {
+pub(super) fn path_disk(lab: &Lab, controller: &str) -> Result<String> {
     let find = format!("ls /sys/class/nvme/{controller} | grep -E '^nvme[0-9]+c[0-9]+n[0-9]+$'");
     let name = lab.sh(&format!("await '{find} > /tmp/path'; cat /tmp/path"))?;
     Ok(name.trim().to_owned())
