@@ -53,6 +53,7 @@ use std::time::Duration;
 use api::events::Log;
 use api::node::NodeInfo;
 use api::{Client, ClientConfig, Guard, Tokens};
+use block::Bytes;
 use http::uri::Authority;
 use model::{Event, InstanceId, Invalid, NodeAddress, NodeName, Nqn};
 use nvme::pdu::Digests;
@@ -87,6 +88,8 @@ pub struct Config {
     pub control: Option<Control>,
     /// How long stopping may take.
     pub drain: Duration,
+    /// Memory for the cache of each pool.
+    pub pool_cache: Bytes,
 }
 
 /// How the control plane is reached.
@@ -186,7 +189,7 @@ impl Daemon {
             pools: Vec::new(),
             subsystems: BTreeMap::new(),
             digests: Digests { header: true, data: true },
-            limits: Limits::default(),
+            limits: Limits { pool_cache: config.pool_cache, ..Limits::default() },
         })?;
         let instance = new_instance()?;
         let address = NodeAddress {

@@ -90,6 +90,8 @@ pub struct Pools {
     answers: VecDeque<(Ticket, Result<Answer, PoolError>)>,
     /// Memory for the pools' own I/O, made with the first pool.
     arena: Option<Arena>,
+    /// What each pool may use.
+    limits: Limits,
     token_kind: u8,
 }
 
@@ -199,8 +201,14 @@ impl Pools {
             ended: VecDeque::new(),
             answers: VecDeque::new(),
             arena: None,
+            limits: Limits::default(),
             token_kind,
         }
+    }
+
+    /// Sets the memory for the cache of each pool that is opened from now on.
+    pub fn set_cache(&mut self, bytes: Bytes) {
+        self.limits.cache = bytes;
     }
 
     /// Takes an order; its answer comes by [`Pools::poll_answer`].
@@ -486,9 +494,4 @@ fn status_of(pool: &Pool, disks: Vec<(PathBuf, Blocks)>, scrub: Option<ScrubStat
 fn entity_status(pool: &Pool, entity: &pool::Entity) -> Option<EntityStatus> {
     let usage = pool.usage_of(entity.id)?;
     Some(EntityStatus { entity: entity.clone(), usage })
-}
-
-/// What a pool may use; the cache of sums is 64 MiB.
-fn limits() -> Limits {
-    Limits::default()
 }

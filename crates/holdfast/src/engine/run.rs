@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ::engine::daemon::{Config, Control, Daemon};
 use anyhow::{Context, Result};
+use block::Bytes;
 use clap::Args;
 use http::uri::Authority;
 use model::NodeName;
@@ -16,6 +17,7 @@ use store::contract::Store;
 
 use crate::stop;
 use crate::store::Files;
+use crate::typed::bytes;
 
 /// Options of `engine run`.
 #[derive(Args)]
@@ -59,6 +61,9 @@ pub(crate) struct Run {
     /// Seconds that stopping may take
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     drain: u64,
+    /// Memory for the cache of each pool: checksums, and places of blocks under snapshots
+    #[arg(long, value_name = "SIZE", default_value = "128MiB", value_parser = bytes)]
+    pool_cache: u64,
 }
 
 impl Run {
@@ -75,6 +80,7 @@ impl Run {
             token_file: self.token_file,
             control: self.control.map(|server| Control { server, token_file }),
             drain: Duration::from_secs(self.drain),
+            pool_cache: Bytes(self.pool_cache),
         };
         // A few threads for the API; the reactors have their own.
         let runtime = tokio::runtime::Builder::new_multi_thread()

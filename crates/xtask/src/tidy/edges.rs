@@ -49,7 +49,7 @@ pub(crate) const TABLE: &[Row] = &[
     row(
         "holdfast",
         Layer::Binary,
-        &["block", "control", "engine", "model", "nvme", "pool", "store"],
+        &["api", "block", "control", "engine", "model", "nvme", "pool", "store"],
     ),
     row(
         "e2e",
