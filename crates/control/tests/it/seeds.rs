@@ -33,7 +33,7 @@ fn wish(dice: &mut Dice) -> Wish {
         5 => unpublish(number),
         6 => Wish::DeleteVolume(id),
         7 => Wish::SetReplicas { volume: id, replicas: u8::try_from(dice.roll(3) + 1).unwrap() },
-        8 => Wish::Resize { volume: id, size: Size::gib(1 + dice.roll(4)) },
+        8 => Wish::Resize { volume: id, size: Size::gib(1 + dice.small(4)) },
         9 => take(dice.small(3) + 1, number),
         10 => Wish::DeleteSnapshot(snapshot(dice.small(3) + 1)),
         _ => Wish::Republish { volume: id, node: None },
