@@ -1,8 +1,8 @@
 //! What is known: the records of the store, and what was seen of them, with the ways to find them.
 //!
 //! Invariants:
-//! - What is wanted is in memory exactly as it is in the store: [`State::apply`] is called with what
-//!   the store has taken, by nobody else, and is the only way to change it.
+//! - What is wanted is in memory exactly as it is in the store: [`State::apply`] is called with
+//!   what the store has taken, by nobody else, and is the only way to change it.
 //! - What was seen is kept beside it in the objects' statuses and survives [`State::apply`].
 
 use std::collections::{BTreeMap, BTreeSet};

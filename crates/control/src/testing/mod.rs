@@ -1,7 +1,7 @@
 //! A cluster in one thread: engines and a store in memory, for tests and benchmarks.
 //!
-//! [`Cluster`] is the world outside; [`Sim`] runs a control plane in it, one effect at a time, in an
-//! order and with faults that whoever drives it chooses.
+//! [`Cluster`] is the world outside; [`Sim`] runs a control plane in it, one effect at a time, in
+//! an order and with faults that whoever drives it chooses.
 
 mod cluster;
 mod engine;

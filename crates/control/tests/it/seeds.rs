@@ -78,7 +78,7 @@ fn live(seed: u64) {
         sim.cluster.engine(&name).start();
     }
     sim.fault = None;
-    sim.pass(Duration::from_secs(300));
+    sim.pass(Duration::from_mins(5));
     settle(&mut sim);
 }
 

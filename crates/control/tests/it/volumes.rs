@@ -193,7 +193,7 @@ fn volumes_are_read_back_from_the_disks_when_the_store_forgot_them() {
     });
     sim.cluster.txn(forget);
     sim.restart();
-    sim.pass(Duration::from_secs(60));
+    sim.pass(Duration::from_mins(1));
     assert!(sim.core.volume_seen(volume(1)).is_none());
     assert_eq!(sim.cluster.copies(volume(1)), copies, "what nobody knows is not destroyed");
     assert_eq!(sim.insist(&Wish::Recover).unwrap(), Done::Changed);

@@ -62,7 +62,7 @@ fn measure(volumes: usize) -> Result<Measured> {
     ensure!(text.len() > 100_000, "a page of {volumes} volumes has {} bytes", text.len());
     sim.pass(Duration::from_secs(10));
     let began = Instant::now();
-    sim.pass(Duration::from_secs(60));
+    sim.pass(Duration::from_mins(1));
     let idle = began.elapsed().as_secs_f64() / 60.0;
     let (creates, slowest) = create_many(&mut sim, volumes)?;
     let plan = lose_a_node(&mut sim);
