@@ -136,7 +136,7 @@ impl Typed {
             }
         };
         let client = Client::connect(&endpoints, Options::default()).await?;
-        let config = control::Config { listen: self.listen };
+        let config = control::Config::plain(self.listen);
         let control = Service::bind(&config, Arc::new(client)).await?;
         let rest = control.local_addr()?;
         let running = control.run(stopping.clone().cancelled_owned());
