@@ -107,7 +107,7 @@ impl Typed {
         let dir = self.dir.canonicalize()?;
         let _only_one = lock(&dir)?;
         let mut parts = self.start().await?;
-        let mut engines = Engines::start(&dir, (self.nodes, self.address), parts.at.rest)?;
+        let mut engines = Engines::start(&dir, (self.nodes, self.address), &parts.at)?;
         let at = parts.at.clone();
         let ended = tokio::select! {
             () = stop::asked() => Ok(()),
