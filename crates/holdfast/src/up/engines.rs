@@ -53,11 +53,7 @@ fn address(first: Ipv4Addr, nth: u8) -> IpAddr {
 
 impl Engines {
     /// Starts one for each node.
-    pub(super) fn start(
-        dir: &Path,
-        (count, first): (u8, Ipv4Addr),
-        at: &At,
-    ) -> Result<Engines> {
+    pub(super) fn start(dir: &Path, (count, first): (u8, Ipv4Addr), at: &At) -> Result<Engines> {
         let mut engines = Vec::new();
         let cores = std::thread::available_parallelism()?.get();
         for (nth, node) in (0..).zip(names(count)) {
@@ -86,12 +82,7 @@ impl Engines {
 }
 
 impl Engine {
-    fn new(
-        dir: &Path,
-        node: &str,
-        (address, core): (IpAddr, usize),
-        at: &At,
-    ) -> Result<Engine> {
+    fn new(dir: &Path, node: &str, (address, core): (IpAddr, usize), at: &At) -> Result<Engine> {
         let folder = folder(dir, node);
         std::fs::create_dir_all(&folder)
             .with_context(|| format!("cannot make {}", folder.display()))?;
@@ -228,7 +219,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let rest = "127.0.0.1:7440".parse().unwrap();
         let at = At { rest, store: "http://127.0.0.1:7441".to_owned() };
-        let engine = Engine::new(dir.path(), "node-1", (Ipv4Addr::LOCALHOST.into(), 0), &at).unwrap();
+        let engine =
+            Engine::new(dir.path(), "node-1", (Ipv4Addr::LOCALHOST.into(), 0), &at).unwrap();
         assert!(engine.left_behind().is_none());
         // This test runs under another name: it is not an engine.
         std::fs::write(engine.pid_file(), std::process::id().to_string()).unwrap();

@@ -151,7 +151,7 @@ impl Typed {
     /// Everything after the processes run: pools, the first volume, and what is shown.
     async fn serve(&self, dir: &Path, at: &At) -> Result<()> {
         let remote = Remote::plain(at.rest.to_string().parse()?)?;
-        let _host = first::host(&remote);
+        let _host = first::host(&remote)?;
         let (nodes, size) = (engines::names(self.nodes), self.pool_size);
         let volume = first::make(&remote, dir, &nodes, size).await?;
         if self.demo {
