@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use api::heartbeat::Heard;
 use api::rest::{Control, Remote, VolumeWish};
 use model::{
@@ -77,6 +77,7 @@ pub(super) async fn make(
     if nodes.is_empty() {
         return Ok(None);
     }
+    ready(remote, nodes.len()).await?;
     let mark = dir.join("first-volume");
     if let Ok(text) = std::fs::read_to_string(&mark) {
         let volume: VolumeId = text.trim().parse()?;
@@ -103,6 +104,24 @@ pub(super) async fn publish(remote: &Remote, volume: VolumeId) -> Result<()> {
     let answer = patiently(|| remote.change_volume(volume, wish(), None)).await;
     answer.context("cannot publish the volume to this machine")?;
     Ok(())
+}
+
+/// Waits until every node answers and every pool is open: a run that continues finds both known
+/// before they are there again.
+async fn ready(remote: &Remote, nodes: usize) -> Result<()> {
+    let wanted = u64::try_from(nodes)?;
+    let since = Instant::now();
+    loop {
+        let status = patiently(|| remote.status()).await?;
+        if status.nodes.well >= wanted && status.pools.well >= wanted {
+            return Ok(());
+        }
+        if since.elapsed() > PATIENCE {
+            let (nodes, pools) = (status.nodes.well, status.pools.well);
+            bail!("only {nodes} nodes and {pools} pools of {wanted} are there; see engine.log");
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
 }
 
 async fn pool(remote: &Remote, dir: &Path, node: &str, size: Size) -> Result<()> {
