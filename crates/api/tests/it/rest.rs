@@ -120,6 +120,7 @@ async fn changes_that_make_no_sense() {
     let change = format!("POST /v1/volumes/{VOLUME}/changes");
     let smaller = json!({ "kind": "resize", "size": 1 << 20 });
     let other = serde_json::to_value(VolumeSpec::new(Size::gib(2), 1)).unwrap();
+    let address = &golden::<Value>("node.json")["spec"]["address"];
     for (request, body, kind) in [
         (change.as_str(), json!({ "kind": "dance" }), Kind::InvalidArgument),
         (&change, json!({ "kind": "resize", "size": 0 }), Kind::InvalidArgument),
@@ -135,7 +136,7 @@ async fn changes_that_make_no_sense() {
         ),
         (
             "POST /v1/nodes/node-1/changes",
-            json!({ "kind": "register", "address": golden::<Value>("node.json")["spec"]["address"] }),
+            json!({ "kind": "register", "address": address }),
             Kind::InvalidArgument,
         ),
         (
