@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use api::events::Log;
 use api::rest::fake::{Fake, One};
-use api::rest::{Consent, Control, Purge, Remote, VolumeWish, VolumesAsked};
+use api::rest::{
+    Consent, Control, NodesAsked, Purge, RangesAsked, Remote, VolumeWish, VolumesAsked,
+};
 use api::{Effect, Guard, Paging, Server};
 use model::*;
 use serde_json::{Value, json};
@@ -67,8 +69,8 @@ fn volume_id() -> VolumeId {
     good(VOLUME)
 }
 
-fn wish(size: Value, replicas: Value) -> Value {
-    json!({ "size": size, "replicas": replicas })
+fn wish(size: impl Into<Value>, replicas: impl Into<Value>) -> Value {
+    json!({ "size": size.into(), "replicas": replicas.into() })
 }
 
 #[tokio::test]
@@ -118,6 +120,7 @@ async fn changes_that_make_no_sense() {
     let change = format!("POST /v1/volumes/{VOLUME}/changes");
     let smaller = json!({ "kind": "resize", "size": 1 << 20 });
     let other = serde_json::to_value(VolumeSpec::new(Size::gib(2), 1)).unwrap();
+    let address = &golden::<Value>("node.json")["spec"]["address"];
     for (request, body, kind) in [
         (change.as_str(), json!({ "kind": "dance" }), Kind::InvalidArgument),
         (&change, json!({ "kind": "resize", "size": 0 }), Kind::InvalidArgument),
@@ -133,7 +136,7 @@ async fn changes_that_make_no_sense() {
         ),
         (
             "POST /v1/nodes/node-1/changes",
-            json!({ "kind": "register", "address": golden::<Value>("node.json")["spec"]["address"] }),
+            json!({ "kind": "register", "address": address }),
             Kind::InvalidArgument,
         ),
         (
@@ -309,8 +312,8 @@ async fn lists_come_in_pages_and_by_filters() {
     let rest = remote.volumes(rest).await.unwrap();
     assert_eq!((rest.items.len(), rest.after), (1, None));
     for bad in ["limit=0", "limit=1001", "limit=x", "state=sad", "node=N", "label=a b", "x=1"] {
-        let answer =
-            ask(running.address, &format!("GET /v1/volumes?{}", bad.replace(' ', "%20")), &[], "");
+        let request = format!("GET /v1/volumes?{}", bad.replace(' ', "%20"));
+        let answer = ask(running.address, &request, &[], "");
         assert_eq!(answer.await.problem().kind, Kind::InvalidArgument, "{bad}");
     }
 }
@@ -351,7 +354,7 @@ async fn everything_else_is_asked_and_answered() {
     remote.put_volume(volume_id(), VolumeSpec::new(Size::gib(1), 1)).await.unwrap();
     let spec = SnapshotSpec { volume: volume_id(), group: None, labels: Labels::new() };
     remote.put_snapshot(id(40), spec).await.unwrap();
-    assert_eq!(remote.ranges(id(40), Default::default()).await.unwrap().items.len(), 1);
+    assert_eq!(remote.ranges(id(40), RangesAsked::default()).await.unwrap().items.len(), 1);
     let labels: Labels = [(good("keep"), good("yes"))].into();
     let change = SnapshotChange::Label { labels: labels.clone() };
     let labelled = remote.change_snapshot(id(40), change, None).await.unwrap().now;
@@ -362,5 +365,5 @@ async fn everything_else_is_asked_and_answered() {
     let heartbeat: Heartbeat<NodeAddress> = golden("heartbeat.json");
     let heard = remote.node_heartbeat(good("node-2"), heartbeat).await.unwrap();
     assert!(heard.gone_in_millis > heard.next_in_millis);
-    assert_eq!(remote.nodes(Default::default()).await.unwrap().items.len(), 2);
+    assert_eq!(remote.nodes(NodesAsked::default()).await.unwrap().items.len(), 2);
 }

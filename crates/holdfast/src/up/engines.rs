@@ -14,6 +14,8 @@ use model::NodeName;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 
+use super::At;
+
 /// The longest wait before an engine is started again.
 const LONGEST: Duration = Duration::from_secs(30);
 
@@ -51,14 +53,12 @@ fn address(first: Ipv4Addr, nth: u8) -> IpAddr {
 
 impl Engines {
     /// Starts one for each node.
-    pub(super) fn start(
-        dir: &Path,
-        (count, first): (u8, Ipv4Addr),
-        rest: SocketAddr,
-    ) -> Result<Engines> {
+    pub(super) fn start(dir: &Path, (count, first): (u8, Ipv4Addr), at: &At) -> Result<Engines> {
         let mut engines = Vec::new();
+        let cores = std::thread::available_parallelism()?.get();
         for (nth, node) in (0..).zip(names(count)) {
-            let mut engine = Engine::new(dir, &node, address(first, nth), rest)?;
+            let core = usize::from(nth) % cores;
+            let mut engine = Engine::new(dir, &node, (address(first, nth), core), at)?;
             engine.stop_left_behind()?;
             engine.start()?;
             engines.push(engine);
@@ -82,7 +82,7 @@ impl Engines {
 }
 
 impl Engine {
-    fn new(dir: &Path, node: &str, address: IpAddr, rest: SocketAddr) -> Result<Engine> {
+    fn new(dir: &Path, node: &str, (address, core): (IpAddr, usize), at: &At) -> Result<Engine> {
         let folder = folder(dir, node);
         std::fs::create_dir_all(&folder)
             .with_context(|| format!("cannot make {}", folder.display()))?;
@@ -90,22 +90,18 @@ impl Engine {
         let place = folder.to_str().context("the folder's name must be UTF-8")?.to_owned();
         let listen = SocketAddr::new(address, 4420).to_string();
         let api = SocketAddr::new(address, 7442).to_string();
-        let rest = rest.to_string();
-        let words = [
-            "engine",
-            "run",
-            "--node",
-            node,
-            "--listen",
-            &listen,
-            "--api",
-            &api,
-            "--dir",
-            &place,
-            "--control",
-            &rest,
+        let options = [
+            ("--node", node.to_owned()),
+            ("--listen", listen),
+            ("--api", api),
+            ("--cores", core.to_string()),
+            ("--dir", place),
+            ("--control", at.rest.to_string()),
+            ("--store", at.store.clone()),
         ];
-        let arguments = words.map(str::to_owned).to_vec();
+        let words = ["engine".to_owned(), "run".to_owned()].into_iter();
+        let options = options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
+        let arguments = words.chain(options).collect();
         let wait = Duration::from_secs(1);
         Ok(Engine { node: node.to_owned(), folder, arguments, running: None, wait })
     }
@@ -222,7 +218,9 @@ mod tests {
     fn only_an_engine_of_this_folder_is_taken_for_left_behind() {
         let dir = tempfile::tempdir().unwrap();
         let rest = "127.0.0.1:7440".parse().unwrap();
-        let engine = Engine::new(dir.path(), "node-1", Ipv4Addr::LOCALHOST.into(), rest).unwrap();
+        let at = At { rest, store: "http://127.0.0.1:7441".to_owned() };
+        let engine =
+            Engine::new(dir.path(), "node-1", (Ipv4Addr::LOCALHOST.into(), 0), &at).unwrap();
         assert!(engine.left_behind().is_none());
         // This test runs under another name: it is not an engine.
         std::fs::write(engine.pid_file(), std::process::id().to_string()).unwrap();

@@ -3,13 +3,14 @@
 //! Everything is asked for by `PUT` with ids that stay, so running again asks for what is there.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use api::heartbeat::Heard;
 use api::rest::{Control, Remote, VolumeWish};
 use model::{
-    DevicePath, Heartbeat, HostAddress, HostName, Kind, Labels, PoolSpec, Problem, Size, VolumeId,
-    VolumeSpec,
+    Blame, DevicePath, Heartbeat, HostAddress, HostName, Kind, Labels, PoolSpec, Problem, Size,
+    VolumeId, VolumeSpec,
 };
 
 use super::engines::folder;
@@ -27,6 +28,9 @@ const SIZE: Size = Size::gib(1);
 /// How often something that is not ready is asked for again.
 const AGAIN: Duration = Duration::from_millis(200);
 
+/// How long the parts of a cluster may take to find each other.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 /// Shows that this machine is there as long as it is kept.
 pub(super) struct Host(tokio::task::JoinHandle<()>);
 
@@ -37,30 +41,27 @@ impl Drop for Host {
 }
 
 /// Registers this machine as a host, so that volumes can be published to it.
-pub(super) fn host(remote: &Remote) -> Host {
+pub(super) fn host(remote: &Remote) -> Result<Host> {
     let remote = remote.clone();
-    Host(tokio::spawn(async move {
-        loop {
-            let wait = match beat(&remote).await {
-                Ok(wait) => wait,
-                Err(error) => {
-                    tracing::debug!("no heartbeat: {error:#}");
-                    AGAIN
-                }
-            };
-            tokio::time::sleep(wait).await;
-        }
-    }))
-}
-
-async fn beat(remote: &Remote) -> Result<Duration> {
-    let host: HostName = HOST.parse()?;
     let heartbeat = Heartbeat {
         instance: new_id()?,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         address: HostAddress { nqn: NQN.parse()?, agent: None },
     };
-    Ok(remote.host_heartbeat(host, heartbeat).await?.next_in())
+    let host: HostName = HOST.parse()?;
+    Ok(Host(tokio::spawn(async move {
+        loop {
+            let heard = remote.host_heartbeat(host.clone(), heartbeat.clone()).await;
+            let wait = match heard.map(Heard::next_in) {
+                Ok(wait) => wait,
+                Err(problem) => {
+                    tracing::debug!("no heartbeat: {problem}");
+                    AGAIN
+                }
+            };
+            tokio::time::sleep(wait).await;
+        }
+    })))
 }
 
 /// A pool for each node, and a volume if this is the first run. Its id, if it is still there.
@@ -76,11 +77,15 @@ pub(super) async fn make(
     if nodes.is_empty() {
         return Ok(None);
     }
+    ready(remote, nodes.len()).await?;
     let mark = dir.join("first-volume");
     if let Ok(text) = std::fs::read_to_string(&mark) {
         let volume: VolumeId = text.trim().parse()?;
-        let there = patiently(|| remote.volume(volume)).await;
-        return Ok(there.is_ok().then_some(volume));
+        return match remote.volume(volume).await {
+            Ok(_) => Ok(Some(volume)),
+            Err(problem) if problem.kind == Kind::NotFound => Ok(None),
+            Err(problem) => Err(problem.into()),
+        };
     }
     let volume = new_id()?;
     let copies = u8::try_from(nodes.len().min(2)).unwrap_or(2);
@@ -99,6 +104,24 @@ pub(super) async fn publish(remote: &Remote, volume: VolumeId) -> Result<()> {
     let answer = patiently(|| remote.change_volume(volume, wish(), None)).await;
     answer.context("cannot publish the volume to this machine")?;
     Ok(())
+}
+
+/// Waits until every node answers and every pool is open: a run that continues finds both known
+/// before they are there again.
+async fn ready(remote: &Remote, nodes: usize) -> Result<()> {
+    let wanted = u64::try_from(nodes)?;
+    let since = Instant::now();
+    loop {
+        let status = patiently(|| remote.status()).await?;
+        if status.nodes.well >= wanted && status.pools.well >= wanted {
+            return Ok(());
+        }
+        if since.elapsed() > PATIENCE {
+            let (nodes, pools) = (status.nodes.well, status.pools.well);
+            bail!("only {nodes} nodes and {pools} pools of {wanted} are there; see engine.log");
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
 }
 
 async fn pool(remote: &Remote, dir: &Path, node: &str, size: Size) -> Result<()> {
@@ -128,18 +151,23 @@ async fn pool(remote: &Remote, dir: &Path, node: &str, size: Size) -> Result<()>
     }
 }
 
-/// Asks until it is answered or refused for good: engines and the control plane may still start.
+/// Asks until it is answered or refused for good: engines and the control plane may still start,
+/// and what has not registered yet is not found.
 async fn patiently<T, F>(ask: impl Fn() -> F) -> Result<T, Problem>
 where
     F: Future<Output = Result<T, Problem>>,
 {
+    let since = Instant::now();
     loop {
-        match ask().await {
-            Err(problem) if problem.kind.blame() == model::Blame::Retry => {
-                tracing::debug!("not yet: {problem}");
-                tokio::time::sleep(AGAIN).await;
-            }
-            answer => return answer,
+        let problem = match ask().await {
+            Ok(answer) => return Ok(answer),
+            Err(problem) => problem,
+        };
+        let may_come = problem.kind == Kind::NotFound || problem.kind.blame() == Blame::Retry;
+        if !may_come || since.elapsed() > PATIENCE {
+            return Err(problem);
         }
+        tracing::debug!("not yet: {problem}");
+        tokio::time::sleep(AGAIN).await;
     }
 }

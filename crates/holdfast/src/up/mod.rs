@@ -107,7 +107,7 @@ impl Typed {
         let dir = self.dir.canonicalize()?;
         let _only_one = lock(&dir)?;
         let mut parts = self.start().await?;
-        let mut engines = Engines::start(&dir, (self.nodes, self.address), parts.at.rest)?;
+        let mut engines = Engines::start(&dir, (self.nodes, self.address), &parts.at)?;
         let at = parts.at.clone();
         let ended = tokio::select! {
             () = stop::asked() => Ok(()),
@@ -151,7 +151,7 @@ impl Typed {
     /// Everything after the processes run: pools, the first volume, and what is shown.
     async fn serve(&self, dir: &Path, at: &At) -> Result<()> {
         let remote = Remote::plain(at.rest.to_string().parse()?)?;
-        let _host = first::host(&remote);
+        let _host = first::host(&remote)?;
         let (nodes, size) = (engines::names(self.nodes), self.pool_size);
         let volume = first::make(&remote, dir, &nodes, size).await?;
         if self.demo {

@@ -101,7 +101,7 @@ impl Control for Fake {
     }
 
     async fn node_heartbeat(&self, at: NodeName, body: Heartbeat<NodeAddress>) -> Answered<Heard> {
-        self.held().register(at, body, self.now)?;
+        self.held().register(&at, body, self.now)?;
         Ok(HEARD)
     }
 

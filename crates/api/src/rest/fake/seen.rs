@@ -92,7 +92,7 @@ impl Held {
 
     pub(super) fn register(
         &mut self,
-        at: NodeName,
+        at: &NodeName,
         body: Heartbeat<NodeAddress>,
         now: Timestamp,
     ) -> Answered<()> {
@@ -110,11 +110,11 @@ impl Held {
             seen_at: Some(now),
             drain: None,
         };
-        if self.nodes.get(&at).is_ok() {
-            self.nodes.change(&at, NodeChange::Register { address }, None, now)?;
-            self.nodes.get_mut(&at)?.status = Some(status);
+        if self.nodes.get(at).is_ok() {
+            self.nodes.change(at, NodeChange::Register { address }, None, now)?;
+            self.nodes.get_mut(at)?.status = Some(status);
         } else {
-            self.nodes.put(&at, spec, now, |_| Ok(status))?;
+            self.nodes.put(at, spec, now, |_| Ok(status))?;
         }
         Ok(())
     }
