@@ -8,6 +8,8 @@
 
 pub mod bench;
 pub mod figure;
+pub mod fleet;
+pub mod netns;
 pub mod process;
 pub mod python;
 pub mod store;

@@ -15,6 +15,7 @@ use e2e::vm::{Kernel, Vm};
 
 use crate::engine::Engine;
 use crate::lab::{Lab, PATIENCE, Secrets, Target};
+use crate::mirrored::Mirrored;
 use crate::nvmet::Nvmet;
 use crate::shared::with_kernel;
 
@@ -90,6 +91,17 @@ mod holdfast {
     }
 }
 
+/// A volume with copies in three engines.
+mod mirrored {
+    tests! { V6_12, mirrored, NoSecrets,
+        fio_verifies_random_and_sequential_writes = super::data::fio_verifies;
+        discarded_and_zeroed_blocks_read_as_zeroes = super::data::discard;
+        xfs_keeps_files = super::filesystem::xfs;
+        losing_one_of_two_paths_fails_no_request = super::paths::lose_one_of_two;
+        killing_a_copy_fails_no_request = super::paths::lose_a_copy;
+    }
+}
+
 fn nvmet(vm: &Vm, secrets: Option<&Secrets>) -> Result<Box<dyn Target>> {
     Ok(Box::new(Nvmet::start(vm, secrets)?))
 }
@@ -99,6 +111,10 @@ fn engine(vm: &Vm, secrets: Option<&Secrets>) -> Result<Box<dyn Target>> {
         return nvmet(vm, secrets);
     }
     Ok(Box::new(Engine::start(secrets)?))
+}
+
+fn mirrored(vm: &Vm, _: Option<&Secrets>) -> Result<Box<dyn Target>> {
+    Ok(Box::new(Mirrored::start(vm)?))
 }
 
 fn run(kernel: Kernel, start: Start, knowledge: Knowledge, check: Check) -> Result<()> {
