@@ -225,12 +225,6 @@ impl<O> Devices<O> {
         self.devices.get(device.0).map(|device| device.geometry)
     }
 
-    /// Whether its jobs are finished as soon as they are begun.
-    pub(crate) fn answers_at_once(&self, device: DeviceId) -> bool {
-        let found = self.devices.get(device.0);
-        found.is_some_and(|device| matches!(device.backing, Backing::Memory(_)))
-    }
-
     /// Puts a job in; hands it back if there are as many as there may be, or no such device.
     pub fn start(&mut self, device: DeviceId, job: Job<O>, io: &mut impl Io) -> Result<(), Job<O>> {
         if self.devices.get(device.0).is_none() {

@@ -18,9 +18,7 @@ pub(super) enum Held {
     Arrived(Frozen),
     /// To be sent.
     Ready(Frozen),
-    /// With a device that reads into it; so many bytes.
-    Reading(usize),
-    /// With a device otherwise, or being received into; so many bytes.
+    /// With a device, or being received into; so many bytes.
     Away(usize),
 }
 
@@ -30,13 +28,8 @@ impl Held {
             Held::Nothing => 0,
             Held::Filling(buffer) => buffer.len(),
             Held::Arrived(frozen) | Held::Ready(frozen) => frozen.len(),
-            Held::Reading(bytes) | Held::Away(bytes) => *bytes,
+            Held::Away(bytes) => *bytes,
         }
-    }
-
-    /// Bytes of it that are read ahead of what is sent.
-    fn ahead(&self) -> usize {
-        if matches!(self, Held::Ready(_) | Held::Reading(_)) { self.bytes() } else { 0 }
     }
 
     /// Whether a large payload is to come into it.
@@ -50,7 +43,6 @@ impl Held {
 pub(super) struct Holdings {
     slots: Vec<Held>,
     bytes: usize,
-    ahead: usize,
     large: usize,
 }
 
@@ -58,11 +50,6 @@ impl Holdings {
     /// Bytes of all buffers, those that are away included.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
-    }
-
-    /// Bytes that were read, or are being read, and are not with the kernel yet.
-    pub(super) fn ahead(&self) -> usize {
-        self.ahead
     }
 
     /// Whether a large payload is expected.
@@ -104,35 +91,10 @@ impl Holdings {
     fn swap(&mut self, slot: Slot, held: Held) -> Held {
         let Some(place) = self.slots.get_mut(slot.index()) else { return Held::Nothing };
         self.bytes += held.bytes();
-        self.ahead += held.ahead();
         self.large += usize::from(held.is_large());
         let before = core::mem::replace(place, held);
         self.bytes -= before.bytes();
-        self.ahead -= before.ahead();
         self.large -= usize::from(before.is_large());
         before
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use reactor::{Arena, Class};
-
-    #[test]
-    fn the_sums_are_those_of_the_slots() {
-        let arena = Arena::new(&[Class { bytes: 2 * Stream::LARGE, count: 2 }]).unwrap();
-        let mut held = Holdings::default();
-        let sums = |held: &Holdings| (held.bytes(), held.ahead(), held.expects_large());
-        held.put(Slot(0), Held::Filling(arena.take(Stream::LARGE).unwrap()));
-        assert_eq!(sums(&held), (Stream::LARGE, 0, true));
-        held.put(Slot(0), Held::Away(10));
-        held.put(Slot(1), Held::Reading(200));
-        assert_eq!(sums(&held), (210, 200, false));
-        held.put(Slot(1), Held::Ready(arena.take(3000).unwrap().freeze()));
-        assert_eq!(sums(&held), (3010, 3000, false));
-        held.take(Slot(0));
-        held.take(Slot(1));
-        assert_eq!(sums(&held), (0, 0, false));
     }
 }

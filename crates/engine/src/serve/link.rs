@@ -81,9 +81,6 @@ pub(super) enum Want {
 /// in capsules are then never used up by hosts that are slow to send, and so a stream that waits
 /// for such a buffer always goes on.
 const LEAST_GRANT: usize = 8193;
-/// So many bytes are read ahead of what is sent where reading is no more than copying: few enough
-/// that they are still in the cache when they are sent.
-const READ_AHEAD: usize = 256 * 1024;
 /// How long a host may take to read its last bytes.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -339,10 +336,6 @@ impl Link {
     ) -> Option<Want> {
         match want {
             Want::Read { slot, nsid, command } => {
-                let at_once = served.device(nsid).is_some_and(|one| devices.answers_at_once(one));
-                if at_once && self.held.ahead() >= READ_AHEAD {
-                    return Some(want);
-                }
                 let bytes = served.bytes_of(nsid, command);
                 match self.take(bytes, 0, io) {
                     Some(buffer) => {
@@ -372,17 +365,17 @@ impl Link {
         data: Data,
         (served, devices, io): (&Served, &mut Devices<Owner>, &mut impl Io),
     ) {
-        let held = match &data {
-            Data::None => Held::Away(0),
-            Data::Fill(buffer) => Held::Reading(buffer.len()),
-            Data::Bytes(bytes) => Held::Away(bytes.len()),
-            Data::Both { new, .. } => Held::Away(new.len()),
+        let bytes = match &data {
+            Data::None => 0,
+            Data::Fill(buffer) => buffer.len(),
+            Data::Bytes(bytes) => bytes.len(),
+            Data::Both { new, .. } => new.len(),
         };
         let (Some(key), Some(device)) = (self.key, served.device(nsid)) else {
             self.machine.complete(slot, Err(block::Fault::Internal));
             return;
         };
-        self.held.put(slot, held);
+        self.held.put(slot, Held::Away(bytes));
         self.at_work += 1;
         if devices.start(device, Job { owner: (key, slot), task, data }, io).is_err() {
             self.finished(slot, Err(block::Fault::Busy), Data::None);
