@@ -3,12 +3,12 @@
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, Method, StatusCode, Uri, header};
-use model::{Kind, Problem};
+use model::{Generation, Kind, Object, Problem, Spec};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::{Effect, Ensured, Gone, Page};
+use crate::{Effect, Ensured, Gone, IfMatch, Page};
 
 /// A [`Problem`] on its way to the caller.
 #[derive(Debug)]
@@ -91,6 +91,11 @@ pub trait Json: Serialize + DeserializeOwned + JsonSchema + Send + 'static {
     fn status(&self) -> StatusCode {
         StatusCode::OK
     }
+
+    /// Number of what is wanted of it, which callers can name in `If-Match`.
+    fn generation(&self) -> Option<Generation> {
+        None
+    }
 }
 
 impl<T: Json> Reply for T {
@@ -98,7 +103,12 @@ impl<T: Json> Reply for T {
     const MEDIA: &'static str = "application/json";
 
     fn reply(self) -> Response {
-        json(self.status(), &self, Self::MEDIA)
+        let mut answer = json(self.status(), &self, Self::MEDIA);
+        let tag = self.generation().map(IfMatch::tag).map(HeaderValue::try_from);
+        if let Some(Ok(tag)) = tag {
+            answer.headers_mut().insert(header::ETAG, tag);
+        }
+        answer
     }
 
     fn schema(generator: &mut SchemaGenerator) -> Schema {
@@ -137,8 +147,12 @@ impl Received for Text {
     }
 }
 
-impl<T: Serialize + DeserializeOwned + JsonSchema + Send + 'static> Json for Ensured<T> {
+impl<T: Json> Json for Ensured<T> {
     const STATUSES: &'static [u16] = &[200, 201];
+
+    fn generation(&self) -> Option<Generation> {
+        self.now.generation()
+    }
 
     fn status(&self) -> StatusCode {
         let created = self.effect == Effect::Created;
@@ -148,3 +162,16 @@ impl<T: Serialize + DeserializeOwned + JsonSchema + Send + 'static> Json for Ens
 
 impl<T: Serialize + DeserializeOwned + JsonSchema + Send + 'static> Json for Page<T> {}
 impl Json for Gone {}
+
+/// One resource; its generation is its tag.
+impl<S> Json for Object<S>
+where
+    S: Spec<Id: JsonSchema + Send, Status: JsonSchema + Send, Change: JsonSchema + Send>
+        + JsonSchema
+        + Send
+        + 'static,
+{
+    fn generation(&self) -> Option<Generation> {
+        Some(Object::generation(self))
+    }
+}

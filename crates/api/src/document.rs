@@ -103,7 +103,7 @@ impl Operation {
         }
         responses.insert("default".to_owned(), problem());
         let mut value = json!({
-            "operationId": route.name,
+            "operationId": camel(route.name),
             "summary": route.summary,
             "parameters": parameters,
             "responses": responses,
@@ -118,6 +118,18 @@ impl Operation {
         }
         Operation { path: route.path, method: route.method.http().as_str().to_lowercase(), value }
     }
+}
+
+/// `put_volume` as `putVolume`: names of the document are those of JSON.
+fn camel(name: &str) -> String {
+    let mut parts = name.split('_');
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (first, rest) = part.split_at_checked(1).unwrap_or((part, ""));
+        text.push_str(&first.to_ascii_uppercase());
+        text.push_str(rest);
+    }
+    text
 }
 
 fn in_query(schema: &Schema) -> Vec<Value> {

@@ -5,13 +5,14 @@
 
 use std::time::Duration;
 
-use model::{Heartbeat, HostAddress, HostName, InstanceId, NodeAddress, NodeName};
+use model::InstanceId;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::Method::{Delete, Put};
-use crate::Role::Editor;
-use crate::{Gone, Json, NoBody, NoQuery, Route};
+use crate::Json;
+pub use crate::rest::routes::{
+    HOST_FAREWELL, HOST_HEARTBEAT as HOST, NODE_FAREWELL, NODE_HEARTBEAT as NODE,
+};
 
 /// The control plane has heard it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -39,35 +40,3 @@ pub struct Farewell {
     /// The run.
     pub instance: InstanceId,
 }
-
-/// An engine is there.
-pub const NODE: Route<(NodeName,), NoQuery, Heartbeat<NodeAddress>, Heard> = Route::new(
-    (Put, "/v1/nodes/{node}/heartbeat"),
-    Editor,
-    "nodeHeartbeat",
-    "Show that an engine is there; the first one registers its node",
-);
-
-/// An engine goes.
-pub const NODE_FAREWELL: Route<(NodeName,), Farewell, NoBody, Gone> = Route::new(
-    (Delete, "/v1/nodes/{node}/heartbeat"),
-    Editor,
-    "nodeFarewell",
-    "An engine stops on purpose: its node is off-line at once",
-);
-
-/// A host's agent is there.
-pub const HOST: Route<(HostName,), NoQuery, Heartbeat<HostAddress>, Heard> = Route::new(
-    (Put, "/v1/hosts/{host}/heartbeat"),
-    Editor,
-    "hostHeartbeat",
-    "Show that the agent of a host is there; the first one registers it",
-);
-
-/// A host's agent goes.
-pub const HOST_FAREWELL: Route<(HostName,), Farewell, NoBody, Gone> = Route::new(
-    (Delete, "/v1/hosts/{host}/heartbeat"),
-    Editor,
-    "hostFarewell",
-    "The agent of a host stops on purpose",
-);

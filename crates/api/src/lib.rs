@@ -25,6 +25,7 @@ pub mod events;
 pub mod heartbeat;
 pub mod node;
 mod page;
+pub mod rest;
 mod route;
 mod secure;
 mod server;

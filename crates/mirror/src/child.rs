@@ -28,6 +28,8 @@ pub(crate) struct Child {
     pub(crate) retry_at: Option<Instant>,
     backoff: Duration,
     pub(crate) incarnation: Option<u64>,
+    /// The number of its last loss of writes that no flush covered; zero if that was made good.
+    pub(crate) loss: u64,
     /// Somebody does not want it rebuilt.
     pub(crate) unwanted: bool,
 }
@@ -46,6 +48,7 @@ impl Child {
             retry_at: None,
             backoff: Duration::ZERO,
             incarnation: None,
+            loss: 0,
             unwanted: false,
         }
     }
@@ -172,8 +175,12 @@ impl Mirror {
         if !self.opened {
             if let Some(note) = &found.note {
                 self.adopt(note);
+                self.losses = self.losses.max(note.loss);
+                if let Some(child) = self.child_mut(slot) {
+                    child.loss = note.loss;
+                }
                 if note.incarnation != found.incarnation {
-                    self.lossy.insert(slot);
+                    self.crashed.insert(slot);
                 }
             }
             return;
@@ -183,8 +190,45 @@ impl Mirror {
             // It was away as the last one, and may have lost what no flush covers. Other copies in
             // sync may not have: until they are compared, this is in doubt.
             self.lost |= self.dirty.has_unflushed();
+            self.count_loss(Slots::one(slot));
             let risk = self.dirty.at_risk();
             self.doubt(&risk);
+        }
+    }
+
+    /// These copies lost something, after all losses that were counted before.
+    pub(crate) fn count_loss(&mut self, slots: Slots) {
+        self.losses += 1;
+        let number = self.losses;
+        for slot in slots.iter() {
+            if let Some(child) = self.child_mut(slot) {
+                child.loss = number;
+            }
+        }
+    }
+
+    /// The number of the loss that the best of these copies had; none of none.
+    pub(crate) fn least_loss(&self, of: Slots) -> u64 {
+        let losses = of.iter().filter_map(|slot| Some(self.child(slot)?.loss));
+        losses.min().unwrap_or(u64::MAX)
+    }
+
+    /// Those of these copies that have what any of them has.
+    pub(crate) fn least_lossy(&self, of: Slots) -> Slots {
+        let least = self.least_loss(of);
+        of.iter()
+            .filter(|slot| self.child(*slot).is_some_and(|child| child.loss == least))
+            .collect()
+    }
+
+    /// All copies in sync are equal: whatever they lost is made good.
+    pub(crate) fn forget_losses(&mut self) {
+        let mut had = false;
+        for child in self.children.iter_mut().flatten() {
+            had |= core::mem::take(&mut child.loss) > 0;
+        }
+        if had {
+            self.change_note();
         }
     }
 
@@ -244,9 +288,8 @@ impl Mirror {
         }
         if !self.dirty.doubt.is_empty() && state == ChildState::InSync {
             let others = self.in_sync().without(Slots::one(slot));
-            self.lost |= !self.lossy.contains(slot) && others.without(self.lossy).is_empty();
+            self.lost |= self.least_loss(Slots::one(slot)) < self.least_loss(others);
         }
-        self.lossy.remove(slot);
         for op in self.ops.values_mut() {
             op.done.remove(slot);
             op.declined.remove(slot);

@@ -9,7 +9,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use block::{Blame, Claim, Command, Fault, Instant, Span};
+use block::{Blame, Claim, Command, Fault, Instant, Lba, Span};
 use model::{FaultReason, Kind, Problem};
 
 use crate::api::{Answer, Buffer, Effect};
@@ -47,7 +47,7 @@ pub(crate) struct Copy {
     span: Span,
     buffer: u32,
     source: Option<Slot>,
-    /// Sources that could not read it.
+    /// Sources that could not read the piece that is being copied.
     bad: Slots,
     /// Who still needs the piece that is being copied.
     needy: Slots,
@@ -67,6 +67,19 @@ impl Copy {
     /// Whether it may go on without an answer.
     pub(crate) fn is_stuck(&self) -> bool {
         self.outstanding.is_empty() && self.step != Step::Queued
+    }
+
+    /// Makes the piece that is being copied many of one block each, so that one bad block spoils
+    /// no other; whether it had more than one.
+    fn split(&mut self) -> bool {
+        let many = |(span, _): &mut (Span, bool)| span.len().0 > 1;
+        let Some((span, written)) = self.pieces.pop_front_if(many) else { return false };
+        for at in (span.start().0..span.end().0).rev() {
+            if let Some(block) = Span::one(Lba(at)) {
+                self.pieces.push_front((block, written));
+            }
+        }
+        true
     }
 }
 
@@ -132,15 +145,23 @@ impl Mirror {
     fn dests(&self, whose: Whose) -> Slots {
         match whose {
             Whose::Rebuild(slot) => Slots::one(slot).both(self.writers()),
-            Whose::Resync => self.must().both(self.in_sync()),
+            #[cfg(test)]
+            Whose::Resync if self.broken == crate::tests::Broken::JoinerNotCompared => {
+                self.must().both(self.in_sync())
+            }
+            // Also one that is rebuilt and may be recorded in sync already.
+            Whose::Resync => self.must().both(self.writers()),
         }
     }
 
     fn pick_source(&mut self, ticket: Ticket) -> Option<Slot> {
         let copy = self.copies.get(&ticket)?;
-        let mut able = self.in_sync().without(copy.bad);
-        if copy.whose == Whose::Resync && !able.without(self.lossy).is_empty() {
-            able = able.without(self.lossy);
+        let (resync, bad) = (copy.whose == Whose::Resync, copy.bad);
+        let mut able = self.in_sync().without(bad);
+        if resync {
+            able = self.least_lossy(able);
+            // If those that have the most cannot read it, what is left may be older.
+            self.lost |= self.least_loss(bad) < self.least_loss(able);
         }
         // Several sources: chunks go around.
         let nth =
@@ -159,7 +180,12 @@ impl Mirror {
             return self.end_copy(ticket, false);
         }
         let Some(source) = self.pick_source(ticket) else {
-            return if none_left { self.unreadable(ticket) } else { self.end_copy(ticket, false) };
+            if none_left {
+                self.unreadable(ticket, whose);
+            } else {
+                self.end_copy(ticket, false);
+            }
+            return;
         };
         if whose == Whose::Resync {
             if let Some(copy) = self.copies.get_mut(&ticket) {
@@ -200,15 +226,44 @@ impl Mirror {
         let Some((_, written)) = copy.pieces.front().copied() else {
             return self.end_copy(ticket, true);
         };
-        let (whose, source) = (copy.whose, copy.source);
-        let mut needy = self.dests(whose);
-        if let Some(source) = source {
-            needy.remove(source);
-        }
+        self.all_need(ticket);
+        if written { self.read_piece(ticket) } else { self.write_piece(ticket) }
+    }
+
+    /// Everybody but the source needs the piece.
+    fn all_need(&mut self, ticket: Ticket) {
+        let Some(copy) = self.copies.get(&ticket) else { return };
+        let source = copy.source.map_or(Slots::NONE, Slots::one);
+        let needy = self.dests(copy.whose).without(source);
         if let Some(copy) = self.copies.get_mut(&ticket) {
             copy.needy = needy;
         }
-        if written { self.read_piece(ticket) } else { self.write_piece(ticket) }
+    }
+
+    /// The source cannot read the piece: block by block, then from elsewhere.
+    fn read_elsewhere(&mut self, ticket: Ticket, bad: Slot) {
+        let Some(copy) = self.copies.get_mut(&ticket) else { return };
+        if copy.split() {
+            return self.read_piece(ticket);
+        }
+        copy.bad.insert(bad);
+        let whose = copy.whose;
+        if self.pick_source(ticket).is_some() {
+            self.all_need(ticket);
+            self.read_piece(ticket);
+        } else {
+            self.unreadable(ticket, whose);
+        }
+    }
+
+    /// A piece is where it should be, or nowhere.
+    fn piece_done(&mut self, ticket: Ticket) {
+        let Some(copy) = self.copies.get_mut(&ticket) else { return };
+        copy.pieces.pop_front();
+        if !core::mem::replace(&mut copy.bad, Slots::NONE).is_empty() {
+            self.pick_source(ticket);
+        }
+        self.next_piece(ticket);
     }
 
     fn read_piece(&mut self, ticket: Ticket) {
@@ -279,30 +334,30 @@ impl Mirror {
                 self.compare_piece(ticket, Step::Verifying);
             }
             (Step::Writing | Step::Verifying, _) => {
-                copy.pieces.pop_front();
-                self.next_piece(ticket);
+                self.piece_done(ticket);
             }
             _ => {}
         }
     }
 
-    /// Begins the chunk again, from another source.
+    /// Begins the chunk again, from whoever is there.
     fn restart(&mut self, ticket: Ticket) {
         if let Some(copy) = self.copies.get_mut(&ticket) {
             copy.pieces.clear();
-            copy.step = Step::Ready;
+            (copy.step, copy.bad) = (Step::Ready, Slots::NONE);
         }
         self.map(ticket);
     }
 
-    /// No copy in sync can read it.
-    fn unreadable(&mut self, ticket: Ticket) {
-        let Some(copy) = self.copies.get(&ticket) else { return };
-        match copy.whose {
-            // Hosts get an error for these blocks anyway, whichever copy they ask.
-            Whose::Resync => self.end_copy(ticket, true),
+    /// No copy in sync can read the piece.
+    fn unreadable(&mut self, ticket: Ticket, whose: Whose) {
+        match whose {
+            // Hosts get an error for this block anyway, whichever copy they ask.
+            Whose::Resync => self.piece_done(ticket),
             Whose::Rebuild(slot) => {
-                let detail = alloc::format!("no copy in sync can read {}; restore them", copy.span);
+                let Some(copy) = self.copies.get(&ticket) else { return };
+                let span = copy.pieces.front().map_or(copy.span, |(span, _)| *span);
+                let detail = alloc::format!("no copy in sync can read {span}; restore it");
                 self.rebuild_failed(slot, Problem::new(Kind::NoHealthyReplica, detail));
                 self.end_copy(ticket, false);
             }
@@ -340,13 +395,20 @@ impl Mirror {
             Err(Fault::Busy) => {
                 copy.not_before = Some(now.after(pause));
                 copy.step = Step::Ready;
+                copy.bad = Slots::NONE;
                 copy.pieces.clear();
             }
             Err(Fault::Miscompare { .. } | Fault::Checksum { .. } | Fault::Medium { .. })
                 if step == Step::Comparing => {}
             Err(fault) if reads && fault.blame() != Blame::Path => {
+                if copy.dropped {
+                    return self.end_copy(ticket, false);
+                }
+                if step == Step::Reading {
+                    return self.read_elsewhere(ticket, from.slot);
+                }
                 copy.bad.insert(from.slot);
-                return self.restart_unless_dropped(ticket);
+                copy.step = Step::Ready;
             }
             Err(fault) => {
                 let failed = match fault {

@@ -87,9 +87,11 @@ pub struct Mirror {
     pub(crate) opened: bool,
     /// Acknowledged writes that no flush covered may be lost: the next flush says so.
     pub(crate) lost: bool,
-    /// Copies in sync that may have lost writes before the opening: where they are in doubt, others
-    /// are right.
-    pub(crate) lossy: Slots,
+    /// The number of the last loss of a copy. A write that was acknowledged after a loss is on all
+    /// copies in sync, so where they differ the one whose last loss is the oldest has the most.
+    pub(crate) losses: u64,
+    /// Copies in sync that lost something before the opening.
+    pub(crate) crashed: Slots,
     /// Since when hosts wait, and whether they have waited long enough.
     pub(crate) hold_from: Option<Instant>,
     pub(crate) failing: bool,
@@ -144,7 +146,8 @@ impl Mirror {
             rebuilds_begun: 0,
             opened: false,
             lost: false,
-            lossy: Slots::NONE,
+            losses: 0,
+            crashed: Slots::NONE,
             hold_from: Some(now),
             failing: false,
             poke: true,
@@ -378,10 +381,14 @@ impl Mirror {
     /// What would be kept with a replica now.
     pub(crate) fn note_for(&self, slot: Slot) -> Option<Note> {
         let child = self.child(slot)?;
+        let loss = child.loss;
+        #[cfg(test)]
+        let loss = if self.broken == crate::tests::Broken::LossForgotten { 0 } else { loss };
         Some(Note {
             label: self.recorder.label(child.replica, self.geometry.bytes()),
             sequence: self.version,
             incarnation: child.incarnation.unwrap_or_default(),
+            loss,
             intents: self.dirty.intents(),
             missed: self.dirty.missed.clone(),
         })

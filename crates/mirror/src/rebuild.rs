@@ -28,7 +28,7 @@ use crate::api::{Buffer, Effect};
 use crate::child::reason;
 use crate::copy::Whose;
 use crate::mirror::{Mirror, Pending, Purpose};
-use crate::slots::{Slot, Slots};
+use crate::slots::Slot;
 
 /// Regions copied before a flush makes them count.
 const CHECKPOINT: u64 = 64;
@@ -168,7 +168,7 @@ impl Mirror {
             self.poke = true;
         }
         if self.dirty.doubt.is_empty() {
-            self.lossy = Slots::NONE;
+            self.forget_losses();
         }
         let stale = self.children_that(|state| state == ChildState::Stale);
         for slot in stale.iter() {
@@ -222,6 +222,9 @@ impl Mirror {
             proposed: false,
         };
         self.jobs.insert(slot, job);
+        if let Some(child) = self.child_mut(slot) {
+            child.loss = 0;
+        }
         self.change_child(slot, ChildEvent::Began);
         self.poke = true;
     }

@@ -33,7 +33,9 @@ impl Mirror {
             let risk = self.dirty.at_risk();
             self.dirty.missed.insert(replica, risk);
         }
-        if there.without(self.lossy).is_empty() && !all {
+        let crashed = core::mem::take(&mut self.crashed);
+        self.count_loss(crashed);
+        if self.least_loss(there) > 0 && !all {
             // A copy that is away may be the only one that has what these lost.
             self.lost = !self.dirty.doubt.is_empty();
         }

@@ -139,7 +139,9 @@ impl Mirror {
     /// Sends a change or a flush for the first time.
     fn begin(&mut self, ticket: Ticket) {
         let Some(command) = self.ops.get(&ticket).map(|op| op.command) else { return };
-        if !self.opened || self.in_sync().is_empty() || self.flush_must_wait(command) {
+        // W3: a copy that is away and may still be called in sync has no mark of this. It could not
+        // be acknowledged before that is recorded anyway.
+        if !self.may_begin() || self.in_sync().is_empty() || self.flush_must_wait(command) {
             return;
         }
         if let Some(span) = command.span() {
@@ -169,6 +171,14 @@ impl Mirror {
             (op.begun, op.flush) = (true, flush);
         }
         self.send(ticket, self.writers(), command);
+    }
+
+    fn may_begin(&self) -> bool {
+        #[cfg(test)]
+        if self.broken == crate::tests::Broken::MarkedUnsettled {
+            return self.opened;
+        }
+        self.is_settled()
     }
 
     /// **F1** A flush promises that every copy in sync has what was acknowledged. Where they may

@@ -23,6 +23,9 @@ pub struct Note {
     /// What the replica said of itself when this was kept. If it says another number now, it may
     /// have lost writes that no flush covered.
     pub incarnation: u64,
+    /// The number of the last loss of this replica, as the targets of the volume count them; zero
+    /// if what it lost was made good. Where copies differ, the one with the lowest has the most.
+    pub loss: u64,
     /// Regions that may be being written, or whose writes no flush covers: after a crash copies in
     /// sync may differ there, and nowhere else.
     pub intents: Regions,

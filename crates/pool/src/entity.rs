@@ -109,6 +109,12 @@ pub enum BadEntity {
         /// The limit.
         most: usize,
     },
+    /// More clusters than a map can number.
+    #[error("a replica of this pool has at most {most} blocks of 4 KiB")]
+    TooLarge {
+        /// The limit.
+        most: u64,
+    },
     /// No block at all.
     #[error("a size of zero blocks makes no sense")]
     Empty,

@@ -17,6 +17,10 @@ pub(crate) const MAX_GROUP: u64 = 64;
 pub(crate) const PAYLOAD: usize = BLOCK - at::PAYLOAD;
 const MAGIC: &[u8; 4] = b"HJNL";
 
+/// Numbers that count up are never so large: a structure that says so is not one of ours, and what
+/// is added to smaller ones cannot wrap.
+pub(crate) const FAR: u64 = 1 << 62;
+
 /// Offsets, as in docs/format/pool.md.
 mod at {
     pub(super) const CRC: usize = 4;
@@ -41,6 +45,13 @@ pub(crate) struct Position {
     pub(crate) group: u64,
     /// Incarnation that writes.
     pub(crate) incarnation: u64,
+}
+
+impl Position {
+    /// Whether it is one that a pool can have reached.
+    pub(crate) fn is_near(self) -> bool {
+        [self.number, self.group, self.incarnation].iter().all(|number| *number < FAR)
+    }
 }
 
 /// Blocks that a payload of this length needs; an empty group has one.
@@ -96,7 +107,10 @@ pub(crate) fn decode_block(pool: Id, block: &[u8]) -> Option<(Header, &[u8])> {
         count: le16(block, at::COUNT),
         used: le32(block, at::USED),
     };
-    let sane = header.index < header.count && u64::from(header.count) <= MAX_GROUP;
+    let Header { number, group, incarnation, .. } = header;
+    let sane = header.index < header.count
+        && u64::from(header.count) <= MAX_GROUP
+        && Position { number, group, incarnation }.is_near();
     let used = index(u64::from(header.used));
     (sane && used <= PAYLOAD).then(|| (header, &block[at::PAYLOAD..at::PAYLOAD + used]))
 }
@@ -165,7 +179,7 @@ impl Copies<'_> {
     /// incarnation if they differ, since the other is of a group that was never acknowledged.
     fn block(&self, from: Position, nth: u64, first: Option<Header>) -> Option<(Header, &[u8])> {
         let ring = count(self.bytes[0].len() / BLOCK);
-        let number = from.number.checked_add(nth)?;
+        let number = from.number.checked_add(nth).filter(|_| ring > 0)?;
         let sound =
             |copy: &usize| decode_block(self.pool, nth_block(self.bytes[*copy], number % ring));
         let fits = |(header, _): &(Header, &[u8])| {

@@ -23,6 +23,8 @@ pub(crate) const MAX_AREAS: usize = 96;
 /// Bytes of physical space under one write-intent mark; few in tests, so that their small disks
 /// have many regions.
 pub(crate) const REGION_BYTES: u64 = if cfg!(test) { 512 << 10 } else { 16 << 20 };
+/// Most blocks of one copy of the journal: it is read whole into memory.
+pub(crate) const MAX_JOURNAL: u64 = 16384;
 /// Clusters are numbered by 32 bits; the last numbers are kept unused.
 const MAX_CLUSTERS: u64 = 0xffff_0000;
 /// Data areas and the data in them begin at a multiple of this many blocks.
@@ -191,7 +193,7 @@ pub(crate) fn checkpoint_blocks(clusters: u64, size: ClusterSize) -> u64 {
 
 /// Blocks of one copy of the journal for a disk of that size.
 pub(crate) fn journal_blocks(disk: Blocks) -> u64 {
-    (disk.0 / 1024).clamp(64, 16384)
+    (disk.0 / 1024).clamp(64, MAX_JOURNAL)
 }
 
 /// Areas of a new pool on disks of these sizes, if they are large enough.

@@ -28,6 +28,7 @@ extern crate alloc;
 extern crate std;
 
 mod bits;
+mod breaks;
 mod checkpoint;
 mod entity;
 mod journal;
@@ -46,6 +47,8 @@ mod superblock;
 mod widen;
 mod wire;
 
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(test)]
 #[expect(
     clippy::as_conversions,

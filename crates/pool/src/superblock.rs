@@ -9,9 +9,10 @@ use alloc::vec::Vec;
 use block::Blocks;
 
 use crate::Id;
+use crate::journal::FAR;
 use crate::layout::{
-    Area, BLOCK, Cluster, ClusterSize, Disk, FIRST_AREA, Geography, MAX_AREAS, MAX_DISKS, Place,
-    Use,
+    Area, BLOCK, Cluster, ClusterSize, Disk, FIRST_AREA, Geography, MAX_AREAS, MAX_DISKS,
+    MAX_JOURNAL, Place, Use,
 };
 use crate::widen::{count, index, low16};
 use crate::wire::{le16, le32, le64, le128, set};
@@ -102,6 +103,12 @@ pub enum NotSuper {
 }
 
 impl Superblock {
+    /// What journal, checkpoints and sums pages are marked with. Disks get a new id whenever a pool
+    /// is made, so what an earlier pool of the same id left on them is not taken for this one's.
+    pub(crate) fn mark(&self) -> Id {
+        Id(self.pool.0 ^ self.disks.first().map_or(0, |disk| disk.id.0).rotate_left(64))
+    }
+
     /// The bytes for disk `number`.
     pub fn encode(&self, number: Disk) -> Vec<u8> {
         let mut block = alloc::vec![0; BLOCK];
@@ -172,7 +179,8 @@ impl Superblock {
         let slots = [(0, 0), (0, 1), (1, 0), (1, 1)]
             .map(|(slot, copy)| self.area(Use::Checkpoint { slot, copy }).map(|area| area.blocks));
         journals[0] == journals[1]
-            && journals[0].is_some_and(|blocks| blocks >= 16)
+            && journals[0].is_some_and(|blocks| (16..=MAX_JOURNAL).contains(&blocks))
+            && self.generation < FAR
             && slots[0] == slots[1]
             && slots[2] == slots[3]
             && slots.iter().all(|blocks| blocks.is_some_and(|blocks| blocks > 1))

@@ -164,10 +164,11 @@ pub struct RebuildWish {
     pub run: Run,
 }
 
-/// A scrub that is wanted: every written block is read and its checksum looked at.
+/// How work in the background is to go on: a scrub, which reads every written block and looks at
+/// its checksum, or a rebuild.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct ScrubWish {
+pub struct Pace {
     /// At most so many bytes a second; left out: as user I/O allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_per_second: Option<Size>,
@@ -216,22 +217,35 @@ pub enum ScrubState {
 
 impl Json for NodeInfo {}
 impl Json for Health {}
-impl<S> Json for Found<S> where
-    S: Spec<Id: JsonSchema + Send, Status: JsonSchema + Send> + JsonSchema + Send + 'static
+impl<S> Json for Found<S>
+where
+    S: Spec<Id: JsonSchema + Send, Status: JsonSchema + Send> + JsonSchema + Send + 'static,
 {
+    fn generation(&self) -> Option<Generation> {
+        self.generation
+    }
 }
 impl Json for model::Rebuild {}
 impl Json for Scrub {}
 
+impl Json for FoundSnapshot {}
+impl Json for TargetSnapshot {}
+impl Json for model::Label {}
+
 impl Sent for SnapshotWish {}
-impl Sent for Order<RebuildWish> {
+impl Sent for Pace {
     fn validate(&self) -> Result<(), Invalid> {
-        must_flow(self.spec.bytes_per_second)
+        must_flow(self.bytes_per_second)
     }
 }
-impl Sent for Order<ScrubWish> {
+impl Sent for Order<RebuildWish> {
     fn validate(&self) -> Result<(), Invalid> {
-        must_flow(self.spec.bytes_per_second)
+        must_flow(self.spec.bytes_per_second).map_err(|invalid| invalid.within("spec"))
+    }
+}
+impl Sent for Order<Pace> {
+    fn validate(&self) -> Result<(), Invalid> {
+        self.spec.validate().map_err(|invalid| invalid.within("spec"))
     }
 }
 
@@ -240,7 +254,7 @@ fn must_flow(limit: Option<Size>) -> Result<(), Invalid> {
     match limit {
         Some(limit) if limit < model::Limits::LEAST_BANDWIDTH => {
             let remedy = "give at least 1MiB a second, leave it out, or pause it";
-            Err(Invalid::new("spec.bytesPerSecond", limit, remedy))
+            Err(Invalid::new("bytesPerSecond", limit, remedy))
         }
         _ => Ok(()),
     }

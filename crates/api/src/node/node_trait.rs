@@ -8,8 +8,8 @@ use model::{
 #[cfg(feature = "faults")]
 use super::Faults;
 use super::{
-    Changed, Found, FoundSnapshot, Health, NodeInfo, Numbered, Range, RebuildWish, Scrub,
-    ScrubWish, SnapshotWish, Statistics, TargetSnapshot,
+    Changed, Found, FoundSnapshot, Health, NodeInfo, Numbered, Pace, Range, RebuildWish, Scrub,
+    SnapshotWish, Statistics, TargetSnapshot,
 };
 use crate::{Ensured, Gone, Page, Paging, Text};
 
@@ -92,7 +92,7 @@ pub trait Node: Send + Sync + 'static {
     fn put_scrub(
         &self,
         replica: ReplicaId,
-        order: Order<ScrubWish>,
+        order: Order<Pace>,
     ) -> impl Future<Output = Answered<Ensured<Scrub>>> + Send;
 
     /// The snapshots of this engine, by replica and id.

@@ -9,8 +9,8 @@ use model::{
 #[cfg(feature = "faults")]
 use super::Faults;
 use super::{
-    Answered, Changed, Found, FoundSnapshot, Health, Node, NodeInfo, Numbered, Range, RebuildWish,
-    Scrub, ScrubWish, SnapshotWish, Statistics, TargetSnapshot, routes,
+    Answered, Changed, Found, FoundSnapshot, Health, Node, NodeInfo, Numbered, Pace, Range,
+    RebuildWish, Scrub, SnapshotWish, Statistics, TargetSnapshot, routes,
 };
 use crate::{
     CallError, Client, ClientConfig, Ensured, Gone, NoBody, NoQuery, Page, Paging, Subscription,
@@ -112,11 +112,7 @@ impl Node for Remote {
         answer.await.map_err(Problem::from)
     }
 
-    async fn put_scrub(
-        &self,
-        replica: ReplicaId,
-        order: Order<ScrubWish>,
-    ) -> Answered<Ensured<Scrub>> {
+    async fn put_scrub(&self, replica: ReplicaId, order: Order<Pace>) -> Answered<Ensured<Scrub>> {
         let answer = self.0.call(&routes::PUT_SCRUB, (replica,), NoQuery {}, order);
         answer.await.map_err(Problem::from)
     }

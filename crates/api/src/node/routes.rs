@@ -8,8 +8,8 @@ use model::{
 #[cfg(feature = "faults")]
 use super::Faults;
 use super::{
-    Changed, Found, FoundSnapshot, Health, NodeInfo, Numbered, Range, RebuildWish, Scrub,
-    ScrubWish, SnapshotWish, Statistics, TargetSnapshot,
+    Changed, Found, FoundSnapshot, Health, NodeInfo, Numbered, Pace, Range, RebuildWish, Scrub,
+    SnapshotWish, Statistics, TargetSnapshot,
 };
 use crate::Method::{Delete, Get, Put};
 use crate::Role::{Admin, Anybody, Editor, Viewer};
@@ -102,7 +102,7 @@ pub const SCRUB: Route<(ReplicaId,), NoQuery, NoBody, Scrub> = Route::new(
 );
 
 /// Start, pause, resume or cancel a scrub of a replica.
-pub const PUT_SCRUB: Route<(ReplicaId,), NoQuery, Order<ScrubWish>, Ensured<Scrub>> = Route::new(
+pub const PUT_SCRUB: Route<(ReplicaId,), NoQuery, Order<Pace>, Ensured<Scrub>> = Route::new(
     (Put, "/v1/replicas/{replica}/scrub"),
     Editor,
     "putScrub",

@@ -1,4 +1,4 @@
-//! The committed document: current, complete, with examples that fit.
+//! The committed documents: current, complete, with examples that fit.
 //!
 //! `HOLDFAST_BLESS=1 cargo test -p api` writes it anew.
 
@@ -14,6 +14,10 @@ fn document() -> Value {
     api::node::api::<Fake>().document()
 }
 
+fn rest() -> Value {
+    api::rest::api::<api::rest::Remote>().document()
+}
+
 fn operations(document: &Value) -> impl Iterator<Item = (&String, &String, &Value)> {
     let paths = document["paths"].as_object().unwrap();
     paths.iter().flat_map(|(path, methods)| {
@@ -22,14 +26,16 @@ fn operations(document: &Value) -> impl Iterator<Item = (&String, &String, &Valu
 }
 
 #[test]
-fn the_committed_document_is_current() {
-    let text = serde_json::to_string_pretty(&document()).unwrap() + "\n";
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../openapi/node.json");
-    if std::env::var_os("HOLDFAST_BLESS").is_some() {
-        std::fs::write(&path, &text).unwrap();
+fn the_committed_documents_are_current() {
+    for (name, document) in [("node.json", document()), ("v1.json", rest())] {
+        let text = serde_json::to_string_pretty(&document).unwrap() + "\n";
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../openapi").join(name);
+        if std::env::var_os("HOLDFAST_BLESS").is_some() {
+            std::fs::write(&path, &text).unwrap();
+        }
+        let committed = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(text == committed, "openapi/{name} has changed: HOLDFAST_BLESS=1 accepts it");
     }
-    let committed = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(text == committed, "openapi/node.json has changed: HOLDFAST_BLESS=1 accepts it");
 }
 
 /// Each constant of the table is served, and nothing is served that is not in the table.
@@ -50,9 +56,13 @@ fn every_route_of_the_table_is_in_the_document() {
 
 #[test]
 fn names_are_unique_and_parameters_are_those_of_the_path() {
-    let document = document();
+    names_are_unique(&document());
+    names_are_unique(&rest());
+}
+
+fn names_are_unique(document: &Value) {
     let mut names = BTreeSet::new();
-    for (path, method, operation) in operations(&document) {
+    for (path, method, operation) in operations(document) {
         let name = operation["operationId"].as_str().unwrap();
         assert!(names.insert(name.to_owned()), "{name} is there twice");
         let parameters = operation["parameters"].as_array().unwrap();
@@ -66,13 +76,14 @@ fn names_are_unique_and_parameters_are_those_of_the_path() {
 
 #[test]
 fn every_reference_leads_somewhere() {
-    let document = document();
-    let mut found = BTreeSet::new();
-    references(&document, &mut found);
-    assert!(found.len() > 20, "{found:?}");
-    for reference in found {
-        let pointer = reference.strip_prefix('#').unwrap();
-        assert!(document.pointer(pointer).is_some(), "{reference}");
+    for document in [document(), rest()] {
+        let mut found = BTreeSet::new();
+        references(&document, &mut found);
+        assert!(found.len() > 20, "{found:?}");
+        for reference in found {
+            let pointer = reference.strip_prefix('#').unwrap();
+            assert!(document.pointer(pointer).is_some(), "{reference}");
+        }
     }
 }
 
@@ -92,8 +103,13 @@ fn the_examples_fit_their_schemas() {
 /// The golden files of the model against the schemas of their types.
 #[test]
 fn resources_fit_their_schemas() {
-    let document = document();
+    let document = rest();
     let specs = [
+        ("node.json", "NodeSpec", "NodeStatus"),
+        ("host.json", "HostSpec", "HostStatus"),
+        ("volume.json", "VolumeSpec", "VolumeStatus"),
+        ("snapshot.json", "SnapshotSpec", "SnapshotStatus"),
+        ("snapshot-group.json", "SnapshotGroupSpec", "SnapshotGroupStatus"),
         ("pool.json", "PoolSpec", "PoolStatus"),
         ("replica.json", "ReplicaSpec", "ReplicaStatus"),
         ("target.json", "TargetSpec", "TargetStatus"),

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use api::events::Log;
 use api::node::{
     Answered, Changed, Fault, FaultKind, FaultPlace, Faults, Found, FoundSnapshot, Health, Node,
-    NodeInfo, Numbered, Range, RebuildWish, Remote, Run, Scrub, ScrubState, ScrubWish,
-    SnapshotWish, Statistics, StatisticsOf, TargetSnapshot, Traffic,
+    NodeInfo, Numbered, Pace, Range, RebuildWish, Remote, Run, Scrub, ScrubState, SnapshotWish,
+    Statistics, StatisticsOf, TargetSnapshot, Traffic,
 };
 use api::{Ensured, Gone, Guard, Page, Paging, Server, Text};
 use model::*;
@@ -215,7 +215,7 @@ impl Node for Fake {
         self.with(|state| state.scrub.clone()).ok_or_else(never)
     }
 
-    async fn put_scrub(&self, _: ReplicaId, order: Order<ScrubWish>) -> Answered<Ensured<Scrub>> {
+    async fn put_scrub(&self, _: ReplicaId, order: Order<Pace>) -> Answered<Ensured<Scrub>> {
         let state = match order.spec.run {
             Run::Run => ScrubState::Running {},
             Run::Pause => ScrubState::Paused {},

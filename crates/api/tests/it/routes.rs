@@ -1,6 +1,6 @@
 //! Every request with its answer, by the real client.
 
-use api::node::{Changed, Node, Numbered, RebuildWish, Run, ScrubState, ScrubWish, SnapshotWish};
+use api::node::{Changed, Node, Numbered, Pace, RebuildWish, Run, ScrubState, SnapshotWish};
 use api::{Effect, Ensured, Paging};
 use model::*;
 
@@ -71,7 +71,7 @@ async fn replicas_and_what_hangs_on_them() {
     let labelled = node.put_label(label.replica, label.clone()).await;
     assert_eq!(labelled.unwrap().now, label);
     assert_eq!(kind(node.scrub(replica).await), Kind::NotFound);
-    let wish = ScrubWish { run: Run::Pause, bytes_per_second: Some(Size::mib(8)) };
+    let wish = Pace { run: Run::Pause, bytes_per_second: Some(Size::mib(8)) };
     assert_eq!(effect(node.put_scrub(replica, order(1, wish)).await), Effect::Changed);
     assert_eq!(node.scrub(replica).await.unwrap().state, ScrubState::Paused {});
     assert!(node.delete_replica(replica, numbered(2)).await.unwrap().was_there);

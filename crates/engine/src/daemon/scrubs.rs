@@ -6,7 +6,7 @@
 //! runs.
 
 use api::Ensured;
-use api::node::{Answered, Run, Scrub, ScrubState, ScrubWish};
+use api::node::{Answered, Pace, Run, Scrub, ScrubState};
 use block::Bytes;
 use model::{EventName, Generation, Kind, Order, Problem, Progress, ReplicaId, Severity, Subject};
 use pool::Id;
@@ -56,7 +56,7 @@ impl Engine {
     pub(super) async fn order_scrub(
         &self,
         replica: ReplicaId,
-        order: Order<ScrubWish>,
+        order: Order<Pace>,
     ) -> Answered<Ensured<Scrub>> {
         let _alone = self.0.replica_locks.of(&replica).write_owned().await;
         let (_, pool, _) = self.place_of(replica).await?;

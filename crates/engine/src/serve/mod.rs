@@ -275,6 +275,7 @@ fn prepare(
         tracing::warn!(core, "buffers are not locked in memory; raise the memlock limit for speed");
     }
     let mut devices = Devices::new(TokenKinds { files: DEVICE, pools: POOL });
+    devices.pools.set_cache(config.limits.pool_cache);
     pooling::open(config, index, &mut devices, &mut reactor)?;
     let limits = config.limits;
     let mut subsystems = Slab::new(SUBSYSTEMS);

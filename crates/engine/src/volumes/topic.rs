@@ -18,7 +18,7 @@ pub(crate) enum Topic {
     Keep,
     /// Ask: runs of written blocks from the block in the argument on, see [`runs_of`].
     Written,
-    /// Tell: take the snapshot with this id, durably.
+    /// Tell: take the snapshot with this label, durably.
     Snapshot,
     /// Tell: drop the snapshot with this id; one that is not there is dropped.
     DropSnapshot,
@@ -166,7 +166,7 @@ mod tests {
             set,
         };
         let missed = BTreeMap::from([(id(2), intents.clone())]);
-        Note { label, sequence: 7, incarnation: u64::MAX, intents, missed }
+        Note { label, sequence: 7, incarnation: u64::MAX, loss: 0, intents, missed }
     }
 
     #[test]

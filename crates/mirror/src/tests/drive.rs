@@ -276,6 +276,7 @@ impl Drive {
         for _ in 0..=self.world.random.below(8) {
             let at = self.world.random.below(self.size);
             self.world.disks[disk].bad.insert(at);
+            self.world.history.rotted(disk, at);
         }
     }
 

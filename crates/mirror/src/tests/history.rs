@@ -152,9 +152,19 @@ impl History {
         self.lose(|write| write.holders.is_empty(), false);
     }
 
-    pub(super) fn recorded(&mut self, in_sync: BTreeSet<usize>) {
+    /// A replica cannot read a block any more.
+    pub(super) fn rotted(&mut self, disk: usize, block: u64) {
+        for write in self.writes(block) {
+            write.holders.remove(&disk);
+        }
+        self.lose(|write| write.holders.is_empty(), false);
+    }
+
+    /// Copies in sync, by the store, and those of them that did not crash since they were attached.
+    pub(super) fn recorded(&mut self, in_sync: BTreeSet<usize>, there: &BTreeSet<usize>) {
         for write in self.blocks.values_mut().flatten() {
-            let joined: Vec<usize> = in_sync.difference(&self.in_sync).copied().collect();
+            let joined = in_sync.difference(&self.in_sync).filter(|disk| there.contains(disk));
+            let joined: Vec<usize> = joined.copied().collect();
             if !write.holders.is_empty() {
                 write.holders.extend(joined);
             }

@@ -1,9 +1,10 @@
 //! The owner of a mirror: carries out what it asks, and judges what it answers to hosts.
 
+use std::collections::BTreeSet;
 use std::format;
 
 use block::{Command, Fault, Kind};
-use model::{NodeName, TargetId, TargetState, Timestamp};
+use model::{ChildState, ChildStatus, NodeName, ReplicaId, TargetId, TargetState, Timestamp};
 use uuid::Uuid;
 
 use super::world::{Happening, HostOp, Target, What, World, at};
@@ -137,16 +138,26 @@ impl World {
         }
     }
 
-    /// A snapshot is on every copy in sync and the same there, or on none that is still ours.
+    /// A snapshot is on every copy in sync and the same there, or on none that this target has. One
+    /// that failed meanwhile may keep it.
     fn check_snapshot(&mut self, target: usize, token: Token, fine: bool) {
         let Some(id) = self.snapshots.remove(&(target, token)) else { return };
-        let size = self.targets[target].mirror.geometry().blocks().0 as usize;
-        let down = matches!(self.targets[target].mirror.state(), TargetState::Shutdown { .. });
-        let members = self.record.set().in_sync().iter().map(|replica| self.disk_of(*replica));
+        let mirror = &self.targets[target].mirror;
+        let size = mirror.geometry().blocks().0 as usize;
+        let down = matches!(mirror.state(), TargetState::Shutdown { .. });
+        let whole = |child: &ChildStatus| child.state == ChildState::InSync && !down;
+        let has: BTreeSet<ReplicaId> = mirror
+            .children()
+            .iter()
+            .filter(|child| whole(child))
+            .map(|child| child.replica)
+            .collect();
+        let members = self.record.set().in_sync().iter();
+        let members = members.filter(|replica| fine || has.contains(replica));
+        let members = members.map(|replica| self.disk_of(*replica));
         let ours = |disk: &usize| {
             let owner = self.disks[*disk].owner;
-            fine || owner
-                .is_some_and(|(epoch, of, _)| of == target && epoch == self.record.epoch() && !down)
+            fine || owner.is_some_and(|(epoch, of, _)| of == target && epoch == self.record.epoch())
         };
         let taken: std::vec::Vec<_> = members
             .filter(ours)

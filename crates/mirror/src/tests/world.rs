@@ -350,8 +350,10 @@ impl World {
     pub(super) fn set_record(&mut self, record: TargetRecord) {
         self.say(format_args!("record {:?}", record.set()));
         let in_sync = record.set().in_sync().iter().map(|replica| self.disk_of(*replica));
-        let in_sync = in_sync.collect();
-        self.history.recorded(in_sync);
+        let in_sync: BTreeSet<usize> = in_sync.collect();
+        let there = in_sync.iter().copied().filter(|disk| self.disks[*disk].owner.is_some());
+        let there = there.collect();
+        self.history.recorded(in_sync, &there);
         self.record = record;
     }
 }

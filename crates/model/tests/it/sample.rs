@@ -135,7 +135,14 @@ pub(crate) fn note() -> Note {
     }
     let mut missed = intents.clone();
     missed.remove(70);
-    Note { label: label(), sequence: 7, incarnation: 3, intents, missed: [(id(21), missed)].into() }
+    Note {
+        label: label(),
+        sequence: 7,
+        incarnation: 3,
+        loss: 1,
+        intents,
+        missed: [(id(21), missed)].into(),
+    }
 }
 
 pub(crate) fn label() -> Label {

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use block::Blocks;
 
+use crate::breaks::{Rule, left_out};
 use crate::entity::{Entity, Id, Kind, Label, Layer};
 use crate::record::Record;
 use crate::state::Refused;
@@ -143,6 +144,7 @@ impl Pool {
             Change::Rewrap { id, key } => self.rewrap(id, key),
         };
         match result {
+            Ok(()) if left_out(Rule::AnswerWhenDurable) => self.changed(at, Ok(())),
             Ok(()) => self.wait_for_commit(at),
             Err(refused) => self.changed(at, Err(refused)),
         }
@@ -173,6 +175,9 @@ impl Pool {
             return Err(Refused::NoSpace);
         }
         self.state.create(entity.clone())?;
+        if left_out(Rule::KeepKeys) {
+            entity.key.clear();
+        }
         self.record(&Record::Create(entity));
         Ok(())
     }
@@ -214,7 +219,9 @@ impl Pool {
         let layer = self.state.entities.get(&id).ok_or(Refused::NotFound)?.layer;
         self.state.delete(id)?;
         self.unlocked.remove(&id);
-        self.hiding.insert(layer);
+        if !left_out(Rule::CollapseWhenDurable) {
+            self.hiding.insert(layer);
+        }
         self.open.hidden.push(layer);
         self.record(&Record::Delete(id));
         Ok(())

@@ -11,6 +11,7 @@
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
+use crate::breaks::{Rule, left_out};
 use crate::checkpoint::{Encoder, Regions};
 use crate::journal::Position;
 use crate::layout::{BLOCK, Place, Use};
@@ -256,7 +257,7 @@ impl Pool {
             }
             return self.load_page(page, None);
         };
-        let image = sums_page::encode(self.superblock.pool, page, &sums);
+        let image = sums_page::encode(self.superblock.mark(), page, &sums);
         if let Some(run) = &mut self.checkpoint.run {
             let written = Written { version, second: 1 - first, image: image.clone() };
             run.pages.insert(page, written);
@@ -283,7 +284,11 @@ impl Pool {
     }
 
     fn write_slot(&mut self, copy: u8, block: u64, bytes: Vec<u8>) {
-        let slot = 1 - self.checkpoint.slot;
+        let current = self.checkpoint.slot;
+        let slot = if left_out(Rule::OtherSlot) { current } else { 1 - current };
+        if copy == 1 && left_out(Rule::SecondCopy) {
+            return self.checkpoint_written(copy, true);
+        }
         let Some(area) = self.superblock.area(Use::Checkpoint { slot, copy }) else { return };
         let place = Place { block: area.start.block + block, ..area.start };
         self.write_own(Purpose::Checkpoint { copy }, place, bytes);
@@ -354,13 +359,16 @@ impl Pool {
     }
 
     fn write_headers(&mut self) {
-        let pool = self.superblock.pool;
+        let mark = self.superblock.mark();
         let generation = self.checkpoint.generation + 1;
         let Some(run) = &mut self.checkpoint.run else { return };
         let Some(position) = run.position else { return };
         let Some(mut header) = run.encoder.header() else { return };
         (header.position, header.generation) = (position, generation);
-        let header = header.encode(pool);
+        if left_out(Rule::HeaderPosition) {
+            header.position.group = header.position.group.saturating_sub(1);
+        }
+        let header = header.encode(mark);
         let good = run.good;
         for copy in [0, 1] {
             if good[usize::from(copy)] {

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 
 use block::Fault;
 
+use crate::breaks::{Rule, left_out};
 use crate::entity::Layer;
 use crate::journal::{self, MAX_GROUP, PAYLOAD};
 use crate::layout::{BLOCK, Cluster, Place, Use};
@@ -18,9 +19,9 @@ use super::lane::OpId;
 use super::op::{Purpose, Work};
 
 /// A batch is written without being asked when it has this many bytes.
-const HEAVY: usize = 64 << 10;
+const HEAVY: usize = 192 << 10;
 /// Writes wait when it has this many.
-const FULL: usize = 256 << 10;
+const FULL: usize = 512 << 10;
 
 /// Entries of a hidden layer that move down with one batch.
 /// In tests few, so that histories are cut between.
@@ -143,7 +144,7 @@ impl Pool {
             return self.stalled();
         }
         let mut bytes = Vec::new();
-        journal::encode_group(self.superblock.pool, self.position, &rest[..len], &mut bytes);
+        journal::encode_group(self.superblock.mark(), self.position, &rest[..len], &mut bytes);
         writing.done += len;
         writing.groups += 1;
         let from = self.position.number;
@@ -164,7 +165,8 @@ impl Pool {
         let before_end = bytes.len().min(index(self.ring - at) * BLOCK);
         let (head, tail) = bytes.split_at(before_end);
         let mut writes = 0;
-        for copy in [0, 1] {
+        let copies: &[u8] = if left_out(Rule::SecondCopy) { &[0] } else { &[0, 1] };
+        for copy in copies.iter().copied() {
             let Some(area) = self.superblock.area(Use::Journal { copy }) else { continue };
             for (at, bytes) in [(at, head), (0, tail)] {
                 if !bytes.is_empty() {

@@ -148,7 +148,7 @@ impl Pool {
     }
 
     /// Everything that must hold in memory; for tests.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn check_state(&self) {
         self.state.check();
     }

@@ -5,8 +5,9 @@ use alloc::vec::Vec;
 use block::Blocks;
 
 use crate::bits::Run;
+use crate::breaks::{Rule, left_out};
 use crate::entity::{Entity, Id, Kind, Layer};
-use crate::map::Entry;
+use crate::map::Packed;
 
 use super::edit::entity_bytes;
 use super::{LAYER_BYTES, Refused, State, Tier};
@@ -15,6 +16,7 @@ impl State {
     /// A new replica, empty or over the snapshot that `entity.origin` names.
     pub(crate) fn create(&mut self, entity: Entity) -> Result<(), Refused> {
         entity.check()?;
+        self.check_size(entity.size)?;
         if self.entities.contains_key(&entity.id) || self.layers.contains_key(&entity.layer) {
             return Err(Refused::Exists);
         }
@@ -60,6 +62,9 @@ impl State {
         entity.origin = source;
         entity.check()?;
         let frozen = core::mem::replace(&mut origin.layer, top);
+        if left_out(Rule::SealSnapshots) {
+            origin.layer = frozen;
+        }
         let size = origin.size.0;
         let mut want = 0;
         self.change_tier(frozen, |tier| {
@@ -92,6 +97,7 @@ impl State {
 
     /// Changes the size of a replica; what lies beyond the new end is gone.
     pub(crate) fn resize(&mut self, id: Id, size: Blocks) -> Result<(), Refused> {
+        self.check_size(size)?;
         let entity = self.entities.get_mut(&id).ok_or(Refused::NotFound)?;
         if entity.kind != Kind::Replica {
             return Err(Refused::IsSnapshot);
@@ -121,8 +127,7 @@ impl State {
         let Ok(tier) = self.tier(layer) else { return };
         let limit = if tier.parent == Layer::NONE { 0 } else { tier.limit };
         let from = crate::widen::low32((limit >> self.size.shift()).min(u64::from(u32::MAX)));
-        let marked =
-            |(logical, entry): (&u32, &Entry)| (!entry.zero.is_empty()).then_some(*logical);
+        let marked = |(logical, entry): (&u32, &Packed)| entry.has_marks().then_some(*logical);
         let marked: Vec<_> = tier.map.range(from..).filter_map(marked).collect();
         for logical in marked {
             let beyond = self.beyond(logical, limit);

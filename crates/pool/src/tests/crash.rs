@@ -1,5 +1,6 @@
 //! Crash at every write: random histories, cut after every write and flush, opened again, compared.
 
+use super::disk::Lie;
 use super::history::{Plan, run};
 
 /// Histories of one run of the quick tests; `HOLDFAST_SEEDS` asks for more, and
@@ -19,7 +20,7 @@ fn nothing_flushed_is_lost_at_any_cut() {
             sizes: if seed % 2 == 0 { &[3600] } else { &[2600] },
             steps: 60,
             cut_every: 1,
-            lies: false,
+            lies: Lie::None,
         };
         cuts += run(plan).unwrap();
     }
@@ -29,7 +30,7 @@ fn nothing_flushed_is_lost_at_any_cut() {
 #[test]
 fn nothing_flushed_is_lost_on_two_disks() {
     for seed in seeds(1_000_000, 3) {
-        let plan = Plan { seed, sizes: &[7000, 2600], steps: 50, cut_every: 1, lies: false };
+        let plan = Plan { seed, sizes: &[7000, 2600], steps: 50, cut_every: 1, lies: Lie::None };
         run(plan).unwrap();
     }
 }
@@ -38,14 +39,14 @@ fn nothing_flushed_is_lost_on_two_disks() {
 fn long_histories_match_the_model() {
     for seed in seeds(2_000_000, 2) {
         let sizes = if seed % 2 == 0 { &[3600][..] } else { &[9000, 2600] };
-        run(Plan { seed, sizes, steps: 3000, cut_every: 300, lies: false }).unwrap();
+        run(Plan { seed, sizes, steps: 3000, cut_every: 300, lies: Lie::None }).unwrap();
     }
 }
 
 #[test]
 fn a_flush_left_out_is_noticed() {
     let noticed = (0..10).filter(|seed| {
-        let plan = Plan { seed: *seed, sizes: &[3600], steps: 60, cut_every: 1, lies: true };
+        let plan = Plan { seed: *seed, sizes: &[3600], steps: 60, cut_every: 1, lies: Lie::All };
         run(plan).is_err()
     });
     assert!(noticed.count() > 7);

@@ -10,6 +10,7 @@ use super::disk::Random;
 use super::driver::{Ended, Moment, Rig, new_disks, open};
 use super::history::replica;
 use super::model::stamped;
+use crate::breaks::{LeftOut, Rule};
 use crate::layout::{BLOCK, Use};
 use crate::superblock::Superblock;
 use crate::{Change, Disk, Id, ImportError, Label, NewSnapshot, Place};
@@ -107,6 +108,24 @@ fn one_bad_copy_of_any_metadata_block_is_healed() {
         assert_eq!(with_damage(&disks, &[place], 20), Ok(vec![]));
     }
     assert!(healed > 300);
+}
+
+/// Damages one copy after the other; answers whether all was healed.
+fn heals(disks: &Disks, usage: Use, superblock: &Superblock) -> bool {
+    let (start, blocks) = area(superblock, usage);
+    (0..blocks.min(24)).all(|at| {
+        let place = Place { block: start.block + at, ..start };
+        with_damage(disks, &[place], 30) == Ok(vec![])
+    })
+}
+
+#[test]
+fn second_copies_left_out_are_noticed() {
+    let _left_out = LeftOut::new(Rule::SecondCopy);
+    let (disks, superblock) = sample();
+    assert!(!heals(&disks, Use::Journal { copy: 0 }, &superblock));
+    let slots = [0, 1].map(|slot| Use::Checkpoint { slot, copy: 0 });
+    assert!(!slots.into_iter().all(|slot| heals(&disks, slot, &superblock)));
 }
 
 #[test]

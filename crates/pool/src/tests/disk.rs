@@ -39,8 +39,22 @@ pub(super) struct Disks {
     /// Writes that no flush covers, oldest first; with their number and whether they completed.
     volatile: Vec<(u64, bool, Place, Vec<u8>)>,
     next: u64,
-    /// A disk that says it flushed and did not.
-    pub(super) lies: bool,
+    /// Disks that say they flushed and did not.
+    pub(super) lies: Lie,
+}
+
+/// Which flushes do nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Lie {
+    #[default]
+    None,
+    All,
+    /// Those after which only a journal group, or only data, were written.
+    Groups,
+    /// Those after parts of a checkpoint, but its headers.
+    Bodies,
+    /// Those after superblocks.
+    Supers,
 }
 
 impl Disks {
@@ -59,13 +73,31 @@ impl Disks {
 
     /// The writes that a flush sent now will cover.
     pub(super) fn completed(&self) -> Vec<u64> {
+        if self.lied() {
+            return Vec::new();
+        }
         self.volatile.iter().filter(|write| write.1).map(|write| write.0).collect()
     }
 
-    pub(super) fn flushed(&mut self, covers: &[u64]) {
-        if self.lies {
-            return;
+    /// Whether a flush that is sent now is one that does nothing, by what it would cover.
+    fn lied(&self) -> bool {
+        let holds = |mark: &[u8]| {
+            self.volatile
+                .iter()
+                .any(|(_, completed, _, bytes)| *completed && bytes.starts_with(mark))
+        };
+        let (headers, supers) = (holds(b"HOLDCKPT"), holds(b"HOLDPOOL"));
+        let groups = holds(b"HJNL");
+        match self.lies {
+            Lie::None => false,
+            Lie::All => true,
+            Lie::Groups => groups && !headers && !supers,
+            Lie::Bodies => !headers && !supers && !groups,
+            Lie::Supers => supers,
         }
+    }
+
+    pub(super) fn flushed(&mut self, covers: &[u64]) {
         let all = core::mem::take(&mut self.volatile);
         // An older write of the same blocks that is still under way may land later.
         for write in all {
@@ -129,13 +161,14 @@ impl Disks {
 
     /// Puts other bytes where these are, if they are durable somewhere.
     pub(super) fn rot(&mut self, good: &[u8], bad: &[u8]) -> bool {
-        let place = self.durable.iter().find(|(_, bytes)| bytes[..] == *good);
-        let Some(place) = place.map(|(place, _)| *place).filter(|_| self.volatile.is_empty())
-        else {
-            return false;
-        };
-        apply(&mut self.durable, place, bad);
-        true
+        let mut places = self.durable.iter().filter(|(_, bytes)| bytes[..] == *good);
+        // A merge leaves a copy behind, which nobody reads.
+        let (Some((place, _)), None) = (places.next(), places.next()) else { return false };
+        let place = *place;
+        if self.volatile.is_empty() {
+            apply(&mut self.durable, place, bad);
+        }
+        self.volatile.is_empty()
     }
 
     /// Flips bits of a durable block.

@@ -7,7 +7,7 @@ use std::vec::Vec;
 
 use block::{Blocks, Command, Fault, Lba, Span};
 
-use super::disk::{Disks, Random};
+use super::disk::{Disks, Lie, Random};
 use super::driver::{Ended, Moment, Rig, import, new_disks};
 use super::model::{Cell, Intent, KEY, Made, Model, Rot, Volume, stamped, stamps};
 use crate::{Change, Id, Label, Member, NewReplica, NewSnapshot, Refused, Token};
@@ -20,8 +20,8 @@ pub(super) struct Plan {
     pub(super) steps: u64,
     /// One in this many I/Os is followed by a power cut.
     pub(super) cut_every: u64,
-    /// The disks say that they flushed and did not.
-    pub(super) lies: bool,
+    /// Flushes that the disks do not carry out.
+    pub(super) lies: Lie,
 }
 
 pub(super) struct History {

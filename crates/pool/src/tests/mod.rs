@@ -1,5 +1,6 @@
 //! The whole pool on disks that forget, against a model.
 
+mod breaks;
 mod codec;
 mod crash;
 mod damage;
@@ -7,5 +8,7 @@ mod disk;
 mod driver;
 mod feature;
 mod history;
+mod hostile;
 mod life;
+mod merge;
 mod model;

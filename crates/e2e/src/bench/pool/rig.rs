@@ -103,6 +103,28 @@ impl Rig {
         Ok(())
     }
 
+    /// Closes the pool.
+    pub(super) fn leave(&mut self) -> Result<()> {
+        self.order(Order::Export(POOL))?;
+        Ok(())
+    }
+
+    /// Waits until the pool has no more than so many clusters in use.
+    pub(super) fn wait_for_space(&mut self, clusters: u64) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let Answer::Pool(status) = self.order(Order::Status(POOL))? else { bail!("no status") };
+            let used = (status.usage.own.0 + status.usage.pending.0) / status.cluster.0;
+            if used <= clusters {
+                return Ok(());
+            }
+            if begun.elapsed() > Duration::from_secs(20) {
+                bail!("{used} clusters are in use where {clusters} are needed");
+            }
+            self.reactor.turn(&mut self.inner)?;
+        }
+    }
+
     pub(super) fn change(&mut self, change: Change) -> Result<()> {
         self.order(Order::Change { pool: POOL, change })?;
         Ok(())

@@ -3,7 +3,7 @@
 mod cluster;
 mod rig;
 
-use api::node::{Changed, Node, Numbered, Range, ScrubState, ScrubWish, SnapshotWish};
+use api::node::{Changed, Node, Numbered, Pace, Range, ScrubState, SnapshotWish};
 use api::{Effect, Gone, Paging};
 use model::*;
 use rig::{Disk, HOST, Rig, disk, id, kind, order, pool_spec, replica_spec};
@@ -200,7 +200,7 @@ async fn a_pool_grows_with_its_disks_and_is_scrubbed() {
     assert_eq!(kind(node.put_pool(tank(), order(5, spec)).await), Kind::NotSupported);
     // A scrub reads what was written.
     Disk::connect(rig.data, replica).unwrap().write(7, 7);
-    let run = || order(1, ScrubWish::default());
+    let run = || order(1, Pace::default());
     assert_eq!(kind(node.scrub(replica).await), Kind::NotFound);
     node.put_scrub(replica, run()).await.unwrap();
     let done = loop {

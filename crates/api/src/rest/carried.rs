@@ -1,0 +1,260 @@
+//! What travels to and from the control plane and is not a resource of the model by itself.
+
+use std::collections::BTreeSet;
+
+use axum::response::Response;
+use http::{HeaderValue, header};
+use model::{
+    HostChange, Invalid, NodeChange, NodeName, PoolChange, PoolName, PoolSpec, ReplicaId, Severity,
+    Size, SnapshotChange, SnapshotGroupChange, SnapshotGroupSpec, SnapshotId, SnapshotSpec, Spec,
+    Subject, TargetId, VolumeId, VolumeSpec,
+};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Deserialize, Serialize};
+
+use crate::body::Sent;
+use crate::{Json, Received, Reply};
+
+/// The answer when a control plane can do its work; when it cannot, a problem says why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Health {
+    /// `ok`; anything else is answered as a problem.
+    pub status: String,
+    /// Version of this program.
+    pub version: String,
+    /// Revision of the store that was read to answer.
+    pub store_revision: i64,
+}
+
+/// The whole cluster on one page.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    /// Version of the control plane that answers.
+    pub version: String,
+    /// Who decides.
+    pub leader: Leader,
+    /// Nodes that answer, of all.
+    pub nodes: Tally,
+    /// Hosts whose agents answer, of all.
+    pub hosts: Tally,
+    /// Pools that work, of all.
+    pub pools: Tally,
+    /// Volumes, by how well they are.
+    pub volumes: VolumeTally,
+    /// Room in all pools.
+    pub capacity: Capacity,
+    /// How many snapshots there are.
+    pub snapshots: u64,
+    /// How many rebuilds run.
+    pub rebuilds: u64,
+    /// How many failovers run.
+    pub failovers: u64,
+    /// What is wrong, the worst first; at most [`Status::MOST_TROUBLES`].
+    pub troubles: Vec<Trouble>,
+    /// How many more there are.
+    pub more_troubles: u64,
+}
+
+/// Who decides.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Leader {
+    /// Whether it is the one that answers.
+    pub here: bool,
+    /// Its name in the store; absent: nobody is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+/// So many of so many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Tally {
+    /// That are well.
+    pub well: u64,
+    /// Of all.
+    pub all: u64,
+}
+
+/// Volumes, by how well they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeTally {
+    /// With all copies in sync.
+    pub online: u64,
+    /// That work with fewer copies in sync than wanted.
+    pub degraded: u64,
+    /// Without a copy in sync that can be reached.
+    pub faulted: u64,
+    /// Of which not enough has been seen.
+    pub unknown: u64,
+    /// That are served to hosts.
+    pub published: u64,
+}
+
+/// Room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Capacity {
+    /// What can be allocated in all.
+    pub capacity: Size,
+    /// What is allocated.
+    pub used: Size,
+    /// What has been promised.
+    pub committed: Size,
+}
+
+/// Something that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Trouble {
+    /// With what.
+    pub subject: Subject,
+    /// How much it matters.
+    pub severity: Severity,
+    /// What it is, why, and what to do if somebody must.
+    pub message: String,
+}
+
+/// Whether one more copy of a volume could go into a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Placement {
+    /// The pool.
+    pub pool: PoolName,
+    /// Its node.
+    pub node: NodeName,
+    /// What the pool has of the volume already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replica: Option<ReplicaId>,
+    /// Its place among those that could take one, best first, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
+    /// Why it could not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+}
+
+/// What a purge would forget, and what that would cost.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Purge {
+    /// Pools that are forgotten; their disks are not touched.
+    pub pools: BTreeSet<PoolName>,
+    /// Replicas that are given up.
+    pub replicas: BTreeSet<ReplicaId>,
+    /// Targets that are given up; hosts lose their device unless the volume is served elsewhere.
+    pub targets: BTreeSet<TargetId>,
+    /// Volumes that have fewer copies afterwards and are healed.
+    pub degraded: BTreeSet<VolumeId>,
+    /// Volumes whose last copy in sync this is: their data is lost.
+    pub lost_volumes: BTreeSet<VolumeId>,
+    /// Snapshots whose last copy this is: they are lost.
+    pub lost_snapshots: BTreeSet<SnapshotId>,
+    /// Why it cannot be purged now; empty: it can.
+    pub blocked: Vec<String>,
+}
+
+/// What the caller knows will be lost and wants to lose: all that the preview names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct Consent {
+    /// Volumes whose data is lost.
+    pub lost_volumes: BTreeSet<VolumeId>,
+    /// Snapshots that are lost.
+    pub lost_snapshots: BTreeSet<SnapshotId>,
+}
+
+impl Status {
+    /// How many troubles one answer names.
+    pub const MOST_TROUBLES: usize = 100;
+}
+
+impl Purge {
+    /// Whether the caller knows of everything that would be lost.
+    pub fn is_covered(&self, consent: &Consent) -> bool {
+        self.lost_volumes.is_subset(&consent.lost_volumes)
+            && self.lost_snapshots.is_subset(&consent.lost_snapshots)
+    }
+}
+
+/// The content of the store, as `holdfast store import` takes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backup(pub Vec<u8>);
+
+impl Reply for Backup {
+    const STATUSES: &'static [u16] = &[200];
+    const MEDIA: &'static str = "application/jsonl";
+
+    fn reply(self) -> Response {
+        let mut answer = Response::new(self.0.into());
+        answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(Self::MEDIA));
+        answer
+    }
+
+    fn schema(generator: &mut SchemaGenerator) -> Schema {
+        generator.subschema_for::<String>()
+    }
+}
+
+impl Received for Backup {
+    fn read(body: &[u8]) -> Result<Backup, String> {
+        Ok(Backup(body.to_vec()))
+    }
+}
+
+impl Json for Health {}
+impl Json for Status {}
+impl Json for Purge {}
+
+impl Sent for Consent {}
+
+macro_rules! specs {
+    ($($spec:ty),+) => {$(
+        impl Sent for $spec {
+            fn validate(&self) -> Result<(), Invalid> {
+                Spec::validate(self)
+            }
+        }
+    )+};
+}
+
+specs!(PoolSpec, VolumeSpec, SnapshotSpec, SnapshotGroupSpec);
+
+impl Sent for PoolChange {}
+impl Sent for SnapshotGroupChange {}
+
+/// Registration comes with a heartbeat.
+const BY_HEARTBEAT: &str = "only its own heartbeat says so; it sends one by itself";
+
+impl Sent for NodeChange {
+    fn validate(&self) -> Result<(), Invalid> {
+        match self {
+            NodeChange::Register { .. } => Err(Invalid::text("kind", "register", BY_HEARTBEAT)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Sent for HostChange {
+    fn validate(&self) -> Result<(), Invalid> {
+        match self {
+            HostChange::Register { .. } => Err(Invalid::text("kind", "register", BY_HEARTBEAT)),
+            HostChange::Label { .. } => Ok(()),
+        }
+    }
+}
+
+impl Sent for SnapshotChange {
+    fn validate(&self) -> Result<(), Invalid> {
+        match self {
+            SnapshotChange::Restore { .. } => {
+                let remedy = "make a volume that has the snapshot as its source: PUT it";
+                Err(Invalid::text("kind", "restore", remedy))
+            }
+            SnapshotChange::Label { .. } => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! Every request of REST: the one table.
+//!
+//! A row is a request: its constant, the function of [`Control`] with what it takes, what is
+//! answered, and how it looks on the wire. The constants, the trait, its client and its server are
+//! made from the rows, so they cannot disagree.
+
+use model::{
+    BlockDevice, Event, Failover, Generation, Heartbeat, Host, HostAddress, HostChange, HostName,
+    Node, NodeAddress, NodeChange, NodeName, Pool, PoolChange, PoolName, PoolSpec, Problem,
+    Rebuild, RebuildId, Replica, ReplicaId, Snapshot, SnapshotChange, SnapshotGroup,
+    SnapshotGroupChange, SnapshotGroupId, SnapshotGroupSpec, SnapshotId, SnapshotSpec, Target,
+    TargetId, Volume, VolumeId, VolumeSpec,
+};
+
+use super::{
+    Backup, Consent, EventsAsked, FailoversAsked, GroupsAsked, Health, HostsAsked, NodesAsked,
+    Placement, PoolsAsked, Purge, RangesAsked, RebuildsAsked, ReplicasAsked, SnapshotsAsked,
+    Status, TargetsAsked, VolumeWish, VolumesAsked,
+};
+use crate::Method::{Delete, Get, Post, Put};
+use crate::Role::{Admin, Anybody, Editor, Viewer};
+use crate::heartbeat::{Farewell, Heard};
+use crate::node::{Pace, Range, Scrub, Statistics};
+use crate::{Ensured, Gone, NoBody, NoQuery, Page, Paging, Route, Text, Watch};
+
+/// An answer, or why there is none.
+pub type Answered<T> = Result<T, Problem>;
+
+/// The type that is given, or else the other.
+macro_rules! or {
+    ($given:ty; $else:ty) => {
+        $given
+    };
+    (; $else:ty) => {
+        $else
+    };
+}
+
+/// Hands all rows to another macro.
+macro_rules! each_route {
+    ($then:ident) => {
+        $then! {
+            HEALTH health() -> Health;
+                Get "/v1/health" Anybody "Whether this control plane can do its work";
+            STATUS status() -> Status;
+                Get "/v1/status" Viewer "The whole cluster on one page: health, room, what is wrong";
+            METRICS metrics() -> Text;
+                Get "/v1/metrics" Viewer "Metrics for Prometheus";
+            BACKUP backup() -> Backup;
+                Get "/v1/backup" Admin "The content of the store, to be imported elsewhere";
+            KEPT_EVENTS kept_events(query: EventsAsked,) -> Page<Event>;
+                Get "/v1/events/kept" Viewer "What happened lately, the oldest first";
+
+            NODES nodes(query: NodesAsked,) -> Page<Node>;
+                Get "/v1/nodes" Viewer "Nodes, by name";
+            NODE node(at: NodeName,) -> Node;
+                Get "/v1/nodes/{node}" Viewer "One node, with how far its drain is";
+            CHANGE_NODE change_node(at: NodeName, body: NodeChange, if seen,) -> Ensured<Node>;
+                Post "/v1/nodes/{node}/changes" Editor "Label, cordon, drain or uncordon a node";
+            NODE_PURGE node_purge(at: NodeName,) -> Purge;
+                Get "/v1/nodes/{node}/purge" Viewer "What a purge of a node would cost";
+            PURGE_NODE purge_node(at: NodeName, body: Consent,) -> Gone;
+                Post "/v1/nodes/{node}/purge" Admin "Forget a node that is lost, and all on it";
+            DEVICES devices(at: NodeName, query: Paging,) -> Page<BlockDevice>;
+                Get "/v1/nodes/{node}/devices" Viewer "Block devices of a node, and what keeps a \
+                pool from being made on each";
+            STATISTICS statistics(at: NodeName, query: Paging,) -> Page<Statistics>;
+                Get "/v1/nodes/{node}/statistics" Viewer "What was done on a node and how long it \
+                took";
+            NODE_HEARTBEAT node_heartbeat(at: NodeName, body: Heartbeat<NodeAddress>,) -> Heard;
+                Put "/v1/nodes/{node}/heartbeat" Editor "Show that an engine is there; the first \
+                one registers its node";
+            NODE_FAREWELL node_farewell(at: NodeName, query: Farewell,) -> Gone;
+                Delete "/v1/nodes/{node}/heartbeat" Editor "An engine stops on purpose: its node \
+                is off-line at once";
+
+            HOSTS hosts(query: HostsAsked,) -> Page<Host>;
+                Get "/v1/hosts" Viewer "Hosts, by name";
+            HOST host(at: HostName,) -> Host;
+                Get "/v1/hosts/{host}" Viewer "One host, with the volumes it uses";
+            CHANGE_HOST change_host(at: HostName, body: HostChange, if seen,) -> Ensured<Host>;
+                Post "/v1/hosts/{host}/changes" Editor "Label a host";
+            DELETE_HOST delete_host(at: HostName, if seen,) -> Gone;
+                Delete "/v1/hosts/{host}" Admin "Forget a host that is gone and uses nothing";
+            HOST_HEARTBEAT host_heartbeat(at: HostName, body: Heartbeat<HostAddress>,) -> Heard;
+                Put "/v1/hosts/{host}/heartbeat" Editor "Show that the agent of a host is there; \
+                the first one registers it";
+            HOST_FAREWELL host_farewell(at: HostName, query: Farewell,) -> Gone;
+                Delete "/v1/hosts/{host}/heartbeat" Editor "The agent of a host stops on purpose";
+
+            POOLS pools(query: PoolsAsked,) -> Page<Pool>;
+                Get "/v1/pools" Viewer "Pools, by name";
+            POOL pool(at: PoolName,) -> Pool;
+                Get "/v1/pools/{pool}" Viewer "One pool";
+            PUT_POOL put_pool(at: PoolName, body: PoolSpec,) -> Ensured<Pool>;
+                Put "/v1/pools/{pool}" Editor "Make a pool, or import one that is on the disks";
+            CHANGE_POOL change_pool(at: PoolName, body: PoolChange, if seen,) -> Ensured<Pool>;
+                Post "/v1/pools/{pool}/changes" Editor "Label, cordon, uncordon, grow, export or \
+                import a pool, or give it a disk more";
+            DELETE_POOL delete_pool(at: PoolName, if seen,) -> Gone;
+                Delete "/v1/pools/{pool}" Admin "Destroy a pool that has no replicas and no \
+                snapshots";
+            POOL_PURGE pool_purge(at: PoolName,) -> Purge;
+                Get "/v1/pools/{pool}/purge" Viewer "What a purge of a pool would cost";
+            PURGE_POOL purge_pool(at: PoolName, body: Consent,) -> Gone;
+                Post "/v1/pools/{pool}/purge" Admin "Forget a pool that is lost, and all in it";
+
+            VOLUMES volumes(query: VolumesAsked,) -> Page<Volume>;
+                Get "/v1/volumes" Viewer "Volumes, by id";
+            VOLUME volume(at: VolumeId,) -> Volume;
+                Get "/v1/volumes/{volume}" Viewer "One volume, with its copies and its target";
+            PUT_VOLUME put_volume(at: VolumeId, body: VolumeSpec,) -> Ensured<Volume>;
+                Put "/v1/volumes/{volume}" Editor "Make a volume: empty, from a snapshot, or as a \
+                clone of another";
+            CHANGE_VOLUME change_volume(at: VolumeId, body: VolumeWish, if seen,)
+                -> Ensured<Volume>;
+                Post "/v1/volumes/{volume}/changes" Editor "Publish, unpublish, republish, resize \
+                or modify a volume, or move its copies";
+            DELETE_VOLUME delete_volume(at: VolumeId, if seen,) -> Gone;
+                Delete "/v1/volumes/{volume}" Editor "Delete a volume that is not published";
+            PLACEMENT placement(at: VolumeId, query: Paging,) -> Page<Placement>;
+                Get "/v1/volumes/{volume}/placement" Viewer "For each pool, whether a copy of the \
+                volume could go there, and why not";
+
+            SNAPSHOTS snapshots(query: SnapshotsAsked,) -> Page<Snapshot>;
+                Get "/v1/snapshots" Viewer "Snapshots, by id";
+            SNAPSHOT snapshot(at: SnapshotId,) -> Snapshot;
+                Get "/v1/snapshots/{snapshot}" Viewer "One snapshot, with where it lies";
+            PUT_SNAPSHOT put_snapshot(at: SnapshotId, body: SnapshotSpec,) -> Ensured<Snapshot>;
+                Put "/v1/snapshots/{snapshot}" Editor "Take a snapshot of a volume";
+            CHANGE_SNAPSHOT change_snapshot(at: SnapshotId, body: SnapshotChange, if seen,)
+                -> Ensured<Snapshot>;
+                Post "/v1/snapshots/{snapshot}/changes" Editor "Label a snapshot";
+            DELETE_SNAPSHOT delete_snapshot(at: SnapshotId, if seen,) -> Gone;
+                Delete "/v1/snapshots/{snapshot}" Editor "Delete a snapshot; volumes made from it \
+                keep what they need";
+            RANGES ranges(at: SnapshotId, query: RangesAsked,) -> Page<Range>;
+                Get "/v1/snapshots/{snapshot}/ranges" Viewer "What of a snapshot is written, or \
+                has changed since another, in order";
+
+            GROUPS groups(query: GroupsAsked,) -> Page<SnapshotGroup>;
+                Get "/v1/groups" Viewer "Groups of snapshots, by id";
+            GROUP group(at: SnapshotGroupId,) -> SnapshotGroup;
+                Get "/v1/groups/{group}" Viewer "One group of snapshots";
+            PUT_GROUP put_group(at: SnapshotGroupId, body: SnapshotGroupSpec,)
+                -> Ensured<SnapshotGroup>;
+                Put "/v1/groups/{group}" Editor "Take snapshots of several volumes at one moment, \
+                all or none";
+            CHANGE_GROUP change_group(at: SnapshotGroupId, body: SnapshotGroupChange, if seen,)
+                -> Ensured<SnapshotGroup>;
+                Post "/v1/groups/{group}/changes" Editor "Label a group of snapshots";
+            DELETE_GROUP delete_group(at: SnapshotGroupId, if seen,) -> Gone;
+                Delete "/v1/groups/{group}" Editor "Delete a group with its snapshots";
+
+            REPLICAS replicas(query: ReplicasAsked,) -> Page<Replica>;
+                Get "/v1/replicas" Viewer "Copies of volumes, by id";
+            REPLICA replica(at: ReplicaId,) -> Replica;
+                Get "/v1/replicas/{replica}" Viewer "One copy of a volume";
+            SCRUB scrub(at: ReplicaId,) -> Scrub;
+                Get "/v1/replicas/{replica}/scrub" Viewer "The scrub of a copy that is under way, \
+                or the last";
+            PUT_SCRUB put_scrub(at: ReplicaId, body: Pace,) -> Ensured<Scrub>;
+                Put "/v1/replicas/{replica}/scrub" Editor "Start, pause, resume or cancel a scrub \
+                of a copy";
+
+            TARGETS targets(query: TargetsAsked,) -> Page<Target>;
+                Get "/v1/targets" Viewer "Targets, by id, with their children";
+            TARGET target(at: TargetId,) -> Target;
+                Get "/v1/targets/{target}" Viewer "One target, with its children";
+
+            REBUILDS rebuilds(query: RebuildsAsked,) -> Page<Rebuild>;
+                Get "/v1/rebuilds" Viewer "Rebuilds under way and the last that ended, by id";
+            REBUILD rebuild(at: RebuildId,) -> Rebuild;
+                Get "/v1/rebuilds/{rebuild}" Viewer "One rebuild";
+            PUT_REBUILD put_rebuild(at: RebuildId, body: Pace,) -> Ensured<Rebuild>;
+                Put "/v1/rebuilds/{rebuild}" Editor "Pause, resume, slow down or cancel a rebuild";
+
+            FAILOVERS failovers(query: FailoversAsked,) -> Page<Failover>;
+                Get "/v1/failovers" Viewer "Failovers under way and the last that ended, by id";
+        }
+    };
+}
+pub(super) use each_route;
+
+macro_rules! constants_and_trait {
+    ($(
+        $constant:ident $name:ident(
+            $(at: $at:ty,)? $(query: $query:ty,)? $(body: $body:ty,)? $(if $seen:ident,)?
+        ) -> $answer:ty;
+        $method:ident $path:literal $role:ident $summary:literal;
+    )+) => {
+        $(
+            #[doc = $summary]
+            pub const $constant: Route<
+                ($($at,)?),
+                or!($($query)?; NoQuery),
+                or!($($body)?; NoBody),
+                $answer,
+            > = Route::new(($method, $path), $role, stringify!($name), $summary);
+        )+
+
+        /// A control plane, here or far away. Every function may be called again without harm.
+        ///
+        /// `seen` is the generation the caller has seen, if it wants to be refused when there is a
+        /// newer one.
+        pub trait Control: Send + Sync + 'static {
+            $(
+                #[doc = $summary]
+                fn $name(
+                    &self,
+                    $(at: $at,)? $(query: $query,)? $(body: $body,)?
+                    $($seen: Option<Generation>,)?
+                ) -> impl Future<Output = Answered<$answer>> + Send;
+            )+
+        }
+    };
+}
+
+each_route!(constants_and_trait);
+
+/// What happens, as it happens; goes on after `Last-Event-ID`.
+pub const EVENTS: Route<(), NoQuery, NoBody, Watch<Event>> =
+    Route::new((Get, "/v1/events"), Viewer, "events", "What happens, as it happens");

@@ -1,0 +1,73 @@
+//! Rules that a test may leave out on purpose, to see that the histories notice it. Outside of
+//! tests every rule holds, and asking costs nothing.
+
+/// A rule of docs/format/pool.md §3, or of the code beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// A change is answered when it is durable.
+    AnswerWhenDurable,
+    /// O2: recovery drops first writes whose data did not arrive.
+    CheckLastGroup,
+    /// O2: a group after which records were dropped is followed by a checkpoint.
+    CheckpointAfterDrop,
+    /// O3: a block is rewritten in place only when its record is proved.
+    ProveBeforeRewrite,
+    /// O4: a region is marked before it is overwritten.
+    MarkBeforeOverwrite,
+    /// O5: what is given up is used again only when that is durable.
+    ReuseWhenDurable,
+    /// O7: a checkpoint goes into the slot that is not current.
+    OtherSlot,
+    /// O7: a header says where the journal goes on.
+    HeaderPosition,
+    /// What a read returns matches its sum.
+    VerifyReads,
+    /// A snapshot is never written.
+    SealSnapshots,
+    /// A layer is collapsed only when the delete is durable.
+    CollapseWhenDurable,
+    /// A wrapped key is kept with its replica.
+    KeepKeys,
+    /// There is a second copy of everything.
+    SecondCopy,
+}
+
+/// Whether a rule is left out.
+#[cfg(not(test))]
+pub(crate) const fn left_out(_: Rule) -> bool {
+    false
+}
+
+#[cfg(test)]
+pub(crate) use switch::{LeftOut, left_out};
+
+#[cfg(test)]
+mod switch {
+    use std::cell::Cell;
+
+    use super::Rule;
+
+    std::thread_local! {
+        static NOW: Cell<Option<Rule>> = const { Cell::new(None) };
+    }
+
+    pub(crate) fn left_out(rule: Rule) -> bool {
+        NOW.get() == Some(rule)
+    }
+
+    /// Leaves a rule out on this thread while it lives.
+    pub(crate) struct LeftOut;
+
+    impl LeftOut {
+        pub(crate) fn new(rule: Rule) -> LeftOut {
+            NOW.set(Some(rule));
+            LeftOut
+        }
+    }
+
+    impl Drop for LeftOut {
+        fn drop(&mut self) {
+            NOW.set(None);
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! A small pool with any changes: import, and every use of it.
+
+#![no_main]
+
+use std::sync::LazyLock;
+
+use pool::testing::{Image, fuzz};
+
+static SAMPLE: LazyLock<Image> = LazyLock::new(|| fuzz::sample(1).expect("a pool"));
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| {
+    fuzz::image(&SAMPLE, input);
+});

@@ -1,0 +1,5 @@
+//! Blocks of the journal.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| pool::testing::fuzz::ring(input));

@@ -1,0 +1,5 @@
+//! A superblock.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| pool::testing::fuzz::superblock(input));
