@@ -7,7 +7,7 @@
 mod instructions;
 mod large;
 mod plain;
-mod rig;
+pub(super) mod rig;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -48,7 +48,7 @@ pub(super) fn run(options: Options) -> Result<Vec<Figure>> {
 }
 
 /// Numbers without order, the same in every run.
-pub(super) struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
     pub(super) fn below(&mut self, limit: u64) -> u64 {
@@ -63,7 +63,7 @@ pub(super) fn write(at: u64) -> Command {
     Command::Write { span: one(at), fua: false }
 }
 
-fn read(at: u64) -> Command {
+pub(super) fn read(at: u64) -> Command {
     Command::Read { span: one(at) }
 }
 
