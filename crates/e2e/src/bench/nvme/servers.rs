@@ -133,12 +133,7 @@ impl Running {
     }
 
     /// The same with SPDK's client, on our target.
-    pub(super) fn measure_with(
-        &self,
-        client: &Path,
-        shape: Shape,
-        time: Duration,
-    ) -> Result<Seen> {
+    pub(super) fn measure_with(&self, client: &Path, shape: Shape, time: Duration) -> Result<Seen> {
         spdk::measure(client, &self.address, NQN, (shape, time))
     }
 

@@ -3,7 +3,7 @@
 mod cluster;
 mod rig;
 
-use api::node::{Changed, Node, Numbered, Range, ScrubState, Pace, SnapshotWish};
+use api::node::{Changed, Node, Numbered, Pace, Range, ScrubState, SnapshotWish};
 use api::{Effect, Gone, Paging};
 use model::*;
 use rig::{Disk, HOST, Rig, disk, id, kind, order, pool_spec, replica_spec};
