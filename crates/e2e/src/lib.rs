@@ -9,5 +9,6 @@
 pub mod bench;
 pub mod figure;
 pub mod process;
+pub mod python;
 pub mod store;
 pub mod vm;

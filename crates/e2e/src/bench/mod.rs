@@ -1,5 +1,6 @@
 //! Benchmarks: each prints a table for people and ends with its [`Figure`] lines.
 
+mod control;
 mod nvme;
 mod pool;
 mod store;
@@ -27,6 +28,7 @@ pub struct Bench {
 
 /// Every benchmark there is.
 pub const BENCHES: &[Bench] = &[
+    Bench { name: "control", run: control::run },
     Bench { name: "nvme", run: nvme::run },
     Bench { name: "pool", run: pool::run },
     Bench { name: "store", run: store::run },

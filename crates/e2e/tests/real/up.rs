@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use e2e::process::{Program, holdfast};
 
-/// A cluster of one, with the addresses it printed.
+/// A cluster without nodes, with the addresses it printed.
 struct Up {
     program: Program,
     rest: String,
@@ -18,7 +18,7 @@ struct Up {
 fn up(dir: &Path) -> Result<Up> {
     let mut command = holdfast()?;
     command.arg("up").arg("--dir").arg(dir);
-    command.args(["--listen", "127.0.0.1:0", "--store-listen", "127.0.0.1:0"]);
+    command.args(["--nodes", "0", "--listen", "127.0.0.1:0", "--store-listen", "127.0.0.1:0"]);
     let program = Program::start(&mut command)?;
     let after = |line: &str, word: &str| line.split_once(word).map(|(_, rest)| rest.to_owned());
     let rest = program.wait_for("where REST is", |line| after(line, "curl http://"))?;
@@ -65,7 +65,7 @@ fn a_second_one_on_the_same_data_is_refused() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let first = up(dir.path())?;
     let error = up(dir.path()).err().context("it started")?.to_string();
-    assert!(error.contains("another server uses the folder"), "{error}");
+    assert!(error.contains("choose another --dir"), "{error}");
     assert!(get(&first.rest)?.starts_with("HTTP/1.1 200"));
     Ok(())
 }

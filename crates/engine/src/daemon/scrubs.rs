@@ -6,7 +6,7 @@
 //! runs.
 
 use api::Ensured;
-use api::node::{Answered, Run, Scrub, ScrubState, Pace};
+use api::node::{Answered, Pace, Run, Scrub, ScrubState};
 use block::Bytes;
 use model::{EventName, Generation, Kind, Order, Problem, Progress, ReplicaId, Severity, Subject};
 use pool::Id;

@@ -37,10 +37,12 @@ use pool::{Change, Effect, Id, KEY_CHECK, Limits, Pool, Recovery};
 use reactor::{Arena, Class, FileId, Frozen, Io, Key, Op, PAGE, Slab, Token};
 
 pub use order::{
-    Answer, EntityStatus, NewDisk, NewPool, Order, PoolError, PoolStatus, Rate, Runs, ScrubStatus,
-    Ticket,
+    Answer, DiskWork, EntityStatus, Measured, NewDisk, NewPool, Order, PoolError, PoolStatus, Rate,
+    Runs, ScrubStatus, Ticket,
 };
 
+use crate::clock::instant;
+use crate::counters::{Counted, Counters};
 use crate::device::Data;
 use care::Care;
 use cipher::Cipher;
@@ -124,6 +126,8 @@ struct Open {
     adding: Option<opening::Adding>,
     /// Another number after each opening: writes that no flush covered may be lost between two.
     incarnation: u64,
+    /// What was done to its replicas and snapshots.
+    counters: BTreeMap<Id, Counters>,
 }
 
 #[derive(Debug)]
@@ -131,6 +135,7 @@ struct OpenDisk {
     path: PathBuf,
     file: FileId,
     blocks: Blocks,
+    counters: Counters,
 }
 
 /// An order that a pool is carrying out.
@@ -285,7 +290,8 @@ impl Pools {
             return Ok(());
         };
         let sealed = open.sealed(id, command);
-        let flight = Flight::new(owner, sealed, data, |len| io.take(len))?;
+        let counted = (id, Counted::new(command, instant(io)));
+        let flight = Flight::new((owner, counted), sealed, data, |len| io.take(len))?;
         let key = self.flights.insert(flight).map_err(Flight::into_data)?;
         *flights += 1;
         open.care.note_use();
@@ -369,7 +375,7 @@ impl Pools {
             }
             Order::Accept { pool, id, span } => self.find_open(pool)?.1.pool.accept(id, span)?,
             question => {
-                let answer = self.answer(&question)?;
+                let answer = self.answer(&question, instant(io))?;
                 self.answers.push_back((ticket, Ok(answer)));
                 return Ok(());
             }
@@ -379,7 +385,7 @@ impl Pools {
     }
 
     /// Answers what only needs looking.
-    fn answer(&mut self, question: &Order) -> Result<Answer, PoolError> {
+    fn answer(&mut self, question: &Order, now: block::Instant) -> Result<Answer, PoolError> {
         Ok(match question {
             Order::List => {
                 Answer::Pools(self.by_id.values().filter_map(|slot| self.status(*slot)).collect())
@@ -399,12 +405,30 @@ impl Pools {
                 let pool = &mut self.find_open(*pool)?.1.pool;
                 Answer::Runs(pool.changed_between(*older, *id, *from, *most)?)
             }
+            Order::Measure(pool) => {
+                let slot = self.find(*pool)?;
+                Answer::Measured(Box::new(self.measured(slot, now).ok_or(PoolError::NotFound)?))
+            }
             Order::Status(pool) => {
                 let slot = self.find(*pool)?;
                 Answer::Pool(Box::new(self.status(slot).ok_or(PoolError::NotFound)?))
             }
             _ => Answer::Done,
         })
+    }
+
+    fn measured(&self, slot: Key, now: block::Instant) -> Option<Measured> {
+        let oldest = |nth: usize| {
+            let here = self.requests.iter().filter(|(_, request)| request.slot == slot);
+            let on_it = here.filter_map(|(_, request)| request.counted);
+            on_it.filter(|(disk, _)| *disk == nth).map(|(_, one)| one.age(now)).max()
+        };
+        let disks = self.slots.get(slot)?.disks.iter().enumerate();
+        let disks = disks.map(|(nth, disk)| {
+            let oldest = oldest(nth).unwrap_or_default();
+            (DiskWork { path: disk.path.clone(), oldest }, disk.counters)
+        });
+        Some(Measured { disks: disks.collect(), replicas: self.open(slot)?.counters.clone() })
     }
 
     fn status(&self, slot: Key) -> Option<PoolStatus> {

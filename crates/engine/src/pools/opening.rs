@@ -13,6 +13,7 @@ use super::{
     Answer, Carried, LARGEST, NewDisk, NewPool, Open, OpenDisk, PoolError, Pools, Slot, State,
     Ticket,
 };
+use crate::counters::Counters;
 
 /// Disks that are being looked at.
 #[derive(Debug)]
@@ -231,7 +232,8 @@ impl Pools {
                 let ciphers = BTreeMap::new();
                 let incarnation = crate::entropy::number();
                 let (leaving, adding) = (None, None);
-                let open = Open { pool, care, ciphers, leaving, adding, incarnation };
+                let counters = BTreeMap::new();
+                let open = Open { pool, care, ciphers, leaving, adding, incarnation, counters };
                 *state = State::Open(Box::new(open));
                 self.drain(slot, io);
                 if let Some(status) = self.status(slot) {
@@ -493,5 +495,6 @@ fn open_disk(path: &Path, io: &mut impl Io) -> Result<OpenDisk, PoolError> {
             PoolError::TooSmall { path, bytes }
         });
     }
-    Ok(OpenDisk { path, file: opened.file, blocks: Blocks(opened.bytes / 4096) })
+    let blocks = Blocks(opened.bytes / 4096);
+    Ok(OpenDisk { path, file: opened.file, blocks, counters: Counters::default() })
 }

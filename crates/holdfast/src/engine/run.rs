@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::engine::daemon::{Config, Control, Daemon};
@@ -11,8 +12,11 @@ use block::Bytes;
 use clap::Args;
 use http::uri::Authority;
 use model::NodeName;
+use store::client::Client;
+use store::contract::Store;
 
 use crate::stop;
+use crate::store::Files;
 use crate::typed::bytes;
 
 /// Options of `engine run`.
@@ -42,6 +46,18 @@ pub(crate) struct Run {
     /// A file with the token for the control plane
     #[arg(long, value_name = "FILE", requires = "control")]
     control_token_file: Option<PathBuf>,
+    /// Servers of the store, separated by commas; without one, no targets are served
+    #[arg(long, value_name = "URL,…", value_delimiter = ',', env = "HOLDFAST_STORE")]
+    store: Vec<String>,
+    /// The authority that signed the certificates of the store, a PEM file; for https
+    #[arg(long, value_name = "FILE", requires = "store")]
+    store_ca: Option<PathBuf>,
+    /// Our certificate for the store, if it wants one, a PEM file
+    #[arg(long, value_name = "FILE", requires_all = ["store_ca", "store_key"])]
+    store_cert: Option<PathBuf>,
+    /// Private key of our certificate for the store, a PEM file
+    #[arg(long, value_name = "FILE", requires = "store_cert")]
+    store_key: Option<PathBuf>,
     /// Seconds that stopping may take
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     drain: u64,
@@ -52,6 +68,8 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn run(self) -> Result<()> {
+        let files = Files { ca: &self.store_ca, cert: &self.store_cert, key: &self.store_key };
+        let (endpoints, options) = (self.store, files.options()?);
         let token_file = self.control_token_file;
         let config = Config {
             node: self.node,
@@ -71,7 +89,12 @@ impl Run {
             .build()
             .context("cannot start the threads of the node API")?;
         let ended = runtime.block_on(async {
-            let daemon = Daemon::start(config).await?;
+            // It need not answer yet: an engine serves what it can without it.
+            let store = match &endpoints[..] {
+                [] => None,
+                some => Some(Arc::new(Client::lazy(some, options)?) as Arc<dyn Store>),
+            };
+            let daemon = Daemon::start(config, store).await?;
             {
                 let mut out = std::io::stdout().lock();
                 for address in &daemon.info().address.data {
