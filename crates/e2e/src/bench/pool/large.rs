@@ -32,8 +32,8 @@ pub(super) fn run(folder: &Path) -> Result<Vec<Figure>> {
     rig.create(&path)?;
     let created = begun.elapsed();
     drop(rig);
-    let blank = || Plain::new(&path, POOL_BYTES, Blocks(POOL_BYTES / 4096));
-    let mut plain = blank()?;
+    let blank = |bytes: u64| Plain::new(&path, bytes, Blocks(bytes / 4096));
+    let mut plain = blank(POOL_BYTES)?;
     for nth in 0..PARTS {
         plain.run(write(nth * CLUSTER))?;
     }
@@ -45,7 +45,8 @@ pub(super) fn run(folder: &Path) -> Result<Vec<Figure>> {
     plain.sync()?;
     let checkpoint = import(&path)?;
     let parts = memory(&path, PARTS)?;
-    plain = blank()?;
+    // Just large enough: what a pool needs for its size is not for its maps.
+    plain = blank((WHOLE << 20) + (8 << 30))?;
     for nth in 0..WHOLE {
         let span = Span::new(Lba(nth * CLUSTER), Blocks(CLUSTER)).context("no span")?;
         plain.run(Command::Write { span, fua: false })?;
