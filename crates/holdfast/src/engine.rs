@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use ::engine::pools::id_of_name;
+use ::engine::pools::{WrappingKey, id_of_name};
 use ::engine::serve::{
     Backing, Config, Host, Limits, Namespace, Pool, Server, Subsystem, identity_of,
 };
@@ -46,7 +46,7 @@ pub(crate) struct Serve {
     #[arg(long = "pool", value_name = "NAME=PATH[,PATH…][,OPTION…]")]
     pools: Vec<PoolText>,
     /// What to serve: NQN=mem:SIZE, NQN=file:PATH or NQN=replica:POOL/NAME, then any of
-    /// `,size=SIZE` (make the file or replica),
+    /// `,size=SIZE` (make the file or replica), `,key=FILE` (of an encrypted replica),
     /// `,block=512`, `,nsid=N`, `,ana=optimized|non-optimized|inaccessible|persistent-loss|change`
     #[arg(long = "ns", value_name = "NQN=WHAT[,OPTION…]", required = true)]
     namespaces: Vec<NamespaceText>,
@@ -92,6 +92,7 @@ struct NamespaceText {
     block: BlockSize,
     nsid: Option<u32>,
     ana: AnaState,
+    key: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -180,6 +181,9 @@ impl Serve {
 
 impl NamespaceText {
     fn namespace(&self, nsid: u32, pools: &mut BTreeMap<String, Pool>) -> Result<Namespace> {
+        if self.key.is_some() && !matches!(self.source, Source::Replica(..)) {
+            bail!("--ns {} has a key; only replicas of pools are encrypted", self.nqn);
+        }
         let backing = match &self.source {
             Source::Memory(bytes) => Backing::Memory(
                 Geometry::of_bytes(self.block, Bytes(*bytes))
@@ -195,7 +199,10 @@ impl NamespaceText {
                 };
                 // Without a size it must be there.
                 pool.replicas.extend(self.size.map(|size| replica(name, Bytes(size))));
-                Backing::Replica { pool: pool.id, id: id_of_name(name) }
+                let id = id_of_name(name);
+                let key = self.key.as_deref().map(WrappingKey::read).transpose()?;
+                pool.keys.insert(id, key);
+                Backing::Replica { pool: pool.id, id }
             }
         };
         Ok(Namespace { backing, ids: identity_of(&self.nqn, nsid), ana: self.ana })
@@ -241,6 +248,7 @@ impl FromStr for NamespaceText {
             block: BlockSize::B4096,
             nsid: None,
             ana: AnaState::Optimized,
+            key: None,
         };
         for option in parts {
             namespace.set(option)?;
@@ -276,7 +284,11 @@ impl NamespaceText {
                     }
                 }
             }
-            _ => return Err(format!("{option:?} is unknown; try size=, block=, nsid= or ana=")),
+            Some(("key", path)) if !path.is_empty() => self.key = Some(path.into()),
+            _ => {
+                let known = "try size=, block=, nsid=, ana= or key=";
+                return Err(format!("{option:?} is unknown; {known}"));
+            }
         }
         Ok(())
     }

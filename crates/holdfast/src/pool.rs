@@ -1,5 +1,6 @@
 //! Commands and options about pools.
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -71,10 +72,12 @@ fn show(status: &PoolStatus) -> Result<()> {
         let entity = &one.entity;
         let kind = if entity.kind == pool::Kind::Snapshot { "snapshot" } else { "replica " };
         let name = String::from_utf8_lossy(&entity.label.opaque);
+        let encrypted = if entity.is_encrypted() { ", encrypted" } else { "" };
         let label = &entity.label;
         writeln!(
             out,
-            "{kind}   {:032x}  {name}  {} written of {}, volume {:032x}, epoch {}, generation {}",
+            "{kind}   {:032x}  {name}  {} written of {}, volume {:032x}, epoch {}, \
+             generation {}{encrypted}",
             entity.id.0,
             one.usage.written,
             one.usage.size,
@@ -149,7 +152,7 @@ impl PoolText {
             ),
             Some(found) => {
                 let open = Order::Import { paths };
-                Ok(Pool { id: found.pool, open, replicas: Vec::new() })
+                Ok(Pool { id: found.pool, open, replicas: Vec::new(), keys: BTreeMap::new() })
             }
             None if self.create => {
                 let id = pools::new_id()?;
@@ -157,7 +160,7 @@ impl PoolText {
                 let disks = paths.into_iter().map(disk).collect::<Result<_>>()?;
                 let (name, cluster, force) = (self.name.clone(), self.cluster, self.force);
                 let open = Order::Create(NewPool { id, name, cluster, disks, force });
-                Ok(Pool { id, open, replicas: Vec::new() })
+                Ok(Pool { id, open, replicas: Vec::new(), keys: BTreeMap::new() })
             }
             None => bail!(
                 "there is no pool on {}; to make one, write --pool {}={},create",

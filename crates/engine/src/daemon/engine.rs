@@ -20,6 +20,7 @@ use pool::Id;
 use tokio::sync::RwLock;
 
 use super::held::Held;
+use super::keys::{Keys, Lock};
 use super::known::{Dir, Known};
 use super::problems;
 use super::records::Records;
@@ -51,6 +52,7 @@ pub(super) struct Inner {
     pub(super) pool_locks: Locks<PoolName>,
     pub(super) replica_locks: Locks<ReplicaId>,
     pub(super) target_locks: Locks<TargetId>,
+    pub(super) keys: Keys,
     /// Held while the file of pools is written.
     dir: tokio::sync::Mutex<Arc<Dir>>,
     state: Mutex<State>,
@@ -101,6 +103,8 @@ pub(super) enum Door {
 pub(super) struct Lodger {
     pub(super) pool: PoolName,
     pub(super) source: Option<SnapshotId>,
+    /// Whether its data can be had.
+    pub(super) lock: Lock,
     /// Who may connect, by order.
     pub(super) hosts: BTreeSet<Nqn>,
     /// Targets of this engine that have it as a local child.
@@ -111,9 +115,9 @@ pub(super) struct Lodger {
 
 impl Lodger {
     /// One that nobody uses.
-    pub(super) fn new(pool: PoolName, source: Option<SnapshotId>) -> Lodger {
+    pub(super) fn new(pool: PoolName, source: Option<SnapshotId>, lock: Lock) -> Lodger {
         let (hosts, used_by, served) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        Lodger { pool, source, hosts, used_by, served }
+        Lodger { pool, source, lock, hosts, used_by, served }
     }
 }
 
@@ -154,6 +158,7 @@ impl Engine {
         names: (NodeInfo, nvme::wire::Nqn),
         (server, cores): (&crate::serve::Server, usize),
         dir: Dir,
+        keys: Keys,
         events: Arc<Log<Event>>,
         records: Option<Records>,
     ) -> (Engine, Receiver<News>) {
@@ -173,6 +178,7 @@ impl Engine {
             pool_locks: Locks::new(),
             replica_locks: Locks::new(),
             target_locks: Locks::new(),
+            keys,
             dir: tokio::sync::Mutex::new(Arc::new(dir)),
             state: Mutex::new(State::default()),
         }));

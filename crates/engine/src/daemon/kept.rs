@@ -15,8 +15,8 @@ use std::collections::BTreeSet;
 use block::Blocks;
 use model::stored::{self, Unreadable};
 use model::{
-    Consistency, Label, Note, Nqn, PoolName, PoolUuid, ReplicaId, ReplicaSpec, Size, SnapshotId,
-    SnapshotLabel, Timestamp, Usage, VolumeId,
+    Consistency, Encryption, Label, Note, Nqn, PoolName, PoolUuid, ReplicaId, ReplicaSpec, Size,
+    SnapshotId, SnapshotLabel, Timestamp, Usage, VolumeId,
 };
 use pool::{Entity, Id, Kind, NewReplica, NewSnapshot};
 use uuid::Uuid;
@@ -127,6 +127,7 @@ pub(super) fn replica_spec(
     pool: &PoolName,
     entity: &Entity,
     hosts: &BTreeSet<Nqn>,
+    encryption: Option<Encryption>,
 ) -> Option<ReplicaSpec> {
     Some(ReplicaSpec {
         volume: volume_of(entity, entity.id)?,
@@ -134,13 +135,18 @@ pub(super) fn replica_spec(
         size: size_of(entity.size),
         thin: !entity.thick,
         source: snapshot_id(entity.origin),
-        encryption: None,
+        encryption,
         hosts: hosts.clone(),
     })
 }
 
 /// The replica to make.
-pub(super) fn new_replica(id: ReplicaId, spec: &ReplicaSpec, now: Timestamp) -> NewReplica {
+pub(super) fn new_replica(
+    id: ReplicaId,
+    spec: &ReplicaSpec,
+    key: Vec<u8>,
+    now: Timestamp,
+) -> NewReplica {
     let volume = id_of(spec.volume.uuid());
     NewReplica {
         id: id_of(id.uuid()),
@@ -149,7 +155,7 @@ pub(super) fn new_replica(id: ReplicaId, spec: &ReplicaSpec, now: Timestamp) -> 
         thick: !spec.thin,
         created: now.millis(),
         label: pool::Label { volume, ..pool::Label::default() },
-        key: Vec::new(),
+        key,
     }
 }
 
@@ -257,7 +263,7 @@ mod tests {
         let opaque = b"vol1".to_vec();
         let held = entity(pool::Label { opaque, ..pool::Label::default() });
         assert_eq!(label(&held).unwrap(), None);
-        let spec = replica_spec(&"tank".parse().unwrap(), &held, &[].into()).unwrap();
+        let spec = replica_spec(&"tank".parse().unwrap(), &held, &[].into(), None).unwrap();
         assert_eq!((spec.volume.uuid(), spec.thin), (Uuid::from_u128(20), false));
         assert_eq!((spec.source, spec.size), (snapshot_id(Id(30)), Size::mib(1)));
     }

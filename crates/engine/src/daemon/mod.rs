@@ -24,6 +24,7 @@ mod health;
 mod heartbeat;
 mod held;
 mod kept;
+mod keys;
 mod known;
 mod metrics;
 mod news;
@@ -82,6 +83,8 @@ pub struct Config {
     pub cores: Vec<usize>,
     /// What it remembers between runs.
     pub dir: PathBuf,
+    /// The folder of the keys that wrap those of encrypted replicas: one file per key, of its name.
+    pub keys: Option<PathBuf>,
     /// Who may use the node API; nothing: everybody.
     pub token_file: Option<PathBuf>,
     /// The control plane to register with.
@@ -206,8 +209,8 @@ impl Daemon {
         };
         let events: Arc<Log<Event>> = Arc::new(Log::new(instance, EVENTS));
         let records = store.map(Records::new);
-        let names = (info, wire_name);
-        let (engine, told) = Engine::new(names, (&server, cores), dir, events, records);
+        let (names, keys) = ((info, wire_name), keys::Keys(config.keys));
+        let (engine, told) = Engine::new(names, (&server, cores), dir, keys, events, records);
         news::start(&engine, told).map_err(serve::StartError::Thread)?;
         tokio::spawn(watching::run(Arc::downgrade(&engine.0)));
         engine.open_known(known).await;

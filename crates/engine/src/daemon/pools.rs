@@ -12,6 +12,7 @@ use pool::{ClusterSize, Id, Refused, Superblock};
 
 use super::engine::{Door, Engine, Home, Lodger};
 use super::kept;
+use super::keys::Lock;
 use super::known::Known;
 use super::problems::{self, in_field};
 use crate::pools::{
@@ -321,7 +322,7 @@ impl Engine {
             self.carry_out(status.id, PoolOrder::Resum(status.id)).await?;
         }
         self.moved_in(name, spec, status.id, &status.entities);
-        Ok(())
+        self.unlock_all(status.id, &status.entities).await
     }
 
     /// Notes an open pool and the replicas in it.
@@ -336,7 +337,8 @@ impl Engine {
         for one in entities.iter().filter(|one| one.entity.kind == pool::Kind::Replica) {
             let Some(replica) = kept::replica_id(one.entity.id) else { continue };
             let source = kept::snapshot_id(one.entity.origin);
-            let lodger = Lodger::new(name.clone(), source);
+            let lock = if one.entity.is_encrypted() { Lock::Closed } else { Lock::None };
+            let lodger = Lodger::new(name.clone(), source, lock);
             state.replicas.insert(replica, lodger);
         }
         let home = Home { spec: spec.clone(), id, door: Door::Open };

@@ -57,6 +57,7 @@ pub(super) fn of_pool(error: &PoolError) -> Problem {
         PoolError::AlreadyOpen => Problem::new(Kind::AlreadyExists, text),
         PoolError::Refused(refused) => Problem::new(of_refused(*refused), text),
         PoolError::Full => Problem::new(Kind::Overloaded, text),
+        PoolError::NeedsKey | PoolError::NotEncrypted => Problem::new(Kind::InvalidArgument, text),
         PoolError::Key(KeyError::Wrong | KeyError::Length(_)) => {
             Problem::new(Kind::PermissionDenied, text)
         }

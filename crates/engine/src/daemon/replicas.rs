@@ -14,6 +14,7 @@ use pool::{Change, Entity, Id};
 
 use super::engine::{Engine, Lodger, now};
 use super::kept;
+use super::keys::{self, Lock};
 use super::problems::{self, in_field};
 use crate::pools::{EntityStatus, Order as PoolOrder, PoolError};
 use crate::serve::{Backing, Host, Namespace, Subsystem};
@@ -53,20 +54,23 @@ impl Engine {
     /// One replica.
     pub(super) async fn find_replica(&self, replica: ReplicaId) -> Answered<Found<ReplicaSpec>> {
         let (pool, _, found) = self.place_of(replica).await?;
-        let (generation, held, hosts) = {
+        let (generation, held, hosts, lock) = {
             let state = self.state();
             let order = state.replica_orders.get(&replica);
-            let hosts = state.replicas.get(&replica).map(|lodger| lodger.hosts.clone());
+            let lodger = state.replicas.get(&replica);
+            let hosts = lodger.map(|lodger| lodger.hosts.clone());
+            let lock = lodger.map_or(Lock::None, |lodger| lodger.lock.clone());
             let (generation, spec) = order.map(|o| (o.generation, o.spec.clone())).unzip();
-            (generation, spec, hosts.unwrap_or_default())
+            (generation, spec, hosts.unwrap_or_default(), lock)
         };
         let entity = &found.entity;
-        let on_disk = || kept::replica_spec(&pool, entity, &hosts);
+        let on_disk = || kept::replica_spec(&pool, entity, &hosts, lock.encryption());
         let spec = held.or_else(on_disk).ok_or_else(|| no_replica(replica))?;
         let label = kept::label(entity);
-        let state = match &label {
-            Ok(_) => ReplicaState::Online,
-            Err(error) => ReplicaState::Faulted { detail: error.to_string() },
+        let state = match (&label, lock.detail()) {
+            (Ok(_), None) => ReplicaState::Online,
+            (Ok(_), Some(detail)) => ReplicaState::Faulted { detail },
+            (Err(error), _) => ReplicaState::Faulted { detail: error.to_string() },
         };
         let addresses = if hosts.is_empty() { Vec::new() } else { self.0.addresses.clone() };
         let usage = kept::usage_of(found.usage, entity.kind);
@@ -103,10 +107,6 @@ impl Engine {
         let _pool = self.0.pool_locks.of(&spec.pool).read_owned().await;
         let _alone = self.0.replica_locks.of(&replica).write_owned().await;
         self.state().replica_orders.admit(&replica, &order)?;
-        if spec.encryption.is_some() {
-            let detail = "this engine does not encrypt; leave it out";
-            return Err(in_field("spec.encryption", Kind::NotSupported, detail));
-        }
         let pool = self.open_pool(&spec.pool)?;
         let lodger = self.lodger(replica);
         let found = self.entity(pool, kept::id_of(replica.uuid())).await?;
@@ -126,6 +126,7 @@ impl Engine {
             None => self.make_replica(replica, &spec, pool).await?,
             Some(found) => changed |= self.resize(&spec, pool, &found.entity).await?,
         }
+        changed |= self.unlock(replica, &spec, pool).await?;
         self.note_hosts(replica, &spec.hosts);
         changed |= self.share(replica, pool).await?;
         let now = self.find_replica(replica).await?;
@@ -142,15 +143,19 @@ impl Engine {
     }
 
     async fn make_replica(&self, replica: ReplicaId, spec: &ReplicaSpec, pool: Id) -> Answered<()> {
-        if let Some(source) = spec.source
-            && self.entity(pool, kept::id_of(source.uuid())).await?.is_none()
-        {
-            let detail = format!("there is no snapshot {source} in pool {}", spec.pool);
-            return Err(in_field("spec.source", Kind::NotFound, detail));
+        let mut origin = None;
+        if let Some(source) = spec.source {
+            origin = self.entity(pool, kept::id_of(source.uuid())).await?;
+            if origin.is_none() {
+                let detail = format!("there is no snapshot {source} in pool {}", spec.pool);
+                return Err(in_field("spec.source", Kind::NotFound, detail));
+            }
         }
-        let change = Change::Create(kept::new_replica(replica, spec, now()));
+        let key = self.new_key(spec, origin.as_ref().map(|found| &found.entity)).await?;
+        let change = Change::Create(kept::new_replica(replica, spec, key, now()));
         self.carry_out(pool, PoolOrder::Change { pool, change }).await?;
-        let lodger = Lodger::new(spec.pool.clone(), spec.source);
+        let lock = if spec.encryption.is_some() { Lock::Closed } else { Lock::None };
+        let lodger = Lodger::new(spec.pool.clone(), spec.source, lock);
         self.state().replicas.insert(replica, lodger);
         Ok(())
     }
@@ -381,6 +386,7 @@ fn check(
     if entity.kind == pool::Kind::Snapshot {
         return differs("replica", format!("{replica} is a snapshot; choose another id"));
     }
+    keys::check(replica, spec, entity)?;
     if let Some(volume) = kept::volume(entity)
         && volume != spec.volume
     {

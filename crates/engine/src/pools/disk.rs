@@ -88,9 +88,11 @@ impl Pools {
             Outcome::Written { result, .. } | Outcome::Synced(result) => (result, None),
             _ => (Err(io::ErrorKind::Unsupported.into()), None),
         };
-        if let Err(error) = &result {
+        if let Err(error) = &result
+            && let Some(times) = slot.failed.again()
+        {
             let disks: Vec<_> = slot.disks.iter().map(|disk| disk.path.display()).collect();
-            tracing::error!(%error, ?disks, "a disk of a pool failed");
+            tracing::error!(%error, ?disks, times, "a disk of a pool failed");
         }
         let bytes = buffer.as_deref().unwrap_or_default();
         let result = result.map(|()| bytes).map_err(|_| DiskFailed);
@@ -175,8 +177,11 @@ impl Pools {
                 }
             }
             Effect::Doubted { id, at } => {
-                tracing::warn!(replica = format_args!("{:032x}", id.0), %at,
-                    "a block written when the engine crashed was believed");
+                let times = self.slots.get_mut(slot).and_then(|slot| slot.believed.again());
+                if let Some(times) = times {
+                    tracing::warn!(replica = format_args!("{:032x}", id.0), %at, times,
+                        "a block written when the engine crashed was believed");
+                }
             }
         }
     }

@@ -56,7 +56,7 @@ impl Pools {
 
     /// Closes or destroys a pool that wants to leave, when nothing is under way in it any more.
     pub(super) fn leave_if_over(&mut self, slot: Key, io: &mut impl Io) {
-        let Some(Slot { disks, outstanding: 0, flights: 0, state }) = self.slots.get_mut(slot)
+        let Some(Slot { disks, outstanding: 0, flights: 0, state, .. }) = self.slots.get_mut(slot)
         else {
             return;
         };

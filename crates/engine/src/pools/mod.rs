@@ -23,9 +23,11 @@ mod disk;
 mod flight;
 mod inspect;
 mod key;
+mod key_file;
 mod leaving;
 mod opening;
 mod order;
+mod seldom;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -51,8 +53,10 @@ pub(crate) use flight::Ended;
 use flight::{Flight, Sealed};
 pub use inspect::{id_of_name, inspect, new_id, superblock_of};
 pub use key::{KeyError, WrappingKey};
+pub use key_file::KeyFileError;
 use leaving::Leaving;
 use opening::{Making, Probing};
+use seldom::Seldom;
 
 /// Whom a token that we give to a pool names.
 const FLIGHT: u8 = 1;
@@ -103,6 +107,9 @@ struct Slot {
     outstanding: u32,
     /// Commands in it.
     flights: u32,
+    /// I/O of its disks that failed, and blocks that were believed after a crash.
+    failed: Seldom,
+    believed: Seldom,
     state: State,
 }
 
@@ -176,7 +183,11 @@ impl Open {
             return Ok(());
         }
         let (check, cipher) = key.cipher(&entity.key)?;
-        self.pool.unlock(id, check)?;
+        let same = |entity: &&pool::Entity| entity.key.starts_with(&check);
+        let family: Vec<Id> = self.pool.entities().filter(same).map(|entity| entity.id).collect();
+        for id in family {
+            self.pool.unlock(id, check)?;
+        }
         self.ciphers.entry(check).or_insert_with(|| Rc::new(cipher));
         Ok(())
     }

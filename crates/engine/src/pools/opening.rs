@@ -9,6 +9,7 @@ use reactor::{Access, Io, Key, Op, Outcome, PAGE};
 
 use super::care::Care;
 use super::disk::What;
+use super::seldom::Seldom;
 use super::{
     Answer, Carried, LARGEST, NewDisk, NewPool, Open, OpenDisk, PoolError, Pools, Slot, State,
     Ticket,
@@ -93,7 +94,9 @@ impl Pools {
         io: &mut impl Io,
     ) -> Result<(), PoolError> {
         let probing = Probing { ticket, new, is_new: false, found: Vec::new(), left: 0 };
-        let slot = Slot { disks, outstanding: 0, flights: 0, state: State::Probing(probing) };
+        let (failed, believed) = (Seldom::default(), Seldom::default());
+        let state = State::Probing(probing);
+        let slot = Slot { disks, outstanding: 0, flights: 0, failed, believed, state };
         match self.slots.insert(slot) {
             Ok(slot) => {
                 self.probe(slot, io);

@@ -327,6 +327,12 @@ pub enum PoolError {
     /// Its data key cannot be had.
     #[error(transparent)]
     Key(#[from] KeyError),
+    /// No key was given.
+    #[error("the replica is encrypted; give the file of its key, as key=FILE")]
+    NeedsKey,
+    /// There is nothing that a key could open.
+    #[error("the replica is not encrypted, for good; leave out its key")]
+    NotEncrypted,
     /// Too many pools, orders or bytes.
     #[error("too much at once; try again, with less")]
     Full,

@@ -40,6 +40,8 @@ pub struct Pool {
     pub open: pools::Order,
     /// Replicas that are made if they are not there.
     pub replicas: Vec<pool::NewReplica>,
+    /// Replicas that will be served, with the keys that wrap theirs; none: it is not encrypted.
+    pub keys: BTreeMap<pool::Id, Option<pools::WrappingKey>>,
 }
 
 /// One subsystem.

@@ -181,8 +181,25 @@ fn open_one(
     }
     for new in &pool.replicas {
         if !status.entities.iter().any(|one| one.entity.id == new.id) {
-            let change = Change::Create(new.clone());
+            let mut new = new.clone();
+            if let Some(Some(key)) = pool.keys.get(&new.id) {
+                new.key = key.new_data_key()?;
+            }
+            let change = Change::Create(new);
             starting.carry_out(Order::Change { pool: id, change }, reactor)?;
+        }
+    }
+    for (replica, key) in &pool.keys {
+        let question = Order::Entity { pool: id, id: *replica };
+        let Answer::Entity(found) = starting.carry_out(question, reactor)? else { continue };
+        match (key, found.entity.is_encrypted()) {
+            (None, false) => {}
+            (None, true) => return Err(PoolError::NeedsKey),
+            (Some(_), false) => return Err(PoolError::NotEncrypted),
+            (Some(key), true) => {
+                let unlock = Order::Unlock { pool: id, id: *replica, key: key.clone() };
+                starting.carry_out(unlock, reactor)?;
+            }
         }
     }
     Ok(())

@@ -78,7 +78,7 @@ impl Node {
         let subsystem = Subsystem { namespaces, ..Subsystem::default() };
         let config = Config {
             listen: vec![self.address],
-            pools: vec![Pool { id: self.pool, open, replicas }],
+            pools: vec![Pool { id: self.pool, open, replicas, keys: BTreeMap::new() }],
             subsystems: [(name(&model::Nqn::replica(self.replica)), subsystem)].into(),
             ..config(Vec::new(), 1)
         };

@@ -37,6 +37,10 @@ pub(crate) struct Run {
     /// The folder in which it remembers its pools
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
+    /// The folder of the keys of encrypted replicas: a file of 32 bytes or 64 hexadecimal digits
+    /// each, named as the key, that only its owner may read
+    #[arg(long, value_name = "DIR")]
+    keys: Option<PathBuf>,
     /// Who may use the node API: a file with lines of a role and a token; without one, everybody
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
@@ -77,6 +81,7 @@ impl Run {
             api: self.api,
             cores: self.cores,
             dir: self.dir,
+            keys: self.keys,
             token_file: self.token_file,
             control: self.control.map(|server| Control { server, token_file }),
             drain: Duration::from_secs(self.drain),

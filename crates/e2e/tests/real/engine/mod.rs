@@ -2,6 +2,7 @@
 
 mod cluster;
 mod host;
+mod keys;
 mod rig;
 mod targets;
 
