@@ -134,7 +134,7 @@ impl Engine {
                     state: status.state,
                     children: status.children,
                     addresses: self.0.addresses.clone(),
-                    connected: status.hosts.iter().filter_map(|nqn| model_name(nqn)).collect(),
+                    connected: status.hosts.iter().filter_map(model_name).collect(),
                 },
                 // It is just being closed.
                 None => down(StopCause::Ordered),
