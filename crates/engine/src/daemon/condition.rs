@@ -10,6 +10,7 @@ use pool::Id;
 use super::engine::Engine;
 use super::health;
 use super::pools::{device_path, uuid_of};
+use crate::counters::Counters;
 use crate::pools::{self as engine_pools, Measured};
 
 impl Engine {
@@ -55,7 +56,7 @@ fn judged(mut seen: PoolStatus, measured: &Measured) -> PoolStatus {
 
 /// How often blocks of a pool were not what was written.
 fn checksum_errors(measured: &Measured) -> u64 {
-    let each = measured.replicas.values().flat_map(|counters| counters.each());
+    let each = measured.replicas.values().flat_map(Counters::each);
     each.map(|(_, counter)| counter.checksums).sum()
 }
 

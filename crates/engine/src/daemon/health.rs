@@ -2,7 +2,7 @@
 //!
 //! | seen since the pool was opened | the disk is |
 //! |---|---|
-//! | errors of the medium, blocks that are not what was written, or commands that took over a second: some | suspect |
+//! | some errors, blocks that are not what was written, or commands of over a second | suspect |
 //! | a command that waits for half a minute now | suspect |
 //! | a command that waits for two minutes now | faulted |
 //!

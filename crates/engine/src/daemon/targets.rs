@@ -16,7 +16,7 @@
 //! - A target is opened only with the epoch that the store's record gives to it.
 //! - A target that was shut down, by order or by a newer owner, never opens again.
 //!
-//! Deliberately not here: taking epochs and choosing children (control plane), mirroring (`mirror`),
+//! Deliberately not here: taking epochs and choosing children (control plane), the mirror itself,
 //! what is done to an open target (`settling`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -134,7 +134,7 @@ impl Engine {
                     state: status.state,
                     children: status.children,
                     addresses: self.0.addresses.clone(),
-                    connected: status.hosts.iter().filter_map(|nqn| model_name(nqn)).collect(),
+                    connected: status.hosts.iter().filter_map(model_name).collect(),
                 },
                 // It is just being closed.
                 None => down(StopCause::Ordered),

@@ -67,8 +67,9 @@ impl Pools {
         let disk = self.slots.get_mut(slot).and_then(|slot| slot.disks.get_mut(disk));
         let Some(disk) = disk else { return };
         let well = match outcome {
-            Outcome::Read { result, .. } | Outcome::Written { result, .. } => result.is_ok(),
-            Outcome::Synced(result) => result.is_ok(),
+            Outcome::Read { result, .. }
+            | Outcome::Written { result, .. }
+            | Outcome::Synced(result) => result.is_ok(),
             _ => false,
         };
         let result = if well { Ok(()) } else { Err(block::Fault::Internal) };

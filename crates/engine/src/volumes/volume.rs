@@ -13,8 +13,7 @@ use std::time::Duration;
 use block::{Command, Completion, Fault, Instant};
 use mirror::{Answer as Ended, AttachFault, Buffer, Effect, Event, Mirror, Session, Token};
 use model::{
-    FaultReason, Problem, ReplicaId, SnapshotId, SnapshotLabel, TargetId, TargetState, Timestamp,
-    VolumeId,
+    FaultReason, Problem, ReplicaId, SnapshotId, SnapshotLabel, TargetId, TargetState, VolumeId,
 };
 use nvme::auth::Accepted;
 use nvme::initiator::{Association, Host, Options};
@@ -28,7 +27,7 @@ use super::recorder::Recorder;
 use super::topic::{self, Topic};
 use super::{Post, Shared};
 use crate::client::{Controller, Request};
-use crate::clock::instant;
+use crate::clock::{instant, wall};
 use crate::counters::{Counted, Counters};
 use crate::device::{Data, ForVolume};
 use crate::entropy;
@@ -310,17 +309,20 @@ impl Volume {
             Effect::Done { token, result } => {
                 self.done(Key::from_bits(token.0), result, (shared, now), io);
             }
-            Effect::Answer { token, result } => {
-                let taken = self.taking.take_if(|(order, ..)| *order == token.0);
-                let answer = taken.map_or(Answer::Done, |(_, _, by)| Answer::Taken(by));
-                if let Some(reply) = self.orders.remove(&token.0) {
-                    reply(result.map(|()| answer));
-                }
-            }
+            Effect::Answer { token, result } => self.answer(token.0, result),
             Effect::TargetChanged(state) => self.tell(What::Target(state)),
             Effect::ChildChanged(child, state) => self.tell(What::Child(child, state)),
             Effect::RebuildChanged(rebuild) => self.tell(What::Rebuild(rebuild)),
             Effect::Repaired(child, span) => self.tell(What::Repaired(child, span)),
+        }
+    }
+
+    /// An order has ended.
+    fn answer(&mut self, order: u64, result: Result<(), Problem>) {
+        let taken = self.taking.take_if(|(by, ..)| *by == order);
+        let answer = taken.map_or(Answer::Done, |(_, _, by)| Answer::Taken(by));
+        if let Some(reply) = self.orders.remove(&order) {
+            reply(result.map(|()| answer));
         }
     }
 
@@ -491,10 +493,4 @@ impl Volume {
         // Who reads too slowly finds everything in the status.
         let _ = self.news.try_send(News { volume, target, what });
     }
-}
-
-fn wall() -> Timestamp {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let millis = now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
-    Timestamp::from_millis(millis)
 }
