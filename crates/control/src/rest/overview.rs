@@ -13,7 +13,7 @@ fn count(number: usize) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }
 
-fn tally(well: usize, all: usize) -> Tally {
+fn tally((well, all): (usize, usize)) -> Tally {
     Tally { well: count(well), all: count(all) }
 }
 
@@ -115,23 +115,27 @@ fn status(core: &Core, leader: Leader) -> Status {
     troubles.sort_by_key(|trouble| std::cmp::Reverse(trouble.severity));
     let more_troubles = count(troubles.len().saturating_sub(Status::MOST_TROUBLES));
     troubles.truncate(Status::MOST_TROUBLES);
-    let children =
-        facts.targets.values().flat_map(|target| target.status.iter().flat_map(|it| &it.children));
-    let rebuilds = children.filter(|child| child.state == ChildState::Rebuilding).count();
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         leader,
-        nodes: tally(nodes_well, facts.nodes.len()),
-        hosts: tally(hosts_well, core.state().hosts.len()),
-        pools: tally(pools_well, facts.pools.len()),
+        nodes: tally((nodes_well, facts.nodes.len())),
+        hosts: tally((hosts_well, core.state().hosts.len())),
+        pools: tally((pools_well, facts.pools.len())),
         volumes,
         capacity,
         snapshots: count(facts.snapshots.len()),
-        rebuilds: count(rebuilds),
+        rebuilds: count(rebuilding(core)),
         failovers: count(facts.failovers.len()),
         troubles,
         more_troubles,
     }
+}
+
+/// How many copies are being brought in sync.
+fn rebuilding(core: &Core) -> usize {
+    let statuses = core.state().facts.targets.values().filter_map(|it| it.status.as_ref());
+    let children = statuses.flat_map(|status| &status.children);
+    children.filter(|child| child.state == ChildState::Rebuilding).count()
 }
 
 fn trouble(subject: Subject, severity: Severity, message: String) -> Trouble {

@@ -22,7 +22,7 @@ pub fn volume_id(number: usize) -> VolumeId {
 
 /// Adds a pool to each node, and volumes with three copies each, spread over the nodes; the first
 /// node has a copy of each of the first `crowd` volumes.
-pub fn fill(cluster: &mut Cluster, volumes: usize, crowd: usize, now: Timestamp) {
+pub fn fill(cluster: &mut Cluster, (volumes, crowd): (usize, usize), now: Timestamp) {
     let mut ops = Vec::new();
     let names: Vec<NodeName> = cluster.engines.keys().cloned().collect();
     for engine in cluster.engines.values_mut() {

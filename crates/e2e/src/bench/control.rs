@@ -50,7 +50,7 @@ pub(super) fn run(_: Options) -> Result<Vec<Figure>> {
 fn measure(volumes: usize) -> Result<Measured> {
     let mut cluster = Cluster::new(NODES);
     let now = Timestamp::from_millis(1_000_000_000);
-    fill(&mut cluster, volumes, CROWD, now);
+    fill(&mut cluster, (volumes, CROWD), now);
     let began = Instant::now();
     let mut sim = Sim::over(cluster, now);
     // Serving: everything is read, every node was heard and listed, and one plan was made.
