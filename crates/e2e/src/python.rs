@@ -18,14 +18,10 @@ pub fn program(name: &str) -> Result<Command> {
 
 /// `$XDG_CACHE_HOME/holdfast/python`, or `~/.cache/holdfast/python`, with everything in it.
 fn environment() -> Result<PathBuf> {
-    let base = match std::env::var_os("XDG_CACHE_HOME").filter(|value| !value.is_empty()) {
-        Some(dir) => PathBuf::from(dir),
-        None => {
-            let home =
-                std::env::var_os("HOME").context("neither XDG_CACHE_HOME nor HOME is set")?;
-            PathBuf::from(home).join(".cache")
-        }
-    };
+    let given = std::env::var_os("XDG_CACHE_HOME").filter(|value| !value.is_empty());
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    let base = given.map(PathBuf::from).or_else(home);
+    let base = base.context("neither XDG_CACHE_HOME nor HOME is set")?;
     let root = base.join("holdfast/python");
     fs::create_dir_all(&root).with_context(|| format!("create {}", root.display()))?;
     let lock = File::create(root.join("lock"))?;

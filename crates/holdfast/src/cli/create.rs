@@ -60,7 +60,7 @@ pub(crate) fn new_id<T: std::str::FromStr<Err = Invalid>>() -> Result<T> {
         .context("the system has no randomness for a new id; give one with --id")?;
     let [.., version, _, variant, _, _, _, _, _, _, _] = &mut bytes;
     (*version, *variant) = (*version & 0x0f | 0x40, *variant & 0x3f | 0x80);
-    let hex = bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let hex = format!("{:032x}", u128::from_be_bytes(bytes));
     let at = |from: usize, to: usize| hex.get(from..to).unwrap_or_default();
     let id = [at(0, 8), at(8, 12), at(12, 16), at(16, 20), at(20, 32)].join("-");
     Ok(id.parse()?)

@@ -53,6 +53,7 @@ pub(crate) struct Noun<V: Subcommand> {
 
 /// Commands for users of a cluster.
 #[derive(Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one, from the start to the end")]
 pub(crate) enum Typed {
     /// The whole cluster on one screen: health, room, what is wrong and why
     Status(status::Typed),

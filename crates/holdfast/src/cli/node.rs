@@ -142,6 +142,10 @@ async fn drained(remote: &Remote, node: &NodeName) -> Result<()> {
     }
 }
 
+fn each<T: ToString>(items: impl IntoIterator<Item = T>) -> Vec<String> {
+    items.into_iter().map(|item| item.to_string()).collect()
+}
+
 /// What a purge costs, for people.
 pub(crate) fn costs(cost: &Purge) -> String {
     let mut text = String::new();
@@ -151,9 +155,6 @@ pub(crate) fn costs(cost: &Purge) -> String {
             let _ = writeln!(text, "{what}: {}", items.join(", "));
         }
     };
-    fn each<T: ToString>(items: impl IntoIterator<Item = T>) -> Vec<String> {
-        items.into_iter().map(|item| item.to_string()).collect()
-    }
     say("cannot be purged", cost.blocked.clone());
     say("VOLUMES LOST", each(&cost.lost_volumes));
     say("SNAPSHOTS LOST", each(&cost.lost_snapshots));

@@ -169,7 +169,7 @@ fn yaml(value: &Value, depth: usize, text: &mut String) {
     match value {
         Value::Object(map) if !map.is_empty() => {
             for (key, value) in map {
-                text.push_str(&format!("{indent}{}:", plain(key)));
+                text.extend([indent.as_str(), plain(key).as_str(), ":"]);
                 below(value, depth, text);
             }
         }
@@ -179,10 +179,10 @@ fn yaml(value: &Value, depth: usize, text: &mut String) {
                 yaml(item, depth + 1, &mut inner);
                 // The first line of the item stands beside its dash.
                 let rest = inner.get(indent.len() + 2..).unwrap_or_default();
-                text.push_str(&format!("{indent}- {rest}"));
+                text.extend([indent.as_str(), "- ", rest]);
             }
         }
-        scalar => text.push_str(&format!("{indent}{scalar}\n")),
+        scalar => text.extend([indent.as_str(), scalar.to_string().as_str(), "\n"]),
     }
 }
 
@@ -196,7 +196,7 @@ fn below(value: &Value, depth: usize, text: &mut String) {
             text.push('\n');
             yaml(value, depth, text);
         }
-        scalar => text.push_str(&format!(" {scalar}\n")),
+        scalar => text.extend([" ", scalar.to_string().as_str(), "\n"]),
     }
 }
 

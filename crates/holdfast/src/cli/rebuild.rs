@@ -84,7 +84,7 @@ async fn waited(remote: &Remote, volume: Option<VolumeId>, out: &mut Out<'_>) ->
     let mut bar = Bar::new("rebuild");
     loop {
         let running = all(|paging| remote.rebuilds(asked.clone().at(paging))).await?;
-        for (_, progress) in &mut seen {
+        for progress in seen.values_mut() {
             let whole: &mut Progress = progress;
             whole.done = whole.total;
         }

@@ -132,9 +132,10 @@ impl Row for Found {
             // Writing to a string cannot fail.
             let _ = write!(in_sync, "{gap}{}", place.unwrap_or_else(|| "(not found)".to_owned()));
         }
-        let verdict = match self.is_whole() {
-            true => Cell::toned("can be read back", Tone::Good),
-            false => Cell::toned("no copy in sync was found: ask more engines", Tone::Bad),
+        let verdict = if self.is_whole() {
+            Cell::toned("can be read back", Tone::Good)
+        } else {
+            Cell::toned("no copy in sync was found: ask more engines", Tone::Bad)
         };
         vec![
             self.volume.into(),

@@ -43,7 +43,7 @@ pub(crate) enum Verb {
     Restore {
         snapshot: SnapshotId,
         #[command(flatten)]
-        new: NewVolume,
+        new: Box<NewVolume>,
     },
     /// Set labels (KEY=VALUE) and take them away (KEY-)
     Label {
@@ -162,9 +162,10 @@ impl Row for Copy<'_> {
     ];
 
     fn cells(&self) -> Vec<Cell> {
-        let state = match self.copy.online {
-            true => Cell::toned("online", Tone::Good),
-            false => Cell::toned("not seen", Tone::Warn),
+        let state = if self.copy.online {
+            Cell::toned("online", Tone::Good)
+        } else {
+            Cell::toned("not seen", Tone::Warn)
         };
         vec![self.pool.into(), self.copy.replica.into(), state, self.copy.usage.allocated.into()]
     }

@@ -27,6 +27,7 @@ pub(crate) struct Cell {
 
 impl Cell {
     /// With a tone.
+    #[expect(clippy::needless_pass_by_value, reason = "callers hand over what they have")]
     pub(crate) fn toned(text: impl ToString, tone: Tone) -> Cell {
         Cell { text: text.to_string(), tone }
     }

@@ -24,6 +24,7 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one, for a moment")]
 enum Command {
     #[command(flatten)]
     Cluster(Typed),
@@ -124,7 +125,7 @@ async fn check(file: &str, lines: &[&str]) {
     let mut seen = String::new();
     for line in lines {
         let printed = running.run(line).await;
-        seen.push_str(&format!("$ holdfast {line}\n{printed}\n"));
+        seen.extend(["$ holdfast ", line, "\n", &printed, "\n"]);
     }
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(file);
     if std::env::var_os("HOLDFAST_BLESS").is_some() {

@@ -97,7 +97,10 @@ impl Run {
             // It need not answer yet: an engine serves what it can without it.
             let store = match &endpoints[..] {
                 [] => None,
-                some => Some(Arc::new(Client::lazy(some, options)?) as Arc<dyn Store>),
+                some => {
+                    let store: Arc<dyn Store> = Arc::new(Client::lazy(some, options)?);
+                    Some(store)
+                }
             };
             let daemon = Daemon::start(config, store).await?;
             {

@@ -341,8 +341,8 @@ pub(crate) struct Seen {
 }
 
 /// Writes what can be recognised and reads every write back.
-pub(crate) fn verified(place: Place, time: Duration) -> Result<Seen> {
-    let mut session = Reach::to(&place).connect(&place.nqn, 1, 17)?;
+pub(crate) fn verified(place: &Place, time: Duration) -> Result<Seen> {
+    let mut session = Reach::to(place).connect(&place.nqn, 1, 17)?;
     let load = Load {
         nsid: 1,
         pattern: Pattern::RandomMix { reads: 30 },

@@ -44,7 +44,7 @@ pub(super) async fn run(remote: &Remote, dir: &Path) -> Result<()> {
         "writing for {TIME:?} over NVMe/TCP at {}; every write is read again",
         place.address
     ))?;
-    let writing = tokio::task::spawn_blocking(move || verified(place, TIME));
+    let writing = tokio::task::spawn_blocking(move || verified(&place, TIME));
     tokio::time::sleep(KILL).await;
     engines::kill(dir, victim.as_str())?;
     let killed = Instant::now();
@@ -58,7 +58,7 @@ pub(super) async fn run(remote: &Remote, dir: &Path) -> Result<()> {
     ensure!(failed == 0 && wrong == 0, "acknowledged data was lost: this is a bug");
 
     say(&format!("{victim} is back; waiting for its copy to be rebuilt"))?;
-    state(remote, volume, VolumeState::Online, Duration::from_secs(120)).await?;
+    state(remote, volume, VolumeState::Online, Duration::from_mins(2)).await?;
     let asked = RebuildsAsked { volume: Some(volume), ..RebuildsAsked::default() };
     let rebuilds: Vec<Rebuild> = all(|paging| remote.rebuilds(asked.clone().at(paging))).await?;
     let copied = rebuilds.iter().fold(Size::ZERO, |sum, one| sum.plus(one.progress.copied));

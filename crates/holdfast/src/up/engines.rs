@@ -20,7 +20,7 @@ use super::At;
 const LONGEST: Duration = Duration::from_secs(30);
 
 /// An engine that ran so long has started well.
-const WELL: Duration = Duration::from_secs(60);
+const WELL: Duration = Duration::from_mins(1);
 
 /// How long an engine may take to stop.
 const PATIENCE: Duration = Duration::from_secs(70);

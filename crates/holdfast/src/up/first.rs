@@ -29,7 +29,7 @@ const SIZE: Size = Size::gib(1);
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// How long the parts of a cluster may take to find each other.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_mins(2);
 
 /// Shows that this machine is there as long as it is kept.
 pub(super) struct Host(tokio::task::JoinHandle<()>);

@@ -124,16 +124,15 @@ impl Typed {
     async fn start(&self) -> Result<Parts> {
         let stopping = CancellationToken::new();
         let mut store = None;
-        let endpoints = match &self.store {
-            Some(Endpoints(endpoints)) => endpoints.clone(),
-            None => {
-                let config = store::server::Config::new(self.dir.join("store"), self.store_listen);
-                let server = tokio::task::spawn_blocking(move || Server::open(config)).await??;
-                let address = server.local_addr();
-                let serving = server.run(stopping.clone().cancelled_owned());
-                store = Some(tokio::spawn(async move { Ok(serving.await?) }));
-                vec![format!("http://{address}")]
-            }
+        let endpoints = if let Some(Endpoints(endpoints)) = &self.store {
+            endpoints.clone()
+        } else {
+            let config = store::server::Config::new(self.dir.join("store"), self.store_listen);
+            let server = tokio::task::spawn_blocking(move || Server::open(config)).await??;
+            let address = server.local_addr();
+            let serving = server.run(stopping.clone().cancelled_owned());
+            store = Some(tokio::spawn(async move { Ok(serving.await?) }));
+            vec![format!("http://{address}")]
         };
         let client = Client::connect(&endpoints, Options::default()).await?;
         let config = control::Config::plain(self.listen);
@@ -182,10 +181,12 @@ fn hello(at: &At, dir: &Path, volume: Option<model::VolumeId>) -> String {
         usual if usual == control_command::LISTEN => String::new(),
         other => format!(" --server {other}"),
     };
-    text.push_str(&format!("\n  try      holdfast status{server}\n"));
+    text.extend(["\n  try      holdfast status", &server, "\n"]);
     if let Some(volume) = volume {
-        text.push_str(&format!("           holdfast volume get {volume}{server}\n"));
-        text.push_str(&format!("           holdfast bench {volume}{server}\n"));
+        for words in ["volume get", "bench"] {
+            let volume = volume.to_string();
+            text.extend(["           holdfast ", words, " ", &volume, &server, "\n"]);
+        }
     }
     text + "\nCtrl-C stops it; running it again continues with the data."
 }
