@@ -148,10 +148,10 @@ impl Server {
     /// Opens everything and begins to serve. Returns when hosts can connect.
     pub fn start(config: Config) -> Result<Server, StartError> {
         let prover = Prover::start().map_err(StartError::Thread)?;
-        Server::start_with(config, prover)
+        Server::start_with(config, &prover)
     }
 
-    fn start_with(config: Config, prover: Prover) -> Result<Server, StartError> {
+    fn start_with(config: Config, prover: &Prover) -> Result<Server, StartError> {
         if config.cores.is_empty() {
             return Err(StartError::NoCores);
         }
