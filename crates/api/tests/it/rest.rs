@@ -90,10 +90,10 @@ async fn values_that_no_cluster_could_take() {
         // unknown field
         (unknown, "colour", "unknown field"),
         // too large
-        (wish(json!(1u64 << 60), json!(1)), "size", "1MiB to 1PiB"),
+        (wish(json!(1u64 << 60), json!(1)), "size", "1MiB to 1024TiB"),
         (wish(gib.clone(), json!(9)), "replicas", "1 to 8"),
         // zero
-        (wish(json!(0), json!(1)), "size", "1MiB to 1PiB"),
+        (wish(json!(0), json!(1)), "size", "1MiB to 1024TiB"),
         (wish(gib.clone(), json!(0)), "replicas", "1 to 8"),
         (deep, "limits.iops", "at least 1"),
         // negative
