@@ -23,6 +23,8 @@ pub(crate) enum Lane {
 
 /// How many histories the seeded tests of the deep lane run; each quick test has its own few.
 const SEEDS: &str = "300";
+/// How many operations one history of the deep lane has.
+const OPERATIONS: &str = "1000000";
 
 const DEFAULT: &[Lane] = &[Lane::Quick, Lane::Real, Lane::Kernel];
 
@@ -70,7 +72,8 @@ impl Lane {
                 let seeded =
                     ["mirror", "nvme", "pool", "store"].map(|name| ["--package", name]).concat();
                 run(command(&[&["test", "--release"], &seeded[..]].concat())
-                    .env("HOLDFAST_SEEDS", SEEDS))
+                    .env("HOLDFAST_SEEDS", SEEDS)
+                    .env("HOLDFAST_OPERATIONS", OPERATIONS))
             }
         }
     }

@@ -3,7 +3,9 @@ use block::{Blocks, Command, Fault, Lba, Span};
 use pool::{Change, ClusterSize, Id, Label, NewReplica, NewSnapshot};
 use reactor::{Buffer, Config, Event, Handler, Reactor};
 
-use crate::pools::{NewDisk, NewPool, Order, PoolError, Ticket, WrappingKey};
+use crate::pools::{
+    Answer, NewDisk, NewPool, Order, PoolError, PoolStatus, Rate, ScrubStatus, Ticket, WrappingKey,
+};
 
 /// A device under test on a real reactor.
 struct Bench {
@@ -112,11 +114,22 @@ impl Bench {
     }
 
     fn try_order(&mut self, order: Order) -> Result<(), PoolError> {
+        self.ask(order).map(|_| ())
+    }
+
+    fn status(&mut self) -> PoolStatus {
+        match self.ask(Order::Status(Id(7))).unwrap() {
+            Answer::Pool(status) => *status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn ask(&mut self, order: Order) -> Result<Answer, PoolError> {
         let devices = &mut self.inner.devices;
         devices.pools.order(Ticket(1), order, &mut self.reactor);
         loop {
             if let Some((_, answer)) = self.inner.devices.pools.poll_answer() {
-                return answer.map(|_| ());
+                return answer;
             }
             self.reactor.turn(&mut self.inner).unwrap();
         }
@@ -334,4 +347,77 @@ fn a_snapshot_has_the_key_of_its_origin() {
     let Data::Fill(found) = done.data else { panic!("{:?}", done.data) };
     assert_eq!(found[..4096], [0x11; 4096]);
     assert_eq!(found[4096..], [0; 4096], "what was never written is zeros, not decrypted zeros");
+}
+
+/// Scrubs the pool to the end.
+fn scrub(bench: &mut Bench) -> ScrubStatus {
+    bench.order(Order::Scrub { pool: Id(7), rate: Rate(block::Bytes::mib(512)) });
+    loop {
+        let found = bench.status().scrub.unwrap();
+        if !found.is_running {
+            return found;
+        }
+        bench.reactor.turn(&mut bench.inner).unwrap();
+    }
+}
+
+#[test]
+fn a_scrub_finds_what_a_repair_mends() {
+    let mut bench = pooled(None);
+    (0..8).for_each(|at| bench.write(at, 0xB0));
+    bench.write(3, 0xB3);
+    bench.order(Order::Export(Id(7)));
+    // A bit of block 3 goes bad while nobody looks.
+    let names = ["disk1", "disk2"].map(|name| bench.dir.path().join(name));
+    for name in &names {
+        let mut bytes = std::fs::read(name).unwrap();
+        let bad = bytes.chunks_mut(4096).find(|block| block.iter().all(|byte| *byte == 0xB3));
+        if let Some(block) = bad {
+            block[77] ^= 4;
+            std::fs::write(name, &bytes).unwrap();
+        }
+    }
+    bench.order(Order::Import { paths: names.into() });
+    bench.device = bench.inner.devices.add_replica(Id(7), Id(8)).unwrap();
+    let found = scrub(&mut bench);
+    assert_eq!((found.bad, &found.places[..]), (Blocks(1), &[(Id(8), span(3, 1))][..]));
+    assert_eq!(found.checked, block::Bytes(8 * 4096));
+    let data = Data::Fill(bench.buffer(8, 0));
+    let read = bench.run(Command::Read { span: span(0, 8) }, data).completion;
+    assert_eq!(read, Err(Fault::Checksum { span: span(3, 1) }));
+    let bytes = vec![0xB3; 4096];
+    bench.order(Order::Repair { pool: Id(7), id: Id(8), span: span(3, 1), bytes });
+    assert_eq!(bench.read(2, 3), [0xB0, 0xB3, 0xB0]);
+    assert_eq!(scrub(&mut bench).bad, Blocks(0));
+}
+
+#[test]
+fn a_pool_takes_what_its_disks_have_gained_and_one_more() {
+    let mut bench = pooled(None);
+    bench.write(5, 0x55);
+    let small = bench.status().usage.size;
+    let nothing = bench.try_order(Order::Grow(Id(7)));
+    assert!(matches!(nothing, Err(PoolError::Refused(pool::Refused::NotLarger))), "{nothing:?}");
+    let path = bench.dir.path().join("disk1");
+    std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(96 << 20).unwrap();
+    bench.order(Order::Grow(Id(7)));
+    let grown = bench.status().usage.size;
+    assert!(grown > small, "{grown} after {small}");
+    let path = bench.dir.path().join("disk3");
+    std::fs::write(&path, vec![0; 64 << 20]).unwrap();
+    let add = |force| {
+        let disk = NewDisk { path: path.clone(), id: Id(3) };
+        Order::AddDisk { pool: Id(7), disk, force }
+    };
+    bench.order(add(false));
+    assert!(bench.status().usage.size > grown);
+    // It is in use now.
+    assert!(bench.try_order(add(true)).is_err());
+    assert_eq!(bench.read(5, 1), [0x55]);
+    bench.order(Order::Export(Id(7)));
+    let paths = ["disk2", "disk3", "disk1"].map(|name| bench.dir.path().join(name));
+    bench.order(Order::Import { paths: paths.into() });
+    assert_eq!(bench.status().disks.len(), 3);
+    bench.device = bench.inner.devices.add_replica(Id(7), Id(8)).unwrap();
+    assert_eq!(bench.read(5, 1), [0x55]);
 }

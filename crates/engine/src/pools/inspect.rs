@@ -108,3 +108,60 @@ impl Disk {
         Ok(bytes)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pool::testing::{Image, fuzz};
+    use proptest::prelude::*;
+
+    /// The disks of an image as files.
+    fn files(image: &Image) -> (tempfile::TempDir, Vec<PathBuf>) {
+        let dir = tempfile::tempdir().unwrap();
+        let mut paths = Vec::new();
+        for (nth, Blocks(blocks)) in image.sizes().iter().enumerate() {
+            let path = dir.path().join(nth.to_string());
+            let file = File::create(&path).unwrap();
+            file.set_len(blocks * 4096).unwrap();
+            for (place, bytes) in image.blocks().filter(|(at, _)| usize::from(at.disk.0) == nth) {
+                file.write_all_at(bytes, place.block * 4096).unwrap();
+            }
+            paths.push(path);
+        }
+        (dir, paths)
+    }
+
+    #[test]
+    fn a_pool_is_shown_as_it_is() {
+        let (_dir, paths) = files(&fuzz::sample(2).unwrap());
+        let status = inspect(&paths).unwrap();
+        assert_eq!((status.name.as_str(), status.disks.len()), ("image", 2));
+        assert_eq!(status.entities.len(), 5);
+        assert_eq!(superblock_of(&paths[1]).unwrap().unwrap().pool, status.id);
+        // One of two disks is not a pool.
+        assert!(matches!(inspect(&paths[..1]), Err(PoolError::Bad(_))));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        /// Whatever is on a disk, and wherever it ends, looking at it does no harm.
+        #[test]
+        fn any_disk_is_looked_at_without_harm(
+            changes in prop::collection::vec(any::<u8>(), 0..60),
+            sealed: bool,
+            end in prop::option::of(0u64..3600 * 4096),
+        ) {
+            let sample = fuzz::sample(1).unwrap();
+            let input = [&[u8::from(!sealed)][..], &changes].concat();
+            let (_dir, paths) = files(&fuzz::patched(&sample, &input).unwrap());
+            if let Some(end) = end {
+                File::options().write(true).open(&paths[0]).unwrap().set_len(end).unwrap();
+            }
+            let _ = superblock_of(&paths[0]);
+            if let Ok(status) = inspect(&paths) {
+                prop_assert_eq!(status.name.as_str(), "image");
+            }
+        }
+    }
+}

@@ -165,6 +165,26 @@ mod tests {
         }
     }
 
+    proptest::proptest! {
+        /// Bytes that were read from a disk are refused or opened, and nothing else.
+        #[test]
+        fn no_bytes_make_it_panic(
+            bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..300),
+            at in 0usize..200,
+            value in proptest::num::u8::ANY,
+        ) {
+            let key = wrapping(1);
+            proptest::prop_assert!(key.unwrap(&bytes).is_err());
+            let mut changed = key.new_data_key().unwrap();
+            let kept = changed.clone();
+            changed.truncate(at.max(1));
+            changed.extend_from_slice(&bytes);
+            let last = changed.len() - 1;
+            changed[at.min(last)] = value;
+            proptest::prop_assert_eq!(key.unwrap(&changed).is_ok(), changed == kept);
+        }
+    }
+
     #[test]
     fn a_key_of_another_length_is_refused_and_none_is_printed() {
         assert!(matches!(WrappingKey::new(&mut [1; 31]), Err(KeyError::Length(31))));

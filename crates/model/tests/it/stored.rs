@@ -57,7 +57,59 @@ fn an_unknown_field_is_refused_by_name_wherever_it_is() {
     }
 }
 
+/// Reads what is kept with replicas and snapshots; what is read is written and read the same.
+fn read_kept(bytes: &[u8]) {
+    fn read<R: stored::Record + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
+        if let Ok(found) = decode::<R>(bytes) {
+            assert_eq!(decode::<R>(encode(&found).unwrap().as_bytes()).as_ref(), Ok(&found));
+        }
+    }
+    read::<Label>(bytes);
+    read::<Note>(bytes);
+    read::<SnapshotLabel>(bytes);
+}
+
+fn kept() -> [(&'static str, String); 3] {
+    [
+        ("label", encode(&sample::label()).unwrap()),
+        ("note", encode(&sample::note()).unwrap()),
+        ("snapshot", encode(&sample::snapshot_label()).unwrap()),
+    ]
+}
+
+#[test]
+fn every_seed_and_every_find_of_the_fuzzer_is_survived() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = folder.join("../../fuzz/corpus/pool_labels");
+    for (name, text) in kept() {
+        if std::env::var_os("HOLDFAST_WRITE_CORPUS").is_some() {
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join(name), &text).unwrap();
+        }
+        let seed = std::fs::read_to_string(folder.join(name)).expect("the seed is in the corpus");
+        assert_eq!(seed, text, "{name} is not what the test makes of it");
+    }
+    for file in std::fs::read_dir(folder).unwrap() {
+        read_kept(&std::fs::read(file.unwrap().path()).unwrap());
+    }
+}
+
 proptest! {
+    #[test]
+    fn no_change_of_what_is_kept_does_harm(
+        which in 0usize..3,
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let mut bytes = kept()[which].1.clone().into_bytes();
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        read_kept(&bytes);
+        read_kept(&bytes[..cut.index(bytes.len())]);
+    }
+
     #[test]
     fn any_bytes_are_a_record_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         prop_assert!(decode::<TargetRecord>(&bytes).is_err());

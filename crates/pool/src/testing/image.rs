@@ -51,6 +51,16 @@ impl Image {
         Ok(image)
     }
 
+    /// Every block that was written, of every disk.
+    pub fn blocks(&self) -> impl Iterator<Item = (Place, &[u8])> {
+        self.blocks.iter().map(|(place, bytes)| (*place, &bytes[..]))
+    }
+
+    /// The sizes of the disks.
+    pub fn sizes(&self) -> &[Blocks] {
+        &self.sizes
+    }
+
     /// Blocks from a place on; those beyond the end of the disk are zeros.
     pub fn read(&self, place: Place, blocks: u32) -> Vec<u8> {
         let mut out = Vec::new();

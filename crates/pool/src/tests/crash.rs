@@ -6,9 +6,21 @@ use super::history::{Plan, run};
 /// Histories of one run of the quick tests; `HOLDFAST_SEEDS` asks for more, and
 /// `HOLDFAST_FIRST_SEED` for others.
 pub(super) fn seeds(first: u64, quick: u64) -> core::ops::Range<u64> {
-    let number = |name| std::env::var(name).ok().and_then(|n| n.parse::<u64>().ok());
     let first = first + number("HOLDFAST_FIRST_SEED").unwrap_or(0);
     first..first + number("HOLDFAST_SEEDS").unwrap_or(quick)
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|number| number.parse().ok())
+}
+
+/// `HOLDFAST_OPERATIONS` sets how many; the deep lane has a million.
+#[test]
+fn many_operations_match_the_model() {
+    let operations = number("HOLDFAST_OPERATIONS").unwrap_or(6000);
+    let seed = 3_000_000 + number("HOLDFAST_FIRST_SEED").unwrap_or(0);
+    let (sizes, cut_every): (&[u64], _) = (&[9000, 2600], (operations / 60).max(300));
+    run(Plan { seed, sizes, steps: operations / 3, cut_every, lies: Lie::None }).unwrap();
 }
 
 #[test]

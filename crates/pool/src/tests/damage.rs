@@ -147,6 +147,35 @@ fn a_journal_block_bad_in_both_copies_refuses_the_import() {
 }
 
 #[test]
+fn no_metadata_block_that_is_bad_in_both_copies_makes_wrong_bytes() {
+    let (disks, superblock) = sample();
+    let both = |usage: fn(u8) -> Use| [0, 1].map(|copy| area(&superblock, usage(copy)));
+    let areas = [
+        both(|copy| Use::Journal { copy }),
+        both(|copy| Use::Checkpoint { slot: 0, copy }),
+        both(|copy| Use::Checkpoint { slot: 1, copy }),
+        [(Place { disk: Disk(0), block: 0 }, 1), (Place { disk: Disk(0), block: 256 }, 1)],
+    ];
+    let (mut whole, mut faults, mut refused) = (0, 0, 0);
+    for [(one, blocks), (other, _)] in areas {
+        for at in 0..blocks.min(16) {
+            let places = [one, other].map(|start| Place { block: start.block + at, ..start });
+            for byte in [3, 30, 60, 900, 4093] {
+                // What is read is right: `check` says so.
+                match std::panic::catch_unwind(|| with_damage(&disks, &places, byte)) {
+                    Ok(Ok(found)) if found.is_empty() => whole += 1,
+                    Ok(Ok(_)) => faults += 1,
+                    Ok(Err(_)) => refused += 1,
+                    // Without a superblock there is no pool to open.
+                    Err(_) => assert_eq!(blocks, 1, "{places:?} byte {byte}"),
+                }
+            }
+        }
+    }
+    assert!(whole > 0 && refused > 0, "{whole} {faults} {refused}");
+}
+
+#[test]
 fn a_lost_map_isolates_its_replicas_only() {
     let (disks, superblock) = sample();
     let mut rig = open(disks, SIZES).unwrap();
