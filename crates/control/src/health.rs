@@ -2,36 +2,12 @@
 
 use std::time::Duration;
 
-use api::{Json, NoBody, NoQuery, Route};
+use api::rest::Health;
 use model::{Kind, Problem};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use store::contract::{Keys, Query, Store};
 
 /// Longer than this, and a caller that asks for health has gone away.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// Whether this control plane can do its work.
-pub(crate) const HEALTH: Route<(), NoQuery, NoBody, Health> = Route::new(
-    (api::Method::Get, "/v1/health"),
-    api::Role::Anybody,
-    "health",
-    "Whether this control plane can do its work",
-);
-
-/// The answer when all is well.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Health {
-    /// `ok`; anything else is answered as a problem.
-    pub status: String,
-    /// Version of this program.
-    pub version: String,
-    /// Revision of the store that was read to answer.
-    pub store_revision: i64,
-}
-
-impl Json for Health {}
 
 /// Reads the store, as every other answer has to.
 pub(crate) async fn health(store: &dyn Store) -> Result<Health, Problem> {

@@ -10,8 +10,17 @@
 
 #![forbid(unsafe_code)]
 
+pub mod core;
 mod health;
+mod history;
+mod lead;
+mod nodes;
+mod rest;
 mod service;
+mod shared;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
-pub use health::Health;
+pub use lead::Policy;
+pub use nodes::Reach;
 pub use service::{Config, Service, StartError};

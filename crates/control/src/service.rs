@@ -1,32 +1,66 @@
 //! The service: bound, then run until it is told to stop.
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 pub use api::StartError;
-use api::{Api, Guard, Limits, Server};
+use api::events::Log;
+use api::{Guard, Limits, Server, TlsServer, Tokens};
 use store::contract::Store;
+use tokio::sync::watch;
 
-use crate::health;
+use crate::lead::{self, Policy};
+use crate::nodes::Reach;
+use crate::rest::Rest;
+use crate::shared::{Shared, instance};
+
+/// How many events a reader that was away may be behind.
+const EVENTS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(4095);
 
 /// How the control plane is to run; nothing in it can be wrong.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Where REST is served.
     pub listen: SocketAddr,
+    /// What it shows to its callers; absent: plain HTTP.
+    pub tls: Option<TlsServer>,
+    /// Who may ask; absent: everybody.
+    pub tokens: Option<Arc<Tokens>>,
+    /// How engines are reached.
+    pub reach: Reach,
+    /// What it is told to do.
+    pub policy: Policy,
+}
+
+impl Config {
+    /// Plain HTTP for everybody, and the usual policy.
+    pub fn plain(listen: SocketAddr) -> Config {
+        let (tls, tokens) = (None, None);
+        Config { listen, tls, tokens, reach: Reach::default(), policy: Policy::default() }
+    }
 }
 
 /// A control plane that has its address and its store.
 pub struct Service {
     server: Server,
-    store: Arc<dyn Store>,
+    guard: Guard,
+    shared: Arc<Shared>,
+    policy: Policy,
 }
 
 impl Service {
     /// Takes the address. Nothing is answered before [`Service::run`].
     pub async fn bind(config: &Config, store: Arc<dyn Store>) -> Result<Service, StartError> {
-        let server = Server::bind(config.listen, None, Limits::default()).await?;
-        Ok(Service { server, store })
+        let limits = Limits::default();
+        let server = Server::bind(config.listen, config.tls.as_ref(), limits).await?;
+        let instance = instance();
+        let address = server.local_addr().map_or(config.listen, |address| address);
+        let identity = format!("{address} {instance}");
+        let events = Arc::new(Log::new(instance, EVENTS));
+        let shared = Arc::new(Shared::new(store, config.reach.clone(), identity, events));
+        let guard = Guard { tokens: config.tokens.clone(), limits };
+        Ok(Service { server, guard, shared, policy: config.policy.clone() })
     }
 
     /// The address taken; the port is a real one even if 0 was asked for.
@@ -34,10 +68,20 @@ impl Service {
         self.server.local_addr()
     }
 
-    /// Serves until `stop` ends, then finishes the answers under way.
+    /// Leads when it can, and serves, until `stop` ends; then finishes the answers under way.
     pub async fn run(self, stop: impl Future<Output = ()> + Send + 'static) {
-        let api = Api::<Arc<dyn Store>>::new("Holdfast", "Volumes from intent to healed.")
-            .on(&health::HEALTH, async move |store, _| health::health(&**store).await);
-        self.server.run(api.router(Arc::new(self.store), Guard::default()), stop).await;
+        let (ended, is_over) = watch::channel(false);
+        let (shared, policy) = (Arc::clone(&self.shared), self.policy);
+        let leading = tokio::spawn(lead::run(shared, policy, is_over));
+        let events = Arc::clone(&self.shared.events);
+        let router = api::rest::router(Rest(self.shared), Arc::clone(&events), self.guard);
+        let stop = async move {
+            stop.await;
+            events.close();
+            ended.send_replace(true);
+        };
+        self.server.run(router, stop).await;
+        // It ends by itself when told so.
+        let _ = leading.await;
     }
 }

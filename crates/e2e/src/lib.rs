@@ -8,6 +8,9 @@
 
 pub mod bench;
 pub mod figure;
+pub mod fleet;
+pub mod netns;
 pub mod process;
+pub mod python;
 pub mod store;
 pub mod vm;

@@ -4,6 +4,7 @@
 //! - [`client`]: the host's side: connections to controllers.
 //! - [`volumes`]: mirrored volumes, and the ways to their replicas.
 //! - [`daemon`]: the node API over all of these: what `holdfast engine run` runs.
+//! - [`counters`]: what was done and how long it took.
 //! - [`device`]: what namespaces are made of: memory, files and block devices.
 //!
 //! Invariants:
@@ -14,6 +15,7 @@
 
 pub mod client;
 mod clock;
+pub mod counters;
 pub mod daemon;
 pub mod device;
 mod entropy;

@@ -33,7 +33,7 @@ impl Typed {
     pub(crate) async fn run(self) -> Result<()> {
         let Typed::Serve(typed) = self;
         let store = Arc::new(typed.reach.connect().await?);
-        let service = Service::bind(&Config { listen: typed.listen }, store).await?;
+        let service = Service::bind(&Config::plain(typed.listen), store).await?;
         tracing::info!("listening on {}", service.local_addr()?);
         service.run(stop::asked()).await;
         tracing::info!("stopped");

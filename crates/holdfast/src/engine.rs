@@ -68,6 +68,9 @@ pub(crate) struct Serve {
         value_parser = clap::value_parser!(u16).range(2..=4096)
     )]
     queue_depth: u16,
+    /// Memory for the cache of each pool: checksums, and places of blocks under snapshots
+    #[arg(long, value_name = "SIZE", default_value = "128MiB", value_parser = bytes)]
+    pool_cache: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -169,7 +172,8 @@ impl Serve {
             header: self.digests.contains(&DigestKind::Header),
             data: self.digests.contains(&DigestKind::Data),
         };
-        let limits = Limits { queue_depth: self.queue_depth, ..Limits::default() };
+        let (queue_depth, pool_cache) = (self.queue_depth, Bytes(self.pool_cache));
+        let limits = Limits { queue_depth, pool_cache, ..Limits::default() };
         let pools = pools.into_values().collect();
         Ok(Config { listen: self.listen, cores: self.cores, pools, subsystems, digests, limits })
     }

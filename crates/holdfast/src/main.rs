@@ -6,9 +6,11 @@
 //! Deliberately not here: anything a role does. Roles are libraries; this crate turns what was
 //! typed into their configuration and runs them.
 
+mod cli;
 mod control;
 mod engine;
 mod log;
+mod man;
 mod nvme;
 mod pool;
 mod stop;
@@ -19,7 +21,7 @@ mod up;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// Replicated block volumes for Kubernetes, on the disks the nodes already have.
 #[derive(Parser)]
@@ -44,12 +46,15 @@ enum Command {
     /// Look at NVMe/TCP targets, and measure them
     #[command(subcommand)]
     Nvme(nvme::Typed),
-    /// Look at pools
-    #[command(subcommand)]
+    /// Pools: the disks that engines own
     Pool(pool::Typed),
     /// The store: serve the embedded one, move keys between it and etcd
     #[command(subcommand)]
     Store(store::Typed),
+    #[command(flatten)]
+    Cluster(cli::Typed),
+    /// Write the manual pages, one for each command
+    Man(man::Typed),
     /// Print completions for a shell, to be sourced or put where it looks for them
     Completions {
         /// Which shell
@@ -66,13 +71,23 @@ impl Command {
             Command::Nvme(typed) => typed.run(),
             Command::Pool(typed) => typed.run(),
             Command::Store(typed) => block_on(typed.run()),
+            Command::Cluster(typed) => block_on(typed.run()),
+            Command::Man(typed) => typed.run(),
             Command::Completions { shell } => {
-                let mut cli = Cli::command();
-                clap_complete::generate(shell, &mut cli, "holdfast", &mut std::io::stdout());
+                let name = called();
+                let mut cli = Cli::command().name(name);
+                clap_complete::generate(shell, &mut cli, name, &mut std::io::stdout());
                 Ok(())
             }
         }
     }
+}
+
+/// The name it was called by: the same binary is a plugin of kubectl when it is called so.
+fn called() -> &'static str {
+    let path = std::env::args_os().next().map(std::path::PathBuf::from).unwrap_or_default();
+    let plugin = path.file_name().is_some_and(|name| name == "kubectl-holdfast");
+    if plugin { "kubectl-holdfast" } else { "holdfast" }
 }
 
 /// Runs the control path, which is asynchronous; the data path is not.
@@ -81,7 +96,8 @@ fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let matches = Cli::command().bin_name(called().replace('-', " ")).get_matches();
+    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     log::start(&cli.log);
     match cli.command.run() {
         Ok(()) => ExitCode::SUCCESS,

@@ -10,14 +10,27 @@ use ::engine::pools::{self, NewDisk, NewPool, Order, PoolStatus};
 use ::engine::serve::Pool;
 use anyhow::{Context, Result, bail};
 use block::{Blocks, Bytes};
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 use pool::{ClusterSize, Id, Label, NewReplica};
 
+use crate::block_on;
+use crate::cli::{Ask, PoolVerb};
 use crate::typed::bytes;
+
+/// `pool` with what is typed after it.
+#[derive(Args)]
+pub(crate) struct Typed {
+    #[command(flatten)]
+    ask: Ask,
+    #[command(subcommand)]
+    verb: Verb,
+}
 
 /// Commands about pools.
 #[derive(Subcommand)]
-pub(crate) enum Typed {
+enum Verb {
+    #[command(flatten)]
+    Cluster(PoolVerb),
     /// Show what is on the disks of a pool that no engine uses
     Inspect {
         /// All disks or files of the pool
@@ -28,8 +41,13 @@ pub(crate) enum Typed {
 
 impl Typed {
     pub(crate) fn run(self) -> Result<()> {
-        match self {
-            Typed::Inspect { paths } => show(&pools::inspect(&paths)?),
+        match self.verb {
+            Verb::Inspect { paths } => show(&pools::inspect(&paths)?),
+            Verb::Cluster(verb) => block_on(async {
+                let mut stdout = std::io::stdout();
+                let (remote, mut out) = self.ask.open(&mut stdout)?;
+                verb.run(&remote, &mut out).await
+            }),
         }
     }
 }

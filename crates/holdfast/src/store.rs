@@ -114,17 +114,32 @@ impl Typed {
 impl Reach {
     /// A client, once a server has answered.
     pub(crate) async fn connect(&self) -> Result<Client> {
-        let identity = match (&self.cert, &self.key) {
+        let files = Files { ca: &self.ca, cert: &self.cert, key: &self.key };
+        Ok(Client::connect(&self.endpoints, files.options()?).await?)
+    }
+}
+
+/// Certificates for a store, each a PEM file.
+pub(crate) struct Files<'a> {
+    pub(crate) ca: &'a Option<PathBuf>,
+    pub(crate) cert: &'a Option<PathBuf>,
+    pub(crate) key: &'a Option<PathBuf>,
+}
+
+impl Files<'_> {
+    /// How a client behaves that has these.
+    pub(crate) fn options(&self) -> Result<Options> {
+        let identity = match (self.cert, self.key) {
             (Some(cert), Some(key)) => Some((read(cert)?.into_bytes(), read(key)?.into_bytes())),
             _ => None,
         };
-        let tls = match &self.ca {
+        let tls = match self.ca {
             Some(ca) => {
                 Some(ClientTls { authorities: read(ca)?.into_bytes(), identity, server_name: None })
             }
             None => None,
         };
-        Ok(Client::connect(&self.endpoints, Options { tls, ..Options::default() }).await?)
+        Ok(Options { tls, ..Options::default() })
     }
 }
 

@@ -20,7 +20,7 @@
 //! only when it is used, so an older reader meets it only where it matters.
 //!
 //! Deliberately not here: clocks and randomness (times and ids are arguments), decisions (planner),
-//! paging, filters and routes (api), keys of the store (control, engine).
+//! paging, filters and routes (api).
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -36,6 +36,7 @@ mod host;
 mod id;
 mod illegal;
 mod invalid;
+pub mod keys;
 mod labels;
 mod lifecycle;
 mod limits;

@@ -2,7 +2,7 @@
 
 use alloc::format;
 
-use model::{HostName, Kind, NodeName, Problem, TargetId, Volume};
+use model::{HostName, Kind, Lifecycle, NodeName, Problem, TargetId, Volume};
 
 use crate::member::Situation;
 use crate::place::{Wish, choose_target};
@@ -44,8 +44,10 @@ pub fn publish(
     asked: Option<&NodeName>,
 ) -> Result<Publishing, Problem> {
     if !exists(volume) {
+        let making = matches!(volume.lifecycle(), Lifecycle::Creating {});
+        let kind = if making { Kind::Busy } else { Kind::Deleting };
         let detail = format!("volume {} is {}", volume.id(), volume.lifecycle().name());
-        return Err(Problem::new(Kind::Deleting, detail));
+        return Err(Problem::new(kind, detail));
     }
     let situation = Situation::new(view, volume);
     if let Some(target) = situation.target {

@@ -222,6 +222,14 @@ fn stays_apart(view: &View<'_>, volume: &Volume, situation: &Situation<'_>) -> R
     Err(Problem::new(Kind::NoPlacement, detail))
 }
 
+/// Whether one more copy of a volume could go into a pool now.
+pub fn admits(view: &View<'_>, volume: &Volume, pool: &PoolName) -> Result<(), NoPlace> {
+    let Some(found) = view.pool(pool) else { return Err(NoPlace::default()) };
+    let ask = Situation::new(view, volume).ask(view);
+    let refused = |refusal| NoPlace::of_pools([(pool, refusal)].into());
+    admit(view, &Budget::new(), &ask, found).map_err(refused)
+}
+
 /// Where a copy of a volume can move to: the pool that is asked for, or the best.
 pub fn check_move(
     view: &View<'_>,

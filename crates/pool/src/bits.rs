@@ -49,6 +49,21 @@ fn masks(run: Run) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
+/// Whether the words have the block.
+pub(crate) fn contains(words: &[u64], block: u16) -> bool {
+    words[usize::from(block / 64)] >> (block % 64) & 1 != 0
+}
+
+/// How many blocks the words have.
+pub(crate) fn count(words: &[u64]) -> u64 {
+    words.iter().map(|word| u64::from(word.count_ones())).sum()
+}
+
+/// Whether the words have every block of the run.
+pub(crate) fn covers(words: &[u64], run: Run) -> bool {
+    masks(run).all(|(word, mask)| words[word] & mask == mask)
+}
+
 fn words(size: ClusterSize) -> usize {
     index(size.blocks()).div_ceil(64)
 }
@@ -58,7 +73,7 @@ impl Bits {
         match self {
             Bits::None => false,
             Bits::All => true,
-            Bits::Some(words) => words[usize::from(block / 64)] >> (block % 64) & 1 != 0,
+            Bits::Some(words) => contains(words, block),
         }
     }
 
@@ -70,7 +85,7 @@ impl Bits {
         match self {
             Bits::None => 0,
             Bits::All => size.blocks(),
-            Bits::Some(words) => words.iter().map(|word| u64::from(word.count_ones())).sum(),
+            Bits::Some(words) => count(words),
         }
     }
 
@@ -80,15 +95,6 @@ impl Bits {
             Bits::None => false,
             Bits::All => run.len > 0,
             Bits::Some(words) => masks(run).any(|(word, mask)| words[word] & mask != 0),
-        }
-    }
-
-    /// Whether every block of the run is in the set.
-    pub(crate) fn covers(&self, run: Run) -> bool {
-        match self {
-            Bits::None => run.len == 0,
-            Bits::All => true,
-            Bits::Some(words) => masks(run).all(|(word, mask)| words[word] & mask == mask),
         }
     }
 

@@ -10,7 +10,7 @@ use crate::bits::Bits;
 use crate::entity::{Entity, Layer};
 use crate::journal::{FAR, Position};
 use crate::layout::{BLOCK, Cluster, ClusterSize};
-use crate::map::{Entry, Fragment};
+use crate::map::{Entry, Fragment, Packed};
 use crate::state::{State, Walked};
 use crate::widen::{count, index, low16, low32};
 use crate::wire::{Put, Reader, le32, le64, le128, set};
@@ -244,7 +244,8 @@ fn encode_pool(state: &State, regions: &Regions, out: &mut Vec<u8>) {
 }
 
 /// Writes one entry of a map.
-pub(crate) fn encode_entry(logical: u32, entry: &Entry, size: ClusterSize, out: &mut Vec<u8>) {
+pub(crate) fn encode_entry(logical: u32, packed: &Packed, size: ClusterSize, out: &mut Vec<u8>) {
+    let entry = packed.entry();
     // A fragment without a valid block has its first write under way: it is not there yet.
     let fragments = || entry.fragments.iter().filter(|part| !part.valid.is_empty());
     let zero = match entry.zero {
@@ -373,7 +374,7 @@ fn decode_pool(bytes: &[u8], state: &mut State) -> Option<Regions> {
     (from.is_empty() && state.is_tree()).then_some(regions)
 }
 
-fn decode_map(bytes: &[u8], size: ClusterSize) -> Option<Vec<(u32, Entry)>> {
+fn decode_map(bytes: &[u8], size: ClusterSize) -> Option<Vec<(u32, Packed)>> {
     let from = &mut Reader::new(bytes);
     let mut map = Vec::new();
     while !from.is_empty() {
@@ -397,7 +398,7 @@ fn decode_map(bytes: &[u8], size: ClusterSize) -> Option<Vec<(u32, Entry)>> {
             2 => Bits::All,
             _ => return None,
         };
-        map.push((logical, entry));
+        map.push((logical, Packed::new(entry)));
     }
     Some(map)
 }

@@ -179,7 +179,7 @@ impl Copies<'_> {
     /// incarnation if they differ, since the other is of a group that was never acknowledged.
     fn block(&self, from: Position, nth: u64, first: Option<Header>) -> Option<(Header, &[u8])> {
         let ring = count(self.bytes[0].len() / BLOCK);
-        let number = from.number.checked_add(nth)?;
+        let number = from.number.checked_add(nth).filter(|_| ring > 0)?;
         let sound =
             |copy: &usize| decode_block(self.pool, nth_block(self.bytes[*copy], number % ring));
         let fits = |(header, _): &(Header, &[u8])| {

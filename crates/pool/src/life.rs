@@ -137,7 +137,7 @@ fn empty_checkpoint(superblock: &Superblock) -> Option<Vec<Step>> {
     let (mut header, body) = checkpoint::encode(&mut state, &Regions::default())?;
     header.generation = 1;
     header.position = Position { number: 0, group: 0, incarnation: 1 };
-    let header = header.encode(superblock.pool);
+    let header = header.encode(superblock.mark());
     let mut steps = Vec::new();
     for copy in [0, 1] {
         let area = superblock.area(Use::Checkpoint { slot: 0, copy })?;

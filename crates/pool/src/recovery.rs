@@ -81,6 +81,8 @@ pub struct Recovery {
     superblock: Superblock,
     geography: Geography,
     limits: Limits,
+    /// The pool was just made: there is nothing in its journal.
+    is_new: bool,
     stage: Stage,
     wants: Vec<Option<Want>>,
     outstanding: usize,
@@ -109,6 +111,7 @@ impl Recovery {
             superblock,
             geography,
             limits,
+            is_new: false,
             stage: Stage::Headers,
             wants: Vec::new(),
             outstanding: 0,
@@ -118,7 +121,7 @@ impl Recovery {
             bodies: [Vec::new(), Vec::new()],
             journals: [Vec::new(), Vec::new()],
             restored: None,
-            sums: Sums::new(limits.sums_pages.max(64)),
+            sums: Sums::new(index(limits.cache.0 / 2) / BLOCK),
             position: Position { number: 0, group: 0, incarnation: 0 },
             last: Vec::new(),
             claims: BTreeMap::new(),
@@ -139,6 +142,11 @@ impl Recovery {
             }
         }
         Ok(recovery)
+    }
+
+    /// Begins with a pool that was made a moment ago, by whoever asks.
+    pub fn of_new(superblock: Superblock, limits: Limits) -> Result<Recovery, ImportError> {
+        Ok(Recovery { is_new: true, ..Recovery::new(superblock, limits)? })
     }
 
     /// The next thing to do: reads and flushes only.
@@ -184,7 +192,7 @@ impl Recovery {
             Want::Header { slot, copy } => {
                 let area = self.superblock.area(Use::Checkpoint { slot, copy });
                 let room = area.map_or(0, |area| (area.blocks - 1) * count(BLOCK));
-                let header = Header::decode(self.superblock.pool, bytes, room);
+                let header = Header::decode(self.superblock.mark(), bytes, room);
                 self.headers.extend(header.map(|header| (header, slot)));
             }
             Want::Body { copy, at } => fill(&mut self.bodies[copy], at, bytes),
@@ -246,7 +254,8 @@ impl Recovery {
         let (header, _) = self.newest()?;
         let room = self.superblock.checkpoint_room();
         let clusters = self.geography.clusters();
-        let state = State::new(self.superblock.cluster, clusters, room);
+        let mut state = State::new(self.superblock.cluster, clusters, room);
+        state.limit_flat(self.limits.cache.0 / 2);
         let copies = [&self.bodies[0][..], &self.bodies[1][..]];
         let restored = checkpoint::restore(&header, copies, state);
         let good = restored.as_ref().is_ok_and(|restored| restored.damaged.is_empty());
@@ -257,6 +266,9 @@ impl Recovery {
         self.bodies = [Vec::new(), Vec::new()];
         self.position = header.position;
         self.stage = Stage::Journal;
+        if self.is_new {
+            return Ok(());
+        }
         for copy in [0, 1] {
             let area = self.superblock.area(Use::Journal { copy }).ok_or(ImportError::Layout)?;
             let copy = usize::from(copy);
@@ -270,7 +282,7 @@ impl Recovery {
     fn replay(&mut self) -> Result<(), ImportError> {
         let bytes = [&self.journals[0][..], &self.journals[1][..]];
         let Found { mut groups, incarnation, gap } =
-            Copies { pool: self.superblock.pool, bytes }.find(self.position);
+            Copies { pool: self.superblock.mark(), bytes }.find(self.position);
         if gap {
             return Err(ImportError::JournalGap);
         }
@@ -278,13 +290,14 @@ impl Recovery {
         let last = groups.pop();
         for group in groups {
             self.position = group.after;
-            for (nth, record) in self.records(&group.payload)?.iter().enumerate() {
-                self.apply(nth, record)?;
-            }
+            self.each_record(&group.payload, Recovery::apply)?;
         }
         if let Some(last) = last {
             self.position = last.after;
-            self.last = self.records(&last.payload)?;
+            self.each_record(&last.payload, |recovery, _, record| {
+                recovery.last.push(record.clone());
+                Ok(())
+            })?;
         }
         self.position.incarnation = incarnation + 1;
         self.stage = Stage::Check;
@@ -292,15 +305,20 @@ impl Recovery {
         Ok(())
     }
 
-    fn records(&self, payload: &[u8]) -> Result<Vec<Record>, ImportError> {
+    /// Does something with each record of a group; they are numbered.
+    fn each_record(
+        &mut self,
+        payload: &[u8],
+        mut act: impl FnMut(&mut Recovery, usize, &Record) -> Result<(), ImportError>,
+    ) -> Result<(), ImportError> {
         let mut from = Reader::new(payload);
-        let mut records = Vec::new();
+        let mut nth = 0;
         while !from.is_empty() {
-            let group = self.position.group;
-            let error = ImportError::Contradiction { group, record: records.len() };
-            records.push(Record::decode(&mut from).ok_or(error)?);
+            let error = ImportError::Contradiction { group: self.position.group, record: nth };
+            act(self, nth, &Record::decode(&mut from).ok_or(error)?)?;
+            nth += 1;
         }
-        Ok(records)
+        Ok(())
     }
 
     fn physical(&self, at: &FirstWrite) -> u64 {

@@ -103,6 +103,12 @@ pub enum NotSuper {
 }
 
 impl Superblock {
+    /// What journal, checkpoints and sums pages are marked with. Disks get a new id whenever a pool
+    /// is made, so what an earlier pool of the same id left on them is not taken for this one's.
+    pub(crate) fn mark(&self) -> Id {
+        Id(self.pool.0 ^ self.disks.first().map_or(0, |disk| disk.id.0).rotate_left(64))
+    }
+
     /// The bytes for disk `number`.
     pub fn encode(&self, number: Disk) -> Vec<u8> {
         let mut block = alloc::vec![0; BLOCK];

@@ -43,7 +43,7 @@ enum Chore {
     },
     /// Measure speed: prints a table, then one `figure` line a number
     Bench {
-        /// Which benchmark: `store`, `nvme`, `pool`
+        /// Which benchmark: `store`, `nvme`, `pool`, `mirror`, `control`
         name: String,
         /// Finish within a minute, with noisier numbers
         #[arg(long)]

@@ -19,7 +19,9 @@ impl Need {
     fn packages(self) -> &'static [&'static str] {
         match self {
             Need::Build => &["gcc", "libc6-dev"],
-            Need::Peers => &["etcd-server", "etcd-client", "fio", "nbdkit", "qemu-utils"],
+            Need::Peers => {
+                &["etcd-server", "etcd-client", "fio", "nbdkit", "python3-venv", "qemu-utils"]
+            }
             Need::Machines => &[
                 "busybox-static",
                 "cpio",

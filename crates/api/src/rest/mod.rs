@@ -18,6 +18,8 @@
 
 mod asked;
 mod carried;
+#[cfg(any(test, feature = "testing"))]
+pub mod fake;
 mod remote;
 pub mod routes;
 mod serve;

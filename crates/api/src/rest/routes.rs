@@ -43,7 +43,8 @@ macro_rules! each_route {
             HEALTH health() -> Health;
                 Get "/v1/health" Anybody "Whether this control plane can do its work";
             STATUS status() -> Status;
-                Get "/v1/status" Viewer "The whole cluster on one page: health, room, what is wrong";
+                Get "/v1/status" Viewer "The whole cluster on one page: health, room, \
+what is wrong";
             METRICS metrics() -> Text;
                 Get "/v1/metrics" Viewer "Metrics for Prometheus";
             BACKUP backup() -> Backup;
@@ -63,16 +64,16 @@ macro_rules! each_route {
                 Post "/v1/nodes/{node}/purge" Admin "Forget a node that is lost, and all on it";
             DEVICES devices(at: NodeName, query: Paging,) -> Page<BlockDevice>;
                 Get "/v1/nodes/{node}/devices" Viewer "Block devices of a node, and what keeps a \
-                pool from being made on each";
+pool from being made on each";
             STATISTICS statistics(at: NodeName, query: Paging,) -> Page<Statistics>;
                 Get "/v1/nodes/{node}/statistics" Viewer "What was done on a node and how long it \
-                took";
+took";
             NODE_HEARTBEAT node_heartbeat(at: NodeName, body: Heartbeat<NodeAddress>,) -> Heard;
                 Put "/v1/nodes/{node}/heartbeat" Editor "Show that an engine is there; the first \
-                one registers its node";
+one registers its node";
             NODE_FAREWELL node_farewell(at: NodeName, query: Farewell,) -> Gone;
                 Delete "/v1/nodes/{node}/heartbeat" Editor "An engine stops on purpose: its node \
-                is off-line at once";
+is off-line at once";
 
             HOSTS hosts(query: HostsAsked,) -> Page<Host>;
                 Get "/v1/hosts" Viewer "Hosts, by name";
@@ -84,7 +85,7 @@ macro_rules! each_route {
                 Delete "/v1/hosts/{host}" Admin "Forget a host that is gone and uses nothing";
             HOST_HEARTBEAT host_heartbeat(at: HostName, body: Heartbeat<HostAddress>,) -> Heard;
                 Put "/v1/hosts/{host}/heartbeat" Editor "Show that the agent of a host is there; \
-                the first one registers it";
+the first one registers it";
             HOST_FAREWELL host_farewell(at: HostName, query: Farewell,) -> Gone;
                 Delete "/v1/hosts/{host}/heartbeat" Editor "The agent of a host stops on purpose";
 
@@ -96,10 +97,10 @@ macro_rules! each_route {
                 Put "/v1/pools/{pool}" Editor "Make a pool, or import one that is on the disks";
             CHANGE_POOL change_pool(at: PoolName, body: PoolChange, if seen,) -> Ensured<Pool>;
                 Post "/v1/pools/{pool}/changes" Editor "Label, cordon, uncordon, grow, export or \
-                import a pool, or give it a disk more";
+import a pool, or give it a disk more";
             DELETE_POOL delete_pool(at: PoolName, if seen,) -> Gone;
                 Delete "/v1/pools/{pool}" Admin "Destroy a pool that has no replicas and no \
-                snapshots";
+snapshots";
             POOL_PURGE pool_purge(at: PoolName,) -> Purge;
                 Get "/v1/pools/{pool}/purge" Viewer "What a purge of a pool would cost";
             PURGE_POOL purge_pool(at: PoolName, body: Consent,) -> Gone;
@@ -111,16 +112,16 @@ macro_rules! each_route {
                 Get "/v1/volumes/{volume}" Viewer "One volume, with its copies and its target";
             PUT_VOLUME put_volume(at: VolumeId, body: VolumeSpec,) -> Ensured<Volume>;
                 Put "/v1/volumes/{volume}" Editor "Make a volume: empty, from a snapshot, or as a \
-                clone of another";
+clone of another";
             CHANGE_VOLUME change_volume(at: VolumeId, body: VolumeWish, if seen,)
                 -> Ensured<Volume>;
                 Post "/v1/volumes/{volume}/changes" Editor "Publish, unpublish, republish, resize \
-                or modify a volume, or move its copies";
+or modify a volume, or move its copies";
             DELETE_VOLUME delete_volume(at: VolumeId, if seen,) -> Gone;
                 Delete "/v1/volumes/{volume}" Editor "Delete a volume that is not published";
             PLACEMENT placement(at: VolumeId, query: Paging,) -> Page<Placement>;
                 Get "/v1/volumes/{volume}/placement" Viewer "For each pool, whether a copy of the \
-                volume could go there, and why not";
+volume could go there, and why not";
 
             SNAPSHOTS snapshots(query: SnapshotsAsked,) -> Page<Snapshot>;
                 Get "/v1/snapshots" Viewer "Snapshots, by id";
@@ -133,10 +134,10 @@ macro_rules! each_route {
                 Post "/v1/snapshots/{snapshot}/changes" Editor "Label a snapshot";
             DELETE_SNAPSHOT delete_snapshot(at: SnapshotId, if seen,) -> Gone;
                 Delete "/v1/snapshots/{snapshot}" Editor "Delete a snapshot; volumes made from it \
-                keep what they need";
+keep what they need";
             RANGES ranges(at: SnapshotId, query: RangesAsked,) -> Page<Range>;
                 Get "/v1/snapshots/{snapshot}/ranges" Viewer "What of a snapshot is written, or \
-                has changed since another, in order";
+has changed since another, in order";
 
             GROUPS groups(query: GroupsAsked,) -> Page<SnapshotGroup>;
                 Get "/v1/groups" Viewer "Groups of snapshots, by id";
@@ -145,7 +146,7 @@ macro_rules! each_route {
             PUT_GROUP put_group(at: SnapshotGroupId, body: SnapshotGroupSpec,)
                 -> Ensured<SnapshotGroup>;
                 Put "/v1/groups/{group}" Editor "Take snapshots of several volumes at one moment, \
-                all or none";
+all or none";
             CHANGE_GROUP change_group(at: SnapshotGroupId, body: SnapshotGroupChange, if seen,)
                 -> Ensured<SnapshotGroup>;
                 Post "/v1/groups/{group}/changes" Editor "Label a group of snapshots";
@@ -158,10 +159,10 @@ macro_rules! each_route {
                 Get "/v1/replicas/{replica}" Viewer "One copy of a volume";
             SCRUB scrub(at: ReplicaId,) -> Scrub;
                 Get "/v1/replicas/{replica}/scrub" Viewer "The scrub of a copy that is under way, \
-                or the last";
+or the last";
             PUT_SCRUB put_scrub(at: ReplicaId, body: Pace,) -> Ensured<Scrub>;
                 Put "/v1/replicas/{replica}/scrub" Editor "Start, pause, resume or cancel a scrub \
-                of a copy";
+of a copy";
 
             TARGETS targets(query: TargetsAsked,) -> Page<Target>;
                 Get "/v1/targets" Viewer "Targets, by id, with their children";

@@ -5,6 +5,7 @@ mod document;
 mod events;
 mod fake;
 mod refusals;
+mod rest;
 mod routes;
 mod schema;
 mod security;

@@ -1,4 +1,10 @@
-//! The control plane over real HTTP, with its store in memory or gone.
+//! The control plane: over HTTP, and in a simulated cluster.
+
 #![cfg(test)]
 
+mod faults;
 mod health;
+mod leading;
+mod seeds;
+mod volumes;
+mod world;

@@ -1,5 +1,7 @@
 //! Benchmarks: each prints a table for people and ends with its [`Figure`] lines.
 
+mod control;
+mod mirror;
 mod nvme;
 mod pool;
 mod store;
@@ -27,6 +29,8 @@ pub struct Bench {
 
 /// Every benchmark there is.
 pub const BENCHES: &[Bench] = &[
+    Bench { name: "control", run: control::run },
+    Bench { name: "mirror", run: mirror::run },
     Bench { name: "nvme", run: nvme::run },
     Bench { name: "pool", run: pool::run },
     Bench { name: "store", run: store::run },

@@ -10,9 +10,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use anyhow::{Context, Result, bail};
 use block::BlockSize;
 use e2e::vm::{HOST, Link, SECOND_HOST, Vm};
-use engine::serve::{
-    Backing, Config, Limits, Namespace, Orders, Server, Subsystem, identity_of,
-};
+use engine::serve::{Backing, Config, Limits, Namespace, Orders, Server, Subsystem, identity_of};
 use nvme::pdu::Digests;
 use nvme::wire::{AnaState, Nqn};
 use tempfile::TempDir;

@@ -4,5 +4,6 @@
 mod engine;
 mod nvme;
 mod pool;
+mod rest;
 mod store;
 mod up;

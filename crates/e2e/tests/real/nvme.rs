@@ -6,7 +6,13 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+use block::{Blocks, Lba, Span};
 use e2e::process::{Program, holdfast};
+use engine::client::{Request, Session};
+use engine::device::Data;
+use nvme::auth::Accepted;
+use nvme::initiator::{Association, Host, Options, Request as Admin};
+use nvme::wire::Nqn;
 
 const NQN: &str = "nqn.2026-11.io.holdfast:real";
 
@@ -20,7 +26,7 @@ fn serve(arguments: &[&str]) -> (Program, String) {
     (program, address)
 }
 
-fn nvme(what: &str, address: &str, arguments: &[&str]) -> Command {
+fn tool(what: &str, address: &str, arguments: &[&str]) -> Command {
     let mut command = holdfast().unwrap();
     command.args(["nvme", what, address]).args(arguments);
     command
@@ -40,7 +46,7 @@ fn succeed(mut command: Command) -> String {
 fn verify(address: &str, size: &str) {
     let load = ["--nqn", NQN, "--rw", "randrw", "--bs", size, "--qd", "16", "--time", "0.3"];
     let digests = ["--verify", "--header-digest", "--data-digest", "--queues", "2"];
-    succeed(nvme("perf", address, &[&load[..], &digests[..]].concat()));
+    succeed(tool("perf", address, &[&load[..], &digests[..]].concat()));
 }
 
 #[test]
@@ -49,10 +55,10 @@ fn a_file_is_served_listed_described_and_stopped() {
     let disk = folder.path().join("disk");
     let namespace = format!("{NQN}=file:{},size=64MiB", disk.display());
     let (mut target, address) = serve(&["--ns", &namespace]);
-    assert!(succeed(nvme("discover", &address, &[])).contains(NQN));
-    let described = succeed(nvme("identify", &address, &["--nqn", NQN]));
+    assert!(succeed(tool("discover", &address, &[])).contains(NQN));
+    let described = succeed(tool("identify", &address, &["--nqn", NQN]));
     assert!(described.contains("64MiB in blocks of 4KiB"), "{described}");
-    succeed(nvme("connect-test", &address, &["--nqn", NQN, "--queues", "4"]));
+    succeed(tool("connect-test", &address, &["--nqn", NQN, "--queues", "4"]));
     for size in ["4KiB", "64KiB", "1MiB"] {
         verify(&address, size);
     }
@@ -153,9 +159,33 @@ fn misbehave(address: SocketAddr, random: &mut Random) {
 fn abandon(address: &str, random: &mut Random) {
     let size = ["4KiB", "64KiB", "1MiB"][random.below(3)];
     let load = ["--nqn", NQN, "--rw", "randrw", "--bs", size, "--qd", "32", "--time", "60"];
-    let mut host = Program::start(&mut nvme("perf", address, &load)).unwrap();
+    let mut host = Program::start(&mut tool("perf", address, &load)).unwrap();
     std::thread::sleep(Duration::from_millis(u64::try_from(random.below(300)).unwrap()));
     host.kill().unwrap();
+}
+
+/// A host that withdraws commands while they are under way, and leaves.
+fn withdraw(address: SocketAddr, random: &mut Random) {
+    let host = Host { nqn: Nqn::new("nqn.2026-11.io.holdfast:fickle").unwrap(), id: [5; 16] };
+    let (subsystem, options) = (Nqn::new(NQN).unwrap(), Options::default());
+    let accepted = Accepted::default();
+    let association = Association { host, subsystem, keys: None, accepted, options };
+    let mut session = Session::connect(address, association).unwrap();
+    for tag in 0..64 {
+        let span = Span::new(Lba(u64::try_from(random.below(16_000)).unwrap()), Blocks(1)).unwrap();
+        let buffer = session.take(4096).unwrap();
+        let (command, data) = match random.below(2) {
+            0 => (block::Command::Read { span }, Data::Fill(buffer)),
+            _ => (block::Command::Write { span, fua: true }, Data::Bytes(buffer.freeze())),
+        };
+        session.submit(Request { tag, nsid: 1, command, data }).unwrap();
+    }
+    for _ in 0..32 {
+        // Some of them are over by then, and some numbers were never used.
+        let cid = u16::try_from(random.below(80)).unwrap();
+        session.ask("an abort", Admin::Abort { queue: 1, cid }).unwrap();
+    }
+    session.close().unwrap();
 }
 
 #[test]
@@ -174,6 +204,7 @@ fn a_rough_life_leaves_no_trace() {
             if round % 2 == 0 {
                 abandon(&address, &mut random);
             }
+            withdraw(socket, &mut random);
             verify(&address, "4KiB");
         }
     };

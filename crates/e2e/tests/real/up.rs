@@ -5,10 +5,11 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use e2e::process::{Program, holdfast};
+use serde_json::{Value, json};
 
-/// A cluster of one, with the addresses it printed.
+/// A cluster with the addresses it printed.
 struct Up {
     program: Program,
     rest: String,
@@ -16,10 +17,18 @@ struct Up {
 }
 
 fn up(dir: &Path) -> Result<Up> {
+    up_with(dir, &["--nodes", "0"])
+}
+
+fn command(dir: &Path, words: &[&str]) -> Result<Command> {
     let mut command = holdfast()?;
-    command.arg("up").arg("--dir").arg(dir);
+    command.arg("up").arg("--dir").arg(dir).args(words);
     command.args(["--listen", "127.0.0.1:0", "--store-listen", "127.0.0.1:0"]);
-    let program = Program::start(&mut command)?;
+    Ok(command)
+}
+
+fn up_with(dir: &Path, words: &[&str]) -> Result<Up> {
+    let program = Program::start(&mut command(dir, words)?)?;
     let after = |line: &str, word: &str| line.split_once(word).map(|(_, rest)| rest.to_owned());
     let rest = program.wait_for("where REST is", |line| after(line, "curl http://"))?;
     let store = program.wait_for("where the store is", |line| after(line, "etcd v3 at "))?;
@@ -65,7 +74,59 @@ fn a_second_one_on_the_same_data_is_refused() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let first = up(dir.path())?;
     let error = up(dir.path()).err().context("it started")?.to_string();
-    assert!(error.contains("another server uses the folder"), "{error}");
+    assert!(error.contains("choose another --dir"), "{error}");
     assert!(get(&first.rest)?.starts_with("HTTP/1.1 200"));
+    Ok(())
+}
+
+/// Addresses that no other run of the tests uses: each process has some of its own.
+fn address(nth: u32) -> String {
+    let pid = std::process::id();
+    format!("127.{}.{}.{}", 64 + pid % 128, pid / 128 % 256, 10 + 20 * nth)
+}
+
+/// What a command of a user answers, as JSON.
+fn asked(up: &Up, words: &[&str]) -> Result<Value> {
+    let server = up.rest.split('/').next().context("an address")?;
+    let mut command = holdfast()?;
+    command.args(words).args(["-o", "json", "--server", server]);
+    let output = command.output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{words:?}: {said}");
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+#[test]
+fn three_nodes_have_a_volume_that_is_there_again() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let address = address(0);
+    let words = ["--nodes", "3", "--pool-size", "2GiB", "--address", &address];
+    let mut first = up_with(dir.path(), &words)?;
+    let status = asked(&first, &["status"])?;
+    assert_eq!(status["nodes"], json!({ "well": 3, "all": 3 }), "{status}");
+    assert_eq!(status["pools"], json!({ "well": 3, "all": 3 }), "{status}");
+    let volumes = asked(&first, &["volume", "list"])?;
+    let volume = volumes[0]["id"].as_str().context("the first volume")?.to_owned();
+    assert_eq!(volumes[0]["spec"]["replicas"], 2);
+    let measured = asked(&first, &["bench", &volume, "--rw", "randrw", "--verify", "--time", "1"])?;
+    assert_eq!(measured["failed"], 0, "{measured}");
+    assert!(first.program.stop()?.success(), "{}", first.program.said());
+
+    let second = up_with(dir.path(), &words)?;
+    let again = asked(&second, &["volume", "get", &volume])?;
+    assert_eq!(again["spec"], volumes[0]["spec"]);
+    Ok(())
+}
+
+#[test]
+fn the_demo_loses_a_node_and_no_write() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let address = address(1);
+    let words = ["--demo", "--pool-size", "2GiB", "--address", &address];
+    let output = command(dir.path(), &words)?.output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let trouble = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}\n{trouble}");
+    assert!(said.contains("one node lost, no write lost"), "{said}");
     Ok(())
 }

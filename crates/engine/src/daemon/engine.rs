@@ -6,14 +6,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use api::events::Log;
-use api::node::{Answered, NodeInfo, Scrub};
+use api::node::{Answered, NodeInfo, RebuildWish, Scrub};
 use model::{
-    Event, EventName, Kind, Nqn, PoolName, PoolSpec, Problem, ReplicaId, ReplicaSpec, Severity,
-    SnapshotId, Subject, Timestamp,
+    Event, EventName, Kind, Nqn, PoolName, PoolSpec, Problem, RebuildId, ReplicaId, ReplicaSpec,
+    Severity, SnapshotId, Subject, TargetId, TargetSpec, Timestamp,
 };
 use pool::Id;
 use tokio::sync::RwLock;
@@ -22,8 +23,11 @@ use super::held::Held;
 use super::keys::{Keys, Lock};
 use super::known::{Dir, Known};
 use super::problems;
+use super::records::Records;
+use super::targets::Target;
 use crate::pools::{Answer, EntityStatus, Order, PoolError, PoolStatus};
-use crate::serve::{Orders, PoolOrders};
+use crate::serve::{Orders, PoolOrders, VolumeOrders};
+use crate::volumes::News;
 
 /// An engine under the node API. Clones are the same engine.
 #[derive(Clone)]
@@ -33,6 +37,13 @@ pub(super) struct Inner {
     pub(super) info: NodeInfo,
     pub(super) pools: PoolOrders,
     pub(super) orders: Orders,
+    pub(super) volumes: VolumeOrders,
+    /// Where the records of volumes are; without, there are no targets.
+    pub(super) records: Option<Records>,
+    /// The name under which this engine connects to others.
+    pub(super) wire_name: nvme::wire::Nqn,
+    /// Where targets say what happens.
+    pub(super) news: SyncSender<News>,
     /// How many reactors there are.
     cores: usize,
     /// Where replicas are served.
@@ -40,6 +51,7 @@ pub(super) struct Inner {
     pub(super) events: Arc<Log<Event>>,
     pub(super) pool_locks: Locks<PoolName>,
     pub(super) replica_locks: Locks<ReplicaId>,
+    pub(super) target_locks: Locks<TargetId>,
     pub(super) keys: Keys,
     /// Held while the file of pools is written.
     dir: tokio::sync::Mutex<Arc<Dir>>,
@@ -55,6 +67,11 @@ pub(super) struct State {
     pub(super) replicas: BTreeMap<ReplicaId, Lodger>,
     pub(super) pool_orders: Held<PoolSpec>,
     pub(super) replica_orders: Held<ReplicaSpec>,
+    /// The targets that came since the start, with those that are shut down.
+    pub(super) targets: BTreeMap<TargetId, Target>,
+    pub(super) target_orders: Held<TargetSpec>,
+    /// What was wanted of rebuilds.
+    pub(super) rebuild_orders: BTreeMap<RebuildId, model::Order<RebuildWish>>,
     /// The last scrub of each replica.
     pub(super) scrubs: BTreeMap<ReplicaId, Scrub>,
 }
@@ -88,10 +105,24 @@ pub(super) struct Lodger {
     pub(super) source: Option<SnapshotId>,
     /// Whether its data can be had.
     pub(super) lock: Lock,
-    /// Who may connect; nobody: it is not served.
+    /// Who may connect, by order.
     pub(super) hosts: BTreeSet<Nqn>,
+    /// Targets of this engine that have it as a local child.
+    pub(super) used_by: BTreeSet<TargetId>,
+    /// Who may really connect; nobody: it is not served.
+    pub(super) served: BTreeSet<Nqn>,
 }
 
+impl Lodger {
+    /// One that nobody uses.
+    pub(super) fn new(pool: PoolName, source: Option<SnapshotId>, lock: Lock) -> Lodger {
+        let (hosts, used_by, served) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        Lodger { pool, source, lock, hosts, used_by, served }
+    }
+}
+
+/// News that may wait to be told; more are only seen in the status.
+const NEWS: usize = 4096;
 /// A reactor that does not answer for so long is not well.
 const WHILE: Duration = Duration::from_secs(5);
 
@@ -124,25 +155,34 @@ pub(super) fn now() -> Timestamp {
 
 impl Engine {
     pub(super) fn new(
-        info: NodeInfo,
+        names: (NodeInfo, nvme::wire::Nqn),
         (server, cores): (&crate::serve::Server, usize),
         dir: Dir,
         keys: Keys,
         events: Arc<Log<Event>>,
-    ) -> Engine {
-        Engine(Arc::new(Inner {
+        records: Option<Records>,
+    ) -> (Engine, Receiver<News>) {
+        let (info, wire_name) = names;
+        let (news, told) = sync_channel(NEWS);
+        let engine = Engine(Arc::new(Inner {
             info,
             pools: server.pools(),
             orders: server.orders(),
+            volumes: server.volumes(),
+            records,
+            wire_name,
+            news,
             cores,
             addresses: server.addresses().to_vec(),
             events,
             pool_locks: Locks::new(),
             replica_locks: Locks::new(),
+            target_locks: Locks::new(),
             keys,
             dir: tokio::sync::Mutex::new(Arc::new(dir)),
             state: Mutex::new(State::default()),
-        }))
+        }));
+        (engine, told)
     }
 
     /// What is known. Never held while something is awaited.

@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
-use api::node::{Answered, Found};
+use api::node::{Answered, Found, StatisticsOf};
 use model::{PoolSpec, PoolState};
 
 use super::engine::{Engine, now};
+use crate::counters::{BUCKETS, Counter, Counters};
 
 impl Engine {
     /// Everything that can be counted.
@@ -34,6 +35,9 @@ impl Engine {
         text.gauge("holdfast_replicas", "Replicas in open pools.", count(replicas));
         text.gauge("holdfast_replicas_shared", "Replicas that are exported.", count(shared));
         pool_metrics(&mut text, &pools);
+        let targets = count(self.open_targets().len());
+        text.gauge("holdfast_targets", "Targets that are open.", targets);
+        traffic_metrics(&mut text, &self.measure().await?);
         Ok(text.0)
     }
 }
@@ -55,14 +59,88 @@ fn pool_metrics(text: &mut Exposition, pools: &[Found<PoolSpec>]) {
     });
 }
 
+/// What was done by target, child, replica and disk.
+fn traffic_metrics(text: &mut Exposition, all: &[(StatisticsOf, Counters)]) {
+    let each = || {
+        all.iter().flat_map(|(of, counters)| {
+            let of = labels_of(of);
+            counters.each().map(|(sort, counter)| (format!("{of},op=\"{sort}\""), counter))
+        })
+    };
+    let mut total = |name: &str, help: &str, value: fn(&Counter) -> u64| {
+        text.counter(name, help, each().map(|(labels, counter)| (labels, value(counter))));
+    };
+    total("holdfast_io_commands_total", "Commands that ended well.", |one| one.commands);
+    total("holdfast_io_bytes_total", "What they moved.", |one| one.bytes);
+    total("holdfast_io_errors_total", "Commands that ended with an error.", |one| one.errors);
+    let help = "How long commands took that ended well, in seconds.";
+    text.head("holdfast_io_seconds", help, "histogram");
+    for (labels, counter) in each().filter(|(_, counter)| counter.commands > 0) {
+        text.histogram("holdfast_io_seconds", &labels, counter);
+    }
+}
+
+fn labels_of(of: &StatisticsOf) -> String {
+    match of {
+        StatisticsOf::Target { target } => format!("of=\"target\",target=\"{target}\""),
+        StatisticsOf::Child { target, replica } => {
+            format!("of=\"child\",target=\"{target}\",replica=\"{replica}\"")
+        }
+        StatisticsOf::Replica { replica } => format!("of=\"replica\",replica=\"{replica}\""),
+        StatisticsOf::Disk { pool, disk } => {
+            // A path may hold anything but a zero.
+            let disk = disk.as_str().replace('\\', "\\\\").replace('"', "\\\"");
+            let disk = disk.replace('\n', "\\n");
+            format!("of=\"disk\",pool=\"{pool}\",disk=\"{disk}\"")
+        }
+    }
+}
+
 /// Text in the exposition format. Names and values of labels here need no escapes.
 #[derive(Default)]
 struct Exposition(String);
 
 impl Exposition {
-    fn gauge(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = (String, u64)>) {
+    fn head(&mut self, name: &str, help: &str, kind: &str) {
         // Writing to a string cannot fail.
-        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} gauge");
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = (String, u64)>) {
+        self.head(name, help, "gauge");
+        self.samples(name, samples);
+    }
+
+    fn counter(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (String, u64)>,
+    ) {
+        self.head(name, help, "counter");
+        self.samples(name, samples);
+    }
+
+    /// One histogram: buckets count all that took no longer.
+    fn histogram(&mut self, name: &str, labels: &str, counter: &Counter) {
+        let mut below = 0_u64;
+        let bounds = (0_u32..).map(|power| 1_u64.checked_shl(power).unwrap_or(u64::MAX));
+        // The last has no bound.
+        for (bound, count) in bounds.zip(counter.buckets).take(BUCKETS - 1) {
+            below = below.saturating_add(count);
+            // Nobody waits for less, and each costs a line.
+            if bound >= 16 {
+                let bound = in_seconds(bound);
+                let _ = writeln!(self.0, "{name}_bucket{{{labels},le=\"{bound}\"}} {below}");
+            }
+        }
+        let (count, sum) = (counter.commands, in_seconds(counter.micros));
+        let _ = writeln!(self.0, "{name}_bucket{{{labels},le=\"+Inf\"}} {count}");
+        let _ = writeln!(self.0, "{name}_sum{{{labels}}} {sum}");
+        let _ = writeln!(self.0, "{name}_count{{{labels}}} {count}");
+    }
+
+    fn samples(&mut self, name: &str, samples: impl IntoIterator<Item = (String, u64)>) {
         for (labels, value) in samples {
             let _ = if labels.is_empty() {
                 writeln!(self.0, "{name} {value}")
@@ -73,9 +151,45 @@ impl Exposition {
     }
 }
 
+/// Microseconds as seconds.
+fn in_seconds(micros: u64) -> String {
+    format!("{}.{:06}", micros / 1_000_000, micros % 1_000_000)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::counters::{Counted, Sort};
+    use std::time::Duration;
+
+    #[test]
+    fn a_histogram_counts_all_that_took_no_longer() {
+        let at = |micros| block::Instant::since_start(Duration::from_micros(micros));
+        let mut counters = Counters::default();
+        for micros in [3, 20, 1_500_000, 900_000_000] {
+            counters.ended(Counted::of(Sort::Write, 4096, at(0)), Ok(()), at(micros));
+        }
+        counters.ended(Counted::of(Sort::Write, 4096, at(0)), Err(block::Fault::Busy), at(5));
+        let target = StatisticsOf::Target {
+            target: "00000000-0000-4000-8000-000000000001".parse().unwrap(),
+        };
+        let mut text = Exposition::default();
+        traffic_metrics(&mut text, &[(target, counters)]);
+        let of = "of=\"target\",target=\"00000000-0000-4000-8000-000000000001\",op=\"write\"";
+        for line in [
+            format!("holdfast_io_bytes_total{{{of}}} 16384"),
+            format!("holdfast_io_errors_total{{{of}}} 1"),
+            format!("holdfast_io_seconds_bucket{{{of},le=\"0.000016\"}} 1"),
+            format!("holdfast_io_seconds_bucket{{{of},le=\"0.000032\"}} 2"),
+            format!("holdfast_io_seconds_bucket{{{of},le=\"2.097152\"}} 3"),
+            format!("holdfast_io_seconds_bucket{{{of},le=\"+Inf\"}} 4"),
+            format!("holdfast_io_seconds_sum{{{of}}} 901.500023"),
+            format!("holdfast_io_seconds_count{{{of}}} 4"),
+        ] {
+            assert!(text.0.lines().any(|found| found == line), "{line} is not in {}", text.0);
+        }
+        assert!(!text.0.contains("le=\"+Inf\"} 0"), "{}", text.0);
+    }
 
     #[test]
     fn samples_stand_under_their_type() {

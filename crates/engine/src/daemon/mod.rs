@@ -5,7 +5,8 @@
 //! reactor; what they want is sent to the reactors as orders.
 //!
 //! ```text
-//!   control plane ──HTTP──► node ──► pools, replicas, snapshots, scrubs ──orders──► reactors
+//!   control plane ──HTTP──► node ──► pools, replicas, snapshots, targets ──orders──► reactors
+//!                                                          store ◄── records ◄──┘
 //! ```
 //!
 //! Invariants:
@@ -16,22 +17,31 @@
 //!
 //! Deliberately not here: deciding what should be where (control plane), I/O of hosts (`serve`).
 
+mod condition;
 mod devices;
 mod engine;
+mod health;
 mod heartbeat;
 mod held;
 mod kept;
 mod keys;
 mod known;
 mod metrics;
+mod news;
 mod node;
 mod pools;
 mod problems;
 mod ranges;
+mod rebuilds;
+mod records;
 mod replicas;
 mod scrubs;
+mod settling;
 mod snapshots;
+mod statistics;
+mod taken;
 mod targets;
+mod watching;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -44,15 +54,18 @@ use std::time::Duration;
 use api::events::Log;
 use api::node::NodeInfo;
 use api::{Client, ClientConfig, Guard, Tokens};
+use block::Bytes;
 use http::uri::Authority;
 use model::{Event, InstanceId, Invalid, NodeAddress, NodeName, Nqn};
 use nvme::pdu::Digests;
+use store::contract::Store;
 use tokio::sync::watch;
 
 use crate::serve::{self, Limits, Server};
 use engine::Engine;
 pub use known::DirError;
 use known::{Dir, Known};
+use records::Records;
 
 /// How many events are kept for readers that come late.
 const EVENTS: NonZeroUsize = NonZeroUsize::new(4096).unwrap();
@@ -78,6 +91,8 @@ pub struct Config {
     pub control: Option<Control>,
     /// How long stopping may take.
     pub drain: Duration,
+    /// Memory for the cache of each pool.
+    pub pool_cache: Bytes,
 }
 
 /// How the control plane is reached.
@@ -101,6 +116,9 @@ pub enum DaemonError {
     /// No NQN can hold it.
     #[error(transparent)]
     Name(#[from] Invalid),
+    /// No host can have it.
+    #[error(transparent)]
+    WireName(#[from] nvme::wire::BadNqn),
     /// Its folder cannot be used.
     #[error(transparent)]
     Dir(#[from] DirError),
@@ -150,12 +168,18 @@ pub struct Daemon {
 
 impl Daemon {
     /// Starts the reactors and opens the pools; nothing is answered before [`Daemon::run`].
-    pub async fn start(config: Config) -> Result<Daemon, DaemonError> {
+    ///
+    /// Targets need a store, in which the records of their volumes are.
+    pub async fn start(
+        config: Config,
+        store: Option<Arc<dyn Store>>,
+    ) -> Result<Daemon, DaemonError> {
         let addresses = config.listen.iter().chain([&config.api]);
         if let Some(address) = addresses.copied().find(|address| address.ip().is_unspecified()) {
             return Err(DaemonError::Wildcard { address });
         }
         let nqn = Nqn::node(&config.node)?;
+        let wire_name = nvme::wire::Nqn::new(nqn.as_str())?;
         let guard = guard(&config)?;
         let heartbeats = config.control.as_ref().map(control_client).transpose()?;
         let dir = Dir::open(&config.dir)?;
@@ -168,7 +192,7 @@ impl Daemon {
             pools: Vec::new(),
             subsystems: BTreeMap::new(),
             digests: Digests { header: true, data: true },
-            limits: Limits::default(),
+            limits: Limits { pool_cache: config.pool_cache, ..Limits::default() },
         })?;
         let instance = new_instance()?;
         let address = NodeAddress {
@@ -184,7 +208,11 @@ impl Daemon {
             address,
         };
         let events: Arc<Log<Event>> = Arc::new(Log::new(instance, EVENTS));
-        let engine = Engine::new(info, (&server, cores), dir, keys::Keys(config.keys), events);
+        let records = store.map(Records::new);
+        let (names, keys) = ((info, wire_name), keys::Keys(config.keys));
+        let (engine, told) = Engine::new(names, (&server, cores), dir, keys, events, records);
+        news::start(&engine, told).map_err(serve::StartError::Thread)?;
+        tokio::spawn(watching::run(Arc::downgrade(&engine.0)));
         engine.open_known(known).await;
         Ok(Daemon { server, engine, api, guard, heartbeats, drain: config.drain })
     }
@@ -201,7 +229,7 @@ impl Daemon {
         let (info, events) = (engine.0.info.clone(), Arc::clone(&engine.0.events));
         let beats =
             heartbeats.map(|client| tokio::spawn(heartbeat::run(client, info, stopped.clone())));
-        let router = api::node::router(engine, Arc::clone(&events), guard);
+        let router = api::node::router(engine.clone(), Arc::clone(&events), guard);
         let mut until = stopped;
         let serving = tokio::spawn(api.run(router, async move {
             // An error: whoever would have said so is gone.
@@ -217,6 +245,9 @@ impl Daemon {
                 let _ = beats.await;
             }
             let _ = serving.await;
+            // Each within its own limit; what does not end cleanly is found out at the next
+            // opening.
+            engine.close_all_targets().await;
             tokio::task::spawn_blocking(|| server.stop()).await
         };
         match tokio::time::timeout(drain, ended).await {

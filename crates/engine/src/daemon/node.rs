@@ -11,7 +11,7 @@ use model::{
 };
 
 use super::engine::Engine;
-use super::{kept, targets};
+use super::kept;
 
 impl Node for Engine {
     async fn health(&self) -> Answered<Health> {
@@ -127,49 +127,57 @@ impl Node for Engine {
     }
 
     async fn targets(&self, paging: Paging) -> Answered<Page<Found<TargetSpec>>> {
-        targets::none(&paging)
+        self.page_of_targets(paging).await
     }
 
     async fn target(&self, target: TargetId) -> Answered<Found<TargetSpec>> {
-        targets::no_such("target", target)
+        self.find_target(target).await
     }
 
     async fn put_target(
         &self,
-        _: TargetId,
-        _: Order<TargetSpec>,
+        target: TargetId,
+        order: Order<TargetSpec>,
     ) -> Answered<Ensured<Found<TargetSpec>>> {
-        targets::not_served()
+        let engine = self.clone();
+        self.to_its_end(async move { engine.order_target(target, order).await }).await
     }
 
-    async fn delete_target(&self, _: TargetId, _: Numbered) -> Answered<Gone> {
-        Ok(Gone { was_there: false })
+    async fn delete_target(&self, target: TargetId, order: Numbered) -> Answered<Gone> {
+        let engine = self.clone();
+        self.to_its_end(async move { engine.order_no_target(target, order).await }).await
     }
 
     async fn put_target_snapshot(
         &self,
-        _: TargetId,
-        _: SnapshotId,
-        _: SnapshotWish,
+        target: TargetId,
+        snapshot: SnapshotId,
+        wish: SnapshotWish,
     ) -> Answered<Ensured<TargetSnapshot>> {
-        targets::not_served()
+        let engine = self.clone();
+        let order = async move { engine.order_target_snapshot(target, snapshot, wish).await };
+        self.to_its_end(order).await
     }
 
     async fn rebuilds(&self, paging: Paging) -> Answered<Page<Rebuild>> {
-        targets::none(&paging)
+        self.page_of_rebuilds(paging).await
     }
 
     async fn rebuild(&self, rebuild: RebuildId) -> Answered<Rebuild> {
-        targets::no_such("rebuild", rebuild)
+        self.find_rebuild(rebuild).await
     }
 
-    async fn put_rebuild(&self, _: RebuildId, _: Order<RebuildWish>) -> Answered<Ensured<Rebuild>> {
-        targets::not_served()
+    async fn put_rebuild(
+        &self,
+        rebuild: RebuildId,
+        order: Order<RebuildWish>,
+    ) -> Answered<Ensured<Rebuild>> {
+        let engine = self.clone();
+        self.to_its_end(async move { engine.order_rebuild(rebuild, order).await }).await
     }
 
     async fn statistics(&self, paging: Paging) -> Answered<Page<Statistics>> {
-        // Nothing is counted by target, child, replica or disk.
-        targets::none(&paging)
+        self.page_of_statistics(paging).await
     }
 
     async fn devices(&self, paging: Paging) -> Answered<Page<BlockDevice>> {

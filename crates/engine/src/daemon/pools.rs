@@ -4,10 +4,9 @@ use std::path::{Path, PathBuf};
 
 use api::node::{Answered, Found, Numbered};
 use api::{Ensured, Gone};
-use block::Bytes;
 use model::{
-    Admitted, DevicePath, DiskStatus, EventName, Kind, Order, PoolName, PoolSpec, PoolState,
-    PoolStatus, PoolUuid, Problem, Severity, Size, Subject, Symptom, SymptomKind,
+    Admitted, DevicePath, EventName, Kind, Order, PoolName, PoolSpec, PoolState, PoolStatus,
+    PoolUuid, Problem, Severity, Size, Subject, Symptom, SymptomKind,
 };
 use pool::{ClusterSize, Id, Refused, Superblock};
 
@@ -33,7 +32,8 @@ fn paths_of(spec: &PoolSpec) -> Vec<PathBuf> {
     spec.disks.iter().map(|disk| PathBuf::from(disk.as_str())).collect()
 }
 
-fn device_path(path: &Path) -> Option<DevicePath> {
+/// A path as disks are named.
+pub(super) fn device_path(path: &Path) -> Option<DevicePath> {
     path.to_str()?.parse().ok()
 }
 
@@ -76,7 +76,7 @@ impl Engine {
             (Found { id, generation, spec, status }, is_open.then_some(home.id))
         };
         match id {
-            Some(id) => Ok(Found { status: open_status(&self.status(id).await?)?, ..found }),
+            Some(id) => Ok(Found { status: self.open_status(id).await?, ..found }),
             None => Ok(found),
         }
     }
@@ -247,7 +247,7 @@ impl Engine {
         };
         let found = self.state().pools.get(name).map(|home| home.id);
         let Some(id) = found else { return Err(problems::stopping()) };
-        let status = open_status(&self.status(id).await?)?;
+        let status = self.open_status(id).await?;
         if let Some(home) = self.state().pools.get_mut(name) {
             let (uuid, cluster_size) = (Some(status.uuid), Some(status.cluster_size));
             home.spec = PoolSpec { uuid, cluster_size, import: false, ..spec.clone() };
@@ -338,7 +338,7 @@ impl Engine {
             let Some(replica) = kept::replica_id(one.entity.id) else { continue };
             let source = kept::snapshot_id(one.entity.origin);
             let lock = if one.entity.is_encrypted() { Lock::Closed } else { Lock::None };
-            let lodger = Lodger { pool: name.clone(), source, lock, hosts: [].into() };
+            let lodger = Lodger::new(name.clone(), source, lock);
             state.replicas.insert(replica, lodger);
         }
         let home = Home { spec: spec.clone(), id, door: Door::Open };
@@ -400,7 +400,8 @@ fn new_id() -> Answered<Id> {
     })
 }
 
-fn uuid_of(id: Id) -> Answered<PoolUuid> {
+/// The id of a pool whose disks were seen.
+pub(super) fn uuid_of(id: Id) -> Answered<PoolUuid> {
     kept::pool_uuid(id)
         .ok_or_else(|| Problem::new(Kind::Unavailable, "the disks were never seen to hold a pool"))
 }
@@ -428,45 +429,5 @@ fn closed_status(home: &Home) -> Answered<PoolStatus> {
         committed: Size::ZERO,
         cluster_size: home.spec.cluster_size.unwrap_or(PoolSpec::DEFAULT_CLUSTER),
         disks: Vec::new(),
-    })
-}
-
-/// An open pool.
-fn open_status(status: &engine_pools::PoolStatus) -> Answered<PoolStatus> {
-    let disk = |(path, size): &(PathBuf, Bytes)| {
-        let (path, size) = (device_path(path)?, Size::from(*size));
-        Some(DiskStatus { path, size, io_errors: 0, checksum_errors: 0, stalls: 0 })
-    };
-    let disks: Vec<DiskStatus> = status.disks.iter().filter_map(disk).collect();
-    let committed = status.entities.iter().map(|one| match one.entity.kind {
-        pool::Kind::Replica => Size::from(one.usage.size),
-        pool::Kind::Snapshot => Size::from(one.usage.own),
-    });
-    let symptoms = |detail: String| {
-        let first = disks.first().map(|disk| disk.path.clone());
-        let symptom = |disk| Symptom { disk, kind: SymptomKind::Damaged, detail };
-        first.map(symptom).into_iter().collect()
-    };
-    let health = &status.health;
-    let state = if health.broken {
-        let detail = "its journal or a flush failed; it takes no changes until it is imported anew";
-        PoolState::Faulted { symptoms: symptoms(detail.to_owned()) }
-    } else if health.damaged.is_empty() {
-        PoolState::Online
-    } else {
-        let detail = format!(
-            "the maps of {} replicas and snapshots cannot be read; delete and rebuild them",
-            health.damaged.len()
-        );
-        PoolState::Suspect { symptoms: symptoms(detail) }
-    };
-    Ok(PoolStatus {
-        state,
-        uuid: uuid_of(status.id)?,
-        capacity: status.usage.size.into(),
-        used: status.usage.own.into(),
-        committed: committed.fold(Size::ZERO, Size::plus),
-        cluster_size: status.cluster.into(),
-        disks,
     })
 }

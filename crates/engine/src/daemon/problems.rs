@@ -49,7 +49,9 @@ pub(super) fn of_pool(error: &PoolError) -> Problem {
             in_field(DISKS, Kind::InUse, detail)
         }
         PoolError::Alignment { .. } => in_field(DISKS, Kind::NotSupported, text),
-        PoolError::Bad(BadPool::Name) => Problem::new(Kind::InvalidArgument, text),
+        PoolError::Bad(BadPool::Name) | PoolError::NeedsKey | PoolError::NotEncrypted => {
+            Problem::new(Kind::InvalidArgument, text)
+        }
         PoolError::TooSmall { .. } | PoolError::Bad(_) => {
             in_field(DISKS, Kind::InvalidArgument, text)
         }
@@ -57,7 +59,6 @@ pub(super) fn of_pool(error: &PoolError) -> Problem {
         PoolError::AlreadyOpen => Problem::new(Kind::AlreadyExists, text),
         PoolError::Refused(refused) => Problem::new(of_refused(*refused), text),
         PoolError::Full => Problem::new(Kind::Overloaded, text),
-        PoolError::NeedsKey | PoolError::NotEncrypted => Problem::new(Kind::InvalidArgument, text),
         PoolError::Key(KeyError::Wrong | KeyError::Length(_)) => {
             Problem::new(Kind::PermissionDenied, text)
         }

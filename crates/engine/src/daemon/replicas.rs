@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use api::node::{Answered, Found, Numbered};
 use api::{Ensured, Gone, Page, Paging};
 use model::{
-    EventName, Kind, Label, Nqn, Order, PoolName, Problem, ReplicaId, ReplicaSpec, ReplicaState,
-    ReplicaStatus, Subject,
+    ChildPath, EventName, Kind, Label, Nqn, Order, PoolName, Problem, ReplicaId, ReplicaSpec,
+    ReplicaState, ReplicaStatus, Subject, TargetId, TargetSpec,
 };
 use nvme::target::NamespaceIds;
 use nvme::wire::AnaState;
@@ -19,14 +19,15 @@ use super::problems::{self, in_field};
 use crate::pools::{EntityStatus, Order as PoolOrder, PoolError};
 use crate::serve::{Backing, Host, Namespace, Subsystem};
 
-/// The one namespace of a replica's subsystem.
-const NSID: u32 = 1;
+/// The one namespace of the subsystem of a replica or a volume.
+pub(super) const NSID: u32 = 1;
 
 fn no_replica(replica: ReplicaId) -> Problem {
     Problem::new(Kind::NotFound, format!("there is no replica {replica} on this node"))
 }
 
-fn wire_name(nqn: &Nqn) -> Answered<nvme::wire::Nqn> {
+/// A name as it travels.
+pub(super) fn wire_name(nqn: &Nqn) -> Answered<nvme::wire::Nqn> {
     nvme::wire::Nqn::new(nqn.as_str())
         .map_err(|error| in_field("spec.hosts", Kind::InvalidArgument, error))
 }
@@ -118,19 +119,16 @@ impl Engine {
         };
         let was_there = found.is_some();
         let mut changed = before.is_some_and(|before| before != spec);
+        self.note_hosts(replica, &spec.hosts);
         // It may shrink as soon as no host uses it any more.
-        let is_to_be_shared = !spec.hosts.is_empty();
-        if !is_to_be_shared {
-            changed |= self.share(replica, &spec, pool).await?;
-        }
+        changed |= was_there && self.unshare_unused(replica, pool).await?;
         match found {
             None => self.make_replica(replica, &spec, pool).await?,
             Some(found) => changed |= self.resize(&spec, pool, &found.entity).await?,
         }
         changed |= self.unlock(replica, &spec, pool).await?;
-        if is_to_be_shared {
-            changed |= self.share(replica, &spec, pool).await?;
-        }
+        self.note_hosts(replica, &spec.hosts);
+        changed |= self.share(replica, pool).await?;
         let now = self.find_replica(replica).await?;
         if !was_there {
             let message = format!("made in pool {} with {}", spec.pool, spec.size);
@@ -156,9 +154,8 @@ impl Engine {
         let key = self.new_key(spec, origin.as_ref().map(|found| &found.entity)).await?;
         let change = Change::Create(kept::new_replica(replica, spec, key, now()));
         self.carry_out(pool, PoolOrder::Change { pool, change }).await?;
-        let (pool, source) = (spec.pool.clone(), spec.source);
         let lock = if spec.encryption.is_some() { Lock::Closed } else { Lock::None };
-        let lodger = Lodger { pool, source, lock, hosts: BTreeSet::new() };
+        let lodger = Lodger::new(spec.pool.clone(), spec.source, lock);
         self.state().replicas.insert(replica, lodger);
         Ok(())
     }
@@ -173,21 +170,33 @@ impl Engine {
         Ok(true)
     }
 
-    /// Serves a replica to exactly these hosts.
-    async fn share(&self, replica: ReplicaId, spec: &ReplicaSpec, pool: Id) -> Answered<bool> {
-        let nqn = wire_name(&Nqn::replica(replica))?;
-        if spec.hosts.is_empty() {
-            let answer = self.0.orders.remove(nqn).await;
-            let answer = answer.map_err(|error| problems::of_order(&error))?;
-            self.note_hosts(replica, BTreeSet::new());
-            return Ok(answer == crate::serve::Answer::Changed);
+    /// Serves a replica no longer if nobody is to use it.
+    async fn unshare_unused(&self, replica: ReplicaId, pool: Id) -> Answered<bool> {
+        match self.lodger(replica) {
+            Some(lodger) if self.users_of(&lodger).is_empty() => self.share(replica, pool).await,
+            _ => Ok(false),
         }
+    }
+
+    /// Who may connect: those who were named, and this engine if a target of it uses the replica.
+    fn users_of(&self, lodger: &Lodger) -> BTreeSet<Nqn> {
+        let here = (!lodger.used_by.is_empty()).then(|| self.0.info.address.nqn.clone());
+        lodger.hosts.iter().cloned().chain(here).collect()
+    }
+
+    /// Serves a replica to exactly those who may use it, as large as it is.
+    async fn share(&self, replica: ReplicaId, pool: Id) -> Answered<bool> {
+        let nqn = wire_name(&Nqn::replica(replica))?;
+        let lodger = self.lodger(replica).ok_or_else(|| no_replica(replica))?;
+        let users = self.users_of(&lodger);
         let mut hosts = BTreeMap::new();
-        for host in &spec.hosts {
+        for host in &users {
             hosts.insert(wire_name(host)?, Host::default());
         }
-        let is_served = self.lodger(replica).is_some_and(|lodger| !lodger.hosts.is_empty());
-        let answer = if is_served {
+        let is_served = !lodger.served.is_empty();
+        let answer = if hosts.is_empty() {
+            self.0.orders.remove(nqn.clone()).await
+        } else if is_served {
             self.0.orders.set_hosts(nqn.clone(), hosts).await
         } else {
             let subsystem = subsystem_of(replica, pool, hosts);
@@ -195,19 +204,76 @@ impl Engine {
         };
         let mut changed =
             answer.map_err(|error| problems::of_order(&error))? == crate::serve::Answer::Changed;
-        self.note_hosts(replica, spec.hosts.clone());
-        if is_served {
-            let grown = self.0.orders.grow(nqn, NSID, spec.size.bytes()).await;
+        let stays_served = is_served && !users.is_empty();
+        if let Some(lodger) = self.state().replicas.get_mut(&replica) {
+            lodger.served = users;
+        }
+        if stays_served && let Some(found) = self.entity(pool, kept::id_of(replica.uuid())).await? {
+            let size = kept::size_of(found.entity.size).bytes();
+            let grown = self.0.orders.grow(nqn, NSID, size).await;
             let grown = grown.map_err(|error| problems::of_order(&error))?;
             changed |= grown == crate::serve::Answer::Changed;
         }
         Ok(changed)
     }
 
-    fn note_hosts(&self, replica: ReplicaId, hosts: BTreeSet<Nqn>) {
+    fn note_hosts(&self, replica: ReplicaId, hosts: &BTreeSet<Nqn>) {
         if let Some(lodger) = self.state().replicas.get_mut(&replica) {
-            lodger.hosts = hosts;
+            lodger.hosts.clone_from(hosts);
         }
+    }
+
+    /// Serves to this engine itself what a target uses as a local child, and nothing else for it.
+    pub(super) async fn use_locally(&self, target: TargetId, spec: &TargetSpec) -> Answered<bool> {
+        let local = spec.children.iter().filter(|child| child.path == ChildPath::Local {});
+        let local: BTreeSet<ReplicaId> = local.map(|child| child.replica).collect();
+        let mut changed = false;
+        for replica in &local {
+            let Some(lodger) = self.lodger(*replica) else {
+                self.all_are_open()?;
+                let detail = format!("replica {replica} is not on this node; give its addresses");
+                return Err(in_field("spec.children", Kind::NotFound, detail));
+            };
+            if !lodger.used_by.contains(&target) {
+                changed |= self.set_use(*replica, target, true).await?;
+            }
+        }
+        let used = self.used_by(target);
+        for replica in used.into_iter().filter(|replica| !local.contains(replica)) {
+            changed |= self.set_use(replica, target, false).await?;
+        }
+        Ok(changed)
+    }
+
+    /// A target is gone: its local children are served to others only.
+    pub(super) async fn use_no_longer(&self, target: TargetId) {
+        for replica in self.used_by(target) {
+            if let Err(problem) = self.set_use(replica, target, false).await {
+                tracing::warn!(%replica, %problem, "a replica is still served to this engine");
+            }
+        }
+    }
+
+    fn used_by(&self, target: TargetId) -> Vec<ReplicaId> {
+        let state = self.state();
+        let used = state.replicas.iter().filter(|(_, lodger)| lodger.used_by.contains(&target));
+        used.map(|(replica, _)| *replica).collect()
+    }
+
+    async fn set_use(&self, replica: ReplicaId, target: TargetId, is_used: bool) -> Answered<bool> {
+        let _alone = self.0.replica_locks.of(&replica).write_owned().await;
+        let Some(lodger) = self.lodger(replica) else {
+            return if is_used { Err(no_replica(replica)) } else { Ok(false) };
+        };
+        let pool = self.open_pool(&lodger.pool)?;
+        if let Some(lodger) = self.state().replicas.get_mut(&replica) {
+            if is_used {
+                lodger.used_by.insert(target);
+            } else {
+                lodger.used_by.remove(&target);
+            }
+        }
+        self.share(replica, pool).await
     }
 
     /// Deletes a replica; its snapshots stay.
@@ -336,8 +402,9 @@ fn check(
     {
         return differs("spec.source", format!("replica {replica} was started from {has}"));
     }
-    let is_shared = lodger.is_some_and(|lodger| !lodger.hosts.is_empty());
-    let stays_shared = is_shared && !spec.hosts.is_empty();
+    let is_shared = lodger.is_some_and(|lodger| !lodger.served.is_empty());
+    let is_used_here = lodger.is_some_and(|lodger| !lodger.used_by.is_empty());
+    let stays_shared = is_shared && (is_used_here || !spec.hosts.is_empty());
     if stays_shared && kept::blocks_of(spec.size) < entity.size {
         let detail = "it cannot shrink while it is exported; unshare it first";
         return Err(in_field("spec.size", Kind::InUse, detail));
@@ -349,7 +416,7 @@ fn check(
 fn subsystem_of(replica: ReplicaId, pool: Id, hosts: BTreeMap<nvme::wire::Nqn, Host>) -> Subsystem {
     let uuid = replica.uuid();
     let ids = NamespaceIds { uuid: *uuid.as_bytes(), nguid: *uuid.as_bytes(), eui64: [0; 8] };
-    let backing = Backing::Replica { pool, id: kept::id_of(uuid) };
+    let backing = Backing::Member { pool, id: kept::id_of(uuid) };
     let namespace = Namespace { backing, ids, ana: AnaState::Optimized };
     Subsystem { namespaces: BTreeMap::from([(NSID, namespace)]), hosts, cntlids: None }
 }

@@ -4,7 +4,7 @@ use block::{Command, Completion, Fault, Geometry, Lba, Span};
 use reactor::{Buffer, Frozen, Op, Outcome};
 
 use super::DeviceId;
-use super::memory::Memory;
+use super::memory::{Memory, NoMemory};
 
 /// What a job does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,7 +139,7 @@ impl<O> Running<O> {
                         memory.read(start(span), buffer);
                     }
                     (Command::Write { span, .. }, Data::Bytes(bytes)) => {
-                        memory.write(start(span), bytes);
+                        memory.write(start(span), bytes).map_err(|NoMemory| Fault::NoSpace)?;
                     }
                     (Command::Compare { span }, Data::Bytes(bytes)) => {
                         equal(memory.differs(start(span), bytes), span, geometry)?;
@@ -155,7 +155,7 @@ impl<O> Running<O> {
             (Task::CompareAndWrite { span, .. }, Data::Both { expected, new }) => {
                 Command::Compare { span }.check(geometry)?;
                 equal(memory.differs(start(span), expected), span, geometry)?;
-                memory.write(start(span), new);
+                memory.write(start(span), new).map_err(|NoMemory| Fault::NoSpace)?;
             }
             _ => return Err(Fault::Internal),
         }

@@ -3,27 +3,26 @@
 use std::ops::Range;
 
 use block::Bytes;
-use reactor::PAGE;
+use reactor::{Arena, Buffer, Class};
 
 /// Bytes that were never written take no memory and are zero.
 #[derive(Debug)]
 pub(super) struct Memory {
-    chunks: Vec<Option<Box<[Page]>>>,
+    chunks: Vec<Option<Buffer>>,
 }
 
-/// Aligned: there are processors that copy to an address 16 bytes beside a cache line at a fifth of
-/// their speed, and that is where large allocations begin otherwise.
-#[repr(align(4096))]
-#[derive(Clone, Debug)]
-struct Page([u8; PAGE]);
+/// There is no more memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NoMemory;
 
-const PAGES: usize = 256;
-const CHUNK: usize = PAGES * PAGE;
+/// A large page: with small ones, finding the place of a block takes as long as copying it.
+const CHUNK: usize = 2 << 20;
 
 impl Memory {
     pub(super) fn new(size: Bytes) -> Memory {
-        let chunks = usize::try_from(size.0).unwrap_or(usize::MAX).div_ceil(CHUNK);
-        Memory { chunks: (0..chunks).map(|_| None).collect() }
+        let mut memory = Memory { chunks: Vec::new() };
+        memory.grow(size);
+        memory
     }
 
     /// Makes room for more; the new bytes are zero.
@@ -34,37 +33,37 @@ impl Memory {
 
     pub(super) fn read(&self, at: usize, into: &mut [u8]) {
         let mut left = into;
-        for (page, start, len) in pieces(at..at + left.len(), PAGE) {
+        for (chunk, start, len) in pieces(at..at + left.len()) {
             let (piece, rest) = left.split_at_mut(len.min(left.len()));
-            match self.page(page) {
-                Some(page) => piece.copy_from_slice(&page.0[start..start + len]),
+            match self.chunk(chunk) {
+                Some(chunk) => piece.copy_from_slice(&chunk[start..start + len]),
                 None => piece.fill(0),
             }
             left = rest;
         }
     }
 
-    pub(super) fn write(&mut self, at: usize, from: &[u8]) {
+    pub(super) fn write(&mut self, at: usize, from: &[u8]) -> Result<(), NoMemory> {
         let mut left = from;
-        for (page, start, len) in pieces(at..at + from.len(), PAGE) {
+        for (chunk, start, len) in pieces(at..at + from.len()) {
             let (piece, rest) = left.split_at(len.min(left.len()));
-            if let Some(chunk) = self.chunks.get_mut(page / PAGES) {
-                let pages = chunk.get_or_insert_with(|| vec![Page([0; PAGE]); PAGES].into());
-                pages[page % PAGES].0[start..start + len].copy_from_slice(piece);
+            if let Some(place) = self.chunks.get_mut(chunk) {
+                let chunk = match place {
+                    Some(chunk) => chunk,
+                    None => place.insert(fresh()?),
+                };
+                chunk[start..start + len].copy_from_slice(piece);
             }
             left = rest;
         }
+        Ok(())
     }
 
     pub(super) fn zero(&mut self, at: usize, len: usize) {
-        for (chunk, start, len) in pieces(at..at + len, CHUNK) {
+        for (chunk, start, len) in pieces(at..at + len) {
             match self.chunks.get_mut(chunk) {
                 Some(place) if len == CHUNK => *place = None,
-                Some(Some(pages)) => {
-                    for (page, start, len) in pieces(start..start + len, PAGE) {
-                        pages[page].0[start..start + len].fill(0);
-                    }
-                }
+                Some(Some(chunk)) => chunk[start..start + len].fill(0),
                 _ => {}
             }
         }
@@ -73,11 +72,11 @@ impl Memory {
     /// The offset from `at` of the first byte that differs.
     pub(super) fn differs(&self, at: usize, from: &[u8]) -> Option<usize> {
         let mut done = 0;
-        for (page, start, len) in pieces(at..at + from.len(), PAGE) {
+        for (chunk, start, len) in pieces(at..at + from.len()) {
             let theirs = from.get(done..done + len).unwrap_or_default();
-            let differs = match self.page(page) {
-                Some(page) => {
-                    page.0[start..start + len].iter().zip(theirs).position(|(a, b)| a != b)
+            let differs = match self.chunk(chunk) {
+                Some(chunk) => {
+                    chunk[start..start + len].iter().zip(theirs).position(|(a, b)| a != b)
                 }
                 None => theirs.iter().position(|byte| *byte != 0),
             };
@@ -89,18 +88,24 @@ impl Memory {
         None
     }
 
-    fn page(&self, number: usize) -> Option<&Page> {
-        self.chunks.get(number / PAGES)?.as_ref()?.get(number % PAGES)
+    fn chunk(&self, number: usize) -> Option<&Buffer> {
+        self.chunks.get(number)?.as_ref()
     }
 }
 
-/// The parts of a range that lie in different units: unit, start in it, length.
-fn pieces(of: Range<usize>, unit: usize) -> impl Iterator<Item = (usize, usize, usize)> {
+/// A chunk of zeros, in memory that is its own, so that it is given back alone.
+fn fresh() -> Result<Buffer, NoMemory> {
+    let arena = Arena::new(&[Class { bytes: CHUNK, count: 1 }]).map_err(|_| NoMemory)?;
+    arena.take(CHUNK).ok_or(NoMemory)
+}
+
+/// The parts of a range that lie in different chunks: chunk, start in it, length.
+fn pieces(of: Range<usize>) -> impl Iterator<Item = (usize, usize, usize)> {
     let Range { start: mut next, end } = of;
     core::iter::from_fn(move || {
-        let start = next % unit;
-        let len = (unit - start).min(end - next);
-        let piece = (next / unit, start, len);
+        let start = next % CHUNK;
+        let len = (CHUNK - start).min(end - next);
+        let piece = (next / CHUNK, start, len);
         next += len;
         (len > 0).then_some(piece)
     })
@@ -117,16 +122,16 @@ mod tests {
             steps in prop::collection::vec(
                 (0..3u8, 0..3 * CHUNK - 70_000, 1..70_000usize, 1..255u8), 1..20)
         ) {
-            let mut memory = Memory::new(Bytes::mib(3));
+            let mut memory = Memory::new(Bytes::mib(6));
             let mut model = vec![0u8; 3 * CHUNK];
             for (what, at, len, byte) in steps {
                 match what {
                     0 => {
-                        memory.write(at, &vec![byte; len]);
+                        memory.write(at, &vec![byte; len]).unwrap();
                         model[at..at + len].fill(byte);
                     }
                     1 => {
-                        let len = len * 20;
+                        let len = len * 60;
                         let len = len.min(3 * CHUNK - at);
                         memory.zero(at, len);
                         model[at..at + len].fill(0);

@@ -135,7 +135,10 @@ impl Pools {
     }
 
     fn tick_at(&mut self, slot: Key, at: Moment, io: &mut impl Io) {
-        let Ok(key) = self.requests.insert(Request { slot, what: What::Tick }) else { return };
+        let Ok(key) = self.requests.insert(Request { slot, what: What::Tick, counted: None })
+        else {
+            return;
+        };
         if let Some(open) = self.open_mut(slot) {
             open.care.is_ticking = true;
         }

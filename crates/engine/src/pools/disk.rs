@@ -8,12 +8,16 @@ use reactor::{Buffer, Frozen, Io, Key, Op, Outcome, PAGE, Refused, Token};
 
 use super::flight::{Bytes, Ended};
 use super::{Answer, Carried, FLIGHT, ORDER, Pending, PoolError, Pools, RESUM, SCRUB, State};
+use crate::clock::instant;
+use crate::counters::{Counted, Sort};
 
 /// An operation of the reactor for a pool.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) slot: Key,
     pub(super) what: What,
+    /// On which disk, and what counts.
+    pub(super) counted: Option<(usize, Counted)>,
 }
 
 /// What an operation is for.
@@ -34,7 +38,8 @@ pub(super) enum What {
 impl Pools {
     /// An operation with a token of our kind came back.
     pub fn on(&mut self, key: Key, outcome: Outcome, io: &mut impl Io) {
-        let Some(Request { slot, what }) = self.requests.remove(key) else { return };
+        let Some(Request { slot, what, counted }) = self.requests.remove(key) else { return };
+        self.count(slot, counted, &outcome, instant(io));
         if let Some(slot) = self.slots.get_mut(slot) {
             slot.outstanding = slot.outstanding.saturating_sub(1);
         }
@@ -49,6 +54,26 @@ impl Pools {
             What::Tick => self.tick(slot, io),
         }
         self.leave_if_over(slot, io);
+    }
+
+    fn count(
+        &mut self,
+        slot: Key,
+        counted: Option<(usize, Counted)>,
+        outcome: &Outcome,
+        now: block::Instant,
+    ) {
+        let Some((disk, counted)) = counted else { return };
+        let disk = self.slots.get_mut(slot).and_then(|slot| slot.disks.get_mut(disk));
+        let Some(disk) = disk else { return };
+        let well = match outcome {
+            Outcome::Read { result, .. }
+            | Outcome::Written { result, .. }
+            | Outcome::Synced(result) => result.is_ok(),
+            _ => false,
+        };
+        let result = if well { Ok(()) } else { Err(block::Fault::Internal) };
+        disk.counters.ended(counted, result, now);
     }
 
     fn answered(
@@ -167,10 +192,15 @@ impl Pools {
         match Token(token.0).parts() {
             (FLIGHT, key) => {
                 let Some(flight) = self.flights.remove(key) else { return };
-                if let Some(slot) = self.slots.get_mut(slot) {
-                    slot.flights = slot.flights.saturating_sub(1);
+                if let Some(home) = self.slots.get_mut(slot) {
+                    home.flights = home.flights.saturating_sub(1);
                 }
                 let owner = flight.owner;
+                let (replica, counted) = flight.counted;
+                if let Some(open) = self.open_mut(slot) {
+                    let counters = open.counters.entry(replica).or_default();
+                    counters.ended(counted, result, instant(io));
+                }
                 let data = flight.into_data();
                 self.ended.push_back(Ended { owner, completion: result, data });
             }
@@ -216,7 +246,8 @@ impl Pools {
         let Some(disk) = home.disks.get(usize::from(place.disk.0)) else { return };
         let op = op((disk.file, place.block.saturating_mul(PAGE_BYTES)));
         // There is room: see `Pools::new`.
-        let Ok(key) = self.requests.insert(Request { slot, what }) else { return };
+        let counted = Some((usize::from(place.disk.0), counted_of(&op, instant(io))));
+        let Ok(key) = self.requests.insert(Request { slot, what, counted }) else { return };
         home.outstanding += 1;
         self.send(op, Token::of(self.token_kind, key), io);
     }
@@ -266,6 +297,15 @@ impl Pools {
             },
         };
         bytes.part(part.start, part.len())
+    }
+}
+
+fn counted_of(op: &Op, now: block::Instant) -> Counted {
+    let bytes = |len: usize| u64::try_from(len).unwrap_or(0);
+    match op {
+        Op::Read { buffer, .. } => Counted::of(Sort::Read, bytes(buffer.len()), now),
+        Op::Write { payload, .. } => Counted::of(Sort::Write, bytes(payload.len()), now),
+        _ => Counted::of(Sort::Flush, 0, now),
     }
 }
 

@@ -4,15 +4,19 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use block::Completion;
+use pool::Id;
 use reactor::{Buffer, Frozen, Key, PAGE};
 
 use super::cipher::Cipher;
+use crate::counters::Counted;
 use crate::device::Data;
 
 /// A command under way in a pool.
 #[derive(Debug)]
 pub(super) struct Flight {
     pub(super) owner: Key,
+    /// For which replica or snapshot, and what counts.
+    pub(super) counted: (Id, Counted),
     pub(super) bytes: Bytes,
     /// How its blocks are encrypted.
     sealed: Option<Sealed>,
@@ -32,7 +36,7 @@ impl Flight {
     /// Encrypts what is to be written, into a buffer from `take`; hands the data back if there is
     /// none, or the pool has no such command.
     pub(super) fn new(
-        owner: Key,
+        (owner, counted): (Key, (Id, Counted)),
         sealed: Option<Sealed>,
         data: Data,
         take: impl FnOnce(usize) -> Option<Buffer>,
@@ -46,7 +50,7 @@ impl Flight {
             }
             (bytes, _) => (bytes, None),
         };
-        Ok(Flight { owner, bytes, sealed, plain })
+        Ok(Flight { owner, counted, bytes, sealed, plain })
     }
 
     /// Part of what was read came from a disk; `start` is where it belongs, in bytes.

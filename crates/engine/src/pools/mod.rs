@@ -39,16 +39,18 @@ use pool::{Change, Effect, Id, KEY_CHECK, Limits, Pool, Recovery};
 use reactor::{Arena, Class, FileId, Frozen, Io, Key, Op, PAGE, Slab, Token};
 
 pub use order::{
-    Answer, EntityStatus, NewDisk, NewPool, Order, PoolError, PoolStatus, Rate, Runs, ScrubStatus,
-    Ticket,
+    Answer, DiskWork, EntityStatus, Measured, NewDisk, NewPool, Order, PoolError, PoolStatus, Rate,
+    Runs, ScrubStatus, Ticket,
 };
 
+use crate::clock::instant;
+use crate::counters::{Counted, Counters};
 use crate::device::Data;
 use care::Care;
 use cipher::Cipher;
 use disk::Request;
 pub(crate) use flight::Ended;
-use flight::{Flight, Sealed};
+use flight::Flight;
 pub use inspect::{id_of_name, inspect, new_id, superblock_of};
 pub use key::{KeyError, WrappingKey};
 pub use key_file::KeyFileError;
@@ -92,6 +94,8 @@ pub struct Pools {
     answers: VecDeque<(Ticket, Result<Answer, PoolError>)>,
     /// Memory for the pools' own I/O, made with the first pool.
     arena: Option<Arena>,
+    /// What each pool may use.
+    limits: Limits,
     token_kind: u8,
 }
 
@@ -129,6 +133,8 @@ struct Open {
     adding: Option<opening::Adding>,
     /// Another number after each opening: writes that no flush covered may be lost between two.
     incarnation: u64,
+    /// What was done to its replicas and snapshots.
+    counters: BTreeMap<Id, Counters>,
 }
 
 #[derive(Debug)]
@@ -136,6 +142,7 @@ struct OpenDisk {
     path: PathBuf,
     file: FileId,
     blocks: Blocks,
+    counters: Counters,
 }
 
 /// An order that a pool is carrying out.
@@ -157,35 +164,6 @@ enum Carried {
     Leave { slot: Key },
 }
 
-impl Open {
-    /// How the blocks of a command are encrypted, if they are.
-    fn sealed(&self, id: Id, command: Command) -> Option<Sealed> {
-        if self.ciphers.is_empty() {
-            return None;
-        }
-        let entity = self.pool.entity(id)?;
-        let check = entity.key.first_chunk::<KEY_CHECK>()?;
-        let cipher = Rc::clone(self.ciphers.get(check)?);
-        Some(Sealed { cipher, first: command.span()?.start().0 })
-    }
-
-    /// Lets an encrypted replica, and what has its key, take commands.
-    fn unlock(&mut self, id: Id, key: &WrappingKey) -> Result<(), PoolError> {
-        let entity = self.pool.entity(id).ok_or(pool::Refused::NotFound)?;
-        if !entity.is_encrypted() {
-            return Ok(());
-        }
-        let (check, cipher) = key.cipher(&entity.key)?;
-        let same = |entity: &&pool::Entity| entity.key.starts_with(&check);
-        let family: Vec<Id> = self.pool.entities().filter(same).map(|entity| entity.id).collect();
-        for id in family {
-            self.pool.unlock(id, check)?;
-        }
-        self.ciphers.entry(check).or_insert_with(|| Rc::new(cipher));
-        Ok(())
-    }
-}
-
 impl Pools {
     /// No pools. Tokens of its operations will be of this kind.
     pub fn new(token_kind: u8) -> Pools {
@@ -205,8 +183,14 @@ impl Pools {
             ended: VecDeque::new(),
             answers: VecDeque::new(),
             arena: None,
+            limits: Limits::default(),
             token_kind,
         }
+    }
+
+    /// Sets the memory for the cache of each pool that is opened from now on.
+    pub fn set_cache(&mut self, bytes: Bytes) {
+        self.limits.cache = bytes;
     }
 
     /// Takes an order; its answer comes by [`Pools::poll_answer`].
@@ -288,7 +272,8 @@ impl Pools {
             return Ok(());
         };
         let sealed = open.sealed(id, command);
-        let flight = Flight::new(owner, sealed, data, |len| io.take(len))?;
+        let counted = (id, Counted::new(command, instant(io)));
+        let flight = Flight::new((owner, counted), sealed, data, |len| io.take(len))?;
         let key = self.flights.insert(flight).map_err(Flight::into_data)?;
         *flights += 1;
         open.care.note_use();
@@ -372,7 +357,7 @@ impl Pools {
             }
             Order::Accept { pool, id, span } => self.find_open(pool)?.1.pool.accept(id, span)?,
             question => {
-                let answer = self.answer(&question)?;
+                let answer = self.answer(&question, instant(io))?;
                 self.answers.push_back((ticket, Ok(answer)));
                 return Ok(());
             }
@@ -382,7 +367,7 @@ impl Pools {
     }
 
     /// Answers what only needs looking.
-    fn answer(&mut self, question: &Order) -> Result<Answer, PoolError> {
+    fn answer(&mut self, question: &Order, now: block::Instant) -> Result<Answer, PoolError> {
         Ok(match question {
             Order::List => {
                 Answer::Pools(self.by_id.values().filter_map(|slot| self.status(*slot)).collect())
@@ -402,12 +387,30 @@ impl Pools {
                 let pool = &mut self.find_open(*pool)?.1.pool;
                 Answer::Runs(pool.changed_between(*older, *id, *from, *most)?)
             }
+            Order::Measure(pool) => {
+                let slot = self.find(*pool)?;
+                Answer::Measured(Box::new(self.measured(slot, now).ok_or(PoolError::NotFound)?))
+            }
             Order::Status(pool) => {
                 let slot = self.find(*pool)?;
                 Answer::Pool(Box::new(self.status(slot).ok_or(PoolError::NotFound)?))
             }
             _ => Answer::Done,
         })
+    }
+
+    fn measured(&self, slot: Key, now: block::Instant) -> Option<Measured> {
+        let oldest = |nth: usize| {
+            let here = self.requests.iter().filter(|(_, request)| request.slot == slot);
+            let on_it = here.filter_map(|(_, request)| request.counted);
+            on_it.filter(|(disk, _)| *disk == nth).map(|(_, one)| one.age(now)).max()
+        };
+        let disks = self.slots.get(slot)?.disks.iter().enumerate();
+        let disks = disks.map(|(nth, disk)| {
+            let oldest = oldest(nth).unwrap_or_default();
+            (DiskWork { path: disk.path.clone(), oldest }, disk.counters)
+        });
+        Some(Measured { disks: disks.collect(), replicas: self.open(slot)?.counters.clone() })
     }
 
     fn status(&self, slot: Key) -> Option<PoolStatus> {
@@ -473,9 +476,4 @@ fn status_of(pool: &Pool, disks: Vec<(PathBuf, Blocks)>, scrub: Option<ScrubStat
 fn entity_status(pool: &Pool, entity: &pool::Entity) -> Option<EntityStatus> {
     let usage = pool.usage_of(entity.id)?;
     Some(EntityStatus { entity: entity.clone(), usage })
-}
-
-/// What a pool may use; the cache of sums is 64 MiB.
-fn limits() -> Limits {
-    Limits::default()
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 
 use block::{Blocks, Bytes};
-use pool::{Disk, Member, OCCUPANT_BYTES, Place, Probe, Recovery, Step, Superblock, super_offset};
+use pool::{Disk, Member, OCCUPANT_BYTES, Place, Probe, Recovery, Step, super_offset};
 use reactor::{Access, Io, Key, Op, Outcome, PAGE};
 
 use super::care::Care;
@@ -12,8 +12,9 @@ use super::disk::What;
 use super::seldom::Seldom;
 use super::{
     Answer, Carried, LARGEST, NewDisk, NewPool, Open, OpenDisk, PoolError, Pools, Slot, State,
-    Ticket, limits,
+    Ticket,
 };
+use crate::counters::Counters;
 
 /// Disks that are being looked at.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub(super) struct Probing {
     ticket: Ticket,
     /// What to make of them, if they are no pool yet.
     new: Option<NewPool>,
+    /// They were made a pool just now.
+    is_new: bool,
     /// By disk: its first bytes, and its second superblock.
     found: Vec<[Vec<u8>; 2]>,
     left: usize,
@@ -90,7 +93,7 @@ impl Pools {
         new: Option<NewPool>,
         io: &mut impl Io,
     ) -> Result<(), PoolError> {
-        let probing = Probing { ticket, new, found: Vec::new(), left: 0 };
+        let probing = Probing { ticket, new, is_new: false, found: Vec::new(), left: 0 };
         let (failed, believed) = (Seldom::default(), Seldom::default());
         let state = State::Probing(probing);
         let slot = Slot { disks, outstanding: 0, flights: 0, failed, believed, state };
@@ -165,8 +168,10 @@ impl Pools {
     /// All disks were looked at.
     fn judge(&mut self, slot: Key, io: &mut impl Io) -> Result<(), PoolError> {
         let Some(Slot { disks, state, .. }) = self.slots.get_mut(slot) else { return Ok(()) };
-        let State::Probing(Probing { ticket, new, found, .. }) = state else { return Ok(()) };
-        let ticket = *ticket;
+        let State::Probing(Probing { ticket, new, is_new, found, .. }) = state else {
+            return Ok(());
+        };
+        let (ticket, is_new) = (*ticket, *is_new);
         if let Some(new) = new.take() {
             for (disk, [start, _]) in disks.iter().zip(&*found) {
                 refuse_occupied(&disk.path, start, new.force)?;
@@ -192,20 +197,22 @@ impl Pools {
         if self.by_id.contains_key(&superblock.pool) {
             return Err(PoolError::AlreadyOpen);
         }
-        self.recover(slot, ticket, superblock, &order, io)
+        let id = superblock.pool;
+        let begin = if is_new { Recovery::of_new } else { Recovery::new };
+        let recovery = begin(superblock, self.limits)?;
+        self.recover(slot, ticket, (id, recovery), &order, io);
+        Ok(())
     }
 
     fn recover(
         &mut self,
         slot: Key,
         ticket: Ticket,
-        superblock: Superblock,
+        (id, recovery): (pool::Id, Recovery),
         order: &[usize],
         io: &mut impl Io,
-    ) -> Result<(), PoolError> {
-        let id = superblock.pool;
-        let recovery = Recovery::new(superblock, limits())?;
-        let Some(Slot { disks, state, .. }) = self.slots.get_mut(slot) else { return Ok(()) };
+    ) {
+        let Some(Slot { disks, state, .. }) = self.slots.get_mut(slot) else { return };
         let mut given: Vec<Option<OpenDisk>> =
             core::mem::take(disks).into_iter().map(Some).collect();
         disks.extend(order.iter().filter_map(|at| given.get_mut(*at).and_then(Option::take)));
@@ -214,7 +221,6 @@ impl Pools {
         *state = State::Recovering { ticket, recovery: Box::new(recovery) };
         self.by_id.insert(id, slot);
         self.drain(slot, io);
-        Ok(())
     }
 
     /// If recovery is over, opens the pool.
@@ -229,7 +235,8 @@ impl Pools {
                 let ciphers = BTreeMap::new();
                 let incarnation = crate::entropy::number();
                 let (leaving, adding) = (None, None);
-                let open = Open { pool, care, ciphers, leaving, adding, incarnation };
+                let counters = BTreeMap::new();
+                let open = Open { pool, care, ciphers, leaving, adding, incarnation, counters };
                 *state = State::Open(Box::new(open));
                 self.drain(slot, io);
                 if let Some(status) = self.status(slot) {
@@ -322,7 +329,8 @@ impl Pools {
         }
         match making.then {
             Then::Open => {
-                let probing = Probing { ticket, new: None, found: Vec::new(), left: 0 };
+                let (new, is_new, found) = (None, true, Vec::new());
+                let probing = Probing { ticket, new, is_new, found, left: 0 };
                 *state = State::Probing(probing);
                 self.probe(slot, io);
             }
@@ -490,5 +498,6 @@ fn open_disk(path: &Path, io: &mut impl Io) -> Result<OpenDisk, PoolError> {
             PoolError::TooSmall { path, bytes }
         });
     }
-    Ok(OpenDisk { path, file: opened.file, blocks: Blocks(opened.bytes / 4096) })
+    let blocks = Blocks(opened.bytes / 4096);
+    Ok(OpenDisk { path, file: opened.file, blocks, counters: Counters::default() })
 }

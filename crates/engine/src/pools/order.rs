@@ -1,8 +1,10 @@
 //! What can be asked of the pools of a reactor, and what they answer. Plain values, so that they
 //! can come from another thread.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use block::{Blocks, Bytes, Fault, Span};
 use pool::{
@@ -10,6 +12,7 @@ use pool::{
 };
 
 use super::key::{KeyError, WrappingKey};
+use crate::counters::Counters;
 
 /// The asker's name for an order, given back with its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -125,6 +128,8 @@ pub enum Order {
     Resum(Id),
     /// How a pool is: [`Answer::Pool`].
     Status(Id),
+    /// What was done in a pool: [`Answer::Measured`].
+    Measure(Id),
     /// All open pools: [`Answer::Pools`].
     List,
     /// A replica or snapshot: [`Answer::Entity`].
@@ -171,6 +176,8 @@ pub enum Answer {
     Done,
     /// A pool.
     Pool(Box<PoolStatus>),
+    /// What was done in a pool.
+    Measured(Box<Measured>),
     /// All pools.
     Pools(Vec<PoolStatus>),
     /// A replica or snapshot.
@@ -198,6 +205,24 @@ pub struct PoolStatus {
     pub scrub: Option<ScrubStatus>,
     /// Its replicas and snapshots, by id.
     pub entities: Vec<EntityStatus>,
+}
+
+/// A disk of a pool at work.
+#[derive(Clone, Debug)]
+pub struct DiskWork {
+    /// Where it is.
+    pub path: PathBuf,
+    /// How long its oldest command has been at work.
+    pub oldest: Duration,
+}
+
+/// What was done in a pool since it was opened.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// To its disks, in order.
+    pub disks: Vec<(DiskWork, Counters)>,
+    /// To its replicas and snapshots.
+    pub replicas: BTreeMap<Id, Counters>,
 }
 
 /// A replica or snapshot.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use block::{BlockSize, Geometry};
+use block::{BlockSize, Bytes, Geometry};
 use model::VolumeId;
 use nvme::auth::Keys;
 use nvme::pdu::Digests;
@@ -142,11 +142,19 @@ pub struct Limits {
     pub queue_depth: u16,
     /// I/O queues of a controller.
     pub io_queues: u16,
+    /// Memory for the cache of each pool: checksums, and places of blocks under snapshots.
+    pub pool_cache: Bytes,
 }
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { connections: 2048, connection_bytes: 32 << 20, queue_depth: 128, io_queues: 128 }
+        Limits {
+            connections: 2048,
+            connection_bytes: 32 << 20,
+            queue_depth: 128,
+            io_queues: 128,
+            pool_cache: Bytes::mib(128),
+        }
     }
 }
 

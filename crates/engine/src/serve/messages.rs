@@ -4,6 +4,7 @@
 //! and a new owner waits for the answers to messages at work.
 
 use block::{Blocks, Fault};
+use model::SnapshotLabel;
 use nvme::target::{Message, Slot};
 use pool::{Change, Id, Kind, Label, NewSnapshot};
 use reactor::{Io, Key};
@@ -76,9 +77,11 @@ impl Core {
                 Act::Order(Box::new(Order::Written(runs)), Answering::Runs)
             }
             Topic::Snapshot => {
-                let snapshot = id_of(told).ok_or(Fault::Unsupported)?;
-                let label = Label { opaque: Vec::new(), ..entity.label.clone() };
-                let new = NewSnapshot { id: snapshot, created: millis(), label };
+                let kept: SnapshotLabel =
+                    model::stored::decode(told).map_err(|_| Fault::Unsupported)?;
+                let snapshot = Id(kept.snapshot.uuid().as_u128());
+                let label = Label { opaque: told.to_vec(), ..entity.label.clone() };
+                let new = NewSnapshot { id: snapshot, created: kept.taken_at.millis(), label };
                 let change = Change::Snapshot { of: id, snapshot: new };
                 Act::Order(
                     Box::new(Order::Change { pool, change }),
@@ -156,11 +159,6 @@ fn label_of(bytes: &[u8]) -> Option<Label> {
 fn id_of(bytes: &[u8]) -> Option<Id> {
     let id = Id(u128::from_be_bytes(bytes.try_into().ok()?));
     (id != Id::NONE).then_some(id)
-}
-
-fn millis() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
 }
 
 fn fault_of(error: &PoolError) -> Fault {

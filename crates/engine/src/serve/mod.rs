@@ -148,10 +148,10 @@ impl Server {
     /// Opens everything and begins to serve. Returns when hosts can connect.
     pub fn start(config: Config) -> Result<Server, StartError> {
         let prover = Prover::start().map_err(StartError::Thread)?;
-        Server::start_with(config, prover)
+        Server::start_with(config, &prover)
     }
 
-    fn start_with(config: Config, prover: Prover) -> Result<Server, StartError> {
+    fn start_with(config: Config, prover: &Prover) -> Result<Server, StartError> {
         if config.cores.is_empty() {
             return Err(StartError::NoCores);
         }
@@ -275,6 +275,7 @@ fn prepare(
         tracing::warn!(core, "buffers are not locked in memory; raise the memlock limit for speed");
     }
     let mut devices = Devices::new(TokenKinds { files: DEVICE, pools: POOL });
+    devices.pools.set_cache(config.limits.pool_cache);
     pooling::open(config, index, &mut devices, &mut reactor)?;
     let limits = config.limits;
     let mut subsystems = Slab::new(SUBSYSTEMS);

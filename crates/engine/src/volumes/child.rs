@@ -18,13 +18,15 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use block::{Fault, Span};
 use mirror::{Answer, AttachFault, Buffer, Found, Io as Name};
-use model::{Epoch, FaultReason};
+use model::{Epoch, FaultReason, ReplicaId};
 use nvme::initiator::{Key, Message, Report, Reservation};
 use nvme::wire::{AcquireAction, RegisterAction, ReservationType};
 use reactor::{Io, Outcome, Token};
 
 use super::topic::{Described, Topic, runs_of};
 use crate::client::{Controller, Happened, Rejected, Request};
+use crate::clock::instant;
+use crate::counters::Counted;
 use crate::device::Data;
 
 /// A replica is the only namespace of its subsystem.
@@ -38,6 +40,7 @@ const MOST_LOOKS: u32 = 8;
 
 /// An attachment.
 pub(super) struct Child {
+    pub(super) replica: ReplicaId,
     controller: Controller,
     epoch: u64,
     phase: Phase,
@@ -67,7 +70,7 @@ enum Phase {
 /// What an answer is turned into.
 #[derive(Debug)]
 enum Asked {
-    Block(Buffer),
+    Block(Buffer, Counted),
     Told,
     Size,
     /// The runs of blocks so far.
@@ -76,7 +79,7 @@ enum Asked {
 
 #[derive(Debug)]
 enum Work {
-    Block(Request, Buffer),
+    Block(Request, Buffer, Counted),
     Send(u64, Message, Asked),
 }
 
@@ -99,13 +102,16 @@ pub(super) enum Came {
         buffer: Buffer,
         /// Its bytes.
         data: Data,
+        /// What counts, of a block command.
+        counted: Option<Counted>,
     },
 }
 
 impl Child {
     /// Begins to attach by a controller that begins to connect.
-    pub(super) fn new(controller: Controller, epoch: Epoch) -> Child {
+    pub(super) fn new(replica: ReplicaId, controller: Controller, epoch: Epoch) -> Child {
         Child {
+            replica,
             controller,
             epoch: epoch.number(),
             phase: Phase::Connecting,
@@ -147,7 +153,8 @@ impl Child {
 
     /// Carries out a block command.
     pub(super) fn block(&mut self, request: Request, buffer: Buffer, io: &impl Io) {
-        self.ask(Work::Block(request, buffer), io);
+        let counted = Counted::new(request.command, instant(io));
+        self.ask(Work::Block(request, buffer, counted), io);
     }
 
     /// Tells something.
@@ -204,18 +211,18 @@ impl Child {
             return None;
         }
         match work {
-            Work::Block(request, buffer) => {
+            Work::Block(request, buffer, counted) => {
                 let tag = request.tag;
                 match self.controller.submit(request, io) {
                     Ok(()) => {
-                        self.asked.insert(tag, Asked::Block(buffer));
+                        self.asked.insert(tag, Asked::Block(buffer, counted));
                         None
                     }
                     Err(Rejected { fault: Fault::Busy, request }) => {
-                        Some(Work::Block(request, buffer))
+                        Some(Work::Block(request, buffer, counted))
                     }
                     Err(Rejected { fault, request }) => {
-                        self.end_unsent(Work::Block(request, buffer), fault);
+                        self.end_unsent(Work::Block(request, buffer, counted), fault);
                         None
                     }
                 }
@@ -231,11 +238,14 @@ impl Child {
     }
 
     fn end_unsent(&mut self, work: Work, fault: Fault) {
-        let (tag, buffer, data) = match work {
-            Work::Block(request, buffer) => (request.tag, buffer, request.data),
-            Work::Send(tag, ..) => (tag, Buffer::None, Data::None),
+        let (tag, buffer, data, counted) = match work {
+            Work::Block(request, buffer, counted) => {
+                (request.tag, buffer, request.data, Some(counted))
+            }
+            Work::Send(tag, ..) => (tag, Buffer::None, Data::None, None),
         };
-        self.came.push_back(Came::Ended { io: Name(tag), result: Err(fault), buffer, data });
+        let (io, result) = (Name(tag), Err(fault));
+        self.came.push_back(Came::Ended { io, result, buffer, data, counted });
     }
 
     fn happened(&mut self, happened: Happened, io: &mut impl Io) {
@@ -411,10 +421,10 @@ impl Child {
     /// Something asked has ended.
     fn ended(&mut self, tag: u64, result: Result<Vec<u8>, Fault>, data: Data, io: &mut impl Io) {
         let Some(asked) = self.asked.remove(&tag) else { return };
-        let mut buffer = Buffer::None;
+        let (mut buffer, mut counted) = (Buffer::None, None);
         let result = match (asked, result) {
-            (Asked::Block(of), result) => {
-                buffer = of;
+            (Asked::Block(of, begun), result) => {
+                (buffer, counted) = (of, Some(begun));
                 result.map(|_| Answer::Done)
             }
             (Asked::Told, result) => result.map(|_| Answer::Done),
@@ -435,7 +445,7 @@ impl Child {
             },
             (Asked::Written(..), Err(fault)) => Err(fault),
         };
-        self.came.push_back(Came::Ended { io: Name(tag), result, buffer, data });
+        self.came.push_back(Came::Ended { io: Name(tag), result, buffer, data, counted });
         self.send_waiting(io);
     }
 }

@@ -19,6 +19,7 @@
 //! plane), the subsystem that hosts connect to (`serve`).
 
 mod child;
+mod hosted;
 mod order;
 mod recorder;
 pub(crate) mod topic;
@@ -33,8 +34,9 @@ use mirror::{Io as Name, Session, StoreFault};
 use model::{Kind, Problem, TargetId, VolumeId};
 use reactor::{Io, Op, Outcome, Token};
 
-pub use order::{Answer, News, Opening, Order, Reply, Status, Way, What};
+pub use order::{Answer, Measured, News, Opening, Order, Reply, Status, Taking, Way, What};
 pub use recorder::{MemoryRecorder, Recorded, Recorder, may_replace};
+pub use volume::PATIENCE;
 use volume::Volume;
 
 use crate::client::Controller;

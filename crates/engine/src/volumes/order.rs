@@ -1,21 +1,23 @@
 //! What can be asked of the volumes of an engine, and what they answer. Plain values, so that they
 //! can come from another thread.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
+use std::time::Duration;
 
 use block::{Blocks, Span};
-use mirror::Policy;
+use mirror::{Policy, Session};
 use model::{
-    ChildState, ChildStatus, Limits, Problem, Rebuild, ReplicaId, TargetId, TargetRecord,
-    TargetState, VolumeId,
+    ChildState, ChildStatus, Consistency, Limits, Problem, Rebuild, ReplicaId, SnapshotGroupId,
+    SnapshotId, TargetId, TargetRecord, TargetState, Timestamp, VolumeId,
 };
 use nvme::target::NamespaceIds;
 use nvme::wire::{AnaState, Nqn};
 
 use super::recorder::Recorder;
+use crate::counters::Counters;
 use crate::serve::Host;
 
 /// A target to be opened.
@@ -52,23 +54,37 @@ pub struct Opening {
 /// How to get to a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Way {
-    /// Where its engine listens.
-    pub address: SocketAddr,
+    /// Where its engine listens; each attachment tries the next.
+    pub addresses: Vec<SocketAddr>,
     /// Its subsystem, with the replica as namespace 1.
     pub nqn: Nqn,
     /// Whether it is in this engine: reads go there first.
     pub local: bool,
 }
 
+impl Way {
+    /// Where this attachment is tried.
+    pub(super) fn address(&self, session: Session) -> Option<SocketAddr> {
+        let count = u64::try_from(self.addresses.len()).ok()?;
+        let nth = session.0.checked_rem(count)?;
+        self.addresses.get(usize::try_from(nth).ok()?).copied()
+    }
+}
+
 /// Something to be done with an open target.
 #[derive(Clone, Debug)]
 pub enum Order {
-    /// Anything that a mirror does. Of a new child, the way must be known: [`Order::AddChild`].
+    /// Anything that a mirror does, but a new child needs a way ([`Order::AddChild`]), and a
+    /// snapshot more than its id ([`Order::Snapshot`]).
     Mirror(mirror::Order),
     /// One more replica; it is rebuilt.
     AddChild(ReplicaId, Way),
     /// There is another way to a replica. An attachment that is up stays.
     Move(ReplicaId, Way),
+    /// A snapshot on every copy in sync, of one moment, on all or none.
+    Snapshot(Taking),
+    /// What was done so far: [`Answer::Measured`].
+    Measure,
     /// How it is: [`Answer::Status`].
     Status,
     /// All targets of the core: [`Answer::All`].
@@ -77,15 +93,45 @@ pub enum Order {
     Close,
 }
 
+/// A snapshot to be taken: what is the same on every copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taking {
+    /// Its id.
+    pub snapshot: SnapshotId,
+    /// The group it is taken with.
+    pub group: Option<SnapshotGroupId>,
+    /// When it is said to be taken.
+    pub taken_at: Timestamp,
+    /// What its content is good for.
+    pub consistency: Consistency,
+}
+
 /// What an order leads to.
 #[derive(Clone, Debug)]
 pub enum Answer {
     /// It is done.
     Done,
+    /// These copies have taken the snapshot.
+    Taken(BTreeSet<ReplicaId>),
+    /// What was done so far.
+    Measured(Box<Measured>),
     /// A target.
     Status(Box<Status>),
     /// All targets.
     All(Vec<Status>),
+}
+
+/// What a target did since it was opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// Which target.
+    pub target: TargetId,
+    /// As hosts use it.
+    pub volume: Counters,
+    /// As it uses its children.
+    pub children: BTreeMap<ReplicaId, Counters>,
+    /// How long the oldest command of a host has been at work.
+    pub oldest: Duration,
 }
 
 /// How a target is.

@@ -18,7 +18,7 @@ pub(crate) enum Topic {
     Keep,
     /// Ask: runs of written blocks from the block in the argument on, see [`runs_of`].
     Written,
-    /// Tell: take the snapshot with this id, durably.
+    /// Tell: take the snapshot with this label, durably.
     Snapshot,
     /// Tell: drop the snapshot with this id; one that is not there is dropped.
     DropSnapshot,

@@ -12,18 +12,23 @@ use std::time::Duration;
 
 use block::{Command, Completion, Fault, Instant};
 use mirror::{Answer as Ended, AttachFault, Buffer, Effect, Event, Mirror, Session, Token};
-use model::{FaultReason, Problem, ReplicaId, TargetId, TargetState, Timestamp, VolumeId};
+use model::{
+    FaultReason, Problem, ReplicaId, SnapshotId, SnapshotLabel, TargetId, TargetState, VolumeId,
+};
 use nvme::auth::Accepted;
 use nvme::initiator::{Association, Host, Options};
 use nvme::wire::Nqn;
 use reactor::{Frozen, Io, Key, Slab};
 
 use super::child::{Came, Child, NSID};
-use super::order::{Answer, News, Opening, Order, Reply, Status, Way, What};
+use super::hosted::{Hosted, given_back};
+use super::order::{Answer, Measured, News, Opening, Order, Reply, Status, Taking, Way, What};
 use super::recorder::Recorder;
 use super::topic::{self, Topic};
 use super::{Post, Shared};
 use crate::client::{Controller, Request};
+use crate::clock::{instant, wall};
+use crate::counters::{Counted, Counters};
 use crate::device::{Data, ForVolume};
 use crate::entropy;
 use crate::pools::Ended as EndedJob;
@@ -36,8 +41,8 @@ const ORDERS: u64 = 1 << 63;
 const MOST_ORDERS: usize = 64;
 /// Room of a connection to a replica.
 const QUEUE: u16 = 256;
-/// How long a replica may take for a command.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a replica may take for a command before it is lost.
+pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A volume.
 pub(super) struct Volume {
@@ -57,17 +62,13 @@ pub(super) struct Volume {
     hungry: VecDeque<Effect>,
     orders: BTreeMap<u64, Reply>,
     next_order: u64,
+    /// The snapshot that is being taken: by which order, and by whom so far.
+    taking: Option<(u64, Taking, BTreeSet<ReplicaId>)>,
+    counters: Counters,
+    by_child: BTreeMap<ReplicaId, Counters>,
     recorder: Arc<dyn Recorder>,
     post: Post,
     news: SyncSender<News>,
-}
-
-/// A host's command.
-struct Hosted {
-    owner: Key,
-    is_read: bool,
-    /// None while a child reads into them.
-    data: Data,
 }
 
 impl Volume {
@@ -92,6 +93,9 @@ impl Volume {
             hungry: VecDeque::new(),
             orders: BTreeMap::new(),
             next_order: ORDERS,
+            taking: None,
+            counters: Counters::default(),
+            by_child: BTreeMap::new(),
             recorder,
             post,
             news,
@@ -110,7 +114,8 @@ impl Volume {
     pub(super) fn submit(&mut self, asked: ForVolume, shared: &mut Shared, now: Instant) {
         let ForVolume { owner, command, data, .. } = asked;
         let is_read = matches!(command, Command::Read { .. });
-        match self.hosted.insert(Hosted { owner, is_read, data }) {
+        let counted = Counted::new(command, now);
+        match self.hosted.insert(Hosted { owner, is_read, counted, data }) {
             Ok(key) => self.mirror.submit(Token(key.to_bits()), command, now),
             Err(Hosted { owner, data, .. }) => {
                 shared.ended.push_back(EndedJob { owner, completion: Err(Fault::Busy), data });
@@ -120,6 +125,9 @@ impl Volume {
 
     /// Takes an order; those about the mirror are answered when it has carried them out.
     pub(super) fn order(&mut self, order: Order, reply: Reply, now: Instant) {
+        if self.orders.len() >= MOST_ORDERS {
+            return reply(Err(Problem::new(model::Kind::Busy, "too many orders wait; ask again")));
+        }
         let order = match order {
             Order::Mirror(order) => order,
             Order::AddChild(replica, way) => {
@@ -131,14 +139,20 @@ impl Volume {
                 self.ways.insert(replica, way);
                 return reply(Ok(Answer::Done));
             }
+            Order::Snapshot(_) if self.taking.is_some() => {
+                let detail = "a snapshot is being taken; try again";
+                return reply(Err(Problem::new(model::Kind::Busy, detail)));
+            }
+            Order::Snapshot(taking) => {
+                self.taking = Some((self.next_order + 1, taking, BTreeSet::new()));
+                mirror::Order::Snapshot(taking.snapshot)
+            }
             Order::Close => mirror::Order::Stop,
+            Order::Measure => return reply(Ok(Answer::Measured(Box::new(self.measured(now))))),
             Order::Status | Order::List => {
                 return reply(Ok(Answer::Status(Box::new(self.status(Vec::new())))));
             }
         };
-        if self.orders.len() >= MOST_ORDERS {
-            return reply(Err(Problem::new(model::Kind::Busy, "too many orders wait; ask again")));
-        }
         self.next_order += 1;
         self.orders.insert(self.next_order, reply);
         self.mirror.order(Token(self.next_order), order, now);
@@ -153,6 +167,19 @@ impl Volume {
             children: self.mirror.children(),
             rebuilds: self.mirror.rebuilds().cloned().collect(),
             hosts,
+        }
+    }
+
+    /// What was done so far.
+    pub(super) fn measured(&self, now: Instant) -> Measured {
+        let known = self.mirror.children().into_iter().map(|child| child.replica);
+        let of = |replica| (replica, self.by_child.get(&replica).copied().unwrap_or_default());
+        let oldest = self.hosted.iter().map(|(_, hosted)| hosted.counted.age(now)).max();
+        Measured {
+            target: self.target,
+            volume: self.counters,
+            children: known.map(of).collect(),
+            oldest: oldest.unwrap_or_default(),
         }
     }
 
@@ -219,7 +246,8 @@ impl Volume {
         shared.ways.retain(|_, (volume, _)| *volume != self.id);
         let keys: Vec<Key> = self.hosted.keys().collect();
         for key in keys {
-            self.done(key, Err(Fault::Unreachable), shared, io);
+            let now = instant(io);
+            self.done(key, Err(Fault::Unreachable), (shared, now), io);
         }
     }
 
@@ -254,9 +282,12 @@ impl Volume {
                     self.end_unasked(&effect, now);
                 }
             }
-            Effect::Snapshot { io: name, session, snapshot, .. } => {
-                let id = topic::encode_id(snapshot);
-                if !self.ask(session, |child| child.tell(name, Topic::Snapshot, &id, io)) {
+            Effect::Snapshot { io: name, child, session, snapshot } => {
+                let label = self.snapshot_label(snapshot, child);
+                let told = label.is_some_and(|label| {
+                    self.ask(session, |child| child.tell(name, Topic::Snapshot, &label, io))
+                });
+                if !told {
                     self.end_unasked(&effect, now);
                 }
             }
@@ -276,18 +307,34 @@ impl Volume {
                 self.recorder.record(*record, Box::new(move |result| post(of, name, result)));
             }
             Effect::Done { token, result } => {
-                self.done(Key::from_bits(token.0), result, shared, io);
+                self.done(Key::from_bits(token.0), result, (shared, now), io);
             }
-            Effect::Answer { token, result } => {
-                if let Some(reply) = self.orders.remove(&token.0) {
-                    reply(result.map(|()| Answer::Done));
-                }
-            }
+            Effect::Answer { token, result } => self.answer(token.0, result),
             Effect::TargetChanged(state) => self.tell(What::Target(state)),
             Effect::ChildChanged(child, state) => self.tell(What::Child(child, state)),
             Effect::RebuildChanged(rebuild) => self.tell(What::Rebuild(rebuild)),
             Effect::Repaired(child, span) => self.tell(What::Repaired(child, span)),
         }
+    }
+
+    /// An order has ended.
+    fn answer(&mut self, order: u64, result: Result<(), Problem>) {
+        let taken = self.taking.take_if(|(by, ..)| *by == order);
+        let answer = taken.map_or(Answer::Done, |(_, _, by)| Answer::Taken(by));
+        if let Some(reply) = self.orders.remove(&order) {
+            reply(result.map(|()| answer));
+        }
+    }
+
+    /// What a copy writes with a snapshot.
+    fn snapshot_label(&mut self, snapshot: SnapshotId, replica: ReplicaId) -> Option<Vec<u8>> {
+        let (_, taking, told) = self.taking.as_mut()?;
+        told.insert(replica);
+        let Taking { group, taken_at, consistency, .. } = *taking;
+        let size = block::Bytes(self.mirror.geometry().blocks().0.saturating_mul(BLOCK)).into();
+        let volume = self.id;
+        let label = SnapshotLabel { snapshot, volume, replica, group, taken_at, size, consistency };
+        model::stored::encode(&label).ok().map(String::into_bytes)
     }
 
     /// Asks something of an attachment; `false` if there is no such one.
@@ -311,7 +358,8 @@ impl Volume {
     ) {
         let mut host = [0; 16];
         let random = entropy::fill(&mut host);
-        let (Some(way), Ok(())) = (self.ways.get(&replica), random) else {
+        let way = self.ways.get(&replica).and_then(|way| Some((way, way.address(session)?)));
+        let (Some((way, address)), Ok(())) = (way, random) else {
             let result = Err(AttachFault::Failed(FaultReason::CannotOpen));
             return self.mirror.apply(Event::Attached { session, result }, now);
         };
@@ -329,8 +377,8 @@ impl Volume {
             options,
         };
         let number = shared.new_way(self.id, session);
-        let controller = Controller::connect(number, way.address, association, io);
-        self.children.insert(session, Child::new(controller, epoch));
+        let controller = Controller::connect(number, address, association, io);
+        self.children.insert(session, Child::new(replica, controller, epoch));
         self.touched.insert(session);
     }
 
@@ -350,7 +398,12 @@ impl Volume {
                 }
                 return;
             }
-            Came::Ended { io, result, buffer, data } => {
+            Came::Ended { io, result, buffer, data, counted } => {
+                if let (Some(counted), Some(child)) = (counted, self.children.get(&session)) {
+                    let counters = self.by_child.entry(child.replica).or_default();
+                    let result = result.as_ref().map_or_else(|fault| Err(*fault), |_| Ok(()));
+                    counters.ended(counted, result, now);
+                }
                 self.put_back(buffer, data);
                 Event::Ended { io, result }
             }
@@ -409,8 +462,16 @@ impl Volume {
     }
 
     /// A host's command has ended.
-    fn done(&mut self, key: Key, result: Completion, shared: &mut Shared, io: &mut impl Io) {
-        let Some(Hosted { owner, is_read, data }) = self.hosted.remove(key) else { return };
+    fn done(
+        &mut self,
+        key: Key,
+        result: Completion,
+        (shared, now): (&mut Shared, Instant),
+        io: &mut impl Io,
+    ) {
+        let Some(hosted) = self.hosted.remove(key) else { return };
+        let Hosted { owner, is_read, counted, data } = hosted;
+        self.counters.ended(counted, result, now);
         let (completion, data) = match data {
             Data::Bytes(bytes) if is_read => given_back(bytes, result, io),
             data => (result, data),
@@ -432,47 +493,4 @@ impl Volume {
         // Who reads too slowly finds everything in the status.
         let _ = self.news.try_send(News { volume, target, what });
     }
-}
-
-impl Hosted {
-    /// The bytes for a child: to be read into, or shared.
-    fn lend(&mut self, is_read: bool) -> Data {
-        match core::mem::replace(&mut self.data, Data::None) {
-            Data::Fill(buffer) if is_read => Data::Fill(buffer),
-            // What was read is written to a copy that had it wrong.
-            Data::Fill(buffer) => {
-                let bytes = buffer.freeze();
-                self.data = Data::Bytes(bytes.clone());
-                Data::Bytes(bytes)
-            }
-            Data::Bytes(bytes) => {
-                self.data = Data::Bytes(bytes.clone());
-                Data::Bytes(bytes)
-            }
-            other => {
-                self.data = other;
-                Data::None
-            }
-        }
-    }
-}
-
-/// The bytes of a command as its owner wants them back: what was read must be its own again.
-fn given_back(bytes: Frozen, result: Completion, io: &mut impl Io) -> (Completion, Data) {
-    match bytes.thaw() {
-        Ok(buffer) => (result, Data::Fill(buffer)),
-        Err(shared) => match io.take(shared.len()) {
-            Some(mut copy) => {
-                copy.copy_from_slice(&shared);
-                (result, Data::Fill(copy))
-            }
-            None => (result.and(Err(Fault::Busy)), Data::None),
-        },
-    }
-}
-
-fn wall() -> Timestamp {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let millis = now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
-    Timestamp::from_millis(millis)
 }

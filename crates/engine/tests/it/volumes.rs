@@ -12,7 +12,7 @@ use engine::client::{Happened, Request, Session};
 use engine::device::Data;
 use engine::pools::{self, NewDisk, NewPool};
 use engine::serve::{Backing, Config, Pool, Server, Subsystem};
-use engine::volumes::{Answer, MemoryRecorder, News, Opening, Order, Status, Way, What};
+use engine::volumes::{Answer, MemoryRecorder, News, Opening, Order, Status, Taking, Way, What};
 use mirror::Policy;
 use model::{ChildState, Limits, ReplicaId, ReplicaSet, TargetRecord, TargetState, VolumeId};
 use nvme::initiator::Options;
@@ -100,7 +100,7 @@ impl Node {
     }
 
     fn way(&self, local: bool) -> Way {
-        Way { address: self.address, nqn: name(&model::Nqn::replica(self.replica)), local }
+        Way { addresses: vec![self.address], nqn: name(&model::Nqn::replica(self.replica)), local }
     }
 }
 
@@ -389,7 +389,11 @@ fn a_snapshot_is_the_same_moment_on_every_replica() {
     let mut session = cluster.connect(0);
     assert_eq!(write(&mut session, 8, 1), Ok(()));
     let snapshot: model::SnapshotId = id(300);
-    cluster.order(0, Order::Mirror(mirror::Order::Snapshot(snapshot)));
+    let taken_at = model::Timestamp::from_millis(5);
+    let consistency = model::Consistency::Crash;
+    let taking = Taking { snapshot, group: None, taken_at, consistency };
+    let answer = cluster.order(0, Order::Snapshot(taking));
+    assert!(matches!(answer, Answer::Taken(by) if by.len() == 3));
     assert_eq!(write(&mut session, 8, 2), Ok(()));
     for node in &cluster.nodes {
         let id = Id(snapshot.uuid().as_u128());

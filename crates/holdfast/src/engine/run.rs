@@ -3,15 +3,21 @@
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::engine::daemon::{Config, Control, Daemon};
 use anyhow::{Context, Result};
+use block::Bytes;
 use clap::Args;
 use http::uri::Authority;
 use model::NodeName;
+use store::client::Client;
+use store::contract::Store;
 
 use crate::stop;
+use crate::store::Files;
+use crate::typed::bytes;
 
 /// Options of `engine run`.
 #[derive(Args)]
@@ -44,13 +50,30 @@ pub(crate) struct Run {
     /// A file with the token for the control plane
     #[arg(long, value_name = "FILE", requires = "control")]
     control_token_file: Option<PathBuf>,
+    /// Servers of the store, separated by commas; without one, no targets are served
+    #[arg(long, value_name = "URL,…", value_delimiter = ',', env = "HOLDFAST_STORE")]
+    store: Vec<String>,
+    /// The authority that signed the certificates of the store, a PEM file; for https
+    #[arg(long, value_name = "FILE", requires = "store")]
+    store_ca: Option<PathBuf>,
+    /// Our certificate for the store, if it wants one, a PEM file
+    #[arg(long, value_name = "FILE", requires_all = ["store_ca", "store_key"])]
+    store_cert: Option<PathBuf>,
+    /// Private key of our certificate for the store, a PEM file
+    #[arg(long, value_name = "FILE", requires = "store_cert")]
+    store_key: Option<PathBuf>,
     /// Seconds that stopping may take
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     drain: u64,
+    /// Memory for the cache of each pool: checksums, and places of blocks under snapshots
+    #[arg(long, value_name = "SIZE", default_value = "128MiB", value_parser = bytes)]
+    pool_cache: u64,
 }
 
 impl Run {
     pub(crate) fn run(self) -> Result<()> {
+        let files = Files { ca: &self.store_ca, cert: &self.store_cert, key: &self.store_key };
+        let (endpoints, options) = (self.store, files.options()?);
         let token_file = self.control_token_file;
         let config = Config {
             node: self.node,
@@ -62,6 +85,7 @@ impl Run {
             token_file: self.token_file,
             control: self.control.map(|server| Control { server, token_file }),
             drain: Duration::from_secs(self.drain),
+            pool_cache: Bytes(self.pool_cache),
         };
         // A few threads for the API; the reactors have their own.
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -70,7 +94,15 @@ impl Run {
             .build()
             .context("cannot start the threads of the node API")?;
         let ended = runtime.block_on(async {
-            let daemon = Daemon::start(config).await?;
+            // It need not answer yet: an engine serves what it can without it.
+            let store = match &endpoints[..] {
+                [] => None,
+                some => {
+                    let store: Arc<dyn Store> = Arc::new(Client::lazy(some, options)?);
+                    Some(store)
+                }
+            };
+            let daemon = Daemon::start(config, store).await?;
             {
                 let mut out = std::io::stdout().lock();
                 for address in &daemon.info().address.data {

@@ -95,6 +95,13 @@ pub(crate) struct Whole {
 pub(crate) struct Perf {
     #[command(flatten)]
     whole: Whole,
+    #[command(flatten)]
+    work: Work,
+}
+
+/// A load as typed.
+#[derive(Args)]
+pub(crate) struct Work {
     /// Which namespace
     #[arg(long, value_name = "N", default_value_t = 1)]
     nsid: u32,
@@ -144,13 +151,26 @@ impl Typed {
             Typed::Discover(typed) => discover(&typed),
             Typed::ConnectTest(typed) => connect_test(&typed),
             Typed::Identify(typed) => identify(&typed),
-            Typed::Perf(typed) => perf(&typed),
+            Typed::Perf(typed) => perf(&typed.whole, &typed.work),
             Typed::Reservation(typed) => typed.run(),
         }
     }
 }
 
 impl Reach {
+    /// Without secrets and digests.
+    fn to(place: &Place) -> Reach {
+        Reach {
+            address: place.address,
+            host_nqn: place.host_nqn.clone(),
+            secret: None,
+            controller_secret: None,
+            header_digest: false,
+            data_digest: false,
+            output: if place.json { Output::Json } else { Output::Text },
+        }
+    }
+
     fn connect(&self, nqn: &str, queues: u16, depth: u16) -> Result<Session> {
         let name = |flag: &str, name: &str| {
             Nqn::new(name).with_context(|| format!("{flag} {name:?} is not an NQN"))
@@ -299,16 +319,57 @@ fn connect_test(typed: &Whole) -> Result<()> {
     typed.reach.print(&value, |out| writeln!(out, "ok: {} namespaces read", nsids.len()))
 }
 
-fn perf(typed: &Perf) -> Result<()> {
+/// A place to measure that was not typed.
+pub(crate) struct Place {
+    pub(crate) address: SocketAddr,
+    pub(crate) nqn: String,
+    pub(crate) host_nqn: String,
+    pub(crate) json: bool,
+}
+
+/// Puts a load on a subsystem that is known otherwise.
+pub(crate) fn measure(place: Place, work: &Work) -> Result<()> {
+    perf(&Whole { reach: Reach::to(&place), nqn: place.nqn, queues: 1 }, work)
+}
+
+/// What a load that reads every write again has met.
+pub(crate) struct Seen {
+    pub(crate) commands: u64,
+    pub(crate) failed: u64,
+    pub(crate) wrong: u64,
+    pub(crate) longest: Duration,
+}
+
+/// Writes what can be recognised and reads every write back.
+pub(crate) fn verified(place: &Place, time: Duration) -> Result<Seen> {
+    let mut session = Reach::to(place).connect(&place.nqn, 1, 17)?;
+    let load = Load {
+        nsid: 1,
+        pattern: Pattern::RandomMix { reads: 30 },
+        blocks: Blocks(1),
+        depth: 16,
+        time,
+        commands: u64::MAX,
+        verify: true,
+        seed: 1,
+    };
+    let measured = run(&mut session, load)?;
+    session.close()?;
+    let Measured { failed, wrong, .. } = measured;
+    let longest = Duration::from_nanos(measured.latency.max());
+    Ok(Seen { commands: measured.commands, failed, wrong, longest })
+}
+
+fn perf(whole: &Whole, typed: &Work) -> Result<()> {
     if let Some(core) = typed.core {
         pin_to_core(core).with_context(|| format!("--core {core} is not a core of ours"))?;
     }
-    let reach = &typed.whole.reach;
-    let queues = typed.whole.queues.max(1);
+    let reach = &whole.reach;
+    let queues = whole.queues.max(1);
     // One entry of a queue always stays empty.
     let depth = typed.qd.div_ceil(queues.into()).saturating_add(1);
     let depth = u16::try_from(depth).context("--qd is too large; try --queues with it")?;
-    let mut session = reach.connect(&typed.whole.nqn, queues, depth.max(2))?;
+    let mut session = reach.connect(&whole.nqn, queues, depth.max(2))?;
     let load = typed.load(&session)?;
     let before = cpu_time();
     let measured = run(&mut session, load)?;
@@ -321,7 +382,7 @@ fn perf(typed: &Perf) -> Result<()> {
     Ok(())
 }
 
-impl Perf {
+impl Work {
     fn load(&self, session: &Session) -> Result<Load> {
         let mut namespaces = session.controller().namespaces().iter();
         let namespace = namespaces

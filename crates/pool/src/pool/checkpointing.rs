@@ -257,7 +257,7 @@ impl Pool {
             }
             return self.load_page(page, None);
         };
-        let image = sums_page::encode(self.superblock.pool, page, &sums);
+        let image = sums_page::encode(self.superblock.mark(), page, &sums);
         if let Some(run) = &mut self.checkpoint.run {
             let written = Written { version, second: 1 - first, image: image.clone() };
             run.pages.insert(page, written);
@@ -359,7 +359,7 @@ impl Pool {
     }
 
     fn write_headers(&mut self) {
-        let pool = self.superblock.pool;
+        let mark = self.superblock.mark();
         let generation = self.checkpoint.generation + 1;
         let Some(run) = &mut self.checkpoint.run else { return };
         let Some(position) = run.position else { return };
@@ -368,7 +368,7 @@ impl Pool {
         if left_out(Rule::HeaderPosition) {
             header.position.group = header.position.group.saturating_sub(1);
         }
-        let header = header.encode(pool);
+        let header = header.encode(mark);
         let good = run.good;
         for copy in [0, 1] {
             if good[usize::from(copy)] {

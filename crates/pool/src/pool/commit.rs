@@ -19,9 +19,9 @@ use super::lane::OpId;
 use super::op::{Purpose, Work};
 
 /// A batch is written without being asked when it has this many bytes.
-const HEAVY: usize = 64 << 10;
+const HEAVY: usize = 192 << 10;
 /// Writes wait when it has this many.
-const FULL: usize = 256 << 10;
+const FULL: usize = 512 << 10;
 
 /// Entries of a hidden layer that move down with one batch.
 /// In tests few, so that histories are cut between.
@@ -144,7 +144,7 @@ impl Pool {
             return self.stalled();
         }
         let mut bytes = Vec::new();
-        journal::encode_group(self.superblock.pool, self.position, &rest[..len], &mut bytes);
+        journal::encode_group(self.superblock.mark(), self.position, &rest[..len], &mut bytes);
         writing.done += len;
         writing.groups += 1;
         let from = self.position.number;

@@ -51,8 +51,9 @@ impl Pool {
     }
 
     pub(super) fn page_read(&mut self, page: u64, copy: u8, bytes: Option<&[u8]>) {
+        let mark = self.superblock.mark();
         let Some(loading) = self.loading.get_mut(&page) else { return };
-        let sums = bytes.and_then(|bytes| sums_page::decode(self.superblock.pool, page, bytes));
+        let sums = bytes.and_then(|bytes| sums_page::decode(mark, page, bytes));
         loading.copies[usize::from(copy)] = sums;
         loading.arrived += 1;
         loading.failed |= bytes.is_none();

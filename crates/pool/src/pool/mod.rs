@@ -16,6 +16,7 @@ mod commit;
 mod effect;
 mod lane;
 mod load;
+mod merge;
 mod op;
 mod read;
 mod report;
@@ -26,7 +27,7 @@ mod write;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-use block::{BlockSize, Command, Completion, Fault, Geometry, Span};
+use block::{BlockSize, Bytes, Command, Completion, Fault, Geometry, Span};
 
 use crate::checkpoint::Regions;
 use crate::entity::{Id, Kind};
@@ -53,13 +54,14 @@ const MAX_TRANSFER: u64 = 16384;
 pub struct Limits {
     /// Most commands at once; more are answered with *busy*.
     pub commands: usize,
-    /// Most sums pages in memory, 4 KiB each; changed ones may exceed it until they are written.
-    pub sums_pages: usize,
+    /// Memory for what can be read or worked out again: half for sums pages, half for places of
+    /// blocks under snapshots. Changed sums may exceed it until they are written.
+    pub cache: Bytes,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { commands: 4096, sums_pages: 16384 }
+        Limits { commands: 4096, cache: Bytes::mib(128) }
     }
 }
 
@@ -93,6 +95,7 @@ pub struct Pool {
     /// Changes whose layer is hidden but whose delete is not durable.
     hiding: BTreeSet<crate::entity::Layer>,
     checkpoint: checkpointing::Checkpointing,
+    merging: merge::Merging,
     loading: BTreeMap<u64, load::Loading>,
     ops: Table<Op>,
     ios: IoTable,
@@ -154,6 +157,7 @@ impl Pool {
             parked: Vec::new(),
             hiding: BTreeSet::new(),
             checkpoint: checkpointing::Checkpointing::new(from.slot, from.generation),
+            merging: merge::Merging::default(),
             loading: BTreeMap::new(),
             ops: Table::default(),
             ios: IoTable::default(),
@@ -290,6 +294,7 @@ impl Pool {
             }
             self.advance_table();
             self.advance_export();
+            self.advance_merge();
             let ended = self.advance_checkpoint();
             let committed = self.advance_commit();
             if !ended && !committed && self.ready.is_empty() {
@@ -315,6 +320,7 @@ impl Pool {
             Work::Repair(span) => self.start_write(at, span),
             Work::Verify(span) => self.start_read(at, span),
             Work::Resum(first) => self.start_resum(at, first),
+            Work::Merge => self.merge_entered(at),
             Work::Block(command) => match command {
                 Command::Read { span } | Command::Compare { span } => self.start_read(at, span),
                 Command::Write { span, .. } => self.start_write(at, span),
@@ -342,6 +348,10 @@ impl Pool {
                     found += 1;
                 }
                 part.failed = found < part.run.len;
+                if let Work::Merge = op.work {
+                    let offset = part.offset;
+                    self.keep_merged(offset, bytes);
+                }
             }
             Ok(_) => {}
         }
@@ -354,8 +364,10 @@ impl Pool {
         if op.outstanding > 0 {
             return;
         }
-        if let Work::Resum(first) = op.work {
-            return self.step_resum(at, first);
+        match op.work {
+            Work::Resum(first) => return self.step_resum(at, first),
+            Work::Merge => return self.step_merge(at),
+            _ => {}
         }
         match op.parts.first().map(|part| part.way) {
             Some(Way::Read) | None => self.finish_read(at),
@@ -380,14 +392,18 @@ impl Pool {
 
     fn leave(&mut self, at: OpId) -> Option<Op> {
         let op = self.ops.remove(at)?;
-        if let Some(lane) = self.lanes.get_mut(&op.id) {
+        self.leave_lane(at, op.id);
+        Some(op)
+    }
+
+    fn leave_lane(&mut self, at: OpId, id: Id) {
+        if let Some(lane) = self.lanes.get_mut(&id) {
             lane.leave(at, &mut self.ready);
             // Lanes of live replicas stay, so that the next command need not make one.
-            if lane.is_empty() && !self.state.entities.contains_key(&op.id) {
-                self.lanes.remove(&op.id);
+            if lane.is_empty() && !self.state.entities.contains_key(&id) {
+                self.lanes.remove(&id);
             }
         }
-        Some(op)
     }
 
     fn region(&self, cluster: Cluster) -> u32 {

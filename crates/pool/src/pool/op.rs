@@ -24,6 +24,8 @@ pub(super) enum Work {
     Verify(block::Span),
     /// New sums for blocks of a doubtful region, from this physical one on.
     Resum(u64),
+    /// A step of a merge.
+    Merge,
     /// A change of replicas or snapshots.
     Change(alloc::boxed::Box<Change>),
 }
@@ -80,7 +82,7 @@ impl Op {
         match &self.work {
             Work::Block(command) => command.span(),
             Work::Repair(span) | Work::Verify(span) => Some(*span),
-            Work::Resum(_) | Work::Change(_) => None,
+            Work::Resum(_) | Work::Merge | Work::Change(_) => None,
         }
     }
 }

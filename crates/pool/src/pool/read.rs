@@ -109,19 +109,18 @@ impl Pool {
             let failed = Span::new(start, block::Blocks(u64::from(part.run.len))).unwrap_or(span);
             return self.done(at, Err(Fault::Medium { span: failed }));
         }
-        if self.request_sums(at) {
-            return;
-        }
-        let Some(op) = self.ops.get(at) else { return };
+        let mut missing = false;
         let mut bad: Option<(u32, u32)> = None;
         let mut believed = alloc::vec::Vec::new();
         for part in &op.parts {
             for (block, offset) in part.run.blocks().zip(part.offset..) {
                 let found = op.sums[index(u64::from(offset))];
                 let sum = self.geography.sum_at(self.physical(part.cluster, block));
-                if self.sums.get(sum) == Some(found) || left_out(Rule::VerifyReads) {
+                let known = self.sums.get(sum);
+                if known == Some(found) || left_out(Rule::VerifyReads) {
                     continue;
                 }
+                missing |= known.is_none();
                 if self.is_doubtful(part.cluster) {
                     believed.push((sum, found, lba(offset)));
                     continue;
@@ -134,6 +133,11 @@ impl Pool {
             }
         }
         let id = op.id;
+        if missing {
+            // Given up by the cache since it was asked for.
+            self.request_sums(at);
+            return;
+        }
         for (sum, found, at) in believed {
             self.sums.set(sum, found);
             self.effects.push_back(Effect::Doubted { id, at });
@@ -142,7 +146,7 @@ impl Pool {
         self.done(at, fault.map_or(Ok(()), |span| Err(Fault::Checksum { span })));
     }
 
-    fn is_doubtful(&self, cluster: Cluster) -> bool {
+    pub(super) fn is_doubtful(&self, cluster: Cluster) -> bool {
         self.regions.doubtful.contains(&self.region(cluster))
     }
 }

@@ -9,7 +9,7 @@ use crate::bits::Run;
 use crate::breaks::{Rule, left_out};
 use crate::entity::Layer;
 use crate::layout::Cluster;
-use crate::map::{Entry, Says};
+use crate::map::{Packed, Says};
 use crate::record::{self, FirstWrite, MAX_FIRST, Record};
 use crate::widen::{count, index, low32};
 
@@ -117,12 +117,11 @@ impl Pool {
     }
 
     /// The common case: one fragment has all blocks, and all are durable.
-    fn plain_overwrite(&self, entry: Option<&Entry>, run: Run) -> Option<Cluster> {
-        let [only] = &entry?.fragments[..] else { return None };
-        let first = self.physical(only.cluster, run.first);
-        let blocks = first..first + u64::from(run.len);
-        let durable = !self.is_fresh(blocks);
-        (only.valid.covers(run) && durable).then_some(only.cluster)
+    fn plain_overwrite(&self, entry: Option<&Packed>, run: Run) -> Option<Cluster> {
+        let cluster = entry?.covering(run)?;
+        let first = self.physical(cluster, run.first);
+        let durable = !self.is_fresh(first..first + u64::from(run.len));
+        durable.then_some(cluster)
     }
 
     /// Whether a block of the range was first written in a batch that is not proved yet.
@@ -143,7 +142,7 @@ impl Pool {
         if marked { Ok(()) } else { Err(Wait::Mark(region)) }
     }
 
-    fn way_of(&self, entry: Option<&Entry>, block: u16) -> Result<(Way, Cluster), Wait> {
+    fn way_of(&self, entry: Option<&Packed>, block: u16) -> Result<(Way, Cluster), Wait> {
         let says = entry.map_or(Says::Nothing, |entry| entry.says(block));
         if let Says::At(cluster) = says {
             let physical = self.physical(cluster, block);
@@ -161,16 +160,20 @@ impl Pool {
             self.check_mark(cluster)?;
             return Ok((Way::InPlace, cluster));
         }
-        let mut fragments = entry.into_iter().flat_map(|entry| &entry.fragments);
-        let Some(vacant) = fragments.find(|fragment| !fragment.valid.contains(block)) else {
+        let Some(vacant) = entry.and_then(|entry| entry.vacant(block)) else {
             return Ok((Way::First, NEW));
         };
-        let physical = self.physical(vacant.cluster, block);
-        let writing = self.writing.as_ref();
-        let given_up = self.open.cleared.contains(&physical)
-            || writing.is_some_and(|writing| writing.batch.cleared.contains(&physical));
         // O5: a block given up by a record is free when the record is durable.
-        if given_up { Err(Wait::Batch) } else { Ok((Way::First, vacant.cluster)) }
+        let given_up = self.was_given_up(vacant, block);
+        if given_up { Err(Wait::Batch) } else { Ok((Way::First, vacant)) }
+    }
+
+    /// Whether a record that is not durable gave the block up.
+    pub(super) fn was_given_up(&self, cluster: Cluster, block: u16) -> bool {
+        let physical = self.physical(cluster, block);
+        let writing = self.writing.as_ref();
+        self.open.cleared.contains(&physical)
+            || writing.is_some_and(|writing| writing.batch.cleared.contains(&physical))
     }
 
     /// A repair writes blocks where they are, in whatever layer that is.
@@ -274,7 +277,7 @@ impl Pool {
     }
 
     /// Takes in what a part wrote: sums, and for blocks new to the map a record (O1).
-    fn finish_part(&mut self, layer: Layer, part: &Part, sums: &[u32]) {
+    pub(super) fn finish_part(&mut self, layer: Layer, part: &Part, sums: &[u32]) {
         let Part { logical, cluster, run, .. } = *part;
         if !part.failed {
             let first = self.physical(cluster, run.first);

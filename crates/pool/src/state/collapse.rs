@@ -5,11 +5,12 @@
 //! may be cut by a crash or a checkpoint anywhere. The layer itself goes when it is empty.
 
 use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
 
 use crate::bits::{Bits, Run};
-use crate::entity::{Id, Layer};
+use crate::entity::{Entity, Id, Layer};
 use crate::layout::Cluster;
-use crate::map::Entry;
+use crate::map::{Entry, Packed};
 use crate::widen::{count, low32};
 
 use super::{Contradiction, LAYER_BYTES, State, Tier};
@@ -57,19 +58,56 @@ impl State {
             let Some(first) = tier.map.first_entry().filter(|first| *first.key() <= last) else {
                 break;
             };
-            let (logical, entry) = first.remove_entry();
+            let (logical, mut packed) = first.remove_entry();
+            if let Some(cut) = &mut self.cut {
+                cut.keep(layer, logical, || Some(packed.clone()));
+            }
+            let entry = packed.take();
+            self.split.remove(&(layer, logical));
             tier.clusters -= low32(count(entry.fragments.len()));
             tier.held -= u32::from(!entry.fragments.is_empty());
             tier.blocks -= entry.blocks(self.size);
             self.meta_bytes -= entry.encoded_len(self.size);
-            if let Some(cut) = &mut self.cut {
-                cut.keep(layer, logical, Some(&entry));
-            }
             let hidden = self.beyond(logical, seen);
             self.move_entry((layer, child), logical, entry, hidden);
             moved = Some(logical);
         }
         Ok(moved)
+    }
+
+    /// The next entry with more than one fragment, from here on and then from the start.
+    pub(crate) fn next_split(&self, from: (Layer, u32)) -> Option<(Layer, u32)> {
+        self.split.range(from..).next().or_else(|| self.split.first()).copied()
+    }
+
+    /// An entry stays as it is until it changes.
+    pub(crate) fn leave_split(&mut self, entry: (Layer, u32)) {
+        self.split.remove(&entry);
+    }
+
+    /// All entities that see a layer.
+    pub(crate) fn seers(&self, layer: Layer) -> Vec<Id> {
+        let sees = |(_, entity): &(&Id, &Entity)| self.is_over(entity.layer, layer);
+        self.entities.iter().filter(sees).map(|(id, _)| *id).collect()
+    }
+
+    /// Whether a layer is this one or one above it.
+    fn is_over(&self, upper: Layer, layer: Layer) -> bool {
+        let mut here = upper;
+        // A parent is older than its children.
+        while here > layer {
+            here = self.layers.get(&here).map_or(Layer::NONE, |tier| tier.parent);
+        }
+        here == layer
+    }
+
+    /// Blocks of an entry have moved: nobody who sees them knows any more where they are.
+    pub(crate) fn unflatten(&mut self, layer: Layer, logical: u32) {
+        let over = |upper: &&Layer| self.is_over(**upper, layer);
+        let over: Vec<_> = self.layers.keys().filter(over).copied().collect();
+        for upper in over {
+            self.flat.forget_one((upper, logical));
+        }
     }
 
     /// Removes a hidden layer, with what is left of its entries.
@@ -87,8 +125,11 @@ impl State {
         if let Some(child) = child.and_then(|child| self.layers.get_mut(&child)) {
             child.parent = tier.parent;
             child.limit = child.limit.min(tier.limit);
-            // What it showed of a lost map is lost.
-            child.damaged |= tier.damaged;
+        }
+        if let Some(child) = child.filter(|_| tier.damaged) {
+            // What it showed of a lost map is lost, and so is what later records say of it: they
+            // may give clusters up that others have now.
+            self.lose_map(child);
         }
         if tier.damaged && !self.layers.values().any(|tier| tier.damaged) {
             // Nobody is left whose clusters are unknown.
@@ -115,8 +156,8 @@ impl State {
     ) {
         let size = self.size;
         let into = child.and_then(|child| self.layers.get(&child)?.map.get(&logical));
-        let marked = into.is_some_and(|into| !into.zero.is_empty());
-        let hides = into.map_or(Bits::None, |entry| entry.decided(size));
+        let marked = into.is_some_and(Packed::has_marks);
+        let hides = into.map_or(Bits::None, |into| into.entry().decided(size));
         let cut = |bits: &mut Bits| {
             bits.remove(hidden, size);
             bits.subtract(&hides, size);

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 
 use crate::checkpoint::encode_entry;
 use crate::entity::Layer;
-use crate::map::Entry;
+use crate::map::Packed;
 
 use super::State;
 
@@ -23,7 +23,7 @@ pub(super) struct Cut {
     /// The first logical cluster of the first layer that was not written.
     next: u64,
     /// Entries as they were, or that there was none.
-    kept: BTreeMap<(Layer, u32), Option<Entry>>,
+    kept: BTreeMap<(Layer, u32), Option<Packed>>,
 }
 
 /// How far a walk came.
@@ -39,11 +39,16 @@ pub(crate) enum Walked {
 
 impl Cut {
     /// An entry is about to change.
-    pub(super) fn keep(&mut self, layer: Layer, logical: u32, entry: Option<&Entry>) {
+    pub(super) fn keep(
+        &mut self,
+        layer: Layer,
+        logical: u32,
+        entry: impl FnOnce() -> Option<Packed>,
+    ) {
         let (Some(first), Some(last)) = (self.layers.front(), self.layers.back()) else { return };
         let written = (layer, u64::from(logical)) < (*first, self.next);
         if !written && layer <= *last {
-            self.kept.entry((layer, logical)).or_insert_with(|| entry.cloned());
+            self.kept.entry((layer, logical)).or_insert_with(entry);
         }
     }
 }

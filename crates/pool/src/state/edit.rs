@@ -8,7 +8,7 @@ use core::ops::{Range, RangeInclusive};
 use crate::bits::{Bits, Run};
 use crate::entity::{Entity, Layer};
 use crate::layout::{Cluster, ClusterSize, PhysicalBlock};
-use crate::map::Entry;
+use crate::map::{Entry, Packed};
 use crate::widen::{count, low32};
 
 use super::State;
@@ -30,21 +30,21 @@ impl State {
         let size = self.size;
         let Some(tier) = self.layers.get_mut(&layer) else { return };
         if let Some(cut) = &mut self.cut {
-            cut.keep(layer, logical, tier.map.get(&logical));
+            cut.keep(layer, logical, || tier.map.get(&logical).cloned());
         }
         let promised = self.promised - tier.promise();
         let mut slot = match tier.map.entry(logical) {
             Slot::Occupied(slot) => slot,
-            Slot::Vacant(slot) => slot.insert_entry(Entry::default()),
+            Slot::Vacant(slot) => slot.insert_entry(Packed::Empty),
         };
-        let entry = slot.get_mut();
+        let mut entry = slot.get_mut().take();
         if !entry.is_empty() {
             self.meta_bytes -= entry.encoded_len(size);
         }
         tier.clusters -= low32(count(entry.fragments.len()));
         tier.held -= u32::from(!entry.fragments.is_empty());
         tier.blocks -= entry.blocks(size);
-        change(entry, &self.pins);
+        change(&mut entry, &self.pins);
         let pins = &self.pins;
         let (freed, space) = (&mut self.freed, &mut self.space);
         entry.fragments.retain(|fragment| {
@@ -58,10 +58,16 @@ impl State {
         tier.clusters += low32(count(entry.fragments.len()));
         tier.held += u32::from(!entry.fragments.is_empty());
         tier.blocks += entry.blocks(size);
+        if entry.fragments.len() > 1 {
+            self.split.insert((layer, logical));
+        } else if !self.split.is_empty() {
+            self.split.remove(&(layer, logical));
+        }
         if entry.is_empty() {
             slot.remove();
         } else {
             self.meta_bytes += entry.encoded_len(size);
+            *slot.get_mut() = Packed::new(entry);
         }
         self.promised = promised + tier.promise();
     }
@@ -141,9 +147,12 @@ impl State {
     /// A first write into this cluster begins: the cluster stays until it ends.
     pub(crate) fn pin(&mut self, layer: Layer, logical: u32, cluster: Cluster) {
         *self.pins.entry(cluster).or_default() += 1;
-        self.edit(layer, logical, |entry, _| {
-            entry.fragment(cluster);
-        });
+        let entry = self.layers.get(&layer).and_then(|tier| tier.map.get(&logical));
+        if !entry.is_some_and(|entry| entry.has(cluster)) {
+            self.edit(layer, logical, |entry, _| {
+                entry.fragment(cluster);
+            });
+        }
     }
 
     /// A first write ended, well or not.
@@ -154,7 +163,11 @@ impl State {
                 pins.remove();
             }
         }
-        self.edit(layer, logical, |_, _| {});
+        let entry = self.layers.get(&layer).and_then(|tier| tier.map.get(&logical));
+        if let Some(Packed::Mixed(_)) = entry {
+            // Only there can a fragment be without a valid block.
+            self.edit(layer, logical, |_, _| {});
+        }
     }
 }
 

@@ -30,7 +30,7 @@ use block::Blocks;
 
 use crate::entity::{BadEntity, Entity, Id, Layer};
 use crate::layout::{Cluster, ClusterSize, PhysicalBlock};
-use crate::map::Entry;
+use crate::map::Map;
 use crate::record::Record;
 use crate::space::Space;
 use crate::widen::low32;
@@ -47,7 +47,7 @@ pub(crate) struct Tier {
     pub(crate) owner: Id,
     /// Blocks from here on do not come from the parent.
     pub(crate) limit: u64,
-    pub(crate) map: BTreeMap<u32, Entry>,
+    pub(crate) map: Map,
     /// Physical clusters in the map.
     pub(crate) clusters: u32,
     /// Valid blocks in the map.
@@ -123,8 +123,12 @@ pub(crate) struct State {
     pub(crate) freed: Vec<Cluster>,
     /// Blocks given up in clusters that stay, since last asked.
     pub(crate) cleared: Vec<PhysicalBlock>,
+    /// A map was lost since the pool was opened.
+    any_damage: bool,
     /// Clusters that belong to maps that could not be read.
     pub(crate) quarantine: BTreeSet<Cluster>,
+    /// Entries with more than one fragment: they can be merged.
+    split: BTreeSet<(Layer, u32)>,
     flat: resolve::FlatCache,
     /// What the checkpoint being written needs of entries that changed since.
     cut: Option<cut::Cut>,
@@ -152,7 +156,9 @@ impl State {
             pins: BTreeMap::new(),
             freed: Vec::new(),
             cleared: Vec::new(),
+            any_damage: false,
             quarantine: BTreeSet::new(),
+            split: BTreeSet::new(),
             flat: resolve::FlatCache::default(),
             cut: None,
         }
@@ -209,8 +215,7 @@ impl State {
     /// Makes sure that the cluster is a fragment of this entry.
     fn adopt(&mut self, layer: Layer, logical: u32, cluster: Cluster) -> Result<(), Contradiction> {
         let entry = self.tier(layer)?.map.get(&logical);
-        let has =
-            entry.is_some_and(|entry| entry.fragments.iter().any(|part| part.cluster == cluster));
+        let has = entry.is_some_and(|entry| entry.has(cluster));
         // A lost map's record may have given the cluster up since.
         let free = has || self.quarantine.remove(&cluster) || self.space.take(cluster);
         if free { Ok(()) } else { Err(Contradiction) }
@@ -222,6 +227,9 @@ impl State {
 
     /// Whether an entity or anything below it is damaged.
     pub(crate) fn is_damaged(&self, layer: Layer) -> bool {
+        if !self.any_damage {
+            return false;
+        }
         let mut here = layer;
         while let Some(tier) = self.layers.get(&here) {
             if tier.damaged {
@@ -298,6 +306,7 @@ impl State {
     /// Everything that must hold; for tests, after each step.
     #[cfg(any(test, feature = "testing"))]
     pub(crate) fn check(&self) {
+        use crate::map::Packed;
         let mut seen = BTreeSet::new();
         let mut children: BTreeMap<Layer, u32> = BTreeMap::new();
         let mut bytes: u64 = self.entities.values().map(edit::entity_bytes).sum();
@@ -305,7 +314,9 @@ impl State {
             *children.entry(tier.parent).or_default() += 1;
             bytes += LAYER_BYTES;
             let (mut clusters, mut blocks, mut held) = (0, 0, 0);
-            for entry in tier.map.values() {
+            for packed in tier.map.values() {
+                let entry = packed.entry();
+                assert_eq!(*packed, Packed::new(entry.clone()));
                 held += u32::from(!entry.fragments.is_empty());
                 assert!(!entry.is_empty());
                 bytes += entry.encoded_len(self.size);

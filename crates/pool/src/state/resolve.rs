@@ -19,8 +19,6 @@ use super::State;
 /// A flat table: the cluster of each block, or [`HOLE`].
 type Flat = Box<[u32]>;
 const HOLE: u32 = u32::MAX;
-/// Most blocks that all flat tables together cover: 64 MiB of memory.
-const FLAT_BLOCKS: usize = 16 << 20;
 
 /// A run of blocks in one cluster, or of zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +33,8 @@ pub(super) struct FlatCache {
     tables: BTreeMap<(Layer, u32), Flat>,
     /// The next table to give up is the first one after this.
     hand: (Layer, u32),
+    /// Most blocks that all tables together cover.
+    blocks: usize,
 }
 
 impl FlatCache {
@@ -55,8 +55,12 @@ impl FlatCache {
         }
     }
 
+    pub(super) fn forget_one(&mut self, key: (Layer, u32)) {
+        self.tables.remove(&key);
+    }
+
     fn insert(&mut self, key: (Layer, u32), table: Flat) {
-        while (self.tables.len() + 1) * table.len() > FLAT_BLOCKS {
+        while !self.tables.is_empty() && (self.tables.len() + 1) * table.len() > self.blocks {
             let after = self.tables.range(self.hand..).next().or_else(|| self.tables.iter().next());
             let Some((victim, _)) = after else { break };
             let victim = *victim;
@@ -68,6 +72,11 @@ impl FlatCache {
 }
 
 impl State {
+    /// Sets the memory for flat tables; one may exceed it.
+    pub(crate) fn limit_flat(&mut self, bytes: u64) {
+        self.flat.blocks = index(bytes) / size_of::<u32>();
+    }
+
     /// Where one block is; by walking, for rare questions.
     pub(crate) fn find(&self, layer: Layer, logical: u32, block: u16) -> Option<Cluster> {
         let number = (u64::from(logical) << self.size.shift()) + u64::from(block);
@@ -90,10 +99,8 @@ impl State {
         if tier.parent == Layer::NONE {
             let entry = tier.map.get(&logical);
             let Some(entry) = entry else { return out.push(Piece { run, at: None }) };
-            if let [only] = &entry.fragments[..]
-                && only.valid.covers(run)
-            {
-                return out.push(Piece { run, at: Some(only.cluster) });
+            if let Some(cluster) = entry.covering(run) {
+                return out.push(Piece { run, at: Some(cluster) });
             }
             let says = |block| match entry.says(block) {
                 Says::At(cluster) => Some(cluster),

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use crate::entity::{Entity, Id, Layer};
 use crate::layout::Cluster;
-use crate::map::Entry;
+use crate::map::{Map, Packed};
 use crate::widen::{count, low32};
 
 use super::edit::entity_bytes;
@@ -54,36 +54,41 @@ impl State {
         true
     }
 
+    /// Takes in the map of a layer that has none yet.
     pub(crate) fn restore_map(
         &mut self,
         layer: Layer,
-        map: Vec<(u32, Entry)>,
+        map: Vec<(u32, Packed)>,
     ) -> Result<(), Contradiction> {
         let size = self.size;
         let has_parent = self.tier(layer)?.parent != Layer::NONE;
-        for (logical, entry) in map {
-            let sound = (has_parent || entry.zero.is_empty())
-                && entry.decided(size).count(size) == entry.zero.count(size) + entry.blocks(size)
-                && entry.fragments.iter().all(|part| !part.valid.is_empty());
-            let fresh = !self.tier(layer)?.map.contains_key(&logical) && !entry.is_empty();
-            if !sound || !fresh {
+        let sound = |entry: &Packed| entry.is_sound(size) && (has_parent || !entry.has_marks());
+        let ascending = map.is_sorted_by(|(before, _), (after, _)| before < after);
+        if !ascending || !map.iter().all(|(_, entry)| sound(entry)) {
+            return Err(Contradiction);
+        }
+        let parts = || map.iter().flat_map(|(_, entry)| entry.clusters());
+        for (nth, cluster) in parts().enumerate() {
+            if !self.space.take(cluster) {
+                parts().take(nth).for_each(|cluster| self.give_back(cluster));
                 return Err(Contradiction);
             }
-            for (nth, fragment) in entry.fragments.iter().enumerate() {
-                if !self.space.take(fragment.cluster) {
-                    entry.fragments[..nth].iter().for_each(|part| self.give_back(part.cluster));
-                    return Err(Contradiction);
-                }
-            }
-            self.meta_bytes += entry.encoded_len(size);
-            let (clusters, blocks) = (low32(count(entry.fragments.len())), entry.blocks(size));
-            self.change_tier(layer, |tier| {
-                tier.clusters += clusters;
-                tier.held += u32::from(clusters > 0);
-                tier.blocks += blocks;
-                tier.map.insert(logical, entry);
-            });
         }
+        let (mut clusters, mut held, mut blocks) = (0, 0, 0);
+        for (logical, entry) in &map {
+            let parts = low32(count(entry.clusters().count()));
+            clusters += parts;
+            held += u32::from(parts > 0);
+            blocks += entry.blocks(size);
+            self.meta_bytes += entry.encoded_len(size);
+            if parts > 1 {
+                self.split.insert((layer, *logical));
+            }
+        }
+        self.change_tier(layer, |tier| {
+            (tier.clusters, tier.held, tier.blocks) = (clusters, held, blocks);
+            tier.map = map.into_iter().collect();
+        });
         Ok(())
     }
 
@@ -92,16 +97,18 @@ impl State {
         self.space.release(cluster);
     }
 
-    /// Forgets what was read of a map that turned out to be damaged.
+    /// The map of a layer is lost, or can be trusted no longer: its clusters are kept apart.
     pub(crate) fn lose_map(&mut self, layer: Layer) {
-        let mut map = alloc::collections::BTreeMap::new();
+        self.any_damage = true;
+        let mut map = Map::new();
         self.change_tier(layer, |tier| {
             map = core::mem::take(&mut tier.map);
             (tier.clusters, tier.blocks, tier.held, tier.damaged) = (0, 0, 0, true);
         });
-        for entry in map.values() {
-            self.meta_bytes -= entry.encoded_len(self.size);
-            entry.fragments.iter().for_each(|part| self.give_back(part.cluster));
+        for (logical, packed) in map {
+            self.meta_bytes -= packed.encoded_len(self.size);
+            self.quarantine.extend(packed.clusters());
+            self.split.remove(&(layer, logical));
         }
     }
 

@@ -153,10 +153,8 @@ impl Bench {
             cluster
         } else {
             let entry = self.state.layers[&to.layer].map.get(&logical);
-            let mut fragments = entry.into_iter().flat_map(|entry| &entry.fragments);
-            let vacant = fragments.find(|fragment| !fragment.valid.contains(inside));
-            let place = vacant.map(|fragment| fragment.cluster);
-            let Some(cluster) = place.or_else(|| {
+            let vacant = entry.and_then(|entry| entry.vacant(inside));
+            let Some(cluster) = vacant.or_else(|| {
                 self.state.may_allocate(to.layer, 1).then(|| self.state.space.take_any())?
             }) else {
                 return;

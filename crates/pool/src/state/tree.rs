@@ -7,7 +7,7 @@ use block::Blocks;
 use crate::bits::Run;
 use crate::breaks::{Rule, left_out};
 use crate::entity::{Entity, Id, Kind, Layer};
-use crate::map::Entry;
+use crate::map::Packed;
 
 use super::edit::entity_bytes;
 use super::{LAYER_BYTES, Refused, State, Tier};
@@ -127,8 +127,7 @@ impl State {
         let Ok(tier) = self.tier(layer) else { return };
         let limit = if tier.parent == Layer::NONE { 0 } else { tier.limit };
         let from = crate::widen::low32((limit >> self.size.shift()).min(u64::from(u32::MAX)));
-        let marked =
-            |(logical, entry): (&u32, &Entry)| (!entry.zero.is_empty()).then_some(*logical);
+        let marked = |(logical, entry): (&u32, &Packed)| entry.has_marks().then_some(*logical);
         let marked: Vec<_> = tier.map.range(from..).filter_map(marked).collect();
         for logical in marked {
             let beyond = self.beyond(logical, limit);

@@ -154,7 +154,7 @@ pub fn replay(sample: &Image, input: &[u8]) -> bool {
     };
     for payload in pieces(input).take(16) {
         let mut bytes = Vec::new();
-        journal::encode_group(superblock.pool, here, payload, &mut bytes);
+        journal::encode_group(superblock.mark(), here, payload, &mut bytes);
         for copy in [0, 1] {
             let Some(area) = superblock.area(Use::Journal { copy }) else { return false };
             for (number, block) in (here.number..).zip(bytes.chunks_exact(BLOCK)) {

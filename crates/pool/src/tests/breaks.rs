@@ -100,7 +100,7 @@ fn snapshots_that_are_written() {
 
 #[test]
 fn a_collapse_before_the_delete_is_durable() {
-    check_from(30, Rule::CollapseWhenDurable);
+    check_from(5, Rule::CollapseWhenDurable);
 }
 
 #[test]

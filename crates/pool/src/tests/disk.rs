@@ -161,13 +161,14 @@ impl Disks {
 
     /// Puts other bytes where these are, if they are durable somewhere.
     pub(super) fn rot(&mut self, good: &[u8], bad: &[u8]) -> bool {
-        let place = self.durable.iter().find(|(_, bytes)| bytes[..] == *good);
-        let Some(place) = place.map(|(place, _)| *place).filter(|_| self.volatile.is_empty())
-        else {
-            return false;
-        };
-        apply(&mut self.durable, place, bad);
-        true
+        let mut places = self.durable.iter().filter(|(_, bytes)| bytes[..] == *good);
+        // A merge leaves a copy behind, which nobody reads.
+        let (Some((place, _)), None) = (places.next(), places.next()) else { return false };
+        let place = *place;
+        if self.volatile.is_empty() {
+            apply(&mut self.durable, place, bad);
+        }
+        self.volatile.is_empty()
     }
 
     /// Flips bits of a durable block.

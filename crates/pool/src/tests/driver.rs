@@ -6,7 +6,7 @@ use std::string::String;
 use std::vec;
 use std::vec::Vec;
 
-use block::{Blocks, Command, Completion, Lba, Span};
+use block::{Blocks, Bytes, Command, Completion, Lba, Span};
 
 use super::disk::{Disks, Random};
 use crate::layout::BLOCK;
@@ -102,7 +102,7 @@ fn assembled(disks: &Disks, sizes: &[u64]) -> Result<Superblock, BadPool> {
 }
 
 fn recover(mut disks: Disks, superblock: Superblock) -> Result<Rig, ImportError> {
-    let limits = Limits { commands: 256, sums_pages: 64 };
+    let limits = Limits { commands: 256, cache: Bytes::kib(512) };
     let mut recovery = Recovery::new(superblock, limits)?;
     loop {
         match recovery.poll() {

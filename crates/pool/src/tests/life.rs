@@ -208,3 +208,31 @@ fn power_lost_in_two_changes_of_the_superblock_leaves_one() {
         assert!(super::driver::import(disks, &[4800]).is_ok(), "seed {seed}");
     }
 }
+
+#[test]
+fn what_an_earlier_pool_of_the_same_id_left_is_not_found() {
+    let sizes = [3600];
+    let mut old = rig(&sizes);
+    old.pool.request_checkpoint();
+    old.settle();
+    check(&mut old);
+    old.flush(A).unwrap();
+    let mut disks = old.disks;
+    let member = Member { id: Id(60), blocks: Blocks(sizes[0]) };
+    let cluster = ClusterSize::of_blocks(64).unwrap();
+    let new = NewPool { id: Id(7), name: "sim".into(), cluster, disks: vec![member] };
+    for step in create(&new).unwrap() {
+        match step {
+            Step::Write { place, bytes } => {
+                let number = disks.write(place, &bytes);
+                disks.written(number);
+            }
+            Step::Flush => disks.flushed(&disks.completed()),
+        }
+    }
+    let mut rig = open(disks, &sizes).unwrap();
+    assert_eq!(rig.pool.entities().count(), 0);
+    rig.must(replica(1, 0, 100_000));
+    let mut again = open(rig.disks.after_crash(&mut Random(1)), &sizes).unwrap();
+    assert_eq!(again.stamps(A, 0, 10), Ok(vec![0; 10]));
+}

@@ -10,4 +10,5 @@ mod feature;
 mod history;
 mod hostile;
 mod life;
+mod merge;
 mod model;

@@ -136,6 +136,8 @@ pub(super) enum Intent {
         id: Id,
         start: u64,
         expect: Vec<Cell>,
+        /// A block that was bad and was repaired since it began.
+        healed: Option<u64>,
     },
     Write {
         id: Id,
@@ -242,7 +244,15 @@ impl Model {
                     rot.repaired = true;
                 }
             }
-            Intent::Healed => self.rot = None,
+            Intent::Healed => {
+                // A read that is under way may have found it as it was.
+                for intent in self.intents.values_mut() {
+                    if let Intent::Read { healed, .. } = intent {
+                        *healed = self.rot.map(|rot| rot.good);
+                    }
+                }
+                self.rot = None;
+            }
             Intent::Write { id, start, stamps, fua } => {
                 // A replica that is being shrunk may have lost the cells.
                 let cells = &mut self.volumes.get_mut(&id).unwrap().cells;

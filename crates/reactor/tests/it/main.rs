@@ -5,6 +5,8 @@ mod ends;
 #[cfg(test)]
 mod files;
 #[cfg(test)]
+mod frugal;
+#[cfg(test)]
 mod harness;
 #[cfg(test)]
 mod sockets;

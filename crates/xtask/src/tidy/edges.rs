@@ -40,21 +40,21 @@ pub(crate) const TABLE: &[Row] = &[
     row("linux", Layer::Edge, &["block", "model"]),
     row("reactor", Layer::Edge, &[]),
     row("store", Layer::Edge, &[]),
-    row("control", Layer::Program, &["api", "model", "store"]),
+    row("control", Layer::Program, &["api", "model", "planner", "store"]),
     row(
         "engine",
         Layer::Program,
-        &["api", "block", "linux", "mirror", "model", "nvme", "pool", "reactor"],
+        &["api", "block", "linux", "mirror", "model", "nvme", "pool", "reactor", "store"],
     ),
     row(
         "holdfast",
         Layer::Binary,
-        &["block", "control", "engine", "model", "nvme", "pool", "store"],
+        &["api", "block", "control", "engine", "model", "nvme", "pool", "store"],
     ),
     row(
         "e2e",
         Layer::Proof,
-        &["api", "block", "engine", "model", "nvme", "pool", "reactor", "store"],
+        &["api", "block", "control", "engine", "model", "nvme", "pool", "reactor", "store"],
     ),
     row("xtask", Layer::Proof, &[]),
 ];

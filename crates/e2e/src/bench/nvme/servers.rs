@@ -1,6 +1,6 @@
 //! The servers that are measured.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,8 @@ pub(super) const SERVER_CORE: usize = 0;
 pub(super) const CLIENT_CORE: usize = 1;
 
 const NQN: &str = "nqn.2026-11.io.holdfast:bench";
-const BYTES: u64 = 1 << 30;
+/// Size of what they serve.
+pub(super) const BYTES: u64 = 1 << 30;
 
 /// A server with its storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +68,7 @@ pub(super) struct Running {
 
 impl Running {
     pub(super) fn start(kind: Kind, folder: &Path) -> Result<Running> {
-        let file = folder.join("disk");
+        let file = file_in(folder);
         if !file.exists() {
             fill(&file)?;
         }
@@ -133,12 +134,7 @@ impl Running {
     }
 
     /// The same with SPDK's client, on our target.
-    pub(super) fn measure_with(
-        &self,
-        client: &Path,
-        shape: Shape,
-        time: Duration,
-    ) -> Result<Seen> {
+    pub(super) fn measure_with(&self, client: &Path, shape: Shape, time: Duration) -> Result<Seen> {
         spdk::measure(client, &self.address, NQN, (shape, time))
     }
 
@@ -182,6 +178,11 @@ impl Running {
         // A tick is 10 ms on every Linux that we run on.
         Ok(Duration::from_millis(10 * (user + system)))
     }
+}
+
+/// The file that all of them serve, one after another.
+pub(super) fn file_in(folder: &Path) -> PathBuf {
+    folder.join("disk")
 }
 
 fn pinned(program: &str) -> Command {

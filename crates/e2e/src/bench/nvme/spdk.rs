@@ -17,7 +17,8 @@ pub(super) fn measure(
     nqn: &str,
     (shape, time): (Shape, Duration),
 ) -> Result<Seen> {
-    let address: SocketAddr = address.parse().with_context(|| format!("{address:?} is no address"))?;
+    let address: SocketAddr =
+        address.parse().with_context(|| format!("{address:?} is no address"))?;
     let shown = client.display();
     let mut command = Command::new(client);
     command.args(arguments(address, nqn, shape, time));
@@ -32,8 +33,7 @@ pub(super) fn measure(
 fn arguments(address: SocketAddr, nqn: &str, shape: Shape, time: Duration) -> Vec<String> {
     let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
     let (host, port) = (address.ip(), address.port());
-    let transport =
-        format!("trtype:TCP adrfam:{family} traddr:{host} trsvcid:{port} subnqn:{nqn}");
+    let transport = format!("trtype:TCP adrfam:{family} traddr:{host} trsvcid:{port} subnqn:{nqn}");
     let pairs = [
         ("-q", shape.depth.to_string()),
         ("-o", shape.bytes.to_string()),

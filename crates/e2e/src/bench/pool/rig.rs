@@ -17,7 +17,7 @@ const POOLS: u8 = 2;
 pub(super) const POOL: Id = Id(1);
 
 /// A reactor with devices.
-pub(super) struct Rig {
+pub(in crate::bench) struct Rig {
     reactor: Reactor<()>,
     inner: Inner,
     /// What every write writes.
@@ -49,7 +49,7 @@ impl Handler for Inner {
 
 /// When a load ends.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Until {
+pub(in crate::bench) enum Until {
     /// After so long.
     Time(Duration),
     /// After so many commands.
@@ -58,19 +58,19 @@ pub(super) enum Until {
 
 /// What was seen of a load.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen {
+pub(in crate::bench) struct Seen {
     pub(super) commands: u64,
     pub(super) elapsed: Duration,
 }
 
 impl Seen {
-    pub(super) fn iops(self) -> f64 {
+    pub(in crate::bench) fn iops(self) -> f64 {
         super::real(self.commands) / self.elapsed.as_secs_f64()
     }
 }
 
 impl Rig {
-    pub(super) fn new() -> Result<Rig> {
+    pub(in crate::bench) fn new() -> Result<Rig> {
         let mut reactor = Reactor::new(&Config::default()).context("cannot set up a reactor")?;
         let mut payload = reactor.take(4096).context("no buffer")?;
         payload.fill(0x5A);
@@ -103,6 +103,28 @@ impl Rig {
         Ok(())
     }
 
+    /// Closes the pool.
+    pub(super) fn leave(&mut self) -> Result<()> {
+        self.order(Order::Export(POOL))?;
+        Ok(())
+    }
+
+    /// Waits until the pool has no more than so many clusters in use.
+    pub(super) fn wait_for_space(&mut self, clusters: u64) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let Answer::Pool(status) = self.order(Order::Status(POOL))? else { bail!("no status") };
+            let used = (status.usage.own.0 + status.usage.pending.0) / status.cluster.0;
+            if used <= clusters {
+                return Ok(());
+            }
+            if begun.elapsed() > Duration::from_secs(20) {
+                bail!("{used} clusters are in use where {clusters} are needed");
+            }
+            self.reactor.turn(&mut self.inner)?;
+        }
+    }
+
     pub(super) fn change(&mut self, change: Change) -> Result<()> {
         self.order(Order::Change { pool: POOL, change })?;
         Ok(())
@@ -117,7 +139,7 @@ impl Rig {
     }
 
     /// A file as it is.
-    pub(super) fn file(&mut self, path: &Path) -> Result<DeviceId> {
+    pub(in crate::bench) fn file(&mut self, path: &Path) -> Result<DeviceId> {
         Ok(self.inner.devices.add_file(path, BlockSize::B4096, &mut self.reactor)?)
     }
 
@@ -154,7 +176,7 @@ impl Rig {
     }
 
     /// Keeps `depth` commands under way.
-    pub(super) fn load(
+    pub(in crate::bench) fn load(
         &mut self,
         device: DeviceId,
         depth: u64,

@@ -1,10 +1,12 @@
 //! `holdfast engine run`: the engine of a node, by orders over its node API.
 
 mod cluster;
+mod host;
 mod keys;
 mod rig;
+mod targets;
 
-use api::node::{Changed, Node, Numbered, Range, ScrubState, Pace, SnapshotWish};
+use api::node::{Changed, Node, Numbered, Pace, Range, ScrubState, SnapshotWish};
 use api::{Effect, Gone, Paging};
 use model::*;
 use rig::{Disk, HOST, Rig, disk, id, kind, order, pool_spec, replica_spec};
@@ -153,9 +155,21 @@ async fn orders_that_come_late_or_make_no_sense_are_refused() {
     assert_eq!(node.delete_snapshot(replica, id(30)).await.unwrap(), gone(false));
     assert_eq!(node.delete_pool(tank.clone(), numbered(9)).await.unwrap(), gone(true));
     assert_eq!(node.delete_pool(tank, numbered(9)).await.unwrap(), gone(false));
-    // Targets are for engines that serve them.
+    // Targets are for engines that have a store.
     assert_eq!(node.targets(Paging::default()).await.unwrap().items, []);
     assert_eq!(kind(node.target(id(40)).await), Kind::NotFound);
+    let target = TargetSpec {
+        volume: id(10),
+        node: "node-1".parse().unwrap(),
+        epoch: Epoch::FIRST,
+        size: Size::mib(16),
+        children: vec![Child { replica, path: ChildPath::Local {}, offline: false }],
+        hosts: [].into(),
+        limits: Limits::default(),
+        ana: Ana::Optimized,
+        shutdown: false,
+    };
+    assert_eq!(kind(node.put_target(id(40), order(1, target)).await), Kind::NotSupported);
 }
 
 #[tokio::test]

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use api::node::{Node, Remote};
-use block::{Blocks, Command, Lba, Span};
-use e2e::process::{Program, holdfast};
+use block::{Blocks, Command, Completion, Lba, Span};
+use e2e::fleet::{self, EngineProcess};
+use e2e::process::{PATIENCE, Program};
 use engine::client::{Happened, Request, Session, SessionError};
 use engine::device::Data;
 use model::*;
-use nvme::auth::Accepted;
-use nvme::initiator::{Association, Host, Options};
+use nvme::initiator::Options;
 
 pub(crate) const HOST: &str = "nqn.2026-11.io.holdfast:node:node-9";
 
@@ -40,15 +40,10 @@ pub(crate) struct Rig {
 impl Rig {
     /// The engine of a node, with its folder and more words.
     pub(crate) fn start(node: &str, dir: &Path, more: &[&str]) -> Rig {
-        let mut command = holdfast().unwrap();
-        command.args(["engine", "run", "--node", node, "--listen", "127.0.0.1:0"]);
-        command.args(["--api", "127.0.0.1:0", "--dir"]).arg(dir).args(more);
-        let program = Program::start(&mut command).unwrap();
-        let after = |line: &str, word: &str| line.strip_prefix(word).map(str::to_owned);
-        let data = program.wait_for("where it listens", |line| after(line, "listening on "));
-        let api = program.wait_for("where its API is", |line| after(line, "node API on "));
-        let remote = Remote::plain(api.unwrap().parse().unwrap()).unwrap();
-        Rig { program, remote, data: data.unwrap().parse().unwrap() }
+        let at = (node, "127.0.0.1:0".parse().unwrap());
+        let EngineProcess { program, remote, data } =
+            EngineProcess::start(at, None, dir, more).unwrap();
+        Rig { program, remote, data }
     }
 
     /// A pool that is made on a file, and a replica in it that our host may use.
@@ -97,31 +92,67 @@ pub(crate) fn replica_spec(mib: u32, shared: bool) -> ReplicaSpec {
     }
 }
 
-/// Our initiator, connected to a replica.
+/// Our initiator, connected to a replica that it holds as a target would, or to a volume.
 pub(crate) struct Disk(Session);
 
 impl Disk {
-    pub(crate) fn connect(address: SocketAddr, replica: ReplicaId) -> Result<Disk, SessionError> {
-        let name = |text: &str| nvme::wire::Nqn::new(text).unwrap();
-        let association = Association {
-            host: Host { nqn: name(HOST), id: [7; 16] },
-            subsystem: name(Nqn::replica(replica).as_str()),
-            keys: None,
-            accepted: Accepted::default(),
-            options: Options::default(),
-        };
-        Session::connect(address, association).map(Disk)
+    /// Holds a replica with an epoch that is higher than those of the targets here.
+    pub(crate) fn connect(address: SocketAddr, replica: ReplicaId) -> anyhow::Result<Disk> {
+        let mut disk = Disk::open(address, &Nqn::replica(replica))?;
+        fleet::hold(&mut disk.0, 1000)?;
+        Ok(disk)
+    }
+
+    /// Connects to a volume, as one of its hosts.
+    pub(crate) fn attach(address: SocketAddr, volume: VolumeId) -> anyhow::Result<Disk> {
+        Disk::open(address, &Nqn::volume(volume))
+    }
+
+    fn open(address: SocketAddr, subsystem: &Nqn) -> anyhow::Result<Disk> {
+        // What is held is waited for.
+        let options = Options { io_patience: PATIENCE * 2, ..Options::default() };
+        fleet::connect(address, (HOST, subsystem.as_str()), options).map(Disk)
+    }
+
+    /// Begins a command on a block; it is named by the block.
+    pub(crate) fn begin_write(
+        &mut self,
+        block: u64,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<(), String> {
+        let mut buffer = self.0.take(4096).unwrap();
+        fill(&mut buffer);
+        let command = Command::Write { span: Disk::span(block), fua: false };
+        self.begin(block, command, Data::Bytes(buffer.freeze()))
+    }
+
+    /// Begins to read a block.
+    pub(crate) fn begin_read(&mut self, block: u64) -> Result<(), String> {
+        let buffer = self.0.take(4096).unwrap();
+        self.begin(block, Command::Read { span: Disk::span(block) }, Data::Fill(buffer))
+    }
+
+    fn begin(&mut self, tag: u64, command: Command, data: Data) -> Result<(), String> {
+        let request = Request { tag, nsid: 1, command, data };
+        self.0.submit(request).map_err(|_| "the connection is lost, or the queue full".to_owned())
+    }
+
+    /// The next command that ends.
+    pub(crate) fn end(&mut self) -> Result<(u64, Completion, Data), SessionError> {
+        loop {
+            match self.0.wait()? {
+                Happened::Done { tag, result, data } => return Ok((tag, result, data)),
+                Happened::Lost { why } => return Err(SessionError::Lost(why)),
+                _ => {}
+            }
+        }
     }
 
     fn carry_out(&mut self, command: Command, data: Data) -> Data {
-        let request = Request { tag: 1, nsid: 1, command, data };
-        self.0.submit(request).unwrap_or_else(|_| panic!("the queue is full"));
-        loop {
-            if let Happened::Done { result, data, .. } = self.0.wait().unwrap() {
-                result.unwrap();
-                return data;
-            }
-        }
+        self.begin(1, command, data).unwrap();
+        let (_, result, data) = self.end().unwrap();
+        result.unwrap();
+        data
     }
 
     fn span(block: u64) -> Span {
@@ -136,11 +167,22 @@ impl Disk {
         self.carry_out(command, Data::Bytes(buffer.freeze()));
     }
 
-    /// The byte that a block is filled with.
-    pub(crate) fn read(&mut self, block: u64) -> u8 {
+    /// Makes everything durable.
+    pub(crate) fn flush(&mut self) {
+        self.carry_out(Command::Flush, Data::None);
+    }
+
+    /// What is in a block.
+    pub(crate) fn read_all(&mut self, block: u64) -> Vec<u8> {
         let buffer = self.0.take(4096).unwrap();
         let command = Command::Read { span: Disk::span(block) };
         let Data::Fill(bytes) = self.carry_out(command, Data::Fill(buffer)) else { panic!() };
+        bytes.to_vec()
+    }
+
+    /// The byte that a block is filled with.
+    pub(crate) fn read(&mut self, block: u64) -> u8 {
+        let bytes = self.read_all(block);
         assert!(bytes.iter().all(|byte| *byte == bytes[0]), "block {block} is torn");
         bytes[0]
     }

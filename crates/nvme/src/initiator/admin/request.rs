@@ -46,6 +46,13 @@ pub enum Request {
         /// Which.
         property: Property,
     },
+    /// Withdraw a command: it ends soon, done or aborted.
+    Abort {
+        /// Of which queue.
+        queue: u16,
+        /// By which identifier.
+        cid: u16,
+    },
     /// Configure the controller; with a shutdown in it, this ends the association in good order.
     Configure {
         /// How.
@@ -86,6 +93,11 @@ impl Request {
             Request::GetProperty { property } => {
                 let wide = Some(property.is_wide());
                 (PropertyGet { offset: property.offset(), wide }.to_sqe(0), Data::None)
+            }
+            Request::Abort { queue, cid } => {
+                let mut sqe = Sqe::new(AdminOpcode::Abort.code(), 0);
+                sqe.cdw10 = U32::new(u32::from(cid) << 16 | u32::from(queue));
+                (sqe, Data::None)
             }
             Request::Configure { cc } => {
                 let offset = Property::Cc.offset();
@@ -166,6 +178,7 @@ mod tests {
                 0x09,
                 [0, 7, 0x0003_0003, 0, 0],
             ),
+            (Request::Abort { queue: 2, cid: 0x0102 }, 0x08, [0, 0x0102_0002, 0, 0, 0]),
             (Request::GetProperty { property: Property::Cap }, 0x7F, [4, 1, 0, 0, 0]),
             (Request::Configure { cc: Cc::ENABLE_NVM }, 0x7F, [0, 0, 0x14, 0x0046_0001, 0]),
         ] {

@@ -308,6 +308,16 @@ fn events_are_asked_for_again_and_followed() {
 }
 
 #[test]
+fn states_are_looked_at_again_without_an_event() {
+    let mut lab = up();
+    lab.asked.clear();
+    lab.admin.refresh(lab.now);
+    lab.run(good);
+    assert!(matches!(lab.events[..], [AdminEvent::Ana(_)]), "{:?}", lab.events);
+    assert_eq!(lab.asked.first().map(String::as_str), Some("log 0x0c"));
+}
+
+#[test]
 fn two_events_at_once_are_both_followed() {
     let mut lab = up();
     for event in [AsyncEvent::AnaChanged, AsyncEvent::NamespaceChanged] {

@@ -1,0 +1,252 @@
+//! A control plane in memory: what is asked for is so at once. For tests of those who call one.
+//!
+//! It keeps the promises of the contract (same wish again, other wish under the same id,
+//! generations, what is busy, going or in use) by the machines of the model, and knows of nodes and
+//! room as much as it was told. It places copies without any policy.
+
+mod control;
+mod seen;
+mod things;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use model::{
+    BlockDevice, Epoch, Event, Failover, Generation, Host, Kind, Node, NodeName, Nqn, Pool,
+    Problem, Rebuild, RebuildId, Replica, Snapshot, SnapshotGroup, Target, TargetId, TargetState,
+    Timestamp, Volume, VolumeChange, VolumeId, VolumeSpec, VolumeTarget,
+};
+
+use super::{Answered, Purge, Trouble, VolumeWish};
+use crate::Ensured;
+use crate::node::Scrub;
+use things::Things;
+
+/// What a fake control plane has.
+#[derive(Clone, Debug, Default)]
+pub struct Held {
+    nodes: Things<model::NodeSpec>,
+    hosts: Things<model::HostSpec>,
+    pools: Things<model::PoolSpec>,
+    volumes: Things<VolumeSpec>,
+    snapshots: Things<model::SnapshotSpec>,
+    groups: Things<model::SnapshotGroupSpec>,
+    replicas: Things<model::ReplicaSpec>,
+    targets: Things<model::TargetSpec>,
+    rebuilds: BTreeMap<RebuildId, Rebuild>,
+    failovers: Vec<Failover>,
+    scrubs: BTreeMap<model::ReplicaId, Scrub>,
+    devices: BTreeMap<NodeName, Vec<BlockDevice>>,
+    events: Vec<Event>,
+    troubles: Vec<Trouble>,
+    purges: BTreeMap<String, Purge>,
+    busy: BTreeSet<VolumeId>,
+}
+
+/// A control plane in memory.
+#[derive(Debug)]
+pub struct Fake {
+    held: Mutex<Held>,
+    now: Timestamp,
+}
+
+impl Fake {
+    /// An empty one, at whose moment everything happens.
+    pub fn at(now: Timestamp) -> Fake {
+        Fake { held: Mutex::default(), now }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It has these, too.
+    pub fn has(&self, one: impl Into<One>) -> &Fake {
+        let mut held = self.held();
+        match one.into() {
+            One::Node(node) => held.nodes.have(node),
+            One::Host(host) => held.hosts.have(host),
+            One::Pool(pool) => held.pools.have(pool),
+            One::Volume(volume) => held.volumes.have(volume),
+            One::Snapshot(snapshot) => held.snapshots.have(snapshot),
+            One::Group(group) => held.groups.have(group),
+            One::Replica(replica) => held.replicas.have(replica),
+            One::Target(target) => held.targets.have(target),
+            One::Rebuild(rebuild) => {
+                held.rebuilds.insert(rebuild.id, rebuild);
+            }
+            One::Failover(failover) => held.failovers.push(failover),
+            One::Event(event) => held.events.push(event),
+            One::Trouble(trouble) => held.troubles.push(trouble),
+            One::Device(node, device) => held.devices.entry(node).or_default().push(device),
+            One::Purge(what, purge) => {
+                held.purges.insert(what, purge);
+            }
+        }
+        drop(held);
+        self
+    }
+
+    /// An operation of this volume is under way until it is said to be over.
+    pub fn set_busy(&self, volume: VolumeId, busy: bool) {
+        let mut held = self.held();
+        if busy {
+            held.busy.insert(volume);
+        } else {
+            held.busy.remove(&volume);
+        }
+    }
+}
+
+impl Held {
+    fn must_be_free(&self, volume: VolumeId) -> Result<(), Problem> {
+        if !self.busy.contains(&volume) {
+            return Ok(());
+        }
+        let detail = format!("volume {volume} has an operation under way; try again when it ended");
+        Err(Problem::new(Kind::Busy, detail))
+    }
+
+    /// Whether a volume of this size has a place for each copy.
+    fn room(&self, spec: &VolumeSpec) -> Result<(), Problem> {
+        let wanted = usize::from(spec.replicas);
+        let nodes: BTreeSet<_> = self.pools.all().map(|pool| &pool.spec().node).collect();
+        if nodes.len() < wanted {
+            let detail = format!(
+                "{wanted} copies need {wanted} nodes with a pool, and there are {}; add a pool or \
+                 ask for fewer copies",
+                nodes.len()
+            );
+            return Err(Problem::new(Kind::NoPlacement, detail));
+        }
+        let free = |pool: &&Pool| {
+            let status = pool.status.as_ref();
+            status.is_some_and(|status| status.capacity.minus(status.used) >= spec.size)
+        };
+        if self.pools.all().filter(free).count() < wanted {
+            let detail = format!("no {wanted} pools have {} free; add disks", spec.size);
+            return Err(Problem::new(Kind::NoSpace, detail));
+        }
+        Ok(())
+    }
+
+    fn wish(
+        &mut self,
+        id: VolumeId,
+        wish: VolumeWish,
+        seen: Option<Generation>,
+        now: Timestamp,
+    ) -> Answered<Ensured<Volume>> {
+        let change = match wish {
+            VolumeWish::Resize { size } => VolumeChange::Resize { size },
+            VolumeWish::SetReplicas { replicas } => VolumeChange::SetReplicas { replicas },
+            VolumeWish::Modify { spec } => VolumeChange::Modify { spec },
+            other => return self.serve(id, other, seen),
+        };
+        self.volumes.change(&id, change, seen, now)
+    }
+
+    /// What is done to the target and the copies, which here are only seen.
+    fn serve(
+        &mut self,
+        id: VolumeId,
+        wish: VolumeWish,
+        seen: Option<Generation>,
+    ) -> Answered<Ensured<Volume>> {
+        let first = self.nodes.all().next().map(|node| node.id().clone());
+        let volume = self.volumes.get_mut(&id)?;
+        seen.map_or(Ok(()), |seen| volume.expect(seen))?;
+        let missing = || Problem::new(Kind::NotFound, "the volume has no such copy");
+        let status = volume.status.as_mut().ok_or_else(missing)?;
+        match wish {
+            VolumeWish::Publish { host, node } => {
+                let no_node = || Problem::new(Kind::NodeUnavailable, "no node can serve it");
+                let node = node.or(first).ok_or_else(no_node)?;
+                let fresh = served(id, node)?;
+                let target = status.target.get_or_insert(fresh);
+                if let Some(other) = target.hosts.iter().find(|have| Some(*have) != host.as_ref()) {
+                    let detail = format!("volume {id} is published to {other}; unpublish it first");
+                    return Err(Problem::new(Kind::AlreadyPublished, detail));
+                }
+                target.hosts.extend(host);
+            }
+            VolumeWish::Unpublish { .. } => status.target = None,
+            VolumeWish::Republish { node } => {
+                let not = || Problem::new(Kind::NotPublished, "publish the volume first");
+                let target = status.target.as_mut().ok_or_else(not)?;
+                target.node = node.unwrap_or_else(|| target.node.clone());
+                target.epoch = target.epoch.next();
+            }
+            VolumeWish::MoveReplica { replica, pool } => {
+                let copy = status.replicas.get_mut(&replica).ok_or_else(missing)?;
+                copy.pool = pool.unwrap_or_else(|| copy.pool.clone());
+            }
+            VolumeWish::RemoveReplica { replica } => {
+                status.replicas.remove(&replica).ok_or_else(missing)?;
+            }
+            _ => {}
+        }
+        Ok(Ensured::changed(volume.clone()))
+    }
+}
+
+/// A target that serves nobody yet.
+fn served(volume: VolumeId, node: NodeName) -> Answered<VolumeTarget> {
+    // Any id will do; that of the volume is at hand.
+    let id: TargetId = volume.to_string().parse()?;
+    Ok(VolumeTarget {
+        id,
+        node,
+        epoch: Epoch::FIRST,
+        state: Some(TargetState::Open),
+        nqn: Nqn::volume(volume),
+        addresses: Vec::new(),
+        hosts: BTreeSet::new(),
+    })
+}
+
+/// Something a fake control plane can have.
+#[derive(Clone, Debug)]
+#[expect(missing_docs, reason = "the names of the resources")]
+#[expect(clippy::large_enum_variant, reason = "it lives for one call, in tests")]
+pub enum One {
+    Node(Node),
+    Host(Host),
+    Pool(Pool),
+    Volume(Volume),
+    Snapshot(Snapshot),
+    Group(SnapshotGroup),
+    Replica(Replica),
+    Target(Target),
+    Rebuild(Rebuild),
+    Failover(Failover),
+    Event(Event),
+    Trouble(Trouble),
+    Device(NodeName, BlockDevice),
+    Purge(String, Purge),
+}
+
+macro_rules! ones {
+    ($($variant:ident($type:ty)),+) => {$(
+        impl From<$type> for One {
+            fn from(one: $type) -> One {
+                One::$variant(one)
+            }
+        }
+    )+};
+}
+
+ones!(
+    Node(Node),
+    Host(Host),
+    Pool(Pool),
+    Volume(Volume),
+    Snapshot(Snapshot),
+    Group(SnapshotGroup),
+    Replica(Replica),
+    Target(Target),
+    Rebuild(Rebuild),
+    Failover(Failover),
+    Event(Event),
+    Trouble(Trouble)
+);

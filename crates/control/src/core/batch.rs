@@ -1,0 +1,266 @@
+//! Changes that are stored together, or not at all.
+//!
+//! A batch is written first and takes effect in memory when the store has taken it. Meanwhile its
+//! records are locked: nobody else changes them, and nothing is done by them.
+
+use std::collections::BTreeSet;
+
+use model::{EventName, Problem, ReplicaId, Severity, Subject};
+use store::contract::{Compare, Is, Keys, Op, Txn};
+
+use super::{Asked, Core, Done, Effect, Entry, Stored, Telling, Ticket, WriteId};
+
+/// One record is to change.
+#[derive(Clone, Debug)]
+pub(crate) enum Change {
+    Put(Entry),
+    Drop(Entry),
+}
+
+/// What somebody waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum For {
+    /// The end of the creation or operation under way.
+    End,
+    /// That it is gone.
+    Gone,
+}
+
+/// Changes that are stored together.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Batch {
+    changes: Vec<Change>,
+    replies: Vec<(Ticket, Done)>,
+    tells: Vec<Telling>,
+    /// Whose wish it is: it is decided again if the store refuses.
+    pub(crate) asked: Option<Asked>,
+    /// What to wait for before its caller is answered; absent: only for the store.
+    pub(crate) waits: Option<(Subject, For)>,
+    /// What is answered to all that wait for the end of something.
+    ends: Vec<(Subject, Result<Done, Problem>)>,
+    gone: Vec<Subject>,
+    /// Copies to be checked.
+    scrubs: Vec<ReplicaId>,
+}
+
+impl Batch {
+    pub(crate) fn new() -> Batch {
+        Batch::default()
+    }
+
+    pub(crate) fn put(mut self, entry: impl Into<Entry>) -> Batch {
+        self.changes.push(Change::Put(entry.into()));
+        self
+    }
+
+    pub(crate) fn drop(mut self, entry: impl Into<Entry>) -> Batch {
+        self.changes.push(Change::Drop(entry.into()));
+        self
+    }
+
+    /// The caller is answered when the store has taken it.
+    pub(crate) fn reply(mut self, ticket: Ticket, done: Done) -> Batch {
+        self.replies.push((ticket, done));
+        self
+    }
+
+    /// The caller is answered when this has come about.
+    pub(crate) fn wait(mut self, subject: Subject, what: For) -> Batch {
+        self.waits = Some((subject, what));
+        self
+    }
+
+    /// All that wait for the end of this are answered.
+    pub(crate) fn end(mut self, subject: Subject, result: Result<Done, Problem>) -> Batch {
+        self.ends.push((subject, result));
+        self
+    }
+
+    /// This is gone when the store has taken it.
+    pub(crate) fn gone(mut self, subject: Subject) -> Batch {
+        self.gone.push(subject);
+        self
+    }
+
+    pub(crate) fn tell(
+        mut self,
+        subject: Subject,
+        name: EventName,
+        severity: Severity,
+        message: impl Into<String>,
+    ) -> Batch {
+        self.tells.push(Telling { subject, name, severity, message: message.into() });
+        self
+    }
+
+    /// This copy is checked then.
+    pub(crate) fn scrub(mut self, replica: ReplicaId) -> Batch {
+        self.scrubs.push(replica);
+        self
+    }
+
+    /// Both, or neither.
+    pub(crate) fn and(mut self, other: Batch) -> Batch {
+        self.changes.extend(other.changes);
+        self.replies.extend(other.replies);
+        self.tells.extend(other.tells);
+        self.ends.extend(other.ends);
+        self.gone.extend(other.gone);
+        self.scrubs.extend(other.scrubs);
+        self.waits = self.waits.or(other.waits);
+        self.asked = self.asked.or(other.asked);
+        self
+    }
+
+    /// Whether nothing is to be stored.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.changes.is_empty()
+    }
+
+    pub(crate) fn puts(&self) -> impl Iterator<Item = &Entry> {
+        self.changes.iter().filter_map(|change| match change {
+            Change::Put(entry) => Some(entry),
+            Change::Drop(_) => None,
+        })
+    }
+
+    fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.changes.iter().map(|(Change::Put(entry) | Change::Drop(entry))| entry)
+    }
+}
+
+impl Core {
+    /// Whether a write about it is under way.
+    pub(crate) fn is_locked(&self, entry_key: &str) -> bool {
+        self.locked.contains(entry_key)
+    }
+
+    /// Stores the batch; hands it back if a write about one of its records is under way.
+    pub(crate) fn commit(&mut self, batch: Batch) -> Result<(), Box<Batch>> {
+        let keys: BTreeSet<String> = batch.entries().map(Entry::key).collect();
+        if keys.iter().any(|key| self.is_locked(key)) {
+            return Err(Box::new(batch));
+        }
+        let mut txn = Txn::new();
+        for change in &batch.changes {
+            let (Change::Put(entry) | Change::Drop(entry)) = change;
+            let key = entry.key();
+            txn = txn.when(Compare::changed(key.clone(), Is::Equal, self.state.revision(&key)));
+            let op = match change {
+                Change::Drop(_) => Op::delete(Keys::one(key.clone())),
+                Change::Put(entry) => match entry.encode() {
+                    Ok(text) => Op::put(key.clone(), text),
+                    Err(error) => {
+                        self.resign(format!("{key} cannot be written as JSON: {error}"));
+                        return Ok(());
+                    }
+                },
+            };
+            txn = txn.then(op);
+            if matches!(entry, Entry::Record(_)) {
+                txn = txn.otherwise(Op::get(key));
+            }
+        }
+        if let (Some((subject, what)), Some(asked)) = (&batch.waits, &batch.asked) {
+            self.wait_for(subject.clone(), asked.ticket, *what);
+        }
+        self.locked.extend(keys);
+        let id = WriteId(self.number());
+        self.writes.insert(id, batch);
+        self.out.push(Effect::Store(id, txn));
+        Ok(())
+    }
+
+    /// As [`Core::commit`], for those who come again when what is locked is free.
+    pub(crate) fn try_commit(&mut self, batch: Batch) {
+        // Whoever called is woken when the write that is under way has ended, and decides anew.
+        drop(self.commit(batch));
+    }
+
+    /// The store has answered.
+    pub(crate) fn on_stored(&mut self, id: WriteId, stored: Stored) {
+        let Some(batch) = self.writes.remove(&id) else { return };
+        for entry in batch.entries() {
+            self.locked.remove(&entry.key());
+        }
+        for entry in batch.entries() {
+            if let Some(subject) = entry.subject() {
+                self.touch(&subject);
+            }
+        }
+        self.asked.append(&mut self.parked);
+        match stored {
+            Stored::Taken(revision) => {
+                let mut batch = batch;
+                for change in std::mem::take(&mut batch.changes) {
+                    match change {
+                        Change::Put(entry) => self.state.apply(entry, revision),
+                        Change::Drop(entry) => {
+                            let is_part = matches!(entry, Entry::Record(_) | Entry::Failover(_));
+                            if let Some(subject) = entry.subject().filter(|_| !is_part) {
+                                self.leaves.remove(&subject);
+                            }
+                            self.state.forget(&entry);
+                        }
+                    }
+                }
+                self.take_effect(batch);
+            }
+            Stored::Refused(records) => {
+                let news = records.into_iter().map(|(volume, revision, record)| {
+                    self.state.observe_record(volume, revision, record)
+                });
+                if news.filter(|news| *news).count() == 0 {
+                    self.resign("the store holds what nobody here has written".into());
+                }
+                if let Some(asked) = batch.asked {
+                    self.stop_waiting(asked.ticket);
+                    self.asked.push_back(asked);
+                }
+            }
+            Stored::Lost(why) => self.resign(why),
+        }
+    }
+
+    /// What the batch says beside its changes, which are stored.
+    pub(crate) fn take_effect(&mut self, batch: Batch) {
+        let Batch { replies, tells, ends, gone, scrubs, .. } = batch;
+        for replica in scrubs {
+            self.begin_scrub(replica);
+        }
+        self.out.extend(tells.into_iter().map(Effect::Tell));
+        for (ticket, done) in replies {
+            self.out.push(Effect::Reply(ticket, Ok(done)));
+        }
+        for (subject, result) in ends {
+            self.answer(&subject, For::End, &result);
+        }
+        for subject in gone {
+            let failure = self.failures.remove(&subject);
+            let ended = failure.unwrap_or_else(|| super::going(&subject));
+            self.answer(&subject, For::End, &Err(ended));
+            self.answer(&subject, For::Gone, &Ok(Done::Gone));
+        }
+    }
+
+    pub(crate) fn wait_for(&mut self, subject: Subject, ticket: Ticket, what: For) {
+        self.waiting.entry(subject).or_default().push((ticket, what));
+    }
+
+    fn stop_waiting(&mut self, ticket: Ticket) {
+        for waiting in self.waiting.values_mut() {
+            waiting.retain(|(waits, _)| *waits != ticket);
+        }
+        self.waiting.retain(|_, waiting| !waiting.is_empty());
+    }
+
+    /// Answers all that wait for this.
+    pub(crate) fn answer(&mut self, subject: &Subject, what: For, result: &Result<Done, Problem>) {
+        let Some(waiting) = self.waiting.get_mut(subject) else { return };
+        let ready = waiting.extract_if(.., |(_, waits)| *waits == what);
+        self.out.extend(ready.map(|(ticket, _)| Effect::Reply(ticket, result.clone())));
+        if waiting.is_empty() {
+            self.waiting.remove(subject);
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Nodes and hosts: registration, heartbeats, and whether they answer.
+
+use std::collections::BTreeMap;
+
+use model::{
+    EventName, Heartbeat, Host, HostAddress, HostChange, HostName, HostSpec, HostStatus,
+    InstanceId, Labels, Liveness, Node, NodeAddress, NodeChange, NodeName, NodeSpec, NodeStatus,
+    Problem, Severity, Sign, Subject, Timestamp,
+};
+
+use super::batch::Batch;
+use super::{Call, CallId, Core, Effect, calls::Calling};
+
+/// How much later nodes are listed again for each one that there is.
+const EACH: std::time::Duration = std::time::Duration::from_millis(60);
+
+/// What was heard of a node.
+#[derive(Clone, Debug)]
+pub(crate) struct Signs {
+    /// When its last heartbeat came, or when this control plane began.
+    heard: Timestamp,
+    instance: Option<InstanceId>,
+    version: Option<String>,
+    /// The listing under way.
+    listing: Option<CallId>,
+    /// When it was last listed; absent: not in this run of it.
+    listed: Option<Timestamp>,
+    /// When it is to be listed again although nothing happens.
+    list_at: Option<Timestamp>,
+}
+
+impl Signs {
+    fn new(now: Timestamp) -> Signs {
+        let (instance, version, listing, listed) = (None, None, None, None);
+        Signs { heard: now, instance, version, listing, listed, list_at: None }
+    }
+}
+
+impl Core {
+    /// Everything that is stored is looked at once.
+    pub(crate) fn begin(&mut self) {
+        let names: Vec<NodeName> = self.state.facts.nodes.keys().cloned().collect();
+        for name in names {
+            self.signs.insert(name.clone(), Signs::new(self.now));
+            self.see_node(&name);
+        }
+        self.count_failed_rebuilds();
+        let facts = &self.state.facts;
+        let pools = facts.pools.keys().cloned().map(Subject::Pool);
+        let volumes = facts.volumes.keys().copied().map(Subject::Volume);
+        let replicas = facts.replicas.keys().copied().map(Subject::Replica);
+        let targets = facts.targets.keys().copied().map(Subject::Target);
+        let snapshots = facts.snapshots.keys().copied().map(Subject::Snapshot);
+        let groups = self.state.groups.keys().copied().map(Subject::SnapshotGroup);
+        let all = pools.chain(volumes).chain(replicas).chain(targets).chain(snapshots);
+        self.dirty.extend(all.chain(groups));
+    }
+
+    /// What daemons are told about their next heartbeat.
+    pub fn heartbeat(&self) -> api::heartbeat::Heard {
+        let millis =
+            |wait: std::time::Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        let (next_in_millis, gone_in_millis) =
+            (millis(self.pace.heartbeat), millis(self.pace.deadline));
+        api::heartbeat::Heard { next_in_millis, gone_in_millis }
+    }
+
+    pub(crate) fn on_node_heard(&mut self, name: &NodeName, beat: Heartbeat<NodeAddress>) {
+        let now = self.now;
+        let signs = self.signs.entry(name.clone()).or_insert_with(|| Signs::new(now));
+        signs.heard = now;
+        let is_new_run = signs.instance != Some(beat.instance);
+        if is_new_run {
+            (signs.instance, signs.version) = (Some(beat.instance), Some(beat.version));
+            (signs.listed, signs.list_at) = (None, Some(now));
+            self.watch_at = now;
+        }
+        if is_new_run {
+            self.forget_orders(name);
+        }
+        let entry = match self.state.node(name) {
+            None => {
+                let spec = NodeSpec {
+                    address: beat.address,
+                    labels: Labels::new(),
+                    cordons: [].into(),
+                    drains: [].into(),
+                };
+                let made = Node::new(name.clone(), spec, now).map_err(Problem::from);
+                made.and_then(|mut node| node.made().map(|()| node).map_err(Problem::from))
+            }
+            Some(node) if node.spec().address != beat.address => {
+                let mut node = node.clone();
+                let change = NodeChange::Register { address: beat.address };
+                node.change(change, now).map(|()| node)
+            }
+            Some(_) => {
+                self.sign(name, Sign::Heartbeat);
+                return;
+            }
+        };
+        match entry {
+            Ok(node) => {
+                let subject = Subject::Node(name.clone());
+                let batch = Batch::new().put(node).tell(
+                    subject,
+                    EventName::Changed,
+                    Severity::Info,
+                    "registered with its address",
+                );
+                self.try_commit(batch);
+            }
+            Err(problem) => tracing::warn!(node = %name, %problem, "a heartbeat is refused"),
+        }
+        self.sign(name, Sign::Heartbeat);
+    }
+
+    pub(crate) fn on_node_left(&mut self, name: &NodeName, instance: InstanceId) {
+        if self.signs.get(name).is_some_and(|signs| signs.instance == Some(instance)) {
+            self.sign(name, Sign::Left);
+        }
+    }
+
+    /// A machine that was not listed in this run of it is in doubt, whatever it says.
+    fn sign(&mut self, name: &NodeName, sign: Sign) {
+        let Some(signs) = self.signs.get(name) else { return };
+        if sign == Sign::Heartbeat && signs.listed.is_none() {
+            return self.see_node(name);
+        }
+        let Some(node) = self.state.facts.nodes.get(name) else { return };
+        let before = node.status.as_ref().map_or(Liveness::NOT_SEEN, |status| status.liveness);
+        let Ok(after) = before.on(sign) else { return };
+        if let Some(node) = self.state.facts.nodes.get_mut(name)
+            && let Some(status) = &mut node.status
+        {
+            status.liveness = after;
+        }
+        self.see_node(name);
+        let doubts = [before, after].map(|it| matches!(it, Liveness::Unknown { .. }));
+        if before == after || doubts == [true, true] {
+            return;
+        }
+        self.stirred = true;
+        let (severity, message) = match after {
+            Liveness::Online => (Severity::Info, "it answers".to_owned()),
+            Liveness::Unknown { reason } => (Severity::Warning, format!("in doubt: {reason:?}")),
+            Liveness::Offline { reason } => (Severity::Error, format!("it is away: {reason:?}")),
+        };
+        self.tell(Subject::Node(name.clone()), EventName::StateChanged, severity, message);
+        if after.is_online() {
+            self.refresh_leaves(name);
+        } else {
+            self.touch_all_of(name);
+        }
+    }
+
+    /// Fills in what the status of a node says beside its liveness.
+    fn see_node(&mut self, name: &NodeName) {
+        let Some(signs) = self.signs.get(name) else { return };
+        let (instance, version) = (signs.instance, signs.version.clone());
+        let seen_at = instance.map(|_| signs.heard);
+        let Some(node) = self.state.facts.nodes.get_mut(name) else { return };
+        let liveness = node.status.as_ref().map_or(Liveness::NOT_SEEN, |status| status.liveness);
+        let drain = node.status.as_ref().and_then(|status| status.drain.clone());
+        node.status = Some(NodeStatus { liveness, instance, version, seen_at, drain });
+    }
+
+    /// Asks nodes for what they have, and notices those that are silent.
+    pub(crate) fn watch_nodes(&mut self) {
+        if self.now < self.watch_at {
+            return;
+        }
+        let late = self.pace.heartbeat * 2;
+        let mut silent = Vec::new();
+        let mut due = Vec::new();
+        for (name, signs) in &self.signs {
+            let wait = self.now.since(signs.heard);
+            if wait >= self.pace.deadline {
+                silent.push((name.clone(), Sign::Lapsed));
+            } else if wait >= late && signs.instance.is_some() {
+                silent.push((name.clone(), Sign::Late));
+            }
+            let lost = wait >= self.pace.deadline;
+            let is_due = signs.list_at.is_some_and(|at| at <= self.now);
+            let known = self.state.facts.nodes.contains_key(name);
+            if is_due && signs.listing.is_none() && known && !lost {
+                due.push(name.clone());
+            }
+        }
+        for (name, sign) in silent {
+            self.sign(&name, sign);
+        }
+        for name in due {
+            self.list(name);
+        }
+        self.watch_at = self.next_sign().unwrap_or(self.now.after(self.pace.slow));
+    }
+
+    fn list(&mut self, name: NodeName) {
+        let id = CallId(self.number());
+        let Some(signs) = self.signs.get_mut(&name) else { return };
+        (signs.listing, signs.list_at) = (Some(id), None);
+        let subject = Subject::Node(name.clone());
+        self.calls.insert(id, Calling { subject, node: name.clone(), call: Call::List });
+        self.out.push(Effect::Call(id, name, Box::new(Call::List)));
+    }
+
+    /// When a node must be looked at.
+    fn next_sign(&self) -> Option<Timestamp> {
+        let moments = self.signs.values().flat_map(|signs| {
+            let deadline = signs.heard.after(self.pace.deadline);
+            let late = signs.heard.after(self.pace.heartbeat * 2);
+            let ahead = |at: &Timestamp| *at > self.now;
+            // A node that is silent is not asked.
+            let can_be_asked = signs.listing.is_none() && ahead(&deadline);
+            let list = signs.list_at.filter(|_| can_be_asked);
+            [Some(deadline).filter(ahead), Some(late).filter(ahead), list]
+        });
+        moments.flatten().min()
+    }
+
+    /// Something happened there.
+    pub(crate) fn look_at(&mut self, name: &NodeName) {
+        let now = self.now;
+        if let Some(signs) = self.signs.get_mut(name) {
+            signs.list_at = Some(now);
+            self.watch_at = now;
+        }
+    }
+
+    /// The listing has come: the node is there, and all of it is known.
+    pub(crate) fn listed(&mut self, name: &NodeName, call: CallId) -> bool {
+        // All nodes together are not asked more often than a few times a second.
+        let nodes = u32::try_from(self.state.facts.nodes.len()).unwrap_or(u32::MAX);
+        let again = self.pace.listing.max(EACH.saturating_mul(nodes));
+        let now = self.now;
+        let Some(signs) = self.signs.get_mut(name).filter(|signs| signs.listing == Some(call))
+        else {
+            return false;
+        };
+        (signs.listing, signs.listed) = (None, Some(now));
+        signs.list_at.get_or_insert(now.after(again));
+        self.watch_at = now;
+        true
+    }
+
+    /// After the statuses were taken over.
+    pub(crate) fn listed_is_online(&mut self, name: &NodeName) {
+        self.sign(name, Sign::Heartbeat);
+    }
+
+    pub(crate) fn on_listing_failed(&mut self, name: &NodeName, problem: &Problem) {
+        let now = self.now;
+        let Some(signs) = self.signs.get_mut(name) else { return };
+        signs.listing = None;
+        signs.list_at = Some(now.after(std::time::Duration::from_secs(1)));
+        self.watch_at = now;
+        tracing::debug!(node = %name, %problem, "a node could not be listed");
+        self.sign(name, Sign::ListingFailed);
+    }
+
+    pub(crate) fn on_host_heard(&mut self, name: &HostName, beat: Heartbeat<HostAddress>) {
+        let now = self.now;
+        let instance = Some(beat.instance);
+        let entry = match self.state.hosts.get(name) {
+            None => {
+                let spec = HostSpec { address: beat.address, labels: Labels::new() };
+                let made = Host::new(name.clone(), spec, now).map_err(Problem::from);
+                made.and_then(|mut host| host.made().map(|()| host).map_err(Problem::from))
+            }
+            Some(host) if host.spec().address != beat.address => {
+                let mut host = host.clone();
+                host.change(HostChange::Register { address: beat.address }, now).map(|()| host)
+            }
+            Some(_) => {
+                let status = self.state.hosts.get_mut(name).map(|host| &mut host.status);
+                let liveness = Liveness::Online;
+                let seen_at = Some(now);
+                if let Some(status) = status {
+                    let attached = status.take().map_or(BTreeMap::new(), |had| had.attached);
+                    *status = Some(HostStatus { liveness, instance, seen_at, attached });
+                }
+                return;
+            }
+        };
+        match entry {
+            Ok(host) => self.try_commit(Batch::new().put(host)),
+            Err(problem) => tracing::warn!(host = %name, %problem, "a heartbeat is refused"),
+        }
+    }
+
+    pub(crate) fn on_host_left(&mut self, name: &HostName, instance: InstanceId) {
+        let status = self.state.hosts.get_mut(name).and_then(|host| host.status.as_mut());
+        if let Some(status) = status.filter(|status| status.instance == Some(instance)) {
+            let absent = Liveness::Offline { reason: model::Absence::Left };
+            status.liveness = absent;
+        }
+    }
+}

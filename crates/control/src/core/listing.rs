@@ -1,0 +1,246 @@
+//! Taking over what a node says it has.
+//!
+//! A listing is a picture of some moment between its question and its answer. So what a call of
+//! ours was about since the question was asked is left as that call said.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::node::FoundSnapshot;
+use model::{
+    Generation, NodeName, PoolName, PoolState, PoolStatus, ReplicaId, ReplicaStatus, Subject,
+    TargetId, TargetStatus,
+};
+use planner::{Stray, StrayTarget};
+
+use super::{CallId, Core, Listing};
+
+impl Core {
+    pub(crate) fn on_listing(&mut self, node: &NodeName, call: CallId, listing: Listing) {
+        if !self.listed(node, call) {
+            return;
+        }
+        let Listing { pools, replicas, targets, snapshots, rebuilds } = listing;
+        let pools = pools.into_iter().map(|it| (it.id, (it.generation, it.status))).collect();
+        self.take_pools(node, call, pools);
+        let mut strays = BTreeMap::new();
+        let mut seen = BTreeMap::new();
+        for found in replicas {
+            if self.state.facts.replicas.contains_key(&found.id) {
+                seen.insert(found.id, (found.generation, found.status));
+            } else {
+                let (pool, label) = (found.spec.pool, found.status.label);
+                strays.insert(found.id, Stray { pool, label });
+            }
+        }
+        self.take_replicas(node, call, seen, strays);
+        let mut strays = BTreeMap::new();
+        let mut seen = BTreeMap::new();
+        for found in targets {
+            if self.state.facts.targets.contains_key(&found.id) {
+                seen.insert(found.id, (found.generation, found.status));
+            } else {
+                let (volume, epoch) = (found.spec.volume, found.spec.epoch);
+                strays.insert(found.id, StrayTarget { node: node.clone(), volume, epoch });
+            }
+        }
+        self.take_targets(node, call, seen, strays);
+        self.take_snapshots(node, snapshots);
+        self.take_rebuilds(node, rebuilds);
+        self.listed_is_online(node);
+    }
+
+    /// Whether a call about it began or ended since the question was asked.
+    fn is_newer(&self, subject: &Subject, call: CallId) -> bool {
+        let leaf = self.leaves.get(subject);
+        leaf.is_some_and(|leaf| leaf.call.is_some() || leaf.stirred > call.0)
+    }
+
+    fn note(&mut self, subject: &Subject, generation: Option<Generation>, listed: bool) {
+        let leaf = self.leaf(subject);
+        let changed = leaf.held != generation || leaf.listed != listed;
+        (leaf.held, leaf.listed) = (generation, listed);
+        if changed {
+            self.touch(subject);
+        }
+    }
+
+    fn take_pools(
+        &mut self,
+        node: &NodeName,
+        call: CallId,
+        mut found: BTreeMap<PoolName, (Option<Generation>, PoolStatus)>,
+    ) {
+        for name in self.pools_on(node) {
+            let subject = Subject::Pool(name.clone());
+            if self.is_newer(&subject, call) {
+                continue;
+            }
+            let (generation, status) = found.remove(&name).unzip();
+            self.note(&subject, generation.flatten(), status.is_some());
+            self.see_pool(&name, status);
+        }
+    }
+
+    fn take_replicas(
+        &mut self,
+        node: &NodeName,
+        call: CallId,
+        mut found: BTreeMap<ReplicaId, (Option<Generation>, ReplicaStatus)>,
+        strays: BTreeMap<ReplicaId, Stray<model::Label>>,
+    ) {
+        let pools: BTreeSet<PoolName> = self.pools_on(node);
+        self.state.facts.stray_replicas.retain(|_, stray| !pools.contains(&stray.pool));
+        self.state.facts.stray_replicas.extend(strays);
+        for id in self.replicas_on(&pools) {
+            let subject = Subject::Replica(id);
+            if self.is_newer(&subject, call) {
+                continue;
+            }
+            let (generation, status) = found.remove(&id).unzip();
+            self.note(&subject, generation.flatten(), status.is_some());
+            self.see_replica(id, status);
+        }
+    }
+
+    fn take_targets(
+        &mut self,
+        node: &NodeName,
+        call: CallId,
+        mut found: BTreeMap<TargetId, (Option<Generation>, TargetStatus)>,
+        strays: BTreeMap<TargetId, StrayTarget>,
+    ) {
+        self.state.facts.stray_targets.retain(|_, stray| stray.node != *node);
+        self.state.facts.stray_targets.extend(strays);
+        for id in self.targets_on(node) {
+            let subject = Subject::Target(id);
+            if self.is_newer(&subject, call) {
+                continue;
+            }
+            let (generation, status) = found.remove(&id).unzip();
+            self.note(&subject, generation.flatten(), status.is_some());
+            self.see_target(id, status);
+        }
+    }
+
+    fn take_snapshots(&mut self, node: &NodeName, found: Vec<FoundSnapshot>) {
+        let pools = self.pools_on(node);
+        self.state.facts.stray_snapshots.retain(|(pool, _), _| !pools.contains(pool));
+        let mut seen = BTreeSet::new();
+        for one in found {
+            let label = one.label;
+            let Some(pool) = self.pool_of_copy(label.replica, label.snapshot, &pools) else {
+                continue;
+            };
+            let snapshot = self.state.facts.snapshots.get_mut(&label.snapshot);
+            let copy = snapshot
+                .and_then(|snapshot| snapshot.status.as_mut())
+                .and_then(|status| status.copies.get_mut(&pool))
+                .filter(|copy| copy.replica == label.replica);
+            if let Some(copy) = copy {
+                (copy.online, copy.usage) = (true, one.usage);
+                seen.insert((label.snapshot, pool));
+            } else if !self.is_making_snapshot(label.snapshot) {
+                let stray = Stray { pool: pool.clone(), label: Some(label.clone()) };
+                self.state.facts.stray_snapshots.insert((pool, label.snapshot), stray);
+            }
+        }
+        for id in self.state.snapshots_in(&pools) {
+            let snapshot = self.state.facts.snapshots.get_mut(&id);
+            let Some(status) = snapshot.and_then(|it| it.status.as_mut()) else { continue };
+            for (pool, copy) in &mut status.copies {
+                if pools.contains(pool) && !seen.contains(&(id, pool.clone())) {
+                    copy.online = false;
+                }
+            }
+        }
+    }
+
+    /// In which pool a copy of a snapshot lies: where its replica lies or lay.
+    fn pool_of_copy(
+        &self,
+        replica: ReplicaId,
+        snapshot: model::SnapshotId,
+        pools: &BTreeSet<PoolName>,
+    ) -> Option<PoolName> {
+        if let Some(replica) = self.state.facts.replicas.get(&replica) {
+            return Some(replica.spec().pool.clone());
+        }
+        let status = self.state.facts.snapshots.get(&snapshot)?.status.as_ref()?;
+        let copies = status.copies.iter();
+        let mut here =
+            copies.filter(|(pool, copy)| copy.replica == replica && pools.contains(*pool));
+        here.next().map(|(pool, _)| pool.clone())
+    }
+
+    pub(crate) fn see_pool(&mut self, name: &PoolName, status: Option<PoolStatus>) {
+        let Some(pool) = self.state.facts.pools.get_mut(name) else { return };
+        let closed = |mut had: PoolStatus| {
+            had.state = PoolState::Offline;
+            had
+        };
+        let status = status.or_else(|| pool.status.take().map(closed));
+        if pool.status != status {
+            pool.status = status;
+            self.stirred = true;
+        }
+    }
+
+    pub(crate) fn see_replica(&mut self, id: ReplicaId, status: Option<ReplicaStatus>) {
+        let Some(replica) = self.state.facts.replicas.get_mut(&id) else { return };
+        if replica.status != status {
+            replica.status = status;
+            self.stirred = true;
+        }
+    }
+
+    pub(crate) fn see_target(&mut self, id: TargetId, status: Option<TargetStatus>) {
+        let Some(target) = self.state.facts.targets.get_mut(&id) else { return };
+        if target.status != status {
+            target.status = status;
+            self.touch(&Subject::Target(id));
+        }
+    }
+
+    /// The engine was started anew and knows of no order.
+    pub(crate) fn forget_orders(&mut self, node: &NodeName) {
+        for subject in self.subjects_on(node) {
+            let leaf = self.leaf(&subject);
+            (leaf.held, leaf.listed) = (None, false);
+        }
+    }
+
+    /// The node answers again: what failed while it was away is tried at once.
+    pub(crate) fn refresh_leaves(&mut self, node: &NodeName) {
+        for subject in self.subjects_on(node) {
+            self.leaf(&subject).refresh();
+            self.touch(&subject);
+        }
+    }
+
+    pub(crate) fn touch_all_of(&mut self, node: &NodeName) {
+        for subject in self.subjects_on(node) {
+            self.touch(&subject);
+        }
+    }
+
+    fn subjects_on(&self, node: &NodeName) -> Vec<Subject> {
+        let pools = self.pools_on(node);
+        let replicas = self.replicas_on(&pools).into_iter().map(Subject::Replica);
+        let targets = self.targets_on(node).into_iter().map(Subject::Target);
+        let mut all: Vec<Subject> = replicas.chain(targets).collect();
+        all.extend(pools.into_iter().map(Subject::Pool));
+        all
+    }
+
+    pub(crate) fn pools_on(&self, node: &NodeName) -> BTreeSet<PoolName> {
+        self.state.pools_on(node)
+    }
+
+    pub(crate) fn replicas_on(&self, pools: &BTreeSet<PoolName>) -> Vec<ReplicaId> {
+        self.state.replicas_in(pools)
+    }
+
+    pub(crate) fn targets_on(&self, node: &NodeName) -> Vec<TargetId> {
+        self.state.targets_on(node)
+    }
+}

@@ -1,0 +1,378 @@
+//! The control plane as one state machine: events in, effects out; no I/O, no clock.
+//!
+//! ```text
+//!            Asked, Heard, Answered, Stored, Recorded
+//!                              │
+//!                              ▼
+//!   ┌─ touched things ◄── what is known ──► plan (planner) ─┐
+//!   │                                                       │
+//!   └──► drive: what does it need next? ◄── steps ──────────┘
+//!                              │
+//!                              ▼
+//!                 Store, Call, Reply, Tell, Resign
+//! ```
+//!
+//! How work is done: **intent first**. A wish or a step becomes changed records, written together
+//! ([`batch`]). From then on `drive` looks at a thing as it is written and as it was seen, and does
+//! what comes next: send an order to an engine, write that it is made, undo it. It has no memory of
+//! its own, so after a crash the next control plane drives on from the records. What is being made
+//! is undone when it turns out that it cannot be; what is being deleted is deleted in the end.
+//!
+//! Invariants:
+//! - Nothing is ordered from an engine that is not in the store. One write and one call about a
+//!   thing are under way at most.
+//! - An order never brings back a copy that was lost: only what is `Creating` is made.
+//! - A copy is deleted only when no target uses it and the record of its volume does not count it.
+//! - After [`Effect::Resign`] nothing more is done.
+//!
+//! Deliberately not here: sockets, the lease, tokens ([`crate::service`]); where things go and what
+//! is sick (planner).
+
+mod batch;
+mod busy;
+mod calls;
+mod effect;
+mod entry;
+mod failover;
+mod heard;
+mod ids;
+mod leaf;
+mod listing;
+mod pool;
+mod publish;
+mod purge;
+mod reconcile;
+mod recover;
+mod replica;
+mod snapshot;
+mod state;
+mod status;
+mod target;
+mod volume;
+mod wish;
+mod wishes;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use model::{
+    EventName, Kind, NodeName, Problem, Rebuild, RebuildId, ReplicaId, Severity, SnapshotId,
+    Subject, Timestamp,
+};
+use planner::{Blocked, Settings};
+
+use batch::{Batch, For};
+use calls::Calling;
+pub use effect::{Answer, Call, CallId, Done, Effect, Listing, Stored, Telling, Ticket, WriteId};
+pub use entry::Entry;
+use heard::Signs;
+use ids::Ids;
+use leaf::Leaf;
+pub use state::{LoadError, State};
+pub use wish::{Asked, Input, Wish};
+
+/// How often things are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// When daemons are to send the next heartbeat.
+    pub heartbeat: Duration,
+    /// When one without a heartbeat is taken for gone.
+    pub deadline: Duration,
+    /// How often a node is asked for all it has, if nothing happens there.
+    pub listing: Duration,
+    /// The least time between two plans.
+    pub plan: Duration,
+    /// The most time between two plans.
+    pub slow: Duration,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace {
+            heartbeat: Duration::from_secs(2),
+            deadline: Duration::from_secs(10),
+            listing: Duration::from_secs(10),
+            plan: Duration::from_millis(500),
+            slow: Duration::from_secs(30),
+        }
+    }
+}
+
+/// The most wishes that wait to be decided.
+const MOST_ASKED: usize = 4096;
+
+/// The control plane.
+pub struct Core {
+    pub(crate) state: State,
+    settings: Settings,
+    pace: Pace,
+    /// When this control plane began to lead.
+    began: Timestamp,
+    now: Timestamp,
+    ids: Ids,
+    last_number: u64,
+    writes: BTreeMap<WriteId, Batch>,
+    locked: BTreeSet<String>,
+    leaves: BTreeMap<Subject, Leaf>,
+    calls: BTreeMap<CallId, Calling>,
+    signs: BTreeMap<NodeName, Signs>,
+    /// When nodes are to be looked at.
+    watch_at: Timestamp,
+    waiting: BTreeMap<Subject, Vec<(Ticket, For)>>,
+    asked: VecDeque<Asked>,
+    /// Wishes about something that is being written.
+    parked: VecDeque<Asked>,
+    dirty: BTreeSet<Subject>,
+    timers: BTreeSet<(Timestamp, Subject)>,
+    /// Why something that is being undone is.
+    failures: BTreeMap<Subject, Problem>,
+    /// When volumes whose repair failed are looked at again, and how often it failed.
+    rests: BTreeMap<Subject, (u32, Timestamp)>,
+    /// Of which copies snapshots in the making were taken; of which those that go are dropped.
+    taken: BTreeMap<SnapshotId, BTreeSet<ReplicaId>>,
+    dropped: BTreeMap<SnapshotId, BTreeSet<ReplicaId>>,
+    /// Rebuilds that run, as nodes last said.
+    running: BTreeMap<RebuildId, Rebuild>,
+    planned_at: Option<Timestamp>,
+    stirred: bool,
+    blocked: Vec<Blocked>,
+    out: Vec<Effect>,
+    is_over: bool,
+}
+
+impl Core {
+    /// A control plane that begins with what is stored. `random` must not be the same twice.
+    pub fn new(state: State, settings: Settings, pace: Pace, random: u64, now: Timestamp) -> Core {
+        let mut core = Core {
+            state,
+            settings,
+            pace,
+            began: now,
+            now,
+            ids: Ids::new(random),
+            last_number: 0,
+            writes: BTreeMap::new(),
+            locked: BTreeSet::new(),
+            leaves: BTreeMap::new(),
+            calls: BTreeMap::new(),
+            signs: BTreeMap::new(),
+            watch_at: now,
+            waiting: BTreeMap::new(),
+            asked: VecDeque::new(),
+            parked: VecDeque::new(),
+            dirty: BTreeSet::new(),
+            timers: BTreeSet::new(),
+            failures: BTreeMap::new(),
+            rests: BTreeMap::new(),
+            taken: BTreeMap::new(),
+            dropped: BTreeMap::new(),
+            running: BTreeMap::new(),
+            planned_at: None,
+            stirred: true,
+            blocked: Vec::new(),
+            out: Vec::new(),
+            is_over: false,
+        };
+        core.begin();
+        core
+    }
+
+    /// Takes what happened. What follows from it, [`Core::run`] does.
+    pub fn on(&mut self, now: Timestamp, input: Input) {
+        self.now = self.now.max(now);
+        match input {
+            Input::Asked(asked) => self.take_wish(asked),
+            Input::NodeHeard(node, beat) => self.on_node_heard(&node, beat),
+            Input::NodeLeft(node, instance) => self.on_node_left(&node, instance),
+            Input::HostHeard(host, beat) => self.on_host_heard(&host, beat),
+            Input::HostLeft(host, instance) => self.on_host_left(&host, instance),
+            Input::NodeStirred(node) => self.look_at(&node),
+            Input::Answered(call, result) => self.on_answered(call, result),
+            Input::Stored(write, stored) => self.on_stored(write, stored),
+            Input::Told(event) => self.state.remember(event),
+            Input::Recorded(volume, revision, record) => {
+                if self.state.observe_record(volume, revision, record) {
+                    self.touch(&Subject::Volume(volume));
+                }
+            }
+        }
+    }
+
+    /// Does all that can be done now.
+    pub fn run(&mut self, now: Timestamp) -> Vec<Effect> {
+        self.now = self.now.max(now);
+        self.ring();
+        self.watch_nodes();
+        loop {
+            if !self.asked.is_empty() {
+                self.decide_wishes();
+            }
+            let Some(subject) = self.dirty.pop_first() else { break };
+            self.drive(&subject);
+            if self.is_over {
+                break;
+            }
+        }
+        if self.is_plan_due() && !self.is_over {
+            self.plan();
+            while let Some(subject) = self.dirty.pop_first() {
+                self.drive(&subject);
+            }
+        }
+        let is_last = |effect: &Effect| matches!(effect, Effect::Resign(_) | Effect::Reply(..));
+        let mut out = std::mem::take(&mut self.out);
+        if self.is_over {
+            out.retain(is_last);
+        }
+        out
+    }
+
+    /// When [`Core::run`] has something to do without anything happening.
+    pub fn wake_at(&self) -> Timestamp {
+        let timer = self.timers.first().map(|(at, _)| *at);
+        let slow = self.planned_at.map_or(self.now, |at| at.after(self.plan_wait()));
+        timer.into_iter().chain([self.watch_at]).fold(slow, Timestamp::min)
+    }
+
+    /// What should be done and cannot, as of the last plan.
+    pub fn blocked(&self) -> &[Blocked] {
+        &self.blocked
+    }
+
+    fn take_wish(&mut self, asked: Asked) {
+        if self.asked.len() + self.parked.len() < MOST_ASKED {
+            self.asked.push_back(asked);
+        } else {
+            let detail = "too many requests wait to be decided; try again soon";
+            let problem = Problem::new(Kind::Overloaded, detail);
+            self.out.push(Effect::Reply(asked.ticket, Err(problem)));
+        }
+    }
+
+    fn is_plan_due(&self) -> bool {
+        self.planned_at.is_none_or(|at| at.after(self.plan_wait()) <= self.now)
+    }
+
+    fn plan_wait(&self) -> Duration {
+        if self.stirred { self.pace.plan } else { self.pace.slow }
+    }
+
+    /// It or something near it has changed: what it needs next is to be found out.
+    pub(crate) fn touch(&mut self, subject: &Subject) {
+        self.stirred = true;
+        self.dirty.insert(subject.clone());
+        let facts = &self.state.facts;
+        let volume = match subject {
+            Subject::Volume(volume) => Some(*volume),
+            Subject::Replica(replica) => facts.replicas.get(replica).map(|it| it.spec().volume),
+            Subject::Target(target) => facts.targets.get(target).map(|it| it.spec().volume),
+            Subject::Snapshot(snapshot) => {
+                let snapshot = facts.snapshots.get(snapshot);
+                if let Some(group) = snapshot.and_then(|snapshot| snapshot.spec().group) {
+                    self.dirty.insert(Subject::SnapshotGroup(group));
+                }
+                snapshot.map(|snapshot| snapshot.spec().volume)
+            }
+            _ => None,
+        };
+        let Some(volume) = volume else { return };
+        let members = self.state.members(volume);
+        self.dirty.insert(Subject::Volume(volume));
+        self.dirty.extend(members.replicas.into_iter().map(Subject::Replica));
+        self.dirty.extend(members.targets.into_iter().map(Subject::Target));
+        self.dirty.extend(members.snapshots.into_iter().map(Subject::Snapshot));
+    }
+
+    /// Does what a thing needs next, if it can be done now.
+    fn drive(&mut self, subject: &Subject) {
+        match subject {
+            Subject::Pool(pool) => self.drive_pool(pool),
+            Subject::Volume(volume) => self.drive_volume(*volume),
+            Subject::Replica(replica) => self.drive_replica(*replica),
+            Subject::Target(target) => self.drive_target(*target),
+            Subject::Snapshot(snapshot) => self.drive_snapshot(*snapshot),
+            Subject::SnapshotGroup(group) => self.drive_group(*group),
+            Subject::Node(node) => self.drive_node(node),
+            Subject::Host(_) => {}
+        }
+    }
+
+    fn ring(&mut self) {
+        while let Some((at, subject)) = self.timers.pop_first() {
+            if at > self.now {
+                self.timers.insert((at, subject));
+                break;
+            }
+            self.touch(&subject);
+        }
+    }
+
+    pub(crate) fn wake(&mut self, at: Timestamp, subject: Subject) {
+        self.timers.insert((at, subject));
+    }
+
+    pub(crate) fn leaf(&mut self, subject: &Subject) -> &mut Leaf {
+        self.leaves.entry(subject.clone()).or_default()
+    }
+
+    /// Whether a call about it may be made now; if only time is missing, it is touched then.
+    pub(crate) fn is_due(&mut self, subject: &Subject) -> bool {
+        let now = self.now;
+        let leaf = self.leaf(subject);
+        if leaf.is_due(now) {
+            return true;
+        }
+        if let (None, Some(due)) = (leaf.call, leaf.due()) {
+            self.wake(due, subject.clone());
+        }
+        false
+    }
+
+    pub(crate) fn resign(&mut self, why: String) {
+        if self.is_over {
+            return;
+        }
+        self.is_over = true;
+        let detail = format!("this control plane begins again: {why}; try again soon");
+        let problem = Problem::new(Kind::Unavailable, detail);
+        let waiting = std::mem::take(&mut self.waiting).into_values().flatten();
+        let mut tickets: Vec<Ticket> = waiting.map(|(ticket, _)| ticket).collect();
+        tickets.extend(self.asked.drain(..).map(|asked| asked.ticket));
+        tickets.extend(self.parked.drain(..).map(|asked| asked.ticket));
+        for ticket in tickets {
+            self.out.push(Effect::Reply(ticket, Err(problem.clone())));
+        }
+        self.out.push(Effect::Resign(why));
+    }
+
+    pub(crate) fn tell(
+        &mut self,
+        subject: Subject,
+        name: EventName,
+        severity: Severity,
+        message: impl Into<String>,
+    ) {
+        let message = message.into();
+        self.out.push(Effect::Tell(Telling { subject, name, severity, message }));
+    }
+
+    pub(crate) fn number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+}
+
+/// The answer to those who wait for something that goes.
+fn going(subject: &Subject) -> Problem {
+    let what = match subject {
+        Subject::Volume(id) => format!("volume {id}"),
+        Subject::Pool(name) => format!("pool {name}"),
+        Subject::Snapshot(id) => format!("snapshot {id}"),
+        Subject::SnapshotGroup(id) => format!("snapshot group {id}"),
+        Subject::Node(name) => format!("node {name}"),
+        Subject::Host(name) => format!("host {name}"),
+        Subject::Replica(id) => format!("replica {id}"),
+        Subject::Target(id) => format!("target {id}"),
+    };
+    Problem::new(Kind::Deleting, format!("{what} was deleted meanwhile"))
+}

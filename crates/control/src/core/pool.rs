@@ -1,0 +1,163 @@
+//! Pools: made, opened, changed, deleted.
+
+use model::{
+    EventName, Kind, Lifecycle, Pool, PoolName, PoolSpec, PoolUuid, Problem, Severity, Subject,
+    keys,
+};
+
+use super::batch::{Batch, For};
+use super::wishes::Desk;
+use super::{Asked, Call, Core, Done};
+
+impl Core {
+    pub(crate) fn drive_pool(&mut self, name: &PoolName) {
+        let Some(pool) = self.state.pool(name).cloned() else { return };
+        let subject = Subject::Pool(name.clone());
+        if self.is_locked(&keys::of::<Pool>(name)) || !self.is_due(&subject) {
+            return;
+        }
+        let node = pool.spec().node.clone();
+        let online = self.state.is_online(&node);
+        let leaf = self.leaf(&subject).clone();
+        let is_held = leaf.held == Some(pool.generation());
+        match pool.lifecycle() {
+            Lifecycle::Creating {} if is_held => self.finish_pool(pool),
+            Lifecycle::Creating {} => match leaf.hopeless() {
+                Some(problem) => self.undo_pool(pool, problem.clone()),
+                None if online => {
+                    self.call(subject, node, Call::PutPool(name.clone(), pool.order()));
+                }
+                None => {}
+            },
+            Lifecycle::Created { operation: Some(operation) } if operation.outcome.is_none() => {
+                if is_held {
+                    self.end_pool_change(pool, Ok(()));
+                } else if let Some(problem) = leaf.hopeless() {
+                    self.end_pool_change(pool, Err(problem.clone()));
+                } else if online {
+                    self.call(subject, node, Call::PutPool(name.clone(), pool.order()));
+                }
+            }
+            Lifecycle::Created { .. } => {
+                if !is_held && online && (leaf.listed || !pool.spec().exported) {
+                    self.call(subject, node, Call::PutPool(name.clone(), pool.order()));
+                }
+            }
+            Lifecycle::Deleting {} if self.give_up_copies(name) => {}
+            Lifecycle::Deleting {}
+                if leaf.gone
+                    || leaf.hopeless().is_some_and(|problem| problem.kind != Kind::InUse)
+                    || self.state.node(&node).is_none_or(super::replica::is_going)
+                    || self.is_absent(&node) =>
+            {
+                let batch = Batch::new().drop(pool).gone(subject.clone());
+                let message = "its disks are free";
+                self.try_commit(batch.tell(subject, EventName::Deleted, Severity::Info, message));
+            }
+            Lifecycle::Deleting {} if online => {
+                let call = Call::DeletePool(name.clone(), pool.generation());
+                self.call(subject, node, call);
+            }
+            Lifecycle::Deleting {} | Lifecycle::Deleted {} => {}
+        }
+    }
+
+    fn finish_pool(&mut self, mut pool: Pool) {
+        let subject = Subject::Pool(pool.id().clone());
+        if pool.made().is_ok() {
+            let message = format!("made on node {}", pool.spec().node);
+            let batch = Batch::new().put(pool).end(subject.clone(), Ok(Done::Created));
+            self.try_commit(batch.tell(subject, EventName::Created, Severity::Info, message));
+        }
+    }
+
+    fn undo_pool(&mut self, mut pool: Pool, problem: Problem) {
+        let subject = Subject::Pool(pool.id().clone());
+        if pool.delete().is_ok() {
+            self.leaf(&subject).refresh();
+            let batch = Batch::new().put(pool).tell(
+                subject.clone(),
+                EventName::OperationFailed,
+                Severity::Error,
+                format!("it could not be made: {problem}"),
+            );
+            self.failures.insert(subject, problem);
+            self.try_commit(batch);
+        }
+    }
+
+    fn end_pool_change(&mut self, mut pool: Pool, result: Result<(), Problem>) {
+        let subject = Subject::Pool(pool.id().clone());
+        let (outcome, name, severity, message) = super::volume::outcome(&result);
+        if pool.end(outcome).and_then(|()| pool.commit()).is_ok() {
+            let batch = Batch::new().put(pool).tell(subject.clone(), name, severity, message);
+            self.try_commit(batch.end(subject, result.map(|()| Done::Changed)));
+        }
+    }
+
+    pub(crate) fn decide_create_pool(
+        &self,
+        desk: &mut Desk<'_, '_>,
+        asked: &Asked,
+        name: &PoolName,
+        spec: &PoolSpec,
+    ) -> Result<Batch, Problem> {
+        let subject = Subject::Pool(name.clone());
+        if let Some(pool) = self.state.pool(name) {
+            pool.again(spec)?;
+            return Ok(match pool.lifecycle() {
+                Lifecycle::Creating {} => Batch::new().wait(subject, For::End),
+                _ => Batch::new().reply(asked.ticket, Done::Unchanged),
+            });
+        }
+        if self.state.node(&spec.node).is_none() {
+            let detail = format!("there is no node {}; start its engine first", spec.node);
+            return Err(Problem::new(Kind::NotFound, detail));
+        }
+        if !self.state.is_online(&spec.node) {
+            let detail = format!("node {} does not answer; wait for it", spec.node);
+            return Err(Problem::new(Kind::NodeUnavailable, detail));
+        }
+        let mut spec = spec.clone();
+        if spec.uuid.is_none() && !spec.import {
+            spec.uuid = Some(PoolUuid::new(desk.ids.uuid())?);
+        }
+        let pool = Pool::new(name.clone(), spec, self.now)?;
+        Ok(Batch::new().put(pool).wait(subject, For::End))
+    }
+
+    pub(crate) fn decide_delete_pool(
+        &self,
+        asked: &Asked,
+        name: &PoolName,
+    ) -> Result<Batch, Problem> {
+        let subject = Subject::Pool(name.clone());
+        let Some(pool) = self.state.pool(name) else {
+            return Ok(Batch::new().reply(asked.ticket, Done::Unchanged));
+        };
+        super::wishes::expect(pool, asked)?;
+        if !self.state.is_online(&pool.spec().node) {
+            let detail = format!(
+                "node {} of pool {name} does not answer; wait for it, or purge the pool",
+                pool.spec().node
+            );
+            return Err(Problem::new(Kind::NodeUnavailable, detail));
+        }
+        let copies = self.replicas_on(&[name.clone()].into()).len();
+        let snapshots = self.state.facts.snapshots.values();
+        let has_copy = |it: &&model::Snapshot| {
+            it.status.as_ref().is_some_and(|status| status.copies.contains_key(name))
+        };
+        let snapshots = snapshots.filter(has_copy).count();
+        if copies + snapshots > 0 {
+            let detail = format!(
+                "pool {name} holds {copies} replicas and copies of {snapshots} snapshots; move or \
+                 delete them first"
+            );
+            return Err(Problem::new(Kind::InUse, detail));
+        }
+        let mut pool = pool.clone();
+        pool.delete()?;
+        Ok(Batch::new().put(pool).wait(subject, For::Gone))
+    }
+}

@@ -1,0 +1,346 @@
+//! Serving volumes: a target is opened, admits and dismisses hosts, and is closed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use model::{
+    Ana, EventName, HostName, Kind, Lifecycle, NodeName, Nqn, Problem, Replica, ReplicaSet,
+    SetChange, Severity, Source, Subject, Target, TargetChange, TargetId, TargetRecord, TargetSpec,
+    TargetState, Timestamp, Volume, VolumeChange, VolumeId, keys,
+};
+use planner::Publishing;
+
+use super::batch::{Batch, For};
+use super::replica::is_going;
+use super::wishes::Desk;
+use super::{Asked, Core, Done};
+
+/// A target that does not serve after this time is given up.
+const PATIENCE: Duration = Duration::from_mins(1);
+/// How often a target that is being opened is looked at.
+const LOOK_AGAIN: Duration = Duration::from_millis(300);
+
+impl Core {
+    pub(crate) fn decide_publish(
+        &self,
+        desk: &mut Desk<'_, '_>,
+        asked: &Asked,
+        id: VolumeId,
+        (host, node): (Option<&HostName>, Option<&NodeName>),
+    ) -> Result<Batch, Problem> {
+        let volume = self.known_volume(id, asked)?;
+        let subject = Subject::Volume(id);
+        let Some(host) = host else {
+            let is_served = self.target_of(id).is_some();
+            if is_served {
+                return Ok(Batch::new().reply(asked.ticket, Done::Unchanged));
+            }
+            let node = planner::place_target(desk.view, volume, node).map_err(Problem::from)?;
+            let target = desk.ids.target()?;
+            let change = VolumeChange::Publish { target, node: node.clone(), host: None };
+            let batch = self.open(volume, change, target, (node, BTreeMap::new()))?;
+            return Ok(batch.wait(subject, For::End));
+        };
+        let nqn = self.nqn_of(host)?;
+        match planner::publish(desk.view, volume, host, node)? {
+            Publishing::Already if volume.lifecycle().is_idle() => {
+                Ok(Batch::new().reply(asked.ticket, Done::Unchanged))
+            }
+            Publishing::Already => Ok(Batch::new().wait(subject, For::End)),
+            Publishing::Open { node } => {
+                let hosts = BTreeMap::from([(host.clone(), nqn)]);
+                let target = desk.ids.target()?;
+                let host = Some(host.clone());
+                let change = VolumeChange::Publish { target, node: node.clone(), host };
+                let batch = self.open(volume, change, target, (node, hosts))?;
+                Ok(batch.wait(subject, For::End))
+            }
+            Publishing::Admit { target } => {
+                let mut target = self.known_target(target)?.clone();
+                let mut volume = volume.clone();
+                let mut hosts = target.spec().hosts.clone();
+                hosts.insert(host.clone(), nqn);
+                let (id, node) = (*target.id(), target.spec().node.clone());
+                let host = Some(host.clone());
+                volume.begin(VolumeChange::Publish { target: id, node, host }, self.now)?;
+                target.change(TargetChange::Share { hosts }, self.now)?;
+                Ok(Batch::new().put(volume).put(target).wait(subject, For::End))
+            }
+            Publishing::Dismiss { .. } | Publishing::Close { .. } => {
+                Err(Problem::new(Kind::Internal, "a request to publish came to its opposite"))
+            }
+        }
+    }
+
+    fn known_target(&self, id: TargetId) -> Result<&Target, Problem> {
+        let missing = || Problem::new(Kind::Busy, format!("target {id} has just gone; try again"));
+        self.state.facts.targets.get(&id).ok_or_else(missing)
+    }
+
+    /// The name with which a host connects: as its agent, or the engine of the same machine, said;
+    /// else the one that follows from its name.
+    fn nqn_of(&self, host: &HostName) -> Result<Nqn, Problem> {
+        if let Some(host) = self.state.hosts.get(host) {
+            return Ok(host.spec().address.nqn.clone());
+        }
+        let name: NodeName = host.as_str().parse()?;
+        match self.state.node(&name) {
+            Some(node) => Ok(node.spec().address.nqn.clone()),
+            None => Ok(Nqn::node(&name)?),
+        }
+    }
+
+    /// What it takes to open a target: the next epoch, the target, the operation.
+    pub(crate) fn open(
+        &self,
+        volume: &Volume,
+        change: VolumeChange,
+        target: TargetId,
+        (node, hosts): (NodeName, BTreeMap<HostName, Nqn>),
+    ) -> Result<Batch, Problem> {
+        let mut volume = volume.clone();
+        volume.begin(change, self.now)?;
+        let id = *volume.id();
+        let exists = |it: &&Replica| matches!(it.lifecycle(), Lifecycle::Created { .. });
+        let members: Vec<&Replica> = self.state.replicas_of(id).filter(exists).collect();
+        let record = self.next_record(&volume, &members, target, &node)?;
+        let children = members.iter().filter_map(|replica| self.child_of(replica, &node));
+        let spec = TargetSpec {
+            volume: id,
+            epoch: record.epoch(),
+            size: volume.spec().size,
+            children: children.collect(),
+            node,
+            hosts,
+            limits: volume.spec().limits,
+            ana: Ana::Optimized,
+            shutdown: false,
+        };
+        let target = Target::new(target, spec, self.now)?;
+        Ok(Batch::new().put(volume).put(target).put(record))
+    }
+
+    /// The next ownership of a volume, which counts exactly the copies it has.
+    fn next_record(
+        &self,
+        volume: &Volume,
+        members: &[&Replica],
+        target: TargetId,
+        node: &NodeName,
+    ) -> Result<TargetRecord, Problem> {
+        let id = *volume.id();
+        let all: BTreeSet<_> = members.iter().map(|replica| *replica.id()).collect();
+        let Some(record) = self.state.facts.records.get(&id) else {
+            let right = members.iter().filter(|replica| began_right(volume, replica));
+            let mut set = ReplicaSet::new(right.map(|replica| *replica.id()).collect())?;
+            for replica in &all {
+                set = set.on(SetChange::Added(*replica))?;
+            }
+            return Ok(TargetRecord::new(id, target, node.clone(), set));
+        };
+        let mut set = record.set().clone();
+        for replica in &all {
+            set = set.on(SetChange::Added(*replica))?;
+        }
+        for gone in record.set().replicas().difference(&all) {
+            set = set.on(SetChange::Removed(*gone))?;
+        }
+        let taken = record.take(target, node.clone());
+        taken.record(taken.epoch(), set)
+    }
+
+    pub(crate) fn go_on_publishing(
+        &mut self,
+        volume: Volume,
+        target: TargetId,
+        host: Option<&HostName>,
+        since: Timestamp,
+    ) {
+        match self.opening(target, since) {
+            Opening::Waits => self.wake(self.now.after(LOOK_AGAIN), Subject::Volume(*volume.id())),
+            Opening::Locked => {}
+            Opening::Serves(target) => {
+                let batch = made(target);
+                let subject = Subject::Volume(*volume.id());
+                let name = EventName::Published;
+                let message = match host {
+                    Some(host) => format!("host {host} can use it"),
+                    None => "served to nobody, to heal".to_owned(),
+                };
+                let batch = batch.tell(subject, name, Severity::Info, message);
+                self.end(volume, Ok(()), batch);
+            }
+            Opening::Failed(target, problem) => {
+                let batch = self.undo_target(target, host);
+                self.rest(Subject::Volume(*volume.id()));
+                self.end(volume, Err(problem), batch);
+            }
+        }
+    }
+
+    /// How the opening of a target is going.
+    pub(crate) fn opening(&mut self, id: TargetId, since: Timestamp) -> Opening {
+        let Some(target) = self.state.facts.targets.get(&id).cloned() else {
+            let problem = Problem::new(Kind::Internal, format!("target {id} has gone"));
+            return Opening::Failed(None, problem);
+        };
+        if self.is_locked(&keys::of::<Target>(id)) {
+            return Opening::Locked;
+        }
+        let node = target.spec().node.clone();
+        let state = target.status.as_ref().map(|status| status.state);
+        let leaf = self.leaf(&Subject::Target(id)).clone();
+        let is_held = leaf.held == Some(target.generation());
+        if is_held && state.is_some_and(TargetState::serves) {
+            return Opening::Serves(Box::new(target));
+        }
+        let is_down = is_held && matches!(state, Some(TargetState::Shutdown { .. }));
+        let is_late = self.now.since(since.max(self.began)) >= PATIENCE;
+        let absent = self.is_absent(&node);
+        let problem = leaf.hopeless().cloned().or_else(|| {
+            let (kind, why) = if absent {
+                (Kind::NodeUnavailable, "does not answer")
+            } else if is_down {
+                (Kind::Fenced, "shut it down")
+            } else if is_late {
+                (Kind::TimedOut, "did not serve it in time")
+            } else {
+                return None;
+            };
+            let last = leaf.problem.as_ref().map(|it| format!(": {it}")).unwrap_or_default();
+            Some(Problem::new(kind, format!("node {node} of target {id} {why}{last}")))
+        });
+        if let Some(problem) = problem {
+            return Opening::Failed(Some(Box::new(target)), problem);
+        }
+        if is_held {
+            self.look_at(&node);
+        }
+        Opening::Waits
+    }
+
+    /// A new target goes; one that was to admit a host admits the others only.
+    pub(crate) fn undo_target(
+        &mut self,
+        target: Option<Box<Target>>,
+        host: Option<&HostName>,
+    ) -> Batch {
+        let Some(mut target) = target else { return Batch::new() };
+        let is_new = matches!(target.lifecycle(), Lifecycle::Creating {});
+        let undone = if is_new {
+            self.leaf(&Subject::Target(*target.id())).refresh();
+            target.delete()
+        } else {
+            let mut hosts = target.spec().hosts.clone();
+            if let Some(host) = host {
+                hosts.remove(host);
+            }
+            target.change(TargetChange::Share { hosts }, self.now)
+        };
+        match undone {
+            Ok(()) => Batch::new().put(*target),
+            Err(_) => Batch::new(),
+        }
+    }
+
+    pub(crate) fn decide_unpublish(
+        &self,
+        desk: &mut Desk<'_, '_>,
+        asked: &Asked,
+        id: VolumeId,
+        (host, force): (Option<&HostName>, bool),
+    ) -> Result<Batch, Problem> {
+        let volume = self.known_volume(id, asked)?;
+        let subject = Subject::Volume(id);
+        match planner::unpublish(desk.view, volume, host, force)? {
+            Publishing::Dismiss { target } => {
+                let mut target = self.known_target(target)?.clone();
+                let mut hosts = target.spec().hosts.clone();
+                if let Some(host) = host {
+                    hosts.remove(host);
+                }
+                let mut volume = volume.clone();
+                let change = VolumeChange::Unpublish { host: host.cloned(), force };
+                volume.begin(change, self.now)?;
+                target.change(TargetChange::Share { hosts }, self.now)?;
+                Ok(Batch::new().put(volume).put(target).wait(subject, For::End))
+            }
+            Publishing::Close { .. } => {
+                let batch = self.close(volume, host.cloned(), force)?;
+                Ok(batch.wait(subject, For::End))
+            }
+            _ if volume.lifecycle().is_idle() => {
+                Ok(Batch::new().reply(asked.ticket, Done::Unchanged))
+            }
+            _ => Ok(Batch::new().wait(subject, For::End)),
+        }
+    }
+
+    /// All targets of a volume go.
+    pub(crate) fn close(
+        &self,
+        volume: &Volume,
+        host: Option<HostName>,
+        force: bool,
+    ) -> Result<Batch, Problem> {
+        let mut volume = volume.clone();
+        volume.begin(VolumeChange::Unpublish { host, force }, self.now)?;
+        let mut batch = Batch::new();
+        for target in self.state.targets_of(*volume.id()).filter(|target| !is_going(*target)) {
+            let mut target = target.clone();
+            target.delete()?;
+            batch = batch.put(target);
+        }
+        Ok(self.drop_failovers(*volume.id(), batch).put(volume))
+    }
+
+    pub(crate) fn go_on_unpublishing(
+        &mut self,
+        volume: Volume,
+        host: Option<&HostName>,
+        force: bool,
+    ) {
+        let id = *volume.id();
+        for target in self.state.targets_of(id) {
+            let away = self.is_absent(&target.spec().node);
+            let subject = Subject::Target(*target.id());
+            let leaf = self.leaves.get(&subject);
+            let done = !is_going(target)
+                && leaf.is_some_and(|leaf| leaf.held == Some(target.generation()));
+            if !away && !force && !done && !target.spec().shutdown {
+                return;
+            }
+        }
+        let subject = Subject::Volume(id);
+        let message = host.map_or("nobody uses it".to_owned(), |it| format!("host {it} left"));
+        let batch = Batch::new();
+        let batch = batch.tell(subject, EventName::Unpublished, Severity::Info, message);
+        self.end(volume, Ok(()), batch);
+    }
+}
+
+/// How the opening of a target is going.
+pub(crate) enum Opening {
+    /// A write about it is under way.
+    Locked,
+    Waits,
+    Serves(Box<Target>),
+    Failed(Option<Box<Target>>, Problem),
+}
+
+/// The target exists now, if it was being made.
+pub(crate) fn made(mut target: Box<Target>) -> Batch {
+    match target.made() {
+        Ok(()) => Batch::new().put(*target),
+        Err(_) => Batch::new(),
+    }
+}
+
+/// Whether a copy of a volume that was never served holds what the volume began with.
+fn began_right(volume: &Volume, replica: &Replica) -> bool {
+    match volume.spec().source {
+        None => true,
+        Some(Source::Snapshot { snapshot }) => replica.spec().source == Some(snapshot),
+        Some(Source::Volume { .. }) => replica.spec().source.is_some(),
+    }
+}

@@ -1,0 +1,194 @@
+//! Copies: made, shared with the nodes of their targets, resized, deleted.
+
+use std::collections::BTreeSet;
+
+use model::{
+    EventName, Lifecycle, Nqn, PoolName, Replica, ReplicaChange, ReplicaId, ReplicaSpec, SetChange,
+    Severity, Subject, VolumeId, keys,
+};
+
+use super::batch::Batch;
+use super::{Call, Core};
+
+/// Whether somebody wants it gone.
+pub(crate) fn is_going<S: model::Spec>(object: &model::Object<S>) -> bool {
+    matches!(object.lifecycle(), Lifecycle::Deleting {} | Lifecycle::Deleted {})
+}
+
+impl Core {
+    pub(crate) fn drive_replica(&mut self, id: ReplicaId) {
+        let Some(replica) = self.state.facts.replicas.get(&id).cloned() else { return };
+        let subject = Subject::Replica(id);
+        if self.is_locked(&keys::of::<Replica>(id)) || !self.is_due(&subject) {
+            return;
+        }
+        match replica.lifecycle() {
+            Lifecycle::Creating {} => self.make_replica(replica),
+            Lifecycle::Created { .. } => self.keep_replica(replica),
+            Lifecycle::Deleting {} | Lifecycle::Deleted {} => self.drop_replica(replica),
+        }
+    }
+
+    fn make_replica(&mut self, mut replica: Replica) {
+        let id = *replica.id();
+        let subject = Subject::Replica(id);
+        let leaf = self.leaf(&subject).clone();
+        let volume = self.state.volume(replica.spec().volume);
+        // The copies of a new volume are made or undone together with it.
+        let with_volume = volume.is_some_and(|it| matches!(it.lifecycle(), Lifecycle::Creating {}));
+        if leaf.held == Some(replica.generation()) {
+            if !with_volume && replica.made().is_ok() {
+                let message = format!("made in pool {}", replica.spec().pool);
+                let batch = Batch::new().put(replica);
+                self.try_commit(batch.tell(subject, EventName::Created, Severity::Info, message));
+            }
+            return;
+        }
+        let pool = replica.spec().pool.clone();
+        let hopeless = leaf.hopeless().cloned().or_else(|| self.why_never(&pool));
+        if let Some(problem) = hopeless {
+            if !with_volume && replica.delete().is_ok() {
+                let volume = Subject::Volume(replica.spec().volume);
+                self.leaf(&subject).refresh();
+                self.rest(volume.clone());
+                let message = format!("no copy in pool {pool}: {problem}");
+                let name = EventName::OperationFailed;
+                let batch = Batch::new().put(replica);
+                self.try_commit(batch.tell(volume, name, Severity::Warning, message));
+            }
+            return;
+        }
+        self.order_replica(&replica);
+    }
+
+    /// Why nothing can be made in a pool, as far as is certain.
+    pub(crate) fn why_never(&self, pool: &PoolName) -> Option<model::Problem> {
+        let node = self.state.node_of(pool);
+        if node.is_some_and(|node| !self.is_absent(node.id())) {
+            return None;
+        }
+        let detail = format!("pool {pool} is not there, or its node does not answer");
+        Some(model::Problem::new(model::Kind::NodeUnavailable, detail))
+    }
+
+    /// Whether it is certain enough that a node does not answer, or nobody knows it.
+    pub(crate) fn is_absent(&self, node: &model::NodeName) -> bool {
+        self.state.node(node).is_none_or(|node| {
+            let liveness = node.status.as_ref().map(|status| status.liveness);
+            matches!(liveness, Some(model::Liveness::Offline { .. }))
+        })
+    }
+
+    fn order_replica(&mut self, replica: &Replica) {
+        let node = self.state.pool(&replica.spec().pool).map(|pool| pool.spec().node.clone());
+        let Some(node) = node.filter(|node| self.state.is_online(node)) else { return };
+        let call = Call::PutReplica(*replica.id(), replica.order());
+        self.call(Subject::Replica(*replica.id()), node, call);
+    }
+
+    fn keep_replica(&mut self, mut replica: Replica) {
+        let wanted = self.wanted_hosts(replica.spec().volume, *replica.id());
+        if replica.spec().hosts != wanted {
+            let change = ReplicaChange::Share { hosts: wanted };
+            if replica.change(change, self.now).is_ok() {
+                self.try_commit(Batch::new().put(replica));
+            }
+            return;
+        }
+        let leaf = self.leaf(&Subject::Replica(*replica.id()));
+        // What the engine does not have is lost, and must not come back empty.
+        if leaf.listed && leaf.held != Some(replica.generation()) {
+            self.order_replica(&replica);
+        }
+    }
+
+    /// The nodes that may connect to a copy: those of the targets that use it. One that was
+    /// replaced may not.
+    pub(crate) fn wanted_hosts(&self, volume: VolumeId, id: ReplicaId) -> BTreeSet<Nqn> {
+        let users = self.users(volume).filter(|target| target.spec().child(id).is_some());
+        let nodes = users.filter_map(|target| self.state.node(&target.spec().node));
+        nodes.map(|node| node.spec().address.nqn.clone()).collect()
+    }
+
+    /// The targets of a volume that may use its copies: all but those that were replaced.
+    fn users(&self, volume: VolumeId) -> impl Iterator<Item = &model::Target> {
+        let targets = self.state.targets_of(volume);
+        let newest = targets.filter(|it| !is_going(*it)).map(|it| it.spec().epoch).max();
+        self.state
+            .targets_of(volume)
+            .filter(move |target| newest.is_none_or(|newest| target.spec().epoch >= newest))
+    }
+
+    fn drop_replica(&mut self, replica: Replica) {
+        let id = *replica.id();
+        let subject = Subject::Replica(id);
+        let node = self.state.pool(&replica.spec().pool).map(|pool| pool.spec().node.clone());
+        if self.leaf(&subject).gone || node.is_none() {
+            self.try_commit(Batch::new().drop(replica).gone(subject));
+            return;
+        }
+        let is_purged = self.is_purged(&replica.spec().pool);
+        let node = node.filter(|node| self.state.is_online(node));
+        if (is_purged || node.is_some()) && self.is_free(&replica) {
+            match node.filter(|_| !is_purged) {
+                Some(node) => {
+                    self.call(subject, node, Call::DeleteReplica(id, replica.generation()));
+                }
+                None => self.try_commit(Batch::new().drop(replica).gone(subject)),
+            }
+        }
+    }
+
+    /// Whether no target uses a copy and its volume does not count it. If only the record stands in
+    /// the way, and nobody but us can change it, it is changed.
+    fn is_free(&mut self, replica: &Replica) -> bool {
+        let id = *replica.id();
+        let volume = replica.spec().volume;
+        let lives = self.state.volume(volume).is_some_and(|volume| !is_going(volume));
+        if !lives {
+            return true;
+        }
+        let mut is_served = false;
+        let users: BTreeSet<_> = self.users(volume).map(|target| *target.id()).collect();
+        for target in self.state.targets_of(volume).filter(|it| users.contains(it.id())) {
+            let subject = Subject::Target(*target.id());
+            let online = self.state.is_online(&target.spec().node);
+            if is_going(target) && !online {
+                continue;
+            }
+            let held = self.leaves.get(&subject).and_then(|leaf| leaf.held);
+            let knows = held == Some(target.generation());
+            if target.spec().child(id).is_some() || (online && !knows && !is_going(target)) {
+                return false;
+            }
+            is_served |= !is_going(target);
+        }
+        let Some(record) = self.state.facts.records.get(&volume) else { return true };
+        if !record.set().replicas().contains(&id) {
+            return true;
+        }
+        if is_served || self.is_locked(&keys::target_record(volume)) {
+            // The engine of the target changes the record.
+            return false;
+        }
+        let changed = record.set().on(SetChange::Removed(id)).map_err(model::Problem::from);
+        match changed.and_then(|set| record.record(record.epoch(), set)) {
+            Ok(record) => self.try_commit(Batch::new().put(record)),
+            Err(problem) => tracing::warn!(replica = %id, %problem, "a copy stays"),
+        }
+        false
+    }
+}
+
+/// The spec of a copy of a volume.
+pub(crate) fn replica_spec(volume: &model::Volume, pool: PoolName) -> ReplicaSpec {
+    ReplicaSpec {
+        volume: *volume.id(),
+        pool,
+        size: volume.spec().size,
+        thin: volume.spec().thin,
+        source: None,
+        encryption: volume.spec().encryption.clone(),
+        hosts: BTreeSet::new(),
+    }
+}

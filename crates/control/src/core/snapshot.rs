@@ -1,0 +1,442 @@
+//! Snapshots, groups of them, and what begins with them: restored volumes and clones.
+//!
+//! A snapshot is taken by the target of its volume, on all copies in sync at one moment. A volume
+//! that nobody serves does not change, so its copies are asked one after the other.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::node::SnapshotWish;
+use model::{
+    Consistency, EventName, Kind, Labels, Lifecycle, Problem, Replica, ReplicaId, Severity,
+    Snapshot, SnapshotCopy, SnapshotGroup, SnapshotGroupId, SnapshotGroupSpec, SnapshotGroupStatus,
+    SnapshotId, SnapshotSpec, SnapshotState, SnapshotStatus, Source, Subject, Usage, Volume,
+    VolumeChange, VolumeId, keys,
+};
+use planner::{Budget, SnapshotAsk, View, check_snapshot, check_snapshot_group, place_volume};
+
+use super::batch::{Batch, For};
+use super::ids::Ids;
+use super::replica::is_going;
+use super::wishes::Desk;
+use super::{Asked, Call, Core, Done};
+
+impl Core {
+    pub(crate) fn decide_create_snapshot(
+        &self,
+        desk: &mut Desk<'_, '_>,
+        asked: &Asked,
+        id: SnapshotId,
+        spec: &SnapshotSpec,
+    ) -> Result<Batch, Problem> {
+        let subject = Subject::Snapshot(id);
+        if let Some(snapshot) = self.state.facts.snapshots.get(&id) {
+            snapshot.again(spec)?;
+            return Ok(match snapshot.lifecycle() {
+                Lifecycle::Creating {} => Batch::new().wait(subject, For::End),
+                _ => Batch::new().reply(asked.ticket, Done::Unchanged),
+            });
+        }
+        let volume = self.known_volume(spec.volume, asked)?;
+        check_snapshot(desk.view, SnapshotAsk { volume: spec.volume, snapshot: id })?;
+        let batch = self.begin_snapshot(volume, id, spec.clone())?;
+        Ok(batch.wait(subject, For::End))
+    }
+
+    fn begin_snapshot(
+        &self,
+        volume: &Volume,
+        id: SnapshotId,
+        spec: SnapshotSpec,
+    ) -> Result<Batch, Problem> {
+        let mut volume = volume.clone();
+        volume.begin(VolumeChange::CreateSnapshot { snapshot: id }, self.now)?;
+        let snapshot = Snapshot::new(id, spec, self.now)?;
+        Ok(Batch::new().put(volume).put(snapshot))
+    }
+
+    /// The operation of the volume ends with the making of its snapshot.
+    pub(crate) fn go_on_taking(&mut self, volume: Volume, id: SnapshotId) {
+        let snapshot = self.state.facts.snapshots.get(&id);
+        match snapshot.map(Snapshot::lifecycle) {
+            Some(Lifecycle::Creating {}) => {}
+            Some(Lifecycle::Created { .. }) => self.end(volume, Ok(()), Batch::new()),
+            Some(_) | None => {
+                let subject = Subject::Snapshot(id);
+                let problem = self.failures.get(&subject).cloned();
+                let problem = problem.unwrap_or_else(|| super::going(&subject));
+                self.end(volume, Err(problem), Batch::new());
+            }
+        }
+    }
+
+    pub(crate) fn drive_snapshot(&mut self, id: SnapshotId) {
+        let Some(snapshot) = self.state.facts.snapshots.get(&id).cloned() else { return };
+        let subject = Subject::Snapshot(id);
+        if self.is_locked(&keys::of::<Snapshot>(id)) || !self.is_due(&subject) {
+            return;
+        }
+        match snapshot.lifecycle() {
+            Lifecycle::Creating {} => self.take_snapshot(snapshot),
+            Lifecycle::Created { .. } => {}
+            Lifecycle::Deleting {} | Lifecycle::Deleted {} => self.drop_snapshot(snapshot),
+        }
+    }
+
+    /// The copies that hold every acknowledged write of a volume.
+    fn in_sync(&self, volume: VolumeId) -> BTreeSet<ReplicaId> {
+        if let Some(record) = self.state.facts.records.get(&volume) {
+            return record.set().in_sync().clone();
+        }
+        let exists = |it: &&Replica| matches!(it.lifecycle(), Lifecycle::Created { .. });
+        let with_source = self.state.volume(volume).is_some_and(|it| it.spec().source.is_some());
+        let right = |it: &&Replica| !with_source || it.spec().source.is_some();
+        self.state.replicas_of(volume).filter(exists).filter(right).map(|it| *it.id()).collect()
+    }
+
+    fn take_snapshot(&mut self, snapshot: Snapshot) {
+        let id = *snapshot.id();
+        let subject = Subject::Snapshot(id);
+        let volume = snapshot.spec().volume;
+        if let Some(problem) = self.leaf(&subject).hopeless().cloned() {
+            return self.undo_snapshot(snapshot, problem);
+        }
+        if self.state.volume(volume).is_none_or(is_going) {
+            let detail = format!("volume {volume} is gone");
+            return self.undo_snapshot(snapshot, Problem::new(Kind::NotFound, detail));
+        }
+        let group = snapshot.spec().group;
+        let (taken_at, consistency) = (snapshot.created_at(), Consistency::Crash);
+        let wish = SnapshotWish { group, taken_at, consistency };
+        let taken = self.taken.get(&id).cloned().unwrap_or_default();
+        if let Some(target) = self.target_of(volume) {
+            if !taken.is_empty() {
+                return self.finish_snapshot(snapshot, &taken);
+            }
+            let (target, node) = (*target.id(), target.spec().node.clone());
+            if self.state.is_online(&node) {
+                self.call(subject, node, Call::PutTargetSnapshot(target, id, wish));
+            } else {
+                self.fail_softly(&subject, format!("node {node} of the target does not answer"));
+            }
+            return;
+        }
+        let Some(replica) = self.in_sync(volume).difference(&taken).next().copied() else {
+            return self.finish_snapshot(snapshot, &taken);
+        };
+        let pool = self.state.facts.replicas.get(&replica).map(|it| it.spec().pool.clone());
+        let node = pool.and_then(|pool| self.state.pool(&pool).map(|it| it.spec().node.clone()));
+        match node.filter(|node| self.state.is_online(node)) {
+            Some(node) => self.call(subject, node, Call::PutSnapshot(replica, id, wish)),
+            None => self.fail_softly(&subject, format!("copy {replica} does not answer")),
+        }
+    }
+
+    /// As if a call had failed because nobody answers.
+    fn fail_softly(&mut self, subject: &Subject, detail: String) {
+        let now = self.now;
+        self.leaf(subject).fail(Problem::new(Kind::NodeUnavailable, detail), now);
+        self.touch(&subject.clone());
+    }
+
+    pub(crate) fn on_snapshot_taken(&mut self, id: SnapshotId, replicas: &BTreeSet<ReplicaId>) {
+        self.taken.entry(id).or_default().extend(replicas);
+    }
+
+    pub(crate) fn is_making_snapshot(&self, id: SnapshotId) -> bool {
+        let snapshot = self.state.facts.snapshots.get(&id);
+        snapshot.is_some_and(|it| !matches!(it.lifecycle(), Lifecycle::Created { .. }))
+    }
+
+    fn finish_snapshot(&mut self, mut snapshot: Snapshot, taken: &BTreeSet<ReplicaId>) {
+        let id = *snapshot.id();
+        let subject = Subject::Snapshot(id);
+        let volume = self.state.volume(snapshot.spec().volume);
+        let size = volume.map_or(model::Size::ZERO, |volume| volume.spec().size);
+        let mut copies = BTreeMap::new();
+        for replica in taken.iter().filter_map(|id| self.state.facts.replicas.get(id)) {
+            let usage = Usage { capacity: size, ..Usage::default() };
+            let copy = SnapshotCopy { replica: *replica.id(), online: true, usage };
+            copies.insert(replica.spec().pool.clone(), copy);
+        }
+        let (state, taken_at) = (SnapshotState::Ready, snapshot.created_at());
+        let consistency = Consistency::Crash;
+        snapshot.status = Some(SnapshotStatus { state, taken_at, size, consistency, copies });
+        if snapshot.made().is_ok() {
+            self.taken.remove(&id);
+            let message = format!("taken of volume {}", snapshot.spec().volume);
+            let batch = Batch::new().put(snapshot).end(subject.clone(), Ok(Done::Created));
+            self.try_commit(batch.tell(subject, EventName::Created, Severity::Info, message));
+        }
+    }
+
+    fn undo_snapshot(&mut self, mut snapshot: Snapshot, problem: Problem) {
+        let subject = Subject::Snapshot(*snapshot.id());
+        if snapshot.delete().is_ok() {
+            self.leaf(&subject).refresh();
+            let message = format!("it could not be taken: {problem}");
+            self.failures.insert(subject.clone(), problem);
+            let name = EventName::OperationFailed;
+            self.try_commit(Batch::new().put(snapshot).tell(
+                subject,
+                name,
+                Severity::Error,
+                message,
+            ));
+        }
+    }
+
+    pub(crate) fn decide_delete_snapshot(
+        &self,
+        asked: &Asked,
+        id: SnapshotId,
+    ) -> Result<Batch, Problem> {
+        let Some(snapshot) = self.state.facts.snapshots.get(&id) else {
+            return Ok(Batch::new().reply(asked.ticket, Done::Unchanged));
+        };
+        super::wishes::expect(snapshot, asked)?;
+        let mut snapshot = snapshot.clone();
+        snapshot.delete()?;
+        Ok(Batch::new().put(snapshot).wait(Subject::Snapshot(id), For::Gone))
+    }
+
+    /// Each copy is dropped. Those on nodes that do not answer go when they do, and nobody waits.
+    fn drop_snapshot(&mut self, snapshot: Snapshot) {
+        let id = *snapshot.id();
+        let subject = Subject::Snapshot(id);
+        let copies: BTreeMap<ReplicaId, model::PoolName> = if let Some(status) = &snapshot.status {
+            status.copies.iter().map(|(pool, copy)| (copy.replica, pool.clone())).collect()
+        } else {
+            let replicas = self.state.replicas_of(snapshot.spec().volume);
+            replicas.map(|it| (*it.id(), it.spec().pool.clone())).collect()
+        };
+        let dropped = self.dropped.get(&id).cloned().unwrap_or_default();
+        let mut waits = false;
+        for (replica, pool) in copies.into_iter().filter(|(id, _)| !dropped.contains(id)) {
+            let pool = self.state.pool(&pool);
+            let Some(node) = pool.map(|pool| pool.spec().node.clone()) else { continue };
+            if self.state.is_online(&node) {
+                return self.call(subject, node, Call::DeleteSnapshot(replica, id));
+            }
+            waits = true;
+        }
+        if waits {
+            return self.answer(&subject, For::Gone, &Ok(Done::Gone));
+        }
+        self.dropped.remove(&id);
+        self.taken.remove(&id);
+        let batch = Batch::new().drop(snapshot).gone(subject.clone());
+        self.try_commit(batch.tell(subject, EventName::Deleted, Severity::Info, "it is gone"));
+    }
+
+    pub(crate) fn on_snapshot_dropped(&mut self, id: SnapshotId, replica: ReplicaId) {
+        if self.state.facts.snapshots.contains_key(&id) {
+            self.dropped.entry(id).or_default().insert(replica);
+        }
+        self.state.facts.stray_snapshots.retain(|(_, stray), found| {
+            *stray != id || found.label.as_ref().is_none_or(|label| label.replica != replica)
+        });
+    }
+
+    pub(crate) fn decide_create_group(
+        &self,
+        desk: &mut Desk<'_, '_>,
+        asked: &Asked,
+        id: SnapshotGroupId,
+        spec: &SnapshotGroupSpec,
+    ) -> Result<Batch, Problem> {
+        let subject = Subject::SnapshotGroup(id);
+        if let Some(group) = self.state.groups.get(&id) {
+            group.again(spec)?;
+            return Ok(match group.lifecycle() {
+                Lifecycle::Creating {} => Batch::new().wait(subject, For::End),
+                _ => Batch::new().reply(asked.ticket, Done::Unchanged),
+            });
+        }
+        let asks: Vec<SnapshotAsk> = spec
+            .snapshots
+            .iter()
+            .map(|(volume, snapshot)| SnapshotAsk { volume: *volume, snapshot: *snapshot })
+            .collect();
+        check_snapshot_group(desk.view, &asks)?;
+        for ask in &asks {
+            if self.state.facts.snapshots.contains_key(&ask.snapshot) {
+                let detail = format!("snapshot {} exists; use another id", ask.snapshot);
+                return Err(Problem::new(Kind::AlreadyExists, detail));
+            }
+        }
+        let group = SnapshotGroup::new(id, spec.clone(), self.now)?;
+        Ok(Batch::new().put(group).wait(subject, For::End))
+    }
+
+    pub(crate) fn decide_delete_group(
+        &self,
+        asked: &Asked,
+        id: SnapshotGroupId,
+    ) -> Result<Batch, Problem> {
+        let Some(group) = self.state.groups.get(&id) else {
+            return Ok(Batch::new().reply(asked.ticket, Done::Unchanged));
+        };
+        super::wishes::expect(group, asked)?;
+        let mut group = group.clone();
+        group.delete()?;
+        Ok(Batch::new().put(group).wait(Subject::SnapshotGroup(id), For::Gone))
+    }
+
+    pub(crate) fn drive_group(&mut self, id: SnapshotGroupId) {
+        let Some(group) = self.state.groups.get(&id).cloned() else { return };
+        if self.is_locked(&keys::of::<SnapshotGroup>(id)) {
+            return;
+        }
+        match group.lifecycle() {
+            Lifecycle::Creating {} => self.take_group(group),
+            Lifecycle::Created { .. } => {}
+            Lifecycle::Deleting {} | Lifecycle::Deleted {} => self.drop_group(group),
+        }
+    }
+
+    /// First all of its snapshots are written down together, then each is taken.
+    fn take_group(&mut self, mut group: SnapshotGroup) {
+        let id = *group.id();
+        let wanted = group.spec().snapshots.clone();
+        let snapshots = &self.state.facts.snapshots;
+        let known: Vec<&Snapshot> = wanted.values().filter_map(|id| snapshots.get(id)).collect();
+        if known.is_empty() && !self.failures.contains_key(&Subject::SnapshotGroup(id)) {
+            let mut batch = Batch::new();
+            for (volume, snapshot) in wanted {
+                let spec = SnapshotSpec { volume, group: Some(id), labels: Labels::new() };
+                let begun = match self.state.volume(volume) {
+                    Some(volume) => self.begin_snapshot(volume, snapshot, spec),
+                    None => Err(Problem::new(Kind::NotFound, format!("no volume {volume}"))),
+                };
+                match begun {
+                    Ok(begun) => batch = batch.and(begun),
+                    Err(problem) => return self.undo_group(group, problem),
+                }
+            }
+            return self.try_commit(batch);
+        }
+        if known.len() < wanted.len() || known.iter().any(|it| is_going(*it)) {
+            let problem = known.iter().find_map(|snapshot| {
+                self.failures.get(&Subject::Snapshot(*snapshot.id())).cloned()
+            });
+            let other = || Problem::new(Kind::NodeUnavailable, "not every snapshot was taken");
+            return self.undo_group(group, problem.unwrap_or_else(other));
+        }
+        if known.iter().all(|it| matches!(it.lifecycle(), Lifecycle::Created { .. }))
+            && group.made().is_ok()
+        {
+            let (state, taken_at) = (SnapshotState::Ready, group.created_at());
+            let consistency = Consistency::Crash;
+            group.status = Some(SnapshotGroupStatus { state, taken_at, consistency });
+            let subject = Subject::SnapshotGroup(id);
+            let message = format!("taken of {} volumes", group.spec().snapshots.len());
+            let batch = Batch::new().put(group).end(subject.clone(), Ok(Done::Created));
+            self.try_commit(batch.tell(subject, EventName::Created, Severity::Info, message));
+        }
+    }
+
+    fn undo_group(&mut self, mut group: SnapshotGroup, problem: Problem) {
+        let subject = Subject::SnapshotGroup(*group.id());
+        if group.delete().is_ok() {
+            self.failures.insert(subject, problem);
+            self.try_commit(Batch::new().put(group));
+        }
+    }
+
+    fn drop_group(&mut self, group: SnapshotGroup) {
+        let snapshots = group.spec().snapshots.values();
+        let known: Vec<Snapshot> =
+            snapshots.filter_map(|id| self.state.facts.snapshots.get(id)).cloned().collect();
+        if known.is_empty() {
+            let subject = Subject::SnapshotGroup(*group.id());
+            return self.try_commit(Batch::new().drop(group).gone(subject));
+        }
+        let mut batch = Batch::new();
+        for mut snapshot in known.into_iter().filter(|snapshot| !is_going(snapshot)) {
+            if snapshot.delete().is_ok() {
+                batch = batch.put(snapshot);
+            }
+        }
+        if !batch.is_empty() {
+            self.try_commit(batch);
+        }
+    }
+
+    /// A clone begins with a snapshot of its own, whose id follows from that of the clone.
+    pub(crate) fn decide_clone(
+        &self,
+        desk: &mut Desk<'_, '_>,
+        volume: Volume,
+        source: VolumeId,
+    ) -> Result<Batch, Problem> {
+        let id = *volume.id();
+        let snapshot = SnapshotId::new(id.uuid())?;
+        // Whether there is room is found out before anything is begun.
+        place_volume(desk.view, &mut desk.budget, id, volume.spec())?;
+        let Some(source) = self.state.volume(source) else {
+            let detail = format!("there is no volume {source} to clone");
+            return Err(Problem::new(Kind::NotFound, detail));
+        };
+        let spec = SnapshotSpec { volume: *source.id(), group: None, labels: Labels::new() };
+        let batch = self.begin_snapshot(source, snapshot, spec)?;
+        Ok(batch.put(volume).wait(Subject::Volume(id), For::End))
+    }
+
+    /// The snapshot of a clone is taken: its copies can be placed.
+    pub(crate) fn go_on_cloning(&mut self, volume: Volume) {
+        let Ok(snapshot) = SnapshotId::new(volume.id().uuid()) else { return };
+        let subject = Subject::Snapshot(snapshot);
+        let taken = self.state.facts.snapshots.get(&snapshot);
+        match taken.map(Snapshot::lifecycle) {
+            Some(Lifecycle::Creating {}) => {
+                self.wake(self.now.after(std::time::Duration::from_millis(100)), {
+                    Subject::Volume(*volume.id())
+                });
+            }
+            Some(Lifecycle::Created { .. }) => {
+                let mut ids = self.ids;
+                let placed = self.place_clone(&mut ids, &volume, snapshot);
+                self.ids = ids;
+                match placed {
+                    Ok(batch) => self.try_commit(batch),
+                    Err(problem) => self.undo_volume(volume, Vec::new(), problem),
+                }
+            }
+            Some(_) | None => {
+                let problem = self.failures.get(&subject).cloned();
+                let problem = problem.unwrap_or_else(|| super::going(&subject));
+                self.undo_volume(volume, Vec::new(), problem);
+            }
+        }
+    }
+
+    fn place_clone(
+        &self,
+        ids: &mut Ids,
+        volume: &Volume,
+        snapshot: SnapshotId,
+    ) -> Result<Batch, Problem> {
+        let view = View::new(&self.state.facts, &self.settings, self.now);
+        let mut desk = Desk { view: &view, budget: Budget::new(), ids };
+        let mut spec = volume.spec().clone();
+        spec.source = Some(Source::Snapshot { snapshot });
+        let places = place_volume(&view, &mut desk.budget, *volume.id(), &spec)?;
+        let mut batch = Batch::new();
+        for replica in self.new_replicas(&mut desk, volume, places, Some(snapshot))? {
+            batch = batch.put(replica);
+        }
+        Ok(batch)
+    }
+
+    /// The snapshot with which a clone began is not needed any more: copies keep what they need.
+    pub(crate) fn drop_clone_source(&self, volume: VolumeId, batch: Batch) -> Batch {
+        let snapshot = SnapshotId::new(volume.uuid()).ok();
+        let snapshot = snapshot.and_then(|id| self.state.facts.snapshots.get(&id));
+        let Some(snapshot) = snapshot.filter(|it| !is_going(*it)) else { return batch };
+        let is_clones = self.state.volume(volume).is_some_and(|volume| {
+            volume.spec().source == Some(Source::Volume { volume: snapshot.spec().volume })
+        });
+        let mut snapshot = snapshot.clone();
+        if is_clones && snapshot.delete().is_ok() { batch.put(snapshot) } else { batch }
+    }
+}

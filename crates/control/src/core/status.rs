@@ -1,0 +1,180 @@
+//! What is told about things: their specs with what was seen, put together.
+
+use std::collections::BTreeMap;
+
+use model::{
+    Host, HostName, Nqn, Pool, PoolName, PoolState, Rebuild, RebuildId, Replica, ReplicaId,
+    ReplicaState, Snapshot, SnapshotId, SnapshotState, Subject, Target, Usage, Volume, VolumeId,
+    VolumeReplica, VolumeState, VolumeStatus, VolumeTarget,
+};
+
+use super::{Core, State};
+
+impl Core {
+    /// Everything that is known.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Where the engine of a node is called.
+    pub(crate) fn address_of(&self, node: &model::NodeName) -> Option<std::net::SocketAddr> {
+        self.state.node(node).map(|node| node.spec().address.api)
+    }
+
+    /// A volume with what is seen of it.
+    pub fn volume_seen(&self, id: VolumeId) -> Option<Volume> {
+        let mut volume = self.state.volume(id)?.clone();
+        volume.status = Some(self.volume_status(&volume));
+        Some(volume)
+    }
+
+    /// A pool with what is seen of it.
+    pub fn pool_seen(&self, name: &PoolName) -> Option<Pool> {
+        let mut pool = self.state.pool(name)?.clone();
+        let away = !self.state.is_online(&pool.spec().node);
+        if let Some(status) = pool.status.as_mut().filter(|_| away) {
+            status.state = PoolState::Unknown;
+        }
+        Some(pool)
+    }
+
+    /// A copy with what is seen of it.
+    pub fn replica_seen(&self, id: ReplicaId) -> Option<Replica> {
+        let mut replica = self.state.facts.replicas.get(&id)?.clone();
+        let answers = self.answers(&replica);
+        if let Some(status) = &mut replica.status
+            && !answers
+            && status.state == ReplicaState::Online
+        {
+            status.state = ReplicaState::Unknown;
+        }
+        Some(replica)
+    }
+
+    /// A snapshot with what is seen of it.
+    pub fn snapshot_seen(&self, id: SnapshotId) -> Option<Snapshot> {
+        let mut snapshot = self.state.facts.snapshots.get(&id)?.clone();
+        if let Some(status) = &mut snapshot.status {
+            for (pool, copy) in &mut status.copies {
+                let node = self.state.pool(pool).map(|pool| &pool.spec().node);
+                copy.online &= node.is_some_and(|node| self.state.is_online(node));
+            }
+            let online = status.copies.values().filter(|copy| copy.online).count();
+            status.state = match online {
+                0 => SnapshotState::Unavailable,
+                online if online < status.copies.len() => SnapshotState::Degraded,
+                _ => SnapshotState::Ready,
+            };
+        }
+        Some(snapshot)
+    }
+
+    /// A host with the volumes it may use.
+    pub(crate) fn host_seen(&self, name: &HostName) -> Option<Host> {
+        self.state.hosts.get(name).cloned()
+    }
+
+    /// A rebuild, running or ended.
+    pub(crate) fn rebuild_seen(&self, id: RebuildId) -> Option<&Rebuild> {
+        self.running.get(&id).or_else(|| self.state.rebuilds.get(&id))
+    }
+
+    /// All rebuilds that are known, by id.
+    pub(crate) fn rebuilds_seen(&self) -> impl Iterator<Item = &Rebuild> {
+        let ended = self.state.rebuilds.iter();
+        let mut all: BTreeMap<RebuildId, &Rebuild> = ended.map(|(id, it)| (*id, it)).collect();
+        all.extend(self.running.iter().map(|(id, it)| (*id, it)));
+        all.into_values()
+    }
+
+    /// For each pool that cannot take one more copy of a volume, why.
+    pub(crate) fn refusals(&self, volume: &Volume) -> BTreeMap<PoolName, String> {
+        let view = planner::View::new(&self.state.facts, &self.settings, self.now);
+        let pools = self.state.facts.pools.keys();
+        let refused = pools.filter_map(|pool| {
+            let refusal = planner::admits(&view, volume, pool).err()?;
+            Some((pool.clone(), refusal.to_string()))
+        });
+        refused.collect()
+    }
+
+    fn volume_status(&self, volume: &Volume) -> VolumeStatus {
+        let id = *volume.id();
+        let target = self.target_of(id);
+        let record = self.state.facts.records.get(&id);
+        let mut replicas = BTreeMap::new();
+        let (mut good, mut seen) = (0usize, 0usize);
+        let mut usage = Usage { capacity: volume.spec().size, ..Usage::default() };
+        for replica in self.state.replicas_of(id) {
+            let in_sync = record.is_none_or(|it| it.set().in_sync().contains(replica.id()));
+            let answers = self.answers(replica);
+            good += usize::from(in_sync && answers);
+            seen += usize::from(replica.status.is_some());
+            let Some(one) = self.volume_replica(replica, target) else { continue };
+            usage.allocated = usage.allocated.max(one.usage.allocated);
+            usage.snapshots = usage.snapshots.max(one.usage.snapshots);
+            replicas.insert(*replica.id(), one);
+        }
+        let wanted = usize::from(volume.spec().replicas);
+        let state = match (good, seen) {
+            (0, 0) => VolumeState::Unknown,
+            (0, _) => VolumeState::Faulted,
+            (good, _) if good < wanted => VolumeState::Degraded,
+            _ => VolumeState::Online,
+        };
+        let subject = Subject::Volume(id);
+        let blocked = self.blocked().iter().filter(|blocked| blocked.subject == subject);
+        let mut reasons: Vec<String> = blocked.map(|blocked| blocked.reason.clone()).collect();
+        if state != VolumeState::Online {
+            reasons.insert(0, format!("{good} of {wanted} copies are in sync and answer"));
+        }
+        VolumeStatus {
+            state,
+            reasons,
+            target: target.map(|target| self.volume_target(id, target)),
+            replicas,
+            usage,
+            snapshots: u32::try_from(self.state.snapshots_of(id).count()).unwrap_or(u32::MAX),
+        }
+    }
+
+    fn volume_target(&self, volume: VolumeId, target: &Target) -> VolumeTarget {
+        let spec = target.spec();
+        let status = target.status.as_ref().filter(|_| self.state.is_online(&spec.node));
+        let addresses = status.map(|status| status.addresses.clone()).unwrap_or_default();
+        let node = self.state.node(&spec.node);
+        let data = || node.map(|node| node.spec().address.data.clone()).unwrap_or_default();
+        VolumeTarget {
+            id: *target.id(),
+            node: spec.node.clone(),
+            epoch: spec.epoch,
+            state: status.map(|status| status.state),
+            nqn: Nqn::volume(volume),
+            addresses: if addresses.is_empty() { data() } else { addresses },
+            hosts: spec.hosts.keys().cloned().collect(),
+        }
+    }
+
+    fn volume_replica(&self, replica: &Replica, target: Option<&Target>) -> Option<VolumeReplica> {
+        let spec = replica.spec();
+        let status = replica.status.as_ref();
+        let child = target
+            .and_then(|target| target.status.as_ref())
+            .and_then(|it| it.children.iter().find(|child| child.replica == *replica.id()));
+        let node = self.state.pool(&spec.pool)?.spec().node.clone();
+        let state = match status {
+            Some(status) if self.answers(replica) || status.state != ReplicaState::Online => {
+                status.state.clone()
+            }
+            _ => ReplicaState::Unknown,
+        };
+        Some(VolumeReplica {
+            node,
+            pool: spec.pool.clone(),
+            state,
+            child: child.map(|child| child.state),
+            usage: status.map(|status| status.usage).unwrap_or_default(),
+            progress: child.and_then(|child| child.progress),
+        })
+    }
+}

@@ -1,0 +1,100 @@
+//! Targets: opened, changed, closed.
+
+use model::{
+    Child, ChildPath, Lifecycle, NodeName, Replica, Subject, Target, TargetChange, TargetId,
+    VolumeId, keys,
+};
+
+use super::batch::Batch;
+use super::replica::is_going;
+use super::{Call, Core};
+
+impl Core {
+    pub(crate) fn drive_target(&mut self, id: TargetId) {
+        let Some(target) = self.state.facts.targets.get(&id).cloned() else { return };
+        let subject = Subject::Target(id);
+        if self.is_locked(&keys::of::<Target>(id)) || !self.is_due(&subject) {
+            return;
+        }
+        if let Some(moved) = self.with_new_ways(&target) {
+            return self.try_commit(Batch::new().put(moved));
+        }
+        let node = target.spec().node.clone();
+        let online = self.state.is_online(&node);
+        let leaf = self.leaf(&subject).clone();
+        match target.lifecycle() {
+            // Whether it is made or undone its volume decides.
+            Lifecycle::Creating {} | Lifecycle::Created { .. } => {
+                let hopeless = matches!(target.lifecycle(), Lifecycle::Creating {})
+                    && leaf.hopeless().is_some();
+                let is_held = leaf.held == Some(target.generation());
+                let is_free = !self.is_taken(&target);
+                if !is_held && online && !hopeless && is_free && self.are_children_ready(&target) {
+                    self.call(subject, node, Call::PutTarget(id, target.order()));
+                }
+            }
+            Lifecycle::Deleting {} if leaf.gone || self.state.node(&node).is_none_or(is_going) => {
+                self.try_commit(Batch::new().drop(target).gone(subject));
+            }
+            Lifecycle::Deleting {} if online => {
+                self.call(subject, node, Call::DeleteTarget(id, target.generation()));
+            }
+            Lifecycle::Deleting {} | Lifecycle::Deleted {} => {}
+        }
+    }
+
+    /// The target as it should be when a copy is reached by another way than it was told: its pool
+    /// was carried to another node, or its node has another address.
+    fn with_new_ways(&self, target: &Target) -> Option<Target> {
+        if is_going(target) || target.spec().shutdown || !target.lifecycle().is_idle() {
+            return None;
+        }
+        let moved = target.spec().children.iter().find_map(|child| {
+            let replica = self.state.facts.replicas.get(&child.replica)?;
+            let now = self.child_of(replica, &target.spec().node)?;
+            (now.path != child.path).then_some(Child { offline: child.offline, ..now })
+        })?;
+        let mut target = target.clone();
+        target.change(TargetChange::PutChild { child: moved }, self.now).ok()?;
+        Some(target)
+    }
+
+    /// Whether another target of the volume is still on the node: an engine serves a volume once.
+    fn is_taken(&self, target: &Target) -> bool {
+        let others = self.state.targets_of(target.spec().volume);
+        let mut older = others.filter(|it| it.spec().epoch < target.spec().epoch);
+        older.any(|it| it.spec().node == target.spec().node)
+    }
+
+    /// Whether each copy that can be reached lets the node of the target in, and no other.
+    fn are_children_ready(&self, target: &Target) -> bool {
+        let volume = target.spec().volume;
+        target.spec().children.iter().all(|child| {
+            let Some(replica) = self.state.facts.replicas.get(&child.replica) else { return true };
+            let leaf = self.leaves.get(&Subject::Replica(child.replica));
+            let node = self.state.pool(&replica.spec().pool).map(|pool| &pool.spec().node);
+            let reachable = node.is_some_and(|node| self.state.is_online(node))
+                && leaf.is_some_and(|leaf| leaf.listed && leaf.problem.is_none());
+            let is_held = leaf.is_some_and(|leaf| leaf.held == Some(replica.generation()));
+            let is_shared = replica.spec().hosts == self.wanted_hosts(volume, child.replica);
+            !reachable || (is_held && is_shared)
+        })
+    }
+
+    /// The target that a volume has now: not replaced, not going.
+    pub(crate) fn target_of(&self, volume: VolumeId) -> Option<&Target> {
+        let live = |target: &&Target| !target.spec().shutdown && !is_going(*target);
+        self.state.targets_of(volume).filter(live).max_by_key(|target| target.spec().epoch)
+    }
+
+    /// A copy, seen from a target on a node.
+    pub(crate) fn child_of(&self, replica: &Replica, node: &NodeName) -> Option<Child> {
+        let home = self.state.node_of(&replica.spec().pool)?;
+        let path = if home.id() == node {
+            ChildPath::Local {}
+        } else {
+            ChildPath::Remote { addresses: home.spec().address.data.clone() }
+        };
+        Some(Child { replica: *replica.id(), path, offline: false })
+    }
+}

@@ -1,0 +1,287 @@
+//! Volumes: created, deleted, and the operations on them that take steps.
+
+use model::{
+    EventName, Kind, Lifecycle, Operation, Outcome, Problem, Replica, Severity, SnapshotId, Source,
+    Subject, Volume, VolumeChange, VolumeId, VolumeSpec, keys,
+};
+use planner::{VolumePlaces, place_volume};
+
+use super::batch::{Batch, For};
+use super::replica::{is_going, replica_spec};
+use super::wishes::Desk;
+use super::{Asked, Core, Done};
+
+/// How an operation ended, for the record and for people.
+pub(crate) fn outcome(result: &Result<(), Problem>) -> (Outcome, EventName, Severity, String) {
+    match result {
+        Ok(()) => (Outcome::Done {}, EventName::Changed, Severity::Info, "changed".to_owned()),
+        Err(problem) => {
+            let message = format!("a change failed and was undone: {problem}");
+            let outcome = Outcome::Failed { problem: problem.clone() };
+            (outcome, EventName::OperationFailed, Severity::Warning, message)
+        }
+    }
+}
+
+impl Core {
+    pub(crate) fn drive_volume(&mut self, id: VolumeId) {
+        let Some(volume) = self.state.volume(id).cloned() else { return };
+        if self.is_locked(&keys::of::<Volume>(id)) {
+            return;
+        }
+        match volume.lifecycle().clone() {
+            Lifecycle::Creating {} => self.go_on_creating(volume),
+            Lifecycle::Created { operation: Some(operation) } => self.go_on(volume, operation),
+            Lifecycle::Created { operation: None } => {}
+            Lifecycle::Deleting {} | Lifecycle::Deleted {} => self.go_on_deleting(volume),
+        }
+    }
+
+    fn go_on(&mut self, volume: Volume, operation: Operation<VolumeChange>) {
+        if let Some(outcome) = operation.outcome {
+            // Written before the spec took it in; the batches here do both at once.
+            let result = match outcome {
+                Outcome::Done {} => Ok(()),
+                Outcome::Failed { problem } => Err(problem),
+            };
+            return self.end(volume, result, Batch::new());
+        }
+        match operation.change {
+            VolumeChange::Publish { target, host, .. } => {
+                self.go_on_publishing(volume, target, host.as_ref(), operation.started_at);
+            }
+            VolumeChange::Republish { target, from, .. } => {
+                self.go_on_republishing(volume, target, from, operation.started_at);
+            }
+            VolumeChange::Unpublish { host, force } => {
+                self.go_on_unpublishing(volume, host.as_ref(), force);
+            }
+            VolumeChange::Resize { size } => self.go_on_resizing(volume, size),
+            VolumeChange::CreateSnapshot { snapshot } => self.go_on_taking(volume, snapshot),
+            // The planner says when these are done.
+            VolumeChange::SetReplicas { .. } | VolumeChange::MoveReplica { .. } => {}
+            // These are written as done.
+            VolumeChange::AddReplica { .. }
+            | VolumeChange::RemoveReplica { .. }
+            | VolumeChange::DeleteSnapshot { .. }
+            | VolumeChange::Modify { .. } => self.end(volume, Ok(()), Batch::new()),
+        }
+    }
+
+    /// The operation under way has ended; `batch` is stored with that.
+    pub(crate) fn end(&mut self, mut volume: Volume, result: Result<(), Problem>, batch: Batch) {
+        let subject = Subject::Volume(*volume.id());
+        let (outcome, name, severity, message) = outcome(&result);
+        let is_noted =
+            volume.lifecycle().operation().is_some_and(|operation| operation.outcome.is_some());
+        let ended = if is_noted { Ok(()) } else { volume.end(outcome) };
+        if ended.and_then(|()| volume.commit()).is_ok() {
+            let batch = batch.put(volume).tell(subject.clone(), name, severity, message);
+            self.try_commit(batch.end(subject, result.map(|()| Done::Changed)));
+        }
+    }
+
+    pub(crate) fn decide_create_volume(
+        &self,
+        desk: &mut Desk<'_, '_>,
+        asked: &Asked,
+        id: VolumeId,
+        spec: &VolumeSpec,
+    ) -> Result<Batch, Problem> {
+        let subject = Subject::Volume(id);
+        if let Some(volume) = self.state.volume(id) {
+            volume.again(spec)?;
+            return Ok(match volume.lifecycle() {
+                Lifecycle::Creating {} => Batch::new().wait(subject, For::End),
+                _ => Batch::new().reply(asked.ticket, Done::Unchanged),
+            });
+        }
+        let volume = Volume::new(id, spec.clone(), self.now)?;
+        if let Some(Source::Volume { volume: source }) = spec.source {
+            return self.decide_clone(desk, volume, source);
+        }
+        let places = place_volume(desk.view, &mut desk.budget, id, spec)?;
+        let source = match spec.source {
+            Some(Source::Snapshot { snapshot }) => Some(snapshot),
+            _ => None,
+        };
+        let mut batch = Batch::new();
+        for replica in self.new_replicas(desk, &volume, places, source)? {
+            batch = batch.put(replica);
+        }
+        Ok(batch.put(volume).wait(subject, For::End))
+    }
+
+    /// The copies of a new volume, in their places; those that have the content begin with it.
+    pub(crate) fn new_replicas(
+        &self,
+        desk: &mut Desk<'_, '_>,
+        volume: &Volume,
+        places: VolumePlaces,
+        source: Option<SnapshotId>,
+    ) -> Result<Vec<Replica>, Problem> {
+        let VolumePlaces { pools, with_content } = places;
+        let mut replicas = Vec::new();
+        for pool in pools {
+            let source = source.filter(|_| with_content.contains(&pool));
+            let spec = model::ReplicaSpec { source, ..replica_spec(volume, pool) };
+            replicas.push(Replica::new(desk.ids.replica()?, spec, self.now)?);
+        }
+        Ok(replicas)
+    }
+
+    fn go_on_creating(&mut self, mut volume: Volume) {
+        let id = *volume.id();
+        let replicas: Vec<Replica> = self.state.replicas_of(id).cloned().collect();
+        if replicas.is_empty() {
+            return self.go_on_cloning(volume);
+        }
+        if replicas.iter().any(|it| self.is_locked(&keys::of::<Replica>(*it.id()))) {
+            return;
+        }
+        let mut made = 0;
+        for replica in &replicas {
+            let subject = Subject::Replica(*replica.id());
+            let is_created = matches!(replica.lifecycle(), Lifecycle::Created { .. });
+            let leaf = self.leaf(&subject);
+            if is_created || leaf.held == Some(replica.generation()) {
+                made += 1;
+                continue;
+            }
+            let hopeless = leaf.hopeless().cloned();
+            if let Some(problem) = hopeless.or_else(|| self.why_never(&replica.spec().pool)) {
+                return self.undo_volume(volume, replicas, problem);
+            }
+        }
+        if made < replicas.len() || volume.made().is_err() {
+            return;
+        }
+        let subject = Subject::Volume(id);
+        let spec = volume.spec();
+        let message = format!("made with {} and {} copies", spec.size, spec.replicas);
+        let source = spec.source;
+        let mut batch = Batch::new().put(volume).end(subject.clone(), Ok(Done::Created));
+        for mut replica in replicas {
+            if replica.made().is_ok() {
+                batch = batch.put(replica);
+            }
+        }
+        if let Some(Source::Volume { .. }) = source {
+            batch = self.drop_clone_source(id, batch);
+        }
+        self.try_commit(batch.tell(subject, EventName::Created, Severity::Info, message));
+    }
+
+    pub(crate) fn undo_volume(
+        &mut self,
+        mut volume: Volume,
+        replicas: Vec<Replica>,
+        problem: Problem,
+    ) {
+        let subject = Subject::Volume(*volume.id());
+        if volume.delete().is_err() {
+            return;
+        }
+        let mut batch = Batch::new().put(volume);
+        for mut replica in replicas.into_iter().filter(|replica| !is_going(replica)) {
+            if replica.delete().is_ok() {
+                self.leaf(&Subject::Replica(*replica.id())).refresh();
+                batch = batch.put(replica);
+            }
+        }
+        let message = format!("it could not be made: {problem}");
+        self.failures.insert(subject.clone(), problem);
+        let name = EventName::OperationFailed;
+        self.try_commit(batch.tell(subject, name, Severity::Error, message));
+    }
+
+    pub(crate) fn decide_delete_volume(
+        &self,
+        asked: &Asked,
+        id: VolumeId,
+    ) -> Result<Batch, Problem> {
+        let subject = Subject::Volume(id);
+        let Some(volume) = self.state.volume(id) else {
+            return Ok(Batch::new().reply(asked.ticket, Done::Unchanged));
+        };
+        super::wishes::expect(volume, asked)?;
+        let used = self.target_of(id).and_then(|target| target.spec().hosts.keys().next());
+        if let Some(host) = used {
+            let detail = format!("volume {id} is used by host {host}; unpublish it first");
+            return Err(Problem::new(Kind::InUse, detail));
+        }
+        let mut volume = volume.clone();
+        volume.delete()?;
+        Ok(Batch::new().put(volume).wait(subject, For::Gone))
+    }
+
+    /// First its targets, then its copies, then itself. What lies on nodes that do not answer goes
+    /// when they do, and nobody waits for that.
+    fn go_on_deleting(&mut self, volume: Volume) {
+        let id = *volume.id();
+        let mut batch = Batch::new();
+        let mut left = 0;
+        let mut changes = 0;
+        for target in self.state.targets_of(id) {
+            let mut target = target.clone();
+            left += usize::from(self.state.is_online(&target.spec().node));
+            if !is_going(&target) && target.delete().is_ok() {
+                changes += 1;
+                batch = batch.put(target);
+            }
+        }
+        if changes > 0 {
+            return self.try_commit(batch);
+        }
+        if left > 0 {
+            return;
+        }
+        for replica in self.state.replicas_of(id) {
+            let mut replica = replica.clone();
+            let pool = self.state.pool(&replica.spec().pool);
+            left += usize::from(pool.is_some_and(|it| self.state.is_online(&it.spec().node)));
+            if !is_going(&replica) && replica.delete().is_ok() {
+                changes += 1;
+                batch = batch.put(replica);
+            }
+        }
+        if changes > 0 {
+            return self.try_commit(batch);
+        }
+        if left > 0 {
+            return;
+        }
+        let subject = Subject::Volume(id);
+        let facts = &self.state.facts;
+        if let Some(record) = facts.records.get(&id) {
+            batch = batch.drop(record.clone());
+        }
+        let batch = self.drop_failovers(id, batch);
+        let batch = self.drop_clone_source(id, batch).drop(volume).gone(subject.clone());
+        self.rests.remove(&subject);
+        self.try_commit(batch.tell(subject, EventName::Deleted, Severity::Info, "it is gone"));
+    }
+
+    fn go_on_resizing(&mut self, volume: Volume, size: model::Size) {
+        let id = *volume.id();
+        let mut ready = true;
+        let mut problem = None;
+        for replica in self.state.replicas_of(id).filter(|replica| !is_going(*replica)) {
+            let leaf = self.leaves.get(&Subject::Replica(*replica.id()));
+            ready &= replica.spec().size >= size
+                && leaf.is_some_and(|leaf| leaf.held == Some(replica.generation()));
+            problem = problem.or_else(|| leaf.and_then(|leaf| leaf.hopeless().cloned()));
+        }
+        if let Some(target) = self.target_of(id) {
+            let leaf = self.leaves.get(&Subject::Target(*target.id()));
+            ready &= target.spec().size >= size
+                && leaf.is_some_and(|leaf| leaf.held == Some(target.generation()));
+            problem = problem.or_else(|| leaf.and_then(|leaf| leaf.hopeless().cloned()));
+        }
+        if ready {
+            self.end(volume, Ok(()), Batch::new());
+        } else if let Some(problem) = problem {
+            self.end(volume, Err(problem), Batch::new());
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What is asked of the control plane.
+
+use std::collections::BTreeSet;
+
+use model::{
+    Generation, Heartbeat, HostAddress, HostChange, HostName, InstanceId, NodeAddress, NodeChange,
+    NodeName, PoolChange, PoolName, PoolSpec, Problem, ReplicaId, Size, SnapshotChange,
+    SnapshotGroupChange, SnapshotGroupId, SnapshotGroupSpec, SnapshotId, SnapshotSpec,
+    TargetRecord, VolumeId, VolumeSpec,
+};
+use store::contract::Revision;
+
+use super::{Answer, CallId, Stored, Ticket, WriteId};
+
+/// Something happened outside.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Input {
+    /// Somebody wants something.
+    Asked(Asked),
+    /// An engine shows that it is there.
+    NodeHeard(NodeName, Heartbeat<NodeAddress>),
+    /// An engine stops on purpose.
+    NodeLeft(NodeName, InstanceId),
+    /// The agent of a host shows that it is there.
+    HostHeard(HostName, Heartbeat<HostAddress>),
+    /// The agent of a host stops on purpose.
+    HostLeft(HostName, InstanceId),
+    /// Something happened on a node: it should be looked at.
+    NodeStirred(NodeName),
+    /// A node has answered, or has not.
+    Answered(CallId, Result<Answer, Problem>),
+    /// The store has answered.
+    Stored(WriteId, Stored),
+    /// Something was told to people.
+    Told(model::Event),
+    /// An engine has written who owns a volume.
+    Recorded(VolumeId, Revision, Option<TargetRecord>),
+}
+
+/// A wish, and who waits for its end.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Asked {
+    /// Whom to answer.
+    pub ticket: Ticket,
+    /// What is wanted.
+    pub wish: Wish,
+    /// The generation that the caller has seen, if it matters to it.
+    pub seen: Option<Generation>,
+}
+
+/// What somebody wants.
+#[derive(Clone, Debug, PartialEq)]
+#[expect(missing_docs, reason = "the requests of REST, see there")]
+pub enum Wish {
+    CreateVolume(VolumeId, Box<VolumeSpec>),
+    DeleteVolume(VolumeId),
+    /// For a host, or for none: to heal.
+    Publish {
+        volume: VolumeId,
+        host: Option<HostName>,
+        node: Option<NodeName>,
+    },
+    Unpublish {
+        volume: VolumeId,
+        host: Option<HostName>,
+        force: bool,
+    },
+    /// Serve it elsewhere.
+    Republish {
+        volume: VolumeId,
+        node: Option<NodeName>,
+    },
+    Resize {
+        volume: VolumeId,
+        size: Size,
+    },
+    SetReplicas {
+        volume: VolumeId,
+        replicas: u8,
+    },
+    ModifyVolume(VolumeId, Box<VolumeSpec>),
+    MoveReplica {
+        volume: VolumeId,
+        replica: ReplicaId,
+        pool: Option<PoolName>,
+    },
+    RemoveReplica {
+        volume: VolumeId,
+        replica: ReplicaId,
+    },
+    /// Forget targets that were replaced, whether their nodes answer or not.
+    DropTargets(VolumeId),
+    CreateSnapshot(SnapshotId, Box<SnapshotSpec>),
+    ChangeSnapshot(SnapshotId, SnapshotChange),
+    DeleteSnapshot(SnapshotId),
+    CreateGroup(SnapshotGroupId, Box<SnapshotGroupSpec>),
+    ChangeGroup(SnapshotGroupId, SnapshotGroupChange),
+    DeleteGroup(SnapshotGroupId),
+    CreatePool(PoolName, Box<PoolSpec>),
+    ChangePool(PoolName, PoolChange),
+    DeletePool(PoolName),
+    /// Forget a pool that will not come back, with all that is in it; these volumes are lost
+    /// then, and known to be.
+    PurgePool(PoolName, BTreeSet<VolumeId>),
+    ChangeNode(NodeName, NodeChange),
+    /// Forget a node that will not come back, with all that is on it; these volumes are lost
+    /// then, and known to be.
+    PurgeNode(NodeName, BTreeSet<VolumeId>),
+    ChangeHost(HostName, HostChange),
+    DeleteHost(HostName),
+    /// Check a copy now.
+    Scrub(ReplicaId),
+    /// Make specs for volumes whose copies are found on disks and which nobody knows.
+    Recover,
+}

@@ -1,0 +1,305 @@
+//! Leading: one term after another, from winning the lease to losing it.
+//!
+//! A term begins with reading all of the store and ends when the lease is lost, when a write is
+//! refused because somebody else leads, or when nobody knows what became of a write: the next term
+//! reads again. Whatever a former leader still has under way changes nothing: each of its writes is
+//! checked against the leader's key.
+
+use std::num::NonZeroU32;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use futures::{StreamExt as _, TryStreamExt as _};
+use model::{Event, NodeName, TargetRecord, VolumeId, keys, stored};
+use store::contract::{
+    Answer as Read, Change, Keys, Query, Revision, StoreExt as _, SystemClock, Txn, TxnOutcome,
+    WatchFrom, WriteError,
+};
+use store::leader::{Guard, GuardedError};
+use store::lease::KeptLease;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+
+use crate::core::{Answer, Call, CallId, Core, Effect, Input, Pace, State, Stored, Telling};
+use crate::history;
+use crate::shared::{Shared, seed};
+
+/// How long a leader that is silent still leads.
+const LEASE: Duration = Duration::from_secs(5);
+/// How long after a failure the next term is tried.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Records read at a time.
+const PAGE: NonZeroU32 = NonZeroU32::MIN.saturating_add(999);
+/// How long to wait after something happened on a node before it is looked at: more may follow.
+const GATHER: Duration = Duration::from_millis(50);
+
+/// What the control plane is told to do.
+#[derive(Clone, Debug, Default)]
+pub struct Policy {
+    /// What operators set.
+    pub settings: planner::Settings,
+    /// How often things are looked at.
+    pub pace: Pace,
+}
+
+/// Leads whenever it can, until it is told to stop.
+pub(crate) async fn run(shared: Arc<Shared>, policy: Policy, mut stop: watch::Receiver<bool>) {
+    while !*stop.borrow() {
+        if let Err(why) = term(&shared, &policy, stop.clone()).await {
+            tracing::warn!("a term is over: {why}");
+        }
+        shared.end();
+        tokio::select! {
+            () = tokio::time::sleep(AGAIN) => {}
+            () = stopped(&mut stop) => {}
+        }
+    }
+}
+
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // An error: whoever would have said so is gone.
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
+async fn term(
+    shared: &Arc<Shared>,
+    policy: &Policy,
+    mut stop: watch::Receiver<bool>,
+) -> Result<(), String> {
+    let clock = Arc::new(SystemClock::new());
+    let granted = KeptLease::grant(Arc::clone(&shared.store), clock, LEASE).await;
+    let (lease, keeper) = granted.map_err(|error| format!("no lease: {error}"))?;
+    let mut tasks = JoinSet::new();
+    tasks.spawn(keeper);
+    let identity = shared.identity.clone();
+    note_leader(shared).await;
+    let campaign =
+        Guard::campaign(Arc::clone(&shared.store), keys::LEADER, identity, lease.clone());
+    let guard = tokio::select! {
+        won = campaign => won.map_err(|error| error.to_string())?,
+        () = stopped(&mut stop) => return Ok(()),
+    };
+    *shared.leader.lock().unwrap_or_else(PoisonError::into_inner) = Some(shared.identity.clone());
+    let ended = tokio::select! {
+        why = serve(shared, policy, &guard, &mut tasks) => Err(why),
+        () = lease.lost() => Err("the lease is lost".to_owned()),
+        () = stopped(&mut stop) => Ok(()),
+    };
+    shared.end();
+    tasks.abort_all();
+    // The key goes at once, so that the next leader need not wait for the lease to run out.
+    drop(tokio::time::timeout(AGAIN, guard.resign()).await);
+    ended
+}
+
+/// Reads everything, then leads; says why that ended.
+async fn serve(
+    shared: &Arc<Shared>,
+    policy: &Policy,
+    guard: &Guard,
+    tasks: &mut JoinSet<()>,
+) -> String {
+    let (state, revision) = match load(shared).await {
+        Ok(loaded) => loaded,
+        Err(why) => return why,
+    };
+    let last_event = state.last_event();
+    tracing::info!(records = state.count(), "leading");
+    let now = shared.now();
+    shared.begin(Core::new(state, policy.settings.clone(), policy.pace, seed(), now));
+    let (tell, told) = mpsc::channel(1024);
+    tasks.spawn(history::keep(Arc::clone(shared), guard.clone(), last_event, told));
+    let (fail, mut failed) = mpsc::channel(1);
+    tasks.spawn(watch_records(Arc::clone(shared), revision, fail));
+    tokio::select! {
+        why = lead(shared, guard, &tell, tasks) => why,
+        why = failed.recv() => why.unwrap_or_default(),
+    }
+}
+
+async fn note_leader(shared: &Shared) {
+    let found = shared.store.get(keys::LEADER).await.ok().flatten();
+    let name = found.map(|found| String::from_utf8_lossy(&found.value).into_owned());
+    *shared.leader.lock().unwrap_or_else(PoisonError::into_inner) = name;
+}
+
+/// Everything that is stored, at one revision.
+async fn load(shared: &Shared) -> Result<(State, Revision), String> {
+    let mut pages = Box::pin(shared.store.pages(Query::prefix(keys::ROOT), PAGE));
+    let mut records = Vec::new();
+    let mut revision = None;
+    while let Some(page) = pages.try_next().await.map_err(|error| error.to_string())? {
+        revision.get_or_insert(page.revision);
+        records.extend(page.kvs);
+    }
+    let state = State::load(records).map_err(|error| format!("{error}: {}", error.source))?;
+    Ok((state, revision.unwrap_or(Revision::ZERO)))
+}
+
+/// Does what the core says, until it resigns; says why.
+async fn lead(
+    shared: &Arc<Shared>,
+    guard: &Guard,
+    tell: &mpsc::Sender<Telling>,
+    tasks: &mut JoinSet<()>,
+) -> String {
+    loop {
+        let now = shared.now();
+        let (effects, wake) = match shared.term().as_mut() {
+            Some(term) => {
+                let effects = term.core.run(now);
+                (effects, term.core.wake_at())
+            }
+            None => return "the term is over".into(),
+        };
+        for effect in effects {
+            match effect {
+                Effect::Store(id, txn) => {
+                    let (shared, guard) = (Arc::clone(shared), guard.clone());
+                    tasks.spawn(async move {
+                        let stored = write(&guard, txn).await;
+                        shared.feed(Input::Stored(id, stored));
+                    });
+                }
+                Effect::Call(id, node, call) => call_node(shared, tasks, (id, node), *call),
+                Effect::Reply(ticket, result) => {
+                    let waiting = shared.term().as_mut().and_then(|it| it.waiting.remove(&ticket));
+                    if let Some(waiting) = waiting {
+                        // Whoever has gone needs no answer.
+                        let _ = waiting.send(result);
+                    }
+                }
+                // A full channel loses what people would read, and nothing else.
+                Effect::Tell(telling) => drop(tell.try_send(telling)),
+                Effect::Resign(why) => return why,
+            }
+        }
+        while tasks.try_join_next().is_some() {}
+        let wait = wake.since(shared.now());
+        tokio::select! {
+            () = shared.stirred() => {}
+            () = tokio::time::sleep(wait.max(Duration::from_millis(1))) => {}
+        }
+    }
+}
+
+/// Writes under the guard. What was not sent is sent again for as long as the lease lasts.
+async fn write(guard: &Guard, txn: Txn) -> Stored {
+    loop {
+        match guard.txn(txn.clone()).await {
+            Ok(outcome) if outcome.succeeded => return Stored::Taken(outcome.revision),
+            Ok(outcome) => return Stored::Refused(records_of(&txn, outcome)),
+            Err(GuardedError::Write(WriteError::NotSent { .. })) if !guard.lease().is_lost() => {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+            Err(error) => return Stored::Lost(error.to_string()),
+        }
+    }
+}
+
+/// What the store answered about records of volumes, instead of writing.
+fn records_of(txn: &Txn, outcome: TxnOutcome) -> Vec<(VolumeId, Revision, Option<TargetRecord>)> {
+    let asked = txn.otherwise.iter().filter_map(|op| match op {
+        store::contract::Op::Get(query) => match &query.keys {
+            Keys::One(key) => volume_of(key),
+            _ => None,
+        },
+        _ => None,
+    });
+    let revision = outcome.revision;
+    let answers = asked.zip(outcome.answers).filter_map(|(volume, answer)| match answer {
+        Read::Read(page) => match page.kvs.into_iter().next() {
+            Some(found) => {
+                let record = stored::decode(&found.value).ok()?;
+                Some((volume, found.changed, Some(record)))
+            }
+            None => Some((volume, revision, None)),
+        },
+        _ => None,
+    });
+    answers.collect()
+}
+
+fn volume_of(key: &[u8]) -> Option<VolumeId> {
+    let (kind, id) = keys::parse(str::from_utf8(key).ok()?)?;
+    (kind == <TargetRecord as stored::Record>::KIND).then(|| id.parse().ok()).flatten()
+}
+
+fn call_node(
+    shared: &Arc<Shared>,
+    tasks: &mut JoinSet<()>,
+    (id, node): (CallId, NodeName),
+    call: Call,
+) {
+    let address = shared.read(|core| Ok(core.address_of(&node))).ok().flatten();
+    let caller = match address {
+        Some(address) => {
+            let mut callers = shared.callers.lock().unwrap_or_else(PoisonError::into_inner);
+            callers.get(&node, address)
+        }
+        None => Err(model::Problem::new(model::Kind::NodeUnavailable, "nobody knows the node")),
+    };
+    let shared = Arc::clone(shared);
+    tasks.spawn(async move {
+        let result = match caller {
+            Ok(caller) => {
+                let is_listing = call == Call::List;
+                let result = caller.call(call).await;
+                if is_listing && matches!(result, Ok(Answer::Listing(_))) && caller.listen() {
+                    let (shared, node) = (Arc::clone(&shared), node.clone());
+                    tokio::spawn(async move { listen(&shared, node, &caller).await });
+                }
+                result
+            }
+            Err(problem) => Err(problem),
+        };
+        shared.feed(Input::Answered(id, result));
+    });
+}
+
+/// Looks at a node whenever something happens there, until it does not answer any more.
+async fn listen(shared: &Shared, node: NodeName, caller: &crate::nodes::Caller) {
+    if let Ok(mut events) = caller.remote().events(None).await {
+        while let Ok(Some(_)) = events.next().await {
+            tokio::time::sleep(GATHER).await;
+            shared.feed(Input::NodeStirred(node.clone()));
+        }
+    }
+    caller.is_deaf();
+}
+
+/// Hands in who owns each volume, as engines write it.
+async fn watch_records(shared: Arc<Shared>, since: Revision, fail: mpsc::Sender<String>) {
+    let all = Keys::prefix(keys::all::<TargetRecord>());
+    let mut news = shared.store.watch(WatchFrom::new(all, since.next()));
+    let why = loop {
+        let changes = match news.next().await {
+            Some(Ok(changes)) => changes.changes,
+            Some(Err(error)) => break error.to_string(),
+            None => break "the watch has ended".to_owned(),
+        };
+        for change in changes {
+            let Some(volume) = volume_of(change.key()) else { continue };
+            let record = match &change {
+                Change::Put { now, .. } => match stored::decode(&now.value) {
+                    Ok(record) => Some(record),
+                    Err(error) => {
+                        tracing::error!(%volume, %error, "the record of a volume is unreadable");
+                        continue;
+                    }
+                },
+                Change::Deleted { .. } => None,
+            };
+            shared.feed(Input::Recorded(volume, change.at(), record));
+        }
+    };
+    // Nobody listens any more if the term is over.
+    let _ = fail.send(why).await;
+}
+
+impl Shared {
+    /// Tells those who listen.
+    pub(crate) fn publish(&self, event: Event) {
+        self.events.push(|_| event);
+    }
+}

@@ -1,0 +1,190 @@
+//! Calls to engines: a few at a time to each node, each with a deadline, so that a node that does
+//! not answer holds up nobody but itself.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use api::node::{Node as _, Numbered, Remote};
+use api::{Client, ClientConfig, Page, Paging};
+use model::{Kind, NodeName, Problem};
+use tokio::sync::Semaphore;
+
+use crate::core::{Answer, Call, Listing};
+
+/// How many orders one node carries out at a time.
+const AT_A_TIME: usize = 16;
+/// How many more may wait.
+const MOST_WAITING: usize = 1024;
+/// How long an engine may take to carry out an order.
+const ORDER: Duration = Duration::from_secs(30);
+/// How long it may take to say what it has.
+const LISTING: Duration = Duration::from_secs(10);
+
+/// How engines are reached.
+#[derive(Clone, Debug, Default)]
+pub struct Reach {
+    /// Whom to believe; absent: engines are called without TLS.
+    pub tls: Option<api::TlsClient>,
+    /// What to show them; absent: nothing.
+    pub token: Option<String>,
+}
+
+/// One engine, as it is called.
+#[derive(Clone)]
+pub(crate) struct Caller {
+    address: SocketAddr,
+    remote: Remote,
+    orders: Arc<Semaphore>,
+    waiting: Arc<Semaphore>,
+    /// Whether somebody listens to its events.
+    heard: Arc<AtomicBool>,
+}
+
+/// All engines, as they are called.
+#[derive(Default)]
+pub(crate) struct Callers {
+    reach: Reach,
+    known: BTreeMap<NodeName, Caller>,
+}
+
+impl Callers {
+    pub(crate) fn new(reach: Reach) -> Callers {
+        Callers { reach, known: BTreeMap::new() }
+    }
+
+    /// The engine of a node at this address.
+    pub(crate) fn get(&mut self, node: &NodeName, address: SocketAddr) -> Result<Caller, Problem> {
+        if let Some(caller) = self.known.get(node).filter(|caller| caller.address == address) {
+            return Ok(caller.clone());
+        }
+        let wrong = |error: &dyn std::fmt::Display| {
+            let detail = format!("node {node} cannot be called at {address}: {error}");
+            Problem::new(Kind::NodeUnavailable, detail)
+        };
+        let server = address.to_string().parse().map_err(|error| wrong(&error))?;
+        let config = ClientConfig {
+            tls: self.reach.tls.clone(),
+            token: self.reach.token.clone(),
+            patience: ORDER,
+            ..ClientConfig::plain(server)
+        };
+        let remote = Remote::new(Client::new(config).map_err(|error| wrong(&error))?);
+        let orders = Arc::new(Semaphore::new(AT_A_TIME));
+        let waiting = Arc::new(Semaphore::new(MOST_WAITING));
+        let heard = Arc::new(AtomicBool::new(false));
+        let caller = Caller { address, remote, orders, waiting, heard };
+        self.known.insert(node.clone(), caller.clone());
+        Ok(caller)
+    }
+}
+
+impl Caller {
+    pub(crate) fn remote(&self) -> &Remote {
+        &self.remote
+    }
+
+    /// Whether nobody listens to its events yet; the caller does from now on.
+    pub(crate) fn listen(&self) -> bool {
+        !self.heard.swap(true, Ordering::AcqRel)
+    }
+
+    /// Nobody listens any more.
+    pub(crate) fn is_deaf(&self) {
+        self.heard.store(false, Ordering::Release);
+    }
+
+    /// Asks the engine.
+    pub(crate) async fn call(&self, call: Call) -> Result<Answer, Problem> {
+        let late = |_| Problem::new(Kind::TimedOut, "the engine did not answer in time");
+        if call == Call::List {
+            return tokio::time::timeout(LISTING, self.list()).await.map_err(late)?;
+        }
+        let Ok(_place) = self.waiting.try_acquire() else {
+            let detail = "too many orders wait for this node";
+            return Err(Problem::new(Kind::Overloaded, detail));
+        };
+        let work = async {
+            // Nobody closes it.
+            let _turn = self.orders.acquire().await;
+            self.order(call).await
+        };
+        tokio::time::timeout(ORDER, work).await.map_err(late)?
+    }
+
+    async fn order(&self, call: Call) -> Result<Answer, Problem> {
+        let remote = &self.remote;
+        Ok(match call {
+            Call::List => self.list().await?,
+            Call::PutPool(name, order) => {
+                Answer::Pool(Box::new(remote.put_pool(name, order).await?.now))
+            }
+            Call::DeletePool(name, generation) => {
+                remote.delete_pool(name, Numbered { generation }).await?;
+                Answer::Gone
+            }
+            Call::PutReplica(id, order) => {
+                Answer::Replica(Box::new(remote.put_replica(id, order).await?.now))
+            }
+            Call::DeleteReplica(id, generation) => {
+                remote.delete_replica(id, Numbered { generation }).await?;
+                Answer::Gone
+            }
+            Call::PutTarget(id, order) => {
+                Answer::Target(Box::new(remote.put_target(id, order).await?.now))
+            }
+            Call::DeleteTarget(id, generation) => {
+                remote.delete_target(id, Numbered { generation }).await?;
+                Answer::Gone
+            }
+            Call::PutTargetSnapshot(target, id, wish) => {
+                let taken = remote.put_target_snapshot(target, id, wish).await?;
+                Answer::TargetSnapshot(Box::new(taken.now))
+            }
+            Call::PutSnapshot(replica, id, wish) => {
+                Answer::Snapshot(Box::new(remote.put_snapshot(replica, id, wish).await?.now))
+            }
+            Call::DeleteSnapshot(replica, id) => {
+                remote.delete_snapshot(replica, id).await?;
+                Answer::Gone
+            }
+            Call::PutRebuild(id, order) => {
+                Answer::Rebuild(Box::new(remote.put_rebuild(id, order).await?.now))
+            }
+            Call::PutScrub(id, order) => {
+                Answer::Scrub(Box::new(remote.put_scrub(id, order).await?.now))
+            }
+            Call::Scrub(id) => Answer::Scrub(Box::new(remote.scrub(id).await?)),
+        })
+    }
+
+    async fn list(&self) -> Result<Answer, Problem> {
+        let remote = &self.remote;
+        let listing = Listing {
+            pools: every(|page| remote.pools(page)).await?,
+            replicas: every(|page| remote.replicas(page)).await?,
+            targets: every(|page| remote.targets(page)).await?,
+            snapshots: every(|page| remote.snapshots(page)).await?,
+            rebuilds: every(|page| remote.rebuilds(page)).await?,
+        };
+        Ok(Answer::Listing(Box::new(listing)))
+    }
+}
+
+/// All pages of a list.
+async fn every<T, F: Future<Output = Result<Page<T>, Problem>>>(
+    ask: impl Fn(Paging) -> F,
+) -> Result<Vec<T>, Problem> {
+    let mut items = Vec::new();
+    let mut after = None;
+    loop {
+        let page = ask(Paging { limit: None, after }).await?;
+        items.extend(page.items);
+        after = page.after;
+        if after.is_none() {
+            return Ok(items);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Many things, a page at a time, and what purges would cost.
+
+use std::collections::BTreeSet;
+
+use api::rest::{
+    EventsAsked, FailoversAsked, GroupsAsked, HostsAsked, NodesAsked, Placement, PoolsAsked, Purge,
+    RebuildsAsked, ReplicasAsked, SnapshotsAsked, TargetsAsked, VolumesAsked,
+};
+use api::{Page, Paging};
+use model::{
+    Event, Failover, Host, Node, NodeName, Pool, PoolName, Problem, Rebuild, Replica, Snapshot,
+    SnapshotGroup, Subject, Target, Volume, VolumeId,
+};
+
+use super::missing;
+use crate::core::Core;
+
+/// A page of things that are shown only when they are on it.
+fn page<K: Copy + ToString, T>(
+    paging: &Paging,
+    keys: impl IntoIterator<Item = K>,
+    show: impl Fn(K) -> Option<T>,
+) -> Result<Page<T>, Problem> {
+    let Page { items, after } = paging.cut(keys, ToString::to_string)?;
+    Ok(Page { items: items.into_iter().filter_map(show).collect(), after })
+}
+
+pub(super) fn nodes(core: &Core, asked: &NodesAsked) -> Result<Page<Node>, Problem> {
+    let all = core.state().facts.nodes.values().cloned();
+    let fits = |it: &Node| asked.label.as_ref().is_none_or(|it2| it2.admits(&it.spec().labels));
+    asked.paging().cut(all.filter(fits), |node| node.id().to_string())
+}
+
+pub(super) fn hosts(core: &Core, asked: &HostsAsked) -> Result<Page<Host>, Problem> {
+    let all = core.state().hosts.keys().filter_map(|name| core.host_seen(name));
+    let fits = |it: &Host| asked.label.as_ref().is_none_or(|it2| it2.admits(&it.spec().labels));
+    asked.paging().cut(all.filter(fits), |host| host.id().to_string())
+}
+
+pub(super) fn pools(core: &Core, asked: &PoolsAsked) -> Result<Page<Pool>, Problem> {
+    let all = core.state().facts.pools.keys().filter_map(|name| core.pool_seen(name));
+    let fits = |pool: &Pool| {
+        asked.node.as_ref().is_none_or(|node| pool.spec().node == *node)
+            && asked.label.as_ref().is_none_or(|label| label.admits(&pool.spec().labels))
+    };
+    asked.paging().cut(all.filter(fits), |pool| pool.id().to_string())
+}
+
+pub(crate) fn volumes(core: &Core, asked: &VolumesAsked) -> Result<Page<Volume>, Problem> {
+    let fits = |volume: &&Volume| {
+        let spec = volume.spec();
+        let id = *volume.id();
+        let in_pool = |pool: &PoolName| {
+            core.state().replicas_of(id).any(|replica| replica.spec().pool == *pool)
+        };
+        let on_node = |node: &NodeName| {
+            let copies = core.state().replicas_of(id);
+            let mut homes = copies.filter_map(|it| core.state().node_of(&it.spec().pool));
+            homes.any(|home| home.id() == node)
+                || core.target_of(id).is_some_and(|target| target.spec().node == *node)
+        };
+        let group = asked.affinity_group.as_ref();
+        asked.label.as_ref().is_none_or(|label| label.admits(&spec.labels))
+            && group.is_none_or(|group| spec.affinity_group.as_ref() == Some(group))
+            && asked.pool.as_ref().is_none_or(in_pool)
+            && asked.node.as_ref().is_none_or(on_node)
+            && asked.host.as_ref().is_none_or(|host| {
+                core.target_of(id).is_some_and(|target| target.spec().hosts.contains_key(host))
+            })
+            && asked.state.is_none_or(|state| {
+                let seen = core.volume_seen(id).and_then(|volume| volume.status);
+                seen.is_some_and(|seen| seen.state == state)
+            })
+    };
+    let ids = core.state().facts.volumes.values().filter(fits).map(|volume| *volume.id());
+    page(&asked.paging(), ids, |id| core.volume_seen(id))
+}
+
+/// For each pool, whether a copy of the volume could go there.
+pub(super) fn placement(
+    core: &Core,
+    id: VolumeId,
+    paging: &Paging,
+) -> Result<Page<Placement>, Problem> {
+    let volume = core.state().volume(id).ok_or_else(|| missing("volume", &id))?;
+    let refusals = core.refusals(volume);
+    let pools = core.state().facts.pools.iter().map(|(name, pool)| {
+        let mut copies = core.state().replicas_of(id);
+        Placement {
+            pool: name.clone(),
+            node: pool.spec().node.clone(),
+            replica: copies.find(|it| it.spec().pool == *name).map(|it| *it.id()),
+            rank: None,
+            refused: refusals.get(name).cloned(),
+        }
+    });
+    paging.cut(pools, |placement| placement.pool.to_string())
+}
+
+pub(super) fn snapshots(core: &Core, asked: &SnapshotsAsked) -> Result<Page<Snapshot>, Problem> {
+    let all = core.state().facts.snapshots.values().filter(|snapshot| {
+        let spec = snapshot.spec();
+        asked.volume.is_none_or(|volume| spec.volume == volume)
+            && asked.group.is_none_or(|group| spec.group == Some(group))
+            && asked.label.as_ref().is_none_or(|label| label.admits(&spec.labels))
+    });
+    page(&asked.paging(), all.map(|it| *it.id()), |id| core.snapshot_seen(id))
+}
+
+pub(super) fn groups(core: &Core, asked: &GroupsAsked) -> Result<Page<SnapshotGroup>, Problem> {
+    let all = core.state().groups.values().filter(|group| {
+        asked.label.as_ref().is_none_or(|label| label.admits(&group.spec().labels))
+    });
+    asked.paging().cut(all.cloned(), |group| group.id().to_string())
+}
+
+pub(super) fn replicas(core: &Core, asked: &ReplicasAsked) -> Result<Page<Replica>, Problem> {
+    let all = core.state().facts.replicas.values().filter(|replica| {
+        let spec = replica.spec();
+        let home = || core.state().node_of(&spec.pool).map(model::Object::id);
+        asked.volume.is_none_or(|volume| spec.volume == volume)
+            && asked.pool.as_ref().is_none_or(|pool| spec.pool == *pool)
+            && asked.node.as_ref().is_none_or(|node| home() == Some(node))
+    });
+    page(&asked.paging(), all.map(|it| *it.id()), |id| core.replica_seen(id))
+}
+
+pub(super) fn targets(core: &Core, asked: &TargetsAsked) -> Result<Page<Target>, Problem> {
+    let all = core.state().facts.targets.values().filter(|target| {
+        asked.volume.is_none_or(|volume| target.spec().volume == volume)
+            && asked.node.as_ref().is_none_or(|node| target.spec().node == *node)
+    });
+    asked.paging().cut(all.cloned(), |target| target.id().to_string())
+}
+
+pub(super) fn rebuilds(core: &Core, asked: &RebuildsAsked) -> Result<Page<Rebuild>, Problem> {
+    let all = core.rebuilds_seen().filter(|rebuild| {
+        asked.volume.is_none_or(|volume| rebuild.volume == volume)
+            && asked.running.is_none_or(|running| running != rebuild.state().is_ended())
+    });
+    asked.paging().cut(all.cloned(), |rebuild| rebuild.id.to_string())
+}
+
+pub(super) fn failovers(core: &Core, asked: &FailoversAsked) -> Result<Page<Failover>, Problem> {
+    let all = core
+        .state()
+        .facts
+        .failovers
+        .values()
+        .filter(|failover| asked.volume.is_none_or(|volume| failover.volume() == volume));
+    asked.paging().cut(all.cloned(), |failover| failover.id().to_string())
+}
+
+pub(super) fn events(core: &Core, asked: &EventsAsked) -> Result<Page<Event>, Problem> {
+    let all = core.state().events.values().filter(|event| {
+        let about = |subject: Subject| event.subject == subject;
+        asked.volume.is_none_or(|volume| about(Subject::Volume(volume)))
+            && asked.node.as_ref().is_none_or(|node| about(Subject::Node(node.clone())))
+            && asked.pool.as_ref().is_none_or(|pool| about(Subject::Pool(pool.clone())))
+            && asked.severity.is_none_or(|severity| event.severity >= severity)
+    });
+    asked.paging().cut(all.cloned(), |event| format!("{:020}", event.number))
+}
+
+pub(super) fn node_purge(core: &Core, name: &NodeName) -> Result<Purge, Problem> {
+    core.state().node(name).ok_or_else(|| missing("node", name))?;
+    let mut purge = pools_purge(core, core.pools_on(name));
+    purge.targets = core.targets_on(name).into_iter().collect();
+    purge.blocked.extend(core.why_not_purged(name));
+    Ok(purge)
+}
+
+pub(super) fn pool_purge(core: &Core, name: &PoolName) -> Result<Purge, Problem> {
+    core.state().pool(name).ok_or_else(|| missing("pool", name))?;
+    Ok(pools_purge(core, [name.clone()].into()))
+}
+
+fn pools_purge(core: &Core, pools: BTreeSet<PoolName>) -> Purge {
+    let replicas: BTreeSet<_> = core.replicas_on(&pools).into_iter().collect();
+    let facts = &core.state().facts;
+    let volumes =
+        replicas.iter().filter_map(|id| facts.replicas.get(id)).map(|it| it.spec().volume);
+    let lost_volumes = core.lost_with(&pools);
+    let degraded = volumes.filter(|volume| !lost_volumes.contains(volume)).collect();
+    let is_lost = |snapshot: &&Snapshot| {
+        let copies = snapshot.status.as_ref().map(|status| &status.copies);
+        copies.is_some_and(|copies| {
+            !copies.is_empty() && copies.keys().all(|pool| pools.contains(pool))
+        })
+    };
+    let lost_snapshots = facts.snapshots.values().filter(is_lost).map(|it| *it.id()).collect();
+    let (targets, blocked) = (BTreeSet::new(), Vec::new());
+    Purge { pools, replicas, targets, degraded, lost_volumes, lost_snapshots, blocked }
+}

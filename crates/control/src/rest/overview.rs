@@ -1,0 +1,143 @@
+//! The whole cluster on one page, as numbers, and as a file.
+
+use std::fmt::Write as _;
+
+use api::Text;
+use api::rest::{Answered, Backup, Capacity, Leader, Status, Tally, Trouble, VolumeTally};
+use model::{ChildState, Kind, Liveness, PoolState, Problem, Severity, Subject, VolumeState};
+
+use super::Rest;
+use crate::core::Core;
+
+fn count(number: usize) -> u64 {
+    u64::try_from(number).unwrap_or(u64::MAX)
+}
+
+fn tally((well, all): (usize, usize)) -> Tally {
+    Tally { well: count(well), all: count(all) }
+}
+
+impl Rest {
+    pub(super) fn status_of_all(&self) -> Answered<Status> {
+        let name = self.0.identity.clone();
+        self.0.read(|core| Ok(status(core, Leader { here: true, name: Some(name) })))
+    }
+
+    pub(super) fn metrics_text(&self) -> Answered<Text> {
+        let status = self.status_of_all()?;
+        let mut text = String::new();
+        let volumes = status.volumes;
+        let rows = [
+            ("nodes", status.nodes.all),
+            ("nodes_online", status.nodes.well),
+            ("pools", status.pools.all),
+            ("pools_online", status.pools.well),
+            ("volumes_online", volumes.online),
+            ("volumes_degraded", volumes.degraded),
+            ("volumes_faulted", volumes.faulted),
+            ("volumes_unknown", volumes.unknown),
+            ("volumes_published", volumes.published),
+            ("snapshots", status.snapshots),
+            ("rebuilds_running", status.rebuilds),
+            ("failovers_running", status.failovers),
+            ("capacity_bytes", status.capacity.capacity.bytes().0),
+            ("used_bytes", status.capacity.used.bytes().0),
+            ("committed_bytes", status.capacity.committed.bytes().0),
+        ];
+        for (name, value) in rows {
+            // Writing into a string does not fail.
+            let _ = writeln!(text, "# TYPE holdfast_{name} gauge\nholdfast_{name} {value}");
+        }
+        Ok(Text(text))
+    }
+
+    pub(super) async fn export(&self) -> Answered<Backup> {
+        let mut file = Vec::new();
+        let exported = store::export::export(&*self.0.store, &mut file, &mut |_| {}).await;
+        match exported {
+            Ok(_) => Ok(Backup(file)),
+            Err(error) => Err(Problem::new(Kind::StoreUnavailable, error)),
+        }
+    }
+}
+
+fn status(core: &Core, leader: Leader) -> Status {
+    let facts = &core.state().facts;
+    let mut troubles = Vec::new();
+    let online = |liveness: Option<Liveness>| liveness == Some(Liveness::Online);
+    let mut nodes_well = 0;
+    for (name, node) in &facts.nodes {
+        let liveness = node.status.as_ref().map(|status| status.liveness);
+        nodes_well += usize::from(online(liveness));
+        if !online(liveness) {
+            let message = format!("{:?}", liveness.unwrap_or(Liveness::NOT_SEEN));
+            troubles.push(trouble(Subject::Node(name.clone()), Severity::Error, message));
+        }
+    }
+    let hosts = core.state().hosts.values();
+    let hosts_well =
+        hosts.filter(|host| online(host.status.as_ref().map(|it| it.liveness))).count();
+    let mut capacity = Capacity::default();
+    let mut pools_well = 0;
+    for name in facts.pools.keys() {
+        let Some(status) = core.pool_seen(name).and_then(|pool| pool.status) else { continue };
+        capacity.capacity = capacity.capacity.plus(status.capacity);
+        capacity.used = capacity.used.plus(status.used);
+        capacity.committed = capacity.committed.plus(status.committed);
+        pools_well += usize::from(status.state == PoolState::Online);
+        if matches!(status.state, PoolState::Faulted { .. } | PoolState::Suspect { .. }) {
+            let message = format!("{:?}", status.state);
+            troubles.push(trouble(Subject::Pool(name.clone()), Severity::Error, message));
+        }
+    }
+    let mut volumes = VolumeTally::default();
+    for id in facts.volumes.keys() {
+        let Some(status) = core.volume_seen(*id).and_then(|volume| volume.status) else { continue };
+        let (number, severity) = match status.state {
+            VolumeState::Online => (&mut volumes.online, Severity::Info),
+            VolumeState::Degraded => (&mut volumes.degraded, Severity::Warning),
+            VolumeState::Faulted => (&mut volumes.faulted, Severity::Error),
+            VolumeState::Unknown => (&mut volumes.unknown, Severity::Warning),
+        };
+        *number += 1;
+        volumes.published += u64::from(status.target.is_some_and(|it| !it.hosts.is_empty()));
+        if severity > Severity::Info {
+            let message = status.reasons.join("; ");
+            troubles.push(trouble(Subject::Volume(*id), severity, message));
+        }
+    }
+    for blocked in core.blocked() {
+        if !matches!(blocked.subject, Subject::Volume(_)) {
+            let message = blocked.reason.clone();
+            troubles.push(trouble(blocked.subject.clone(), Severity::Warning, message));
+        }
+    }
+    troubles.sort_by_key(|trouble| std::cmp::Reverse(trouble.severity));
+    let more_troubles = count(troubles.len().saturating_sub(Status::MOST_TROUBLES));
+    troubles.truncate(Status::MOST_TROUBLES);
+    Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        leader,
+        nodes: tally((nodes_well, facts.nodes.len())),
+        hosts: tally((hosts_well, core.state().hosts.len())),
+        pools: tally((pools_well, facts.pools.len())),
+        volumes,
+        capacity,
+        snapshots: count(facts.snapshots.len()),
+        rebuilds: count(rebuilding(core)),
+        failovers: count(facts.failovers.len()),
+        troubles,
+        more_troubles,
+    }
+}
+
+/// How many copies are being brought in sync.
+fn rebuilding(core: &Core) -> usize {
+    let statuses = core.state().facts.targets.values().filter_map(|it| it.status.as_ref());
+    let children = statuses.flat_map(|status| &status.children);
+    children.filter(|child| child.state == ChildState::Rebuilding).count()
+}
+
+fn trouble(subject: Subject, severity: Severity, message: String) -> Trouble {
+    Trouble { subject, severity, message }
+}

@@ -1,0 +1,140 @@
+//! Engines and a store, and what hangs between them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use futures::FutureExt as _;
+use model::stored::{decode, encode};
+use model::{Kind, Lifecycle, NodeName, Problem, ReplicaId, TargetRecord, Volume, VolumeId, keys};
+use store::contract::{KeyValue, Op, Query, Revision, Store as _, Txn, TxnOutcome};
+use store::testing::{ManualClock, MemoryStore};
+
+use super::Engine;
+use crate::core::{Answer, Call};
+
+/// The world outside of a control plane.
+pub struct Cluster {
+    /// Machines, by name.
+    pub engines: BTreeMap<NodeName, Engine>,
+    store: MemoryStore,
+    /// Records that engines wrote and the control plane was not told of yet.
+    pub(crate) news: BTreeSet<VolumeId>,
+    /// Rules that were broken.
+    pub broken: Vec<String>,
+}
+
+impl Cluster {
+    /// So many engines named `n1`, `n2` and on; nothing is on them.
+    pub fn new(nodes: usize) -> Cluster {
+        let engines = (1..=nodes).map(|at| {
+            let engine = Engine::new(at);
+            (engine.name.clone(), engine)
+        });
+        Cluster {
+            engines: engines.collect(),
+            store: MemoryStore::new(Arc::new(ManualClock::new())),
+            news: BTreeSet::new(),
+            broken: Vec::new(),
+        }
+    }
+
+    /// The engine with this name.
+    pub fn engine(&mut self, name: &str) -> &mut Engine {
+        let found = self.engines.get_mut(name);
+        found.unwrap_or_else(|| unreachable!("no engine {name} was made"))
+    }
+
+    /// Everything that is stored.
+    pub fn records(&self) -> Vec<KeyValue> {
+        let page = self.store.range(Query::prefix(keys::ROOT)).now_or_never();
+        page.and_then(Result::ok).map(|page| page.kvs).unwrap_or_default()
+    }
+
+    /// Writes.
+    pub fn txn(&self, txn: Txn) -> Option<TxnOutcome> {
+        self.store.txn(txn).now_or_never().and_then(Result::ok)
+    }
+
+    /// Who owns a volume, as the store has it.
+    pub fn record(&self, volume: VolumeId) -> Option<(Revision, TargetRecord)> {
+        let query = Query::key(keys::target_record(volume));
+        let page = self.store.range(query).now_or_never()?.ok()?;
+        let found = page.kvs.into_iter().next()?;
+        Some((found.changed, decode(&found.value).ok()?))
+    }
+
+    /// An engine writes who owns a volume.
+    pub(crate) fn put_record(&mut self, record: &TargetRecord) {
+        let volume = record.volume();
+        if let Ok(text) = encode(record) {
+            self.txn(Txn::new().then(Op::put(keys::target_record(volume), text)));
+            self.news.insert(volume);
+        }
+    }
+
+    /// The control plane asks a node.
+    pub fn call(&mut self, node: &NodeName, call: Call) -> Result<Answer, Problem> {
+        let Some(engine) = self.engines.get_mut(node).filter(|engine| engine.up) else {
+            let detail = format!("node {node} does not answer");
+            return Err(Problem::new(Kind::NodeUnavailable, detail));
+        };
+        let answer = match call {
+            Call::List => Ok(Answer::Listing(Box::new(engine.list()))),
+            Call::PutPool(name, order) => engine.put_pool(&name, &order),
+            Call::DeletePool(name, _) => engine.delete_pool(&name),
+            Call::PutReplica(id, order) => engine.put_replica(id, order),
+            Call::DeleteReplica(id, generation) => {
+                self.check_deletion(node, id);
+                let engine = self.engines.get_mut(node).ok_or_else(no_engine)?;
+                engine.delete_replica(id, generation)
+            }
+            Call::PutTarget(id, order) => return self.put_target(node, id, order),
+            Call::DeleteTarget(id, _) => return self.delete_target(node, id),
+            Call::PutTargetSnapshot(target, id, wish) => {
+                return self.put_target_snapshot(node, target, id, wish);
+            }
+            Call::PutSnapshot(replica, id, wish) => engine.put_snapshot(replica, id, &wish),
+            Call::DeleteSnapshot(replica, id) => engine.delete_snapshot(replica, id),
+            Call::PutRebuild(id, order) => return self.put_rebuild(node, id, &order.spec),
+            Call::PutScrub(..) | Call::Scrub(_) => {
+                Err(Problem::new(Kind::NotSupported, "no scrub in this world"))
+            }
+        };
+        self.settle();
+        answer
+    }
+
+    /// The last copy in sync of a volume that lives must stay.
+    fn check_deletion(&mut self, node: &NodeName, id: ReplicaId) {
+        let engine = self.engines.get(node);
+        let Some(volume) = engine.and_then(|engine| engine.replicas.get(&id)).map(|it| it.volume)
+        else {
+            return;
+        };
+        let lives = self.records().iter().any(|found| {
+            let key = keys::of::<Volume>(volume);
+            let volume = (*found.key == *key.as_bytes()).then(|| decode::<Volume>(&found.value));
+            let volume = volume.and_then(Result::ok);
+            volume.is_some_and(|it| matches!(it.lifecycle(), Lifecycle::Created { .. }))
+        });
+        let counted =
+            self.record(volume).is_some_and(|(_, record)| record.set().in_sync().contains(&id));
+        if lives && counted {
+            self.broken.push(format!("copy {id} of volume {volume} was deleted and is counted"));
+        }
+    }
+
+    /// Every copy of a volume, with its node.
+    pub fn copies(&self, volume: VolumeId) -> BTreeMap<ReplicaId, NodeName> {
+        let engines = self.engines.values();
+        let copies = engines.flat_map(|engine| {
+            let here = engine.replicas.iter().filter(|(_, replica)| replica.volume == volume);
+            here.map(|(id, _)| (*id, engine.name.clone()))
+        });
+        copies.collect()
+    }
+}
+
+pub(crate) fn no_engine() -> Problem {
+    Problem::new(Kind::NodeUnavailable, "no such engine")
+}

@@ -1,0 +1,294 @@
+//! One engine: what it holds, and how it takes orders.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::node::{Found, FoundSnapshot, SnapshotWish};
+use model::{
+    Admitted, DiskStatus, Epoch, Generation, Heartbeat, InstanceId, Kind, Label, NodeAddress,
+    NodeName, Nqn, Order, PoolName, PoolSpec, PoolState, PoolStatus, PoolUuid, Problem, Rebuild,
+    ReplicaId, ReplicaSet, ReplicaSpec, ReplicaState, ReplicaStatus, Size, SnapshotId,
+    SnapshotLabel, TargetId, TargetSpec, TargetStatus, Usage, VolumeId,
+};
+use uuid::Uuid;
+
+use crate::core::{Answer, Listing};
+
+/// One machine with its engine.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    /// Its name.
+    pub name: NodeName,
+    /// Whether it answers.
+    pub up: bool,
+    /// How much each of its pools holds.
+    pub capacity: Size,
+    pub(crate) address: NodeAddress,
+    pub(crate) instance: InstanceId,
+    pub(crate) pools: BTreeMap<PoolName, (Option<Generation>, PoolSpec)>,
+    /// Its copies.
+    pub replicas: BTreeMap<ReplicaId, Copy>,
+    /// Its targets.
+    pub targets: BTreeMap<TargetId, Serving>,
+    pub(crate) snapshots: BTreeMap<(ReplicaId, SnapshotId), (SnapshotLabel, PoolName)>,
+    pub(crate) rebuilds: Vec<Rebuild>,
+    /// Orders to delete that must not be undone by late ones.
+    deleted: BTreeMap<ReplicaId, Generation>,
+}
+
+/// A copy on an engine.
+#[derive(Clone, Debug)]
+pub struct Copy {
+    /// Of which volume.
+    pub volume: VolumeId,
+    pub(crate) generation: Option<Generation>,
+    pub(crate) spec: ReplicaSpec,
+    /// What is written with it.
+    pub label: Option<Label>,
+}
+
+/// A target on an engine.
+#[derive(Clone, Debug)]
+pub struct Serving {
+    pub(crate) order: Order<TargetSpec>,
+    /// What it sees.
+    pub status: TargetStatus,
+}
+
+fn good<T: std::str::FromStr<Err: std::fmt::Debug>>(text: &str) -> T {
+    text.parse().unwrap_or_else(|error| unreachable!("{text}: {error:?}"))
+}
+
+fn uuid(bits: u128) -> Uuid {
+    Uuid::from_u128(bits)
+}
+
+fn instance(bits: u128) -> InstanceId {
+    InstanceId::new(uuid(bits)).unwrap_or_else(|error| unreachable!("{error}"))
+}
+
+impl Engine {
+    pub(crate) fn new(at: usize) -> Engine {
+        let name: NodeName = good(&format!("n{at}"));
+        let (high, low) = (at / 250, at % 250 + 1);
+        let nqn = Nqn::node(&name).unwrap_or_else(|error| unreachable!("{error}"));
+        let data = vec![good(&format!("10.1.{high}.{low}:4420"))];
+        let address = NodeAddress { api: good(&format!("10.0.{high}.{low}:8421")), data, nqn };
+        let bits = u128::try_from(at).unwrap_or(1) << 64 | 1;
+        Engine {
+            name,
+            up: true,
+            capacity: Size::gib(100),
+            address,
+            instance: instance(bits),
+            pools: BTreeMap::new(),
+            replicas: BTreeMap::new(),
+            targets: BTreeMap::new(),
+            snapshots: BTreeMap::new(),
+            rebuilds: Vec::new(),
+            deleted: BTreeMap::new(),
+        }
+    }
+
+    /// The machine stops; its targets with it.
+    pub fn stop(&mut self) {
+        self.up = false;
+        self.targets.clear();
+        self.rebuilds.clear();
+        self.deleted.clear();
+        for (generation, _) in self.pools.values_mut() {
+            *generation = None;
+        }
+        for replica in self.replicas.values_mut() {
+            replica.generation = None;
+            replica.spec.hosts.clear();
+        }
+    }
+
+    /// It comes back, with its disks.
+    pub fn start(&mut self) {
+        self.up = true;
+        let next = self.instance.uuid().as_u128() + 1;
+        self.instance = instance(next);
+    }
+
+    /// Copies of snapshots: of which copy, which snapshot.
+    pub fn snapshot_ids(&self) -> impl Iterator<Item = (ReplicaId, SnapshotId)> {
+        self.snapshots.keys().copied()
+    }
+
+    /// What it sends to show that it is there.
+    pub fn heartbeat(&self) -> Heartbeat<NodeAddress> {
+        let (instance, address) = (self.instance, self.address.clone());
+        Heartbeat { instance, version: "0.0.0".into(), address }
+    }
+
+    pub(crate) fn list(&self) -> Listing {
+        Listing {
+            pools: self.pools.keys().filter_map(|name| self.pool(name)).collect(),
+            replicas: self.replicas.keys().filter_map(|id| self.replica(*id)).collect(),
+            targets: self.targets.keys().filter_map(|id| self.target(*id)).collect(),
+            snapshots: self.snapshots.values().map(|(label, _)| found_snapshot(label)).collect(),
+            rebuilds: self.rebuilds.clone(),
+        }
+    }
+
+    fn pool(&self, name: &PoolName) -> Option<Found<PoolSpec>> {
+        let (generation, spec) = self.pools.get(name)?;
+        let here = self.replicas.values().filter(|it| it.spec.pool == *name);
+        let committed = here.fold(Size::ZERO, |sum, it| sum.plus(it.spec.size));
+        let uuid = spec.uuid.or_else(|| PoolUuid::new(uuid(7)).ok())?;
+        let path = spec.disks.first()?.clone();
+        let (io_errors, checksum_errors, stalls) = (0, 0, 0);
+        let size = self.capacity;
+        let disk = DiskStatus { path, size, io_errors, checksum_errors, stalls };
+        let status = PoolStatus {
+            state: PoolState::Online,
+            uuid,
+            capacity: self.capacity,
+            used: Size::ZERO,
+            committed,
+            cluster_size: Size::mib(1),
+            disks: vec![disk],
+        };
+        Some(Found { id: name.clone(), generation: *generation, spec: spec.clone(), status })
+    }
+
+    pub(crate) fn replica(&self, id: ReplicaId) -> Option<Found<ReplicaSpec>> {
+        let replica = self.replicas.get(&id)?;
+        let usage = Usage { capacity: replica.spec.size, ..Usage::default() };
+        let status = ReplicaStatus {
+            state: ReplicaState::Online,
+            usage,
+            label: replica.label.clone(),
+            addresses: Vec::new(),
+        };
+        let (generation, spec) = (replica.generation, replica.spec.clone());
+        Some(Found { id, generation, spec, status })
+    }
+
+    pub(crate) fn target(&self, id: TargetId) -> Option<Found<TargetSpec>> {
+        let serving = self.targets.get(&id)?;
+        let generation = Some(serving.order.generation);
+        let (spec, status) = (serving.order.spec.clone(), serving.status.clone());
+        Some(Found { id, generation, spec, status })
+    }
+
+    pub(crate) fn put_pool(
+        &mut self,
+        name: &PoolName,
+        order: &Order<PoolSpec>,
+    ) -> Result<Answer, Problem> {
+        if let Some((Some(have), spec)) = self.pools.get(name) {
+            admit(order, *have, spec)?;
+        }
+        if order.spec.exported {
+            self.pools.remove(name);
+        } else {
+            self.pools.insert(name.clone(), (Some(order.generation), order.spec.clone()));
+        }
+        let found = self.pool(name);
+        found.map(|found| Answer::Pool(Box::new(found))).ok_or_else(|| missing("pool", name))
+    }
+
+    pub(crate) fn delete_pool(&mut self, name: &PoolName) -> Result<Answer, Problem> {
+        if self.replicas.values().any(|it| it.spec.pool == *name) {
+            return Err(Problem::new(Kind::InUse, format!("pool {name} has replicas")));
+        }
+        let was_there = self.pools.remove(name).is_some();
+        if was_there { Ok(Answer::Gone) } else { Err(missing("pool", name)) }
+    }
+
+    pub(crate) fn put_replica(
+        &mut self,
+        id: ReplicaId,
+        order: Order<ReplicaSpec>,
+    ) -> Result<Answer, Problem> {
+        if !self.pools.contains_key(&order.spec.pool) {
+            return Err(missing("pool", &order.spec.pool));
+        }
+        if self.deleted.get(&id).is_some_and(|deleted| *deleted >= order.generation) {
+            return Err(Problem::new(Kind::StaleGeneration, "it was deleted since"));
+        }
+        if let Some(source) = order.spec.source.filter(|_| !self.replicas.contains_key(&id)) {
+            let mut here = self.snapshots.iter();
+            let found = here.any(|((_, it), (_, pool))| *it == source && *pool == order.spec.pool);
+            if !found {
+                return Err(missing("snapshot", &source));
+            }
+        }
+        let have = self.replicas.get(&id);
+        if let Some((Some(generation), have)) = have.map(|it| (it.generation, &it.spec)) {
+            admit(&order, generation, have)?;
+        }
+        let label = have.and_then(|have| have.label.clone());
+        let volume = order.spec.volume;
+        let generation = Some(order.generation);
+        self.replicas.insert(id, Copy { volume, generation, spec: order.spec, label });
+        let found = self.replica(id);
+        found.map(|found| Answer::Replica(Box::new(found))).ok_or_else(|| missing("replica", &id))
+    }
+
+    pub(crate) fn delete_replica(
+        &mut self,
+        id: ReplicaId,
+        generation: Generation,
+    ) -> Result<Answer, Problem> {
+        self.deleted.insert(id, generation);
+        let was_there = self.replicas.remove(&id).is_some();
+        if was_there { Ok(Answer::Gone) } else { Err(missing("replica", &id)) }
+    }
+
+    pub(crate) fn put_snapshot(
+        &mut self,
+        replica: ReplicaId,
+        id: SnapshotId,
+        wish: &SnapshotWish,
+    ) -> Result<Answer, Problem> {
+        let Some(copy) = self.replicas.get(&replica) else {
+            return Err(missing("replica", &replica));
+        };
+        let SnapshotWish { group, taken_at, consistency } = wish.clone();
+        let (volume, size) = (copy.volume, copy.spec.size);
+        let snapshot = id;
+        let label = SnapshotLabel { snapshot, volume, replica, group, taken_at, size, consistency };
+        let found = found_snapshot(&label);
+        self.snapshots.insert((replica, id), (label, copy.spec.pool.clone()));
+        Ok(Answer::Snapshot(Box::new(found)))
+    }
+
+    pub(crate) fn delete_snapshot(
+        &mut self,
+        replica: ReplicaId,
+        id: SnapshotId,
+    ) -> Result<Answer, Problem> {
+        let was_there = self.snapshots.remove(&(replica, id)).is_some();
+        if was_there { Ok(Answer::Gone) } else { Err(missing("snapshot", &id)) }
+    }
+
+    /// Writes what a target keeps with a copy.
+    pub(crate) fn label(&mut self, id: ReplicaId, epoch: Epoch, set: &ReplicaSet) {
+        if let Some(copy) = self.replicas.get_mut(&id) {
+            let (volume, size) = (copy.volume, copy.spec.size);
+            copy.label = Some(Label { volume, replica: id, size, epoch, set: set.clone() });
+        }
+    }
+}
+
+fn found_snapshot(label: &SnapshotLabel) -> FoundSnapshot {
+    let (usage, clones) = (Usage::default(), BTreeSet::new());
+    FoundSnapshot { label: label.clone(), usage, clones }
+}
+
+/// Late orders, and two contents under one number, are refused.
+pub(crate) fn admit<S: Clone + PartialEq>(
+    order: &Order<S>,
+    generation: Generation,
+    spec: &S,
+) -> Result<Admitted, Problem> {
+    let held = Order { generation, spec: spec.clone() };
+    order.admit(Some(&held)).map_err(Problem::from)
+}
+
+pub(crate) fn missing(kind: &str, id: &dyn std::fmt::Display) -> Problem {
+    Problem::new(Kind::NotFound, format!("there is no {kind} {id}"))
+}

@@ -1,0 +1,15 @@
+//! A cluster in one thread: engines and a store in memory, for tests and benchmarks.
+//!
+//! [`Cluster`] is the world outside; [`Sim`] runs a control plane in it, one effect at a time, in
+//! an order and with faults that whoever drives it chooses.
+
+mod cluster;
+mod engine;
+mod fill;
+mod mirror;
+mod sim;
+
+pub use cluster::Cluster;
+pub use engine::Engine;
+pub use fill::{fill, volume_id};
+pub use sim::{Fault, Sim};

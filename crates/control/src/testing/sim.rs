@@ -1,0 +1,330 @@
+//! A control plane in a cluster, one effect at a time.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use model::{Kind, Problem, Timestamp, VolumeId, keys};
+use planner::Settings;
+use store::contract::{Revision, Txn};
+
+use super::Cluster;
+use crate::core::{
+    Answer, Asked, Call, CallId, Core, Done, Effect, Entry, Input, Pace, State, Stored, Telling,
+    Ticket, Wish,
+};
+
+/// What goes wrong with one effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The node does not get the call, or the store not the write.
+    NotSent,
+    /// It is done, but nobody hears of it.
+    AnswerLost,
+    /// It is done twice.
+    Twice,
+    /// The node refuses, and would again.
+    Refused,
+    /// The control plane crashes before it is done.
+    CrashBefore,
+    /// The control plane crashes after it was done.
+    CrashAfter,
+}
+
+impl Fault {
+    /// All of them.
+    pub const ALL: [Fault; 6] = [
+        Fault::NotSent,
+        Fault::AnswerLost,
+        Fault::Twice,
+        Fault::Refused,
+        Fault::CrashBefore,
+        Fault::CrashAfter,
+    ];
+}
+
+/// A control plane in a cluster.
+pub struct Sim {
+    /// The world outside.
+    pub cluster: Cluster,
+    /// The control plane.
+    pub core: Core,
+    /// The time.
+    pub now: Timestamp,
+    /// What is to be done.
+    pending: VecDeque<Effect>,
+    /// Which effect goes wrong, and how.
+    pub fault: Option<(usize, Fault)>,
+    /// How many effects that can go wrong there were.
+    pub done: usize,
+    /// How often the control plane began anew.
+    pub restarts: u64,
+    settings: Settings,
+    last_ticket: u64,
+    /// What callers were answered.
+    pub answers: BTreeMap<Ticket, Result<Done, Problem>>,
+    /// What was told.
+    pub told: Vec<Telling>,
+    /// Decides which of the pending effects is next; zero: the oldest.
+    pub seed: u64,
+}
+
+impl Sim {
+    /// A control plane that begins with an empty store and engines that show themselves.
+    pub fn new(nodes: usize) -> Sim {
+        let settings = Settings {
+            second_look: Duration::from_secs(20),
+            half_made_after: Duration::from_mins(1),
+            replace_after: Duration::from_mins(1),
+            scrub_every: None,
+            ..Settings::default()
+        };
+        let now = Timestamp::from_millis(1_000_000_000);
+        let core = Core::new(State::default(), settings.clone(), Pace::default(), 1, now);
+        let mut sim = Sim {
+            cluster: Cluster::new(nodes),
+            core,
+            now,
+            pending: VecDeque::new(),
+            fault: None,
+            done: 0,
+            restarts: 0,
+            settings,
+            last_ticket: 0,
+            answers: BTreeMap::new(),
+            told: Vec::new(),
+            seed: 0,
+        };
+        sim.beat();
+        sim.run();
+        sim
+    }
+
+    /// A control plane that begins with what the cluster's store holds.
+    pub fn over(cluster: Cluster, now: Timestamp) -> Sim {
+        let mut sim = Sim { cluster, now, ..Sim::new(0) };
+        sim.restart();
+        sim
+    }
+
+    /// A page of volumes, as REST writes it.
+    pub fn page_of_volumes(&self, limit: u32) -> String {
+        let asked = api::rest::VolumesAsked { limit: Some(limit), ..Default::default() };
+        let page = crate::rest::lists::volumes(&self.core, &asked);
+        page.ok().and_then(|page| serde_json::to_string(&page).ok()).unwrap_or_default()
+    }
+
+    /// Engines that are up show it.
+    pub fn beat(&mut self) {
+        let up = self.cluster.engines.values().filter(|engine| engine.up);
+        let beats: Vec<_> = up.map(|it| (it.name.clone(), it.heartbeat())).collect();
+        for (name, beat) in beats {
+            self.core.on(self.now, Input::NodeHeard(name, beat));
+        }
+    }
+
+    /// The control plane starts anew from what is stored.
+    pub fn restart(&mut self) {
+        self.restarts += 1;
+        self.pending.clear();
+        let state = State::load(self.cluster.records());
+        let state = state.unwrap_or_else(|error| unreachable!("{error:?}"));
+        let seed = 1 + (self.restarts << 32);
+        self.core = Core::new(state, self.settings.clone(), Pace::default(), seed, self.now);
+        self.cluster.news.clear();
+        self.beat();
+    }
+
+    /// Somebody wants something.
+    pub fn ask(&mut self, wish: Wish) -> Ticket {
+        self.last_ticket += 1;
+        let ticket = Ticket(self.last_ticket);
+        self.core.on(self.now, Input::Asked(Asked { ticket, wish, seen: None }));
+        ticket
+    }
+
+    /// Asks, and goes on until there is an answer that asking again would not change. A caller of a
+    /// control plane that crashed gets no answer and asks again.
+    pub fn insist(&mut self, wish: &Wish) -> Result<Done, Problem> {
+        for _ in 0..200 {
+            let restarts = self.restarts;
+            let ticket = self.ask(wish.clone());
+            for _ in 0..200 {
+                self.run();
+                if self.answers.contains_key(&ticket) || self.restarts != restarts {
+                    break;
+                }
+                self.pass(Duration::from_millis(500));
+            }
+            match self.answers.remove(&ticket) {
+                Some(Ok(done)) => return Ok(done),
+                Some(Err(problem)) if is_final(problem.kind) => return Err(problem),
+                _ => self.pass(Duration::from_millis(700)),
+            }
+        }
+        Err(Problem::new(Kind::TimedOut, format!("no answer to {wish:?}")))
+    }
+
+    /// Time passes; engines go on showing that they are there.
+    pub fn pass(&mut self, time: Duration) {
+        let end = self.now.after(time);
+        while self.now < end {
+            self.now = self.now.after(Duration::from_millis(500)).min(end);
+            self.beat();
+            self.run();
+        }
+    }
+
+    /// Does all that is to be done at this moment.
+    pub fn run(&mut self) {
+        for _ in 0..100_000 {
+            self.pending.extend(self.core.run(self.now));
+            let news = std::mem::take(&mut self.cluster.news);
+            let changed = !news.is_empty();
+            for volume in news {
+                let (revision, record) = self.cluster.record(volume).unzip();
+                let revision = revision.unwrap_or(Revision::ZERO);
+                self.core.on(self.now, Input::Recorded(volume, revision, record));
+            }
+            let Some(effect) = self.next() else {
+                if changed {
+                    continue;
+                }
+                return;
+            };
+            self.act(effect);
+        }
+        unreachable!("the control plane does not come to rest: {:?}", self.pending);
+    }
+
+    fn next(&mut self) -> Option<Effect> {
+        if self.seed == 0 || self.pending.is_empty() {
+            return self.pending.pop_front();
+        }
+        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let at = usize::try_from(self.seed >> 33).unwrap_or(0) % self.pending.len();
+        self.pending.remove(at)
+    }
+
+    fn act(&mut self, effect: Effect) {
+        match effect {
+            Effect::Reply(ticket, result) => {
+                self.answers.insert(ticket, result);
+            }
+            Effect::Tell(telling) => self.told.push(telling),
+            Effect::Resign(_) => self.restart(),
+            Effect::Call(id, _, ref call) if **call == Call::List => {
+                // Listings are repeated anyway; what goes wrong with them is not counted.
+                self.call(effect_call(&effect), id);
+            }
+            Effect::Call(id, ..) => {
+                let fault = self.fault_now();
+                self.call_with(effect_call(&effect), id, fault);
+            }
+            Effect::Store(id, txn) => {
+                let fault = self.fault_now();
+                self.store_with(id, txn, fault);
+            }
+        }
+    }
+
+    fn fault_now(&mut self) -> Option<Fault> {
+        self.done += 1;
+        let (at, fault) = self.fault?;
+        (at == self.done).then_some(fault)
+    }
+
+    fn call(&mut self, (node, call): (model::NodeName, Call), id: CallId) {
+        let result = self.cluster.call(&node, call);
+        self.core.on(self.now, Input::Answered(id, result));
+    }
+
+    fn call_with(
+        &mut self,
+        (node, call): (model::NodeName, Call),
+        id: CallId,
+        fault: Option<Fault>,
+    ) {
+        let failed = |kind| -> Result<Answer, Problem> { Err(Problem::new(kind, "simulated")) };
+        let result = match fault {
+            None => self.cluster.call(&node, call),
+            Some(Fault::NotSent) => failed(Kind::NodeUnavailable),
+            Some(Fault::Refused) => failed(Kind::NoSpace),
+            Some(Fault::AnswerLost) => {
+                drop(self.cluster.call(&node, call));
+                failed(Kind::TimedOut)
+            }
+            Some(Fault::Twice) => {
+                let first = self.cluster.call(&node, call.clone());
+                let second = self.cluster.call(&node, call);
+                first.or(second)
+            }
+            Some(Fault::CrashBefore) => return self.restart(),
+            Some(Fault::CrashAfter) => {
+                drop(self.cluster.call(&node, call));
+                return self.restart();
+            }
+        };
+        self.core.on(self.now, Input::Answered(id, result));
+    }
+
+    fn store_with(&mut self, id: crate::core::WriteId, txn: Txn, fault: Option<Fault>) {
+        let lost = || Stored::Lost("simulated".into());
+        let stored = match fault {
+            None => self.store(txn),
+            Some(Fault::NotSent | Fault::Refused) => lost(),
+            Some(Fault::AnswerLost | Fault::Twice) => {
+                drop(self.store(txn));
+                lost()
+            }
+            Some(Fault::CrashBefore) => return self.restart(),
+            Some(Fault::CrashAfter) => {
+                drop(self.store(txn));
+                return self.restart();
+            }
+        };
+        self.core.on(self.now, Input::Stored(id, stored));
+    }
+
+    fn store(&mut self, txn: Txn) -> Stored {
+        let records: Vec<VolumeId> = txn.when.iter().filter_map(record_of).collect();
+        match self.cluster.txn(txn) {
+            Some(outcome) if outcome.succeeded => Stored::Taken(outcome.revision),
+            Some(outcome) => {
+                let now = records.into_iter().map(|volume| {
+                    let (revision, record) = self.cluster.record(volume).unzip();
+                    (volume, revision.unwrap_or(outcome.revision), record)
+                });
+                Stored::Refused(now.collect())
+            }
+            None => Stored::Lost("the store refuses".into()),
+        }
+    }
+
+    /// What is stored, as a control plane would read it.
+    pub fn stored(&self) -> Vec<Entry> {
+        let records = self.cluster.records();
+        let entries = records.iter().filter_map(|found| {
+            let key = String::from_utf8_lossy(&found.key);
+            Entry::decode(&key, &found.value)?.ok()
+        });
+        entries.collect()
+    }
+}
+
+fn effect_call(effect: &Effect) -> (model::NodeName, Call) {
+    match effect {
+        Effect::Call(_, node, call) => (node.clone(), (**call).clone()),
+        other => unreachable!("not a call: {other:?}"),
+    }
+}
+
+fn record_of(compare: &store::contract::Compare) -> Option<VolumeId> {
+    let key = str::from_utf8(&compare.key).ok()?;
+    let (kind, id) = keys::parse(key)?;
+    (kind == "targetRecord").then(|| id.parse().ok()).flatten()
+}
+
+fn is_final(kind: Kind) -> bool {
+    use model::Blame;
+    kind.blame() != Blame::Retry && kind != Kind::Deleting
+}

@@ -1,0 +1,51 @@
+//! Several control planes over one store: one leads, and another takes over.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::rest::{Control as _, Remote};
+use control::{Config, Service};
+use model::Kind;
+use store::contract::{Store, SystemClock};
+use store::testing::MemoryStore;
+use tokio::sync::oneshot;
+
+struct Running {
+    remote: Remote,
+    stop: oneshot::Sender<()>,
+}
+
+async fn start(store: &MemoryStore) -> Running {
+    let config = Config::plain(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let store: Arc<dyn Store> = Arc::new(store.clone());
+    let service = Service::bind(&config, store).await.unwrap();
+    let address = service.local_addr().unwrap();
+    let (stop, stopped) = oneshot::channel();
+    tokio::spawn(service.run(async move {
+        let _ = stopped.await;
+    }));
+    Running { remote: Remote::plain(address.to_string().parse().unwrap()).unwrap(), stop }
+}
+
+async fn until_it_leads(running: &Running) {
+    while running.remote.status().await.is_err() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn one_leads_and_when_it_stops_another_does() {
+    let store = MemoryStore::new(Arc::new(SystemClock::new()));
+    let first = start(&store).await;
+    until_it_leads(&first).await;
+    let second = start(&store).await;
+    let status = first.remote.status().await.unwrap();
+    assert!(status.leader.here);
+    let refused = second.remote.status().await.unwrap_err();
+    assert_eq!(refused.kind, Kind::Unavailable);
+    assert!(refused.detail.contains("lead"), "{}", refused.detail);
+    first.stop.send(()).unwrap();
+    until_it_leads(&second).await;
+    assert_ne!(second.remote.status().await.unwrap().leader.name, status.leader.name);
+}

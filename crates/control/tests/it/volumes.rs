@@ -1,0 +1,228 @@
+//! Volumes from intent to healed, in a simulated cluster.
+
+use std::time::Duration;
+
+use control::core::{Done, Wish};
+use model::*;
+use store::contract::{Keys, Op, Txn};
+
+use crate::world::*;
+
+#[test]
+fn a_volume_is_made_served_and_deleted() {
+    let mut sim = cluster(3);
+    assert_eq!(sim.insist(&create(1, 2)).unwrap(), Done::Created);
+    assert_eq!(sim.insist(&create(1, 2)).unwrap(), Done::Unchanged);
+    assert_eq!(status(&sim, 1).state, VolumeState::Online);
+    assert_eq!(sim.insist(&publish(1)).unwrap(), Done::Changed);
+    assert_eq!(sim.insist(&publish(1)).unwrap(), Done::Unchanged);
+    let target = status(&sim, 1).target.unwrap();
+    assert_eq!(target.state, Some(TargetState::Open));
+    settle(&mut sim);
+    let refused = sim.insist(&Wish::DeleteVolume(volume(1))).unwrap_err();
+    assert_eq!(refused.kind, Kind::InUse);
+    assert_eq!(sim.insist(&unpublish(1)).unwrap(), Done::Changed);
+    settle(&mut sim);
+    assert_eq!(sim.insist(&Wish::DeleteVolume(volume(1))).unwrap(), Done::Gone);
+    assert_eq!(sim.insist(&Wish::DeleteVolume(volume(1))).unwrap(), Done::Unchanged);
+    settle(&mut sim);
+    assert!(sim.cluster.copies(volume(1)).is_empty());
+}
+
+#[test]
+fn a_volume_outlives_the_node_of_its_target() {
+    let mut sim = cluster(3);
+    sim.insist(&create(1, 2)).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    let before = status(&sim, 1).target.unwrap();
+    sim.cluster.engine(before.node.as_str()).stop();
+    sim.cluster.settle();
+    sim.pass(Duration::from_secs(20));
+    let after = status(&sim, 1).target.unwrap();
+    assert_ne!(before.node, after.node);
+    assert!(after.epoch > before.epoch);
+    assert!(after.state.is_some_and(TargetState::serves), "{after:?}");
+    // A copy elsewhere takes the place of the lost one, in time.
+    sim.pass(Duration::from_secs(100));
+    assert_eq!(status(&sim, 1).state, VolumeState::Online);
+    sim.cluster.engine(before.node.as_str()).start();
+    settle(&mut sim);
+}
+
+#[test]
+fn a_copy_that_comes_back_is_brought_in_sync() {
+    let mut sim = cluster(3);
+    sim.insist(&create(1, 3)).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    let target = status(&sim, 1).target.unwrap();
+    let copies = sim.cluster.copies(volume(1));
+    let other = copies.values().find(|node| **node != target.node).unwrap().clone();
+    sim.cluster.engine(other.as_str()).stop();
+    sim.cluster.settle();
+    sim.pass(Duration::from_secs(20));
+    assert_eq!(status(&sim, 1).state, VolumeState::Degraded);
+    sim.cluster.engine(other.as_str()).start();
+    settle(&mut sim);
+    assert_eq!(sim.cluster.copies(volume(1)), copies, "no copy was made elsewhere");
+}
+
+#[test]
+fn a_volume_heals_also_when_nobody_uses_it() {
+    let mut sim = cluster(3);
+    sim.insist(&create(1, 2)).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    sim.insist(&unpublish(1)).unwrap();
+    let lost = sim.cluster.copies(volume(1)).into_values().next().unwrap();
+    sim.cluster.engine(lost.as_str()).stop();
+    sim.pass(Duration::from_secs(200));
+    assert_eq!(status(&sim, 1).state, VolumeState::Online, "{:?}", status(&sim, 1));
+    sim.cluster.engine(lost.as_str()).start();
+    settle(&mut sim);
+}
+
+#[test]
+fn a_drained_node_is_empty() {
+    let mut sim = cluster(4);
+    for number in 1..=4 {
+        sim.insist(&create(number, 2)).unwrap();
+        sim.insist(&publish(number)).unwrap();
+    }
+    let drain = NodeChange::Drain { cordon: good("upgrade") };
+    sim.insist(&Wish::ChangeNode(good("n1"), drain)).unwrap();
+    settle(&mut sim);
+    let engine = sim.cluster.engine("n1");
+    assert!(engine.replicas.is_empty() && engine.targets.is_empty(), "{engine:?}");
+}
+
+#[test]
+fn copies_follow_the_number_that_is_wanted() {
+    let mut sim = cluster(4);
+    sim.insist(&create(1, 1)).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    for replicas in [3, 2, 4, 1] {
+        sim.insist(&Wish::SetReplicas { volume: volume(1), replicas }).unwrap();
+        settle(&mut sim);
+        assert_eq!(sim.cluster.copies(volume(1)).len(), usize::from(replicas));
+    }
+}
+
+#[test]
+fn a_copy_moves_where_it_is_asked_to() {
+    let mut sim = cluster(3);
+    sim.insist(&create(1, 2)).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    let copies = sim.cluster.copies(volume(1));
+    let (from, _) = copies.first_key_value().unwrap();
+    let free = (1..=3).map(|n| good::<NodeName>(&format!("n{n}")));
+    let free = free.into_iter().find(|node| !copies.values().any(|it| it == node)).unwrap();
+    let pool = Some(good(&free.as_str().replace('n', "p")));
+    sim.insist(&Wish::MoveReplica { volume: volume(1), replica: *from, pool }).unwrap();
+    settle(&mut sim);
+    let after = sim.cluster.copies(volume(1));
+    assert!(after.values().any(|node| *node == free) && !after.contains_key(from), "{after:?}");
+}
+
+#[test]
+fn a_volume_grows_while_it_is_served() {
+    let mut sim = cluster(3);
+    sim.insist(&create(1, 2)).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    sim.insist(&Wish::Resize { volume: volume(1), size: Size::gib(2) }).unwrap();
+    settle(&mut sim);
+    assert_eq!(seen(&sim, 1).spec().size, Size::gib(2));
+    for engine in sim.cluster.engines.values() {
+        for id in engine.replicas.keys() {
+            assert_eq!(sim.core.replica_seen(*id).unwrap().spec().size, Size::gib(2));
+        }
+    }
+    let refused = sim.insist(&Wish::Resize { volume: volume(1), size: Size::gib(1) }).unwrap_err();
+    assert_eq!(refused.kind, Kind::OutOfRange);
+}
+
+#[test]
+fn snapshots_are_restored_anywhere_and_outlive_their_volume() {
+    let mut sim = cluster(4);
+    sim.insist(&create(1, 1)).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    assert_eq!(sim.insist(&take(1, 1)).unwrap(), Done::Created);
+    sim.insist(&unpublish(1)).unwrap();
+    assert_eq!(sim.insist(&take(2, 1)).unwrap(), Done::Created);
+    settle(&mut sim);
+    let source = Some(Source::Snapshot { snapshot: snapshot(1) });
+    let restored = VolumeSpec { source, ..spec(3) };
+    sim.insist(&Wish::CreateVolume(volume(2), Box::new(restored))).unwrap();
+    sim.insist(&Wish::DeleteVolume(volume(1))).unwrap();
+    sim.insist(&publish(2)).unwrap();
+    settle(&mut sim);
+    let source = Some(Source::Volume { volume: volume(2) });
+    let cloned = VolumeSpec { source, ..spec(2) };
+    sim.insist(&Wish::CreateVolume(volume(3), Box::new(cloned))).unwrap();
+    settle(&mut sim);
+    for number in [1, 2] {
+        assert_eq!(sim.insist(&Wish::DeleteSnapshot(snapshot(number))).unwrap(), Done::Gone);
+    }
+    settle(&mut sim);
+}
+
+#[test]
+fn a_node_that_is_gone_for_good_is_purged() {
+    let mut sim = cluster(3);
+    sim.insist(&create(1, 2)).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    let node = status(&sim, 1).target.unwrap().node;
+    let purge = Wish::PurgeNode(node.clone(), [].into());
+    assert_eq!(sim.insist(&purge).unwrap_err().kind, Kind::InUse);
+    sim.cluster.engine(node.as_str()).stop();
+    sim.cluster.settle();
+    sim.pass(Duration::from_secs(20));
+    assert_eq!(sim.insist(&purge).unwrap(), Done::Gone);
+    sim.cluster.engines.remove(&node);
+    settle(&mut sim);
+}
+
+#[test]
+fn volumes_are_read_back_from_the_disks_when_the_store_forgot_them() {
+    let mut sim = cluster(3);
+    sim.insist(&create(1, 2)).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    sim.insist(&unpublish(1)).unwrap();
+    let copies = sim.cluster.copies(volume(1));
+    let lost = ["volume", "replica", "targetRecord"];
+    let forget = lost.iter().fold(Txn::new(), |txn, kind| {
+        txn.then(Op::delete(Keys::prefix(format!("{}{kind}/", keys::ROOT))))
+    });
+    sim.cluster.txn(forget);
+    sim.restart();
+    sim.pass(Duration::from_mins(1));
+    assert!(sim.core.volume_seen(volume(1)).is_none());
+    assert_eq!(sim.cluster.copies(volume(1)), copies, "what nobody knows is not destroyed");
+    assert_eq!(sim.insist(&Wish::Recover).unwrap(), Done::Changed);
+    assert_eq!(sim.insist(&Wish::Recover).unwrap(), Done::Unchanged);
+    sim.insist(&publish(1)).unwrap();
+    settle(&mut sim);
+    assert_eq!(sim.cluster.copies(volume(1)), copies);
+}
+
+#[test]
+fn snapshots_of_several_volumes_are_taken_together() {
+    let mut sim = cluster(3);
+    for number in [1, 2] {
+        sim.insist(&create(number, 2)).unwrap();
+        sim.insist(&publish(number)).unwrap();
+    }
+    let take = take_group();
+    assert_eq!(sim.insist(&take).unwrap(), Done::Created);
+    assert_eq!(sim.insist(&take).unwrap(), Done::Unchanged);
+    settle(&mut sim);
+    assert_eq!(sim.insist(&Wish::DeleteGroup(group())).unwrap(), Done::Gone);
+    settle(&mut sim);
+}
+
+#[test]
+fn without_room_a_volume_is_refused_with_the_reason() {
+    let mut sim = cluster(2);
+    let refused = sim.insist(&create(1, 3)).unwrap_err();
+    assert_eq!(refused.kind, Kind::NoPlacement, "{refused:?}");
+    assert!(refused.detail.contains("3 places"), "{}", refused.detail);
+    settle(&mut sim);
+}

@@ -1,0 +1,95 @@
+//! What a large cluster costs the control plane, with simulated nodes and a store in memory.
+//!
+//! Measured is the control plane alone: reading what is stored, deciding, and writing it down as
+//! JSON. HTTP, the disks of a store and the engines have benchmarks of their own.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use control::core::Wish;
+use control::testing::{Cluster, Sim, fill, volume_id};
+use model::{Size, Timestamp, VolumeSpec};
+
+use super::Options;
+use crate::figure::{Figure, Target};
+
+const NODES: usize = 1000;
+const CROWD: usize = 300;
+const CREATES: usize = 200;
+
+/// What was measured with one number of volumes.
+struct Measured {
+    restart: f64,
+    page: f64,
+    idle: f64,
+    plan: f64,
+    creates: f64,
+    slowest: f64,
+}
+
+pub(super) fn run(_: Options) -> Result<Vec<Figure>> {
+    let small = measure(1_000)?;
+    let large = measure(10_000)?;
+    let mut figures = Vec::new();
+    let mut add = |name: &str, value: f64, unit: &'static str, target: Target| {
+        figures.push(Figure { name: format!("control-{name}"), value, unit, target });
+    };
+    for (count, of) in [("1k", &small), ("10k", &large)] {
+        add(&format!("restart-{count}"), of.restart, "s", Target::AtMost(5.0));
+        add(&format!("page-1000-{count}"), of.page * 1e3, "ms", Target::AtMost(50.0));
+        add(&format!("idle-{count}"), of.idle * 100.0, "%", Target::AtMost(2.0));
+        add(&format!("node-lost-plan-{count}"), of.plan, "s", Target::AtMost(1.0));
+        add(&format!("creates-{count}"), of.creates, "/s", Target::AtLeast(100.0));
+        add(&format!("creates-slowest-{count}"), of.slowest * 1e3, "ms", Target::AtMost(5000.0));
+    }
+    let growth = (large.restart / small.restart).max(large.plan / small.plan);
+    add("growth-10x", growth, "x", Target::AtMost(10.0));
+    Ok(figures)
+}
+
+fn measure(volumes: usize) -> Result<Measured> {
+    let mut cluster = Cluster::new(NODES);
+    let now = Timestamp::from_millis(1_000_000_000);
+    fill(&mut cluster, (volumes, CROWD), now);
+    let began = Instant::now();
+    let mut sim = Sim::over(cluster, now);
+    // Serving: everything is read, every node was heard and listed, and one plan was made.
+    sim.run();
+    let restart = began.elapsed().as_secs_f64();
+    let began = Instant::now();
+    let text = sim.page_of_volumes(1000);
+    let page = began.elapsed().as_secs_f64();
+    ensure!(text.len() > 100_000, "a page of {volumes} volumes has {} bytes", text.len());
+    sim.pass(Duration::from_secs(10));
+    let began = Instant::now();
+    sim.pass(Duration::from_mins(1));
+    let idle = began.elapsed().as_secs_f64() / 60.0;
+    let (creates, slowest) = create_many(&mut sim, volumes)?;
+    let plan = lose_a_node(&mut sim);
+    Ok(Measured { restart, page, idle, plan, creates, slowest })
+}
+
+fn create_many(sim: &mut Sim, volumes: usize) -> Result<(f64, f64)> {
+    let began = Instant::now();
+    let spec = Box::new(VolumeSpec::new(Size::gib(1), 3));
+    let asked = |at| Wish::CreateVolume(volume_id(volumes + at), spec.clone());
+    let tickets: Vec<_> = (0..CREATES).map(|at| sim.ask(asked(at))).collect();
+    sim.run();
+    for ticket in &tickets {
+        let answer = sim.answers.get(ticket);
+        ensure!(answer.is_some_and(Result::is_ok), "a volume was not made: {answer:?}");
+    }
+    let all = began.elapsed().as_secs_f64();
+    let count = u32::try_from(CREATES)?;
+    Ok((f64::from(count) / all, all))
+}
+
+/// A node with many copies is lost: how long the round takes in which all of that is planned.
+fn lose_a_node(sim: &mut Sim) -> f64 {
+    sim.cluster.engine("n1").stop();
+    sim.pass(Duration::from_secs(80));
+    let began = Instant::now();
+    sim.now = sim.now.after(Duration::from_secs(1));
+    sim.core.plan_now(sim.now);
+    began.elapsed().as_secs_f64()
+}

@@ -1,0 +1,322 @@
+//! The mirrored volume measured: against one of its copies, and while copies fail and come back.
+//!
+//! Engines are real processes on this machine, with pools in files. Every number is compared only
+//! with numbers of the same run.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use block::Blocks;
+use engine::client::Session;
+use engine::client::perf::{self, Load, Measured, Pattern};
+use model::{Nqn, RebuildState, ReplicaId};
+use nvme::initiator::Options as Wishes;
+use tokio::runtime::Runtime;
+
+use super::Options;
+use crate::figure::{Figure, Target};
+use crate::fleet::{self, Fleet, Plan};
+use crate::store::Kind;
+
+const HOST: &str = "nqn.2026-11.io.holdfast:node:bench";
+/// Size of the volume, in MiB.
+const MIB: u32 = 256;
+/// A lost connection is noticed at once.
+const CLOSED_SECONDS: f64 = 1.5;
+
+/// Where the copies are, seen from the target.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Layout {
+    name: &'static str,
+    copies: &'static [usize],
+}
+
+const ONE_REMOTE: Layout = Layout { name: "one remote copy", copies: &[1] };
+const TWO_REMOTE: Layout = Layout { name: "two remote copies", copies: &[1, 2] };
+const THREE: Layout = Layout { name: "one local, two remote", copies: &[0, 1, 2] };
+const LOCAL: Layout = Layout { name: "one local copy", copies: &[0] };
+
+/// What a load saw.
+#[derive(Clone, Copy)]
+struct Seen {
+    iops: f64,
+    /// Microseconds.
+    p50: f64,
+    p99: f64,
+    most: f64,
+}
+
+/// Runs it.
+pub(super) fn run(options: Options) -> Result<Vec<Figure>> {
+    let runtime = Runtime::new().context("cannot start a runtime")?;
+    let mut bench = Bench { runtime, quick: options.quick, figures: Vec::new() };
+    bench.writes_and_reads()?;
+    bench.failures()?;
+    Ok(bench.figures)
+}
+
+struct Bench {
+    runtime: Runtime,
+    quick: bool,
+    figures: Vec<Figure>,
+}
+
+impl Bench {
+    fn time(&self) -> Duration {
+        Duration::from_millis(if self.quick { 700 } else { 3000 })
+    }
+
+    fn add(&mut self, name: &str, value: f64, unit: &'static str, target: Target) {
+        self.figures.push(Figure { name: name.to_owned(), value, unit, target });
+    }
+
+    fn fleet(&self, layout: Layout) -> Result<Fleet> {
+        let plan = Plan {
+            copies: layout.copies.to_vec(),
+            cores: vec![0, 1, 1],
+            pool: 1024,
+            volume: MIB,
+            ..Plan::usual(Kind::Embedded, HOST)
+        };
+        self.runtime.block_on(Fleet::start(plan))
+    }
+
+    fn open(&self, fleet: &mut Fleet) -> Result<SocketAddr> {
+        let target = fleet::id(40)?;
+        self.runtime.block_on(async {
+            fleet.open(target, 0).await?;
+            fleet.until_open(target, 0).await
+        })?;
+        Ok(fleet.machine(0)?.listen())
+    }
+
+    /// The median of three.
+    fn measure(&self, layout: &str, session: &mut Session, what: Shape) -> Result<Seen> {
+        let mut all = Vec::new();
+        for seed in 1..=3 {
+            all.push(seen(&perf::run(session, what.load(self.time() / 3, seed))?));
+        }
+        all.sort_by(|one, other| one.iops.total_cmp(&other.iops));
+        let median = *all.get(1).context("nothing was measured")?;
+        print(layout, what, median);
+        Ok(median)
+    }
+
+    fn writes_and_reads(&mut self) -> Result<()> {
+        let (qd1, qd32) =
+            (Shape::new(Pattern::RandomWrite, 1), Shape::new(Pattern::RandomWrite, 32));
+        let read = |depth| Shape::new(Pattern::RandomRead, depth);
+        // One copy without a target.
+        let mut fleet = self.fleet(ONE_REMOTE)?;
+        let machine = fleet.machine(1)?;
+        let (address, replica) = (machine.listen(), machine.replica);
+        let mut direct = held_replica(address, replica)?;
+        perf::run(&mut direct, FILL.load(Duration::from_secs(60), 1))?;
+        let leg1 = self.measure("a copy by itself", &mut direct, qd1)?;
+        let leg32 = self.measure("a copy by itself", &mut direct, qd32)?;
+        drop(direct);
+        let address = self.open(&mut fleet)?;
+        let mut host = volume(address, &fleet)?;
+        let one1 = self.measure(ONE_REMOTE.name, &mut host, qd1)?;
+        self.measure(ONE_REMOTE.name, &mut host, qd32)?;
+        drop((host, fleet));
+        for (layout, ways) in [(TWO_REMOTE, 2), (THREE, 3)] {
+            let mut fleet = self.fleet(layout)?;
+            let address = self.open(&mut fleet)?;
+            let mut host = volume(address, &fleet)?;
+            perf::run(&mut host, FILL.load(Duration::from_secs(60), 1))?;
+            let at1 = self.measure(layout.name, &mut host, qd1)?;
+            let at32 = self.measure(layout.name, &mut host, qd32)?;
+            let name = format!("mirror-{ways}way-write-qd1-of-copy");
+            self.add(&name, at1.p50 / leg1.p50, "x", Target::AtMost(1.6));
+            let name = format!("mirror-{ways}way-write-qd1-of-one-copy-target");
+            self.add(&name, at1.p50 / one1.p50, "x", Target::Watched);
+            let name = format!("mirror-{ways}way-write-qd32-of-copy");
+            self.add(&name, 100.0 * at32.iops / leg32.iops, "%", Target::AtLeast(70.0));
+        }
+        // Reads of a local copy: by itself, and through a target.
+        let mut fleet = self.fleet(LOCAL)?;
+        let machine = fleet.machine(0)?;
+        let mut direct = held_replica(machine.listen(), machine.replica)?;
+        perf::run(&mut direct, FILL.load(Duration::from_secs(60), 1))?;
+        let alone = self.measure("a local copy by itself", &mut direct, read(32))?;
+        drop(direct);
+        let address = self.open(&mut fleet)?;
+        let mut host = volume(address, &fleet)?;
+        let through = self.measure(LOCAL.name, &mut host, read(32))?;
+        let share = 100.0 * through.iops / alone.iops;
+        self.add("mirror-local-read-qd32-of-copy", share, "%", Target::AtLeast(95.0));
+        Ok(())
+    }
+
+    fn failures(&mut self) -> Result<()> {
+        let mut fleet = self.fleet(THREE)?;
+        let address = self.open(&mut fleet)?;
+        let target = fleet::id(40)?;
+        let mut host = volume(address, &fleet)?;
+        perf::run(&mut host, FILL.load(Duration::from_secs(60), 1))?;
+        let large_read = Shape { blocks: 64, ..Shape::new(Pattern::Read, 8) };
+        let large_write = Shape { blocks: 64, ..Shape::new(Pattern::Write, 8) };
+        let reading = self.measure(THREE.name, &mut host, large_read)?;
+        let writing = self.measure(THREE.name, &mut host, large_write)?;
+        let quiet = self.measure(THREE.name, &mut host, Shape::new(Pattern::RandomWrite, 1))?;
+        drop(host);
+        // A copy dies while a host writes.
+        let name = Nqn::volume(fleet.volume).to_string();
+        let load = Shape::new(Pattern::RandomWrite, 1).load(Duration::from_secs(4), 5);
+        let writer = writing_host(address, name.clone(), load);
+        fleet.machines.get_mut(2).context("three nodes")?.kill()?;
+        self.runtime.block_on(fleet.until_lost((target, 0), 2))?;
+        let gone = writer.join().map_err(|_| anyhow::anyhow!("the host panicked"))??;
+        print("a copy is killed", Shape::new(Pattern::RandomWrite, 1), gone);
+        self.add("mirror-kill-longest-wait", gone.most / 1e6, "s", Target::AtMost(CLOSED_SECONDS));
+        // All of it is written anew, so that all of it is missed; then it comes back.
+        let mut host = session(address, &name)?;
+        perf::run(&mut host, FILL.load(Duration::from_secs(60), 2))?;
+        drop(host);
+        self.runtime.block_on(fleet.restart(2))?;
+        self.runtime.block_on(fleet.until_open(target, 0))?;
+        let rebuilds = self.runtime.block_on(fleet.rebuilds(0, 2))?;
+        let last = rebuilds.last().context("nothing was rebuilt")?;
+        let (Some(end), RebuildState::Completed {}) = (last.ended_at(), last.state()) else {
+            bail!("the rebuild did not end: {last:?}");
+        };
+        let seconds = end.since(last.started_at).as_secs_f64().max(1e-3);
+        let mib = ratio(last.progress.copied.bytes().0) / 1_048_576.0;
+        let most = reading.iops.min(writing.iops) * 0.25;
+        println_rebuild(mib, seconds);
+        let share = 100.0 * (mib / seconds) / most;
+        self.add("mirror-rebuild-of-sequential", share, "%", Target::AtLeast(80.0));
+        // The same while a host writes.
+        fleet.machines.get_mut(2).context("three nodes")?.kill()?;
+        self.runtime.block_on(fleet.until_lost((target, 0), 2))?;
+        let mut host = session(address, &name)?;
+        perf::run(&mut host, FILL.load(Duration::from_secs(60), 3))?;
+        drop(host);
+        self.runtime.block_on(fleet.restart(2))?;
+        let load = Shape::new(Pattern::RandomWrite, 1).load(self.time(), 6);
+        let writer = writing_host(address, name.clone(), load);
+        let busy = writer.join().map_err(|_| anyhow::anyhow!("the host panicked"))??;
+        print("while it is rebuilt", Shape::new(Pattern::RandomWrite, 1), busy);
+        self.add("mirror-rebuild-user-p99", busy.p99 / quiet.p99, "x", Target::AtMost(2.0));
+        self.runtime.block_on(fleet.until_open(target, 0))?;
+        // A copy hangs while a host writes.
+        let load = Shape::new(Pattern::RandomWrite, 1).load(Duration::from_secs(20), 7);
+        let writer = writing_host(address, name, load);
+        let hung = &fleet.machine(2)?.engine()?.program;
+        hung.signal(rustix::process::Signal::STOP)?;
+        self.runtime.block_on(fleet.until_lost((target, 0), 2))?;
+        hung.signal(rustix::process::Signal::CONT)?;
+        let held = writer.join().map_err(|_| anyhow::anyhow!("the host panicked"))??;
+        print("a copy hangs", Shape::new(Pattern::RandomWrite, 1), held);
+        let allowed = Wishes::default().keep_alive.as_secs_f64() + 1.0;
+        self.add("mirror-hang-longest-wait", held.most / 1e6, "s", Target::AtMost(allowed));
+        Ok(())
+    }
+}
+
+/// One way of using a volume.
+#[derive(Clone, Copy)]
+struct Shape {
+    pattern: Pattern,
+    blocks: u64,
+    depth: u32,
+}
+
+/// Everything once, with large writes.
+const FILL: Once = Once;
+
+struct Once;
+
+impl Once {
+    fn load(&self, time: Duration, seed: u64) -> Load {
+        let shape = Shape { pattern: Pattern::Write, blocks: 64, depth: 8 };
+        Load { commands: u64::from(MIB) * 4, ..shape.load(time, seed) }
+    }
+}
+
+impl Shape {
+    fn new(pattern: Pattern, depth: u32) -> Shape {
+        Shape { pattern, blocks: 1, depth }
+    }
+
+    fn load(self, time: Duration, seed: u64) -> Load {
+        Load {
+            nsid: 1,
+            pattern: self.pattern,
+            blocks: Blocks(self.blocks),
+            depth: self.depth,
+            time,
+            commands: u64::MAX,
+            verify: false,
+            seed,
+        }
+    }
+}
+
+fn seen(measured: &Measured) -> Seen {
+    let micros = |nanos: u64| ratio(nanos) / 1000.0;
+    Seen {
+        iops: ratio(measured.commands) / measured.elapsed.as_secs_f64().max(1e-6),
+        p50: micros(measured.latency.value_at_quantile(0.5)),
+        p99: micros(measured.latency.value_at_quantile(0.99)),
+        most: micros(measured.latency.max()),
+    }
+}
+
+fn session(address: SocketAddr, name: &str) -> Result<Session> {
+    fleet::connect(address, (HOST, name), Wishes::default())
+}
+
+fn volume(address: SocketAddr, fleet: &Fleet) -> Result<Session> {
+    session(address, Nqn::volume(fleet.volume).as_str())
+}
+
+/// A copy, held as a target would hold it.
+fn held_replica(address: SocketAddr, replica: ReplicaId) -> Result<Session> {
+    let mut direct = session(address, Nqn::replica(replica).as_str())?;
+    fleet::hold(&mut direct, 1)?;
+    Ok(direct)
+}
+
+type Writer = std::thread::JoinHandle<Result<Seen>>;
+
+/// A host that writes on a thread of its own; it has begun when this returns.
+fn writing_host(address: SocketAddr, name: String, load: Load) -> Writer {
+    let (begun, has_begun) = std::sync::mpsc::sync_channel(1);
+    let writer = std::thread::spawn(move || {
+        let mut host = session(address, &name)?;
+        // Whoever waits is gone if it is not sent.
+        let _ = begun.send(());
+        Ok(seen(&perf::run(&mut host, load)?))
+    });
+    // An error ends the thread, which says why.
+    let _ = has_begun.recv();
+    writer
+}
+
+#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "for people to read")]
+fn ratio(count: u64) -> f64 {
+    count as f64
+}
+
+#[expect(clippy::print_stdout, reason = "printing is what a benchmark is for")]
+fn print(layout: &str, what: Shape, seen: Seen) {
+    println!(
+        "{layout:24} {:12} {:4} KiB qd {:3} {:>9.0} IOPS  p50 {:>8.1} us  p99 {:>9.1} us  \
+         longest {:>10.1} us",
+        format!("{:?}", what.pattern),
+        what.blocks * 4,
+        what.depth,
+        seen.iops,
+        seen.p50,
+        seen.p99,
+        seen.most
+    );
+}
+
+#[expect(clippy::print_stdout, reason = "printing is what a benchmark is for")]
+fn println_rebuild(mib: f64, seconds: f64) {
+    println!("rebuild of {mib:.0} MiB in {seconds:.2} s: {:.0} MiB/s", mib / seconds);
+}

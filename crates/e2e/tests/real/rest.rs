@@ -1,0 +1,64 @@
+//! The document of REST, judged by tools that are not ours.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use api::events::Log;
+use api::rest::fake::Fake;
+use api::{Guard, Server};
+use e2e::python;
+
+/// An independent validator takes both committed documents.
+#[test]
+fn the_documents_are_openapi() -> Result<()> {
+    for name in ["v1.json", "node.json"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../openapi").join(name);
+        let output = python::program("openapi-spec-validator")?.arg(&path).output()?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        ensure!(output.status.success(), "{name}: {said}");
+    }
+    Ok(())
+}
+
+/// A control plane in memory behind the real server.
+async fn serve(told: std::sync::mpsc::Sender<SocketAddr>) -> Result<()> {
+    let limits = Guard::default().limits;
+    let server = Server::bind(SocketAddr::from(([127, 0, 0, 1], 0)), None, limits).await?;
+    told.send(server.local_addr()?)?;
+    let instance = "00000000-0000-4000-8000-000000000001".parse()?;
+    let events = Arc::new(Log::new(instance, 16.try_into()?));
+    // A stream of events has no end: the tool would wait for it.
+    events.close();
+    let fake = Fake::at("2026-11-15T21:30:58.000Z".parse()?);
+    server.run(api::rest::router(fake, events, Guard::default()), std::future::pending()).await;
+    Ok(())
+}
+
+/// Schemathesis sends what fits the document and what does not, to every route: no answer is 500,
+/// and every answer is one that the document promises.
+#[test]
+fn schemathesis_finds_no_500() -> Result<()> {
+    let (told, address) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Runtime::new().map_err(anyhow::Error::from);
+        runtime.and_then(|runtime| runtime.block_on(serve(told)))
+    });
+    let address = address.recv().context("the server did not start")?;
+    schemathesis(address)
+}
+
+fn schemathesis(address: SocketAddr) -> Result<()> {
+    let mut tool = python::program("schemathesis")?;
+    tool.args(["run", &format!("http://{address}/v1/openapi.json"), "--no-color"]);
+    tool.args(["--checks", "not_a_server_error,status_code_conformance,content_type_conformance"]);
+    tool.args(["--checks", "response_schema_conformance", "--max-examples", "20"]);
+    tool.args(["--phases", "examples,coverage,fuzzing", "--mode", "all", "--seed", "1"]);
+    tool.args(["--request-timeout", "30", "--workers", "2", "--warnings", "off"]);
+    let output = tool.output()?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    ensure!(output.status.success(), "{said}");
+    ensure!(said.contains(" passed"), "{said}");
+    Ok(())
+}

@@ -1,0 +1,138 @@
+//! What was done and how long it took: counters of one target, child, replica or disk.
+//!
+//! They begin at zero, only grow, and cost no memory beyond their own: counting is part of the I/O
+//! path.
+
+use std::time::Duration;
+
+use block::{Command, Completion, Fault};
+
+/// Buckets of a histogram: bucket `n` counts those that took less than 2^n microseconds and not
+/// less than the bucket before; the last one all that took longer.
+pub const BUCKETS: usize = 28;
+
+/// What sort of command is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    /// Read, or compare.
+    Read,
+    /// Write.
+    Write,
+    /// Deallocate, or write zeroes.
+    Discard,
+    /// Flush.
+    Flush,
+}
+
+/// Commands of one sort.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counter {
+    /// How many ended well.
+    pub commands: u64,
+    /// What they moved.
+    pub bytes: u64,
+    /// How many ended with an error.
+    pub errors: u64,
+    /// How many of those because blocks were not what was written.
+    pub checksums: u64,
+    /// What those that ended well took together, in microseconds.
+    pub micros: u64,
+    /// How many took how long.
+    pub buckets: [u64; BUCKETS],
+}
+
+/// The counters of one thing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Reads.
+    pub read: Counter,
+    /// Writes.
+    pub write: Counter,
+    /// Deallocations and writes of zeroes.
+    pub discard: Counter,
+    /// Flushes.
+    pub flush: Counter,
+}
+
+/// What has to be remembered of a command until it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counted {
+    sort: Sort,
+    bytes: u64,
+    begun: block::Instant,
+}
+
+impl Counted {
+    /// A block command that begins now.
+    pub fn new(command: Command, begun: block::Instant) -> Counted {
+        let sort = match command {
+            Command::Write { .. } => Sort::Write,
+            Command::Discard { .. } | Command::WriteZeroes { .. } => Sort::Discard,
+            Command::Flush => Sort::Flush,
+            _ => Sort::Read,
+        };
+        let blocks = command.span().map_or(0, |span| span.len().0);
+        Counted::of(sort, blocks.saturating_mul(4096), begun)
+    }
+
+    /// Something of this sort that begins now.
+    pub fn of(sort: Sort, bytes: u64, begun: block::Instant) -> Counted {
+        Counted { sort, bytes, begun }
+    }
+
+    /// How long it has been at work.
+    pub fn age(&self, now: block::Instant) -> Duration {
+        now.since(self.begun)
+    }
+}
+
+impl Counters {
+    /// A command has ended.
+    pub fn ended(&mut self, counted: Counted, result: Completion, now: block::Instant) {
+        let counter = match counted.sort {
+            Sort::Read => &mut self.read,
+            Sort::Write => &mut self.write,
+            Sort::Discard => &mut self.discard,
+            Sort::Flush => &mut self.flush,
+        };
+        counter.ended(counted, result, now);
+    }
+
+    /// All four sorts, with their names.
+    pub fn each(&self) -> [(&'static str, &Counter); 4] {
+        [
+            ("read", &self.read),
+            ("write", &self.write),
+            ("discard", &self.discard),
+            ("flush", &self.flush),
+        ]
+    }
+
+    /// How many ended with an error.
+    pub fn errors(&self) -> u64 {
+        self.each().iter().fold(0, |sum, (_, one)| one.errors.saturating_add(sum))
+    }
+}
+
+impl Counter {
+    fn ended(&mut self, counted: Counted, result: Completion, now: block::Instant) {
+        if let Err(fault) = result {
+            self.errors = self.errors.saturating_add(1);
+            let is_wrong = matches!(fault, Fault::Checksum { .. });
+            self.checksums = self.checksums.saturating_add(u64::from(is_wrong));
+            return;
+        }
+        let micros = u64::try_from(counted.age(now).as_micros()).unwrap_or(u64::MAX);
+        self.commands = self.commands.saturating_add(1);
+        self.bytes = self.bytes.saturating_add(counted.bytes);
+        self.micros = self.micros.saturating_add(micros);
+        if let Some(bucket) = self.buckets.get_mut(bucket_of(micros)) {
+            *bucket = bucket.saturating_add(1);
+        }
+    }
+}
+
+fn bucket_of(micros: u64) -> usize {
+    let bits = u64::BITS - micros.leading_zeros();
+    usize::try_from(bits).unwrap_or(usize::MAX).min(BUCKETS - 1)
+}

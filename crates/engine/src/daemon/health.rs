@@ -1,0 +1,97 @@
+//! What the counters of a disk say about it.
+//!
+//! | seen since the pool was opened | the disk is |
+//! |---|---|
+//! | some errors, blocks that are not what was written, or commands of over a second | suspect |
+//! | a command that waits for half a minute now | suspect |
+//! | a command that waits for two minutes now | faulted |
+//!
+//! A suspect pool works, but nothing new is put there.
+
+use std::time::Duration;
+
+use model::SymptomKind;
+
+use crate::counters::{Counter, Counters};
+
+/// So many of a kind make a disk suspect: fewer happen to good disks.
+const SOME: u64 = 5;
+/// A bucket whose commands took a second and more.
+const SECOND: usize = 21;
+/// A command that waits for so long makes a disk suspect, or faulted.
+const LONG: Duration = Duration::from_secs(30);
+const ENDLESS: Duration = Duration::from_mins(2);
+
+/// What is wrong with a disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Ill {
+    /// Whether it still works.
+    pub(super) works: bool,
+    pub(super) kind: SymptomKind,
+    pub(super) detail: String,
+}
+
+/// How often a disk took a second and more.
+pub(super) fn stalls(counters: &Counters) -> u64 {
+    let slow = |counter: &Counter| counter.buckets.iter().skip(SECOND).sum::<u64>();
+    counters.each().iter().map(|(_, counter)| slow(counter)).sum()
+}
+
+/// Everything that is wrong with a disk. `waits` is how long its oldest command has been at work;
+/// `sums` counts blocks that were not what was written there.
+pub(super) fn judge(counters: &Counters, waits: Duration, sums: u64) -> Vec<Ill> {
+    let mut ills = Vec::new();
+    let mut see = |is_so: bool, works: bool, kind: SymptomKind, detail: String| {
+        if is_so {
+            ills.push(Ill { works, kind, detail });
+        }
+    };
+    let seconds = waits.as_secs();
+    let waiting = format!("a command waits for {seconds} s; look at the disk and its cables");
+    see(waits >= LONG, waits < ENDLESS, SymptomKind::Stalled, waiting);
+    let errors = counters.errors();
+    let detail = format!("{errors} commands failed; replace it");
+    see(errors >= SOME, true, SymptomKind::IoErrors, detail);
+    let stalls = stalls(counters);
+    let detail = format!("{stalls} commands took over a second; look at the disk");
+    see(stalls >= SOME, true, SymptomKind::Stalled, detail);
+    let detail = format!("{sums} times blocks were not what was written; scrub it, replace it");
+    see(sums >= SOME, true, SymptomKind::Checksum, detail);
+    ills
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counters::{Counted, Sort};
+    use block::{Blocks, Fault, Instant, Lba, Span};
+
+    fn at(millis: u64) -> Instant {
+        Instant::since_start(Duration::from_millis(millis))
+    }
+
+    fn check(commands: &[(u64, bool)], waits: u64, sums: u64, expected: &[(bool, SymptomKind)]) {
+        let mut counters = Counters::default();
+        let span = Span::new(Lba(0), Blocks(1)).unwrap();
+        for (millis, well) in commands {
+            let result = if *well { Ok(()) } else { Err(Fault::Medium { span }) };
+            counters.ended(Counted::of(Sort::Write, 4096, at(0)), result, at(*millis));
+        }
+        let found = judge(&counters, Duration::from_secs(waits), sums);
+        let found: Vec<_> = found.iter().map(|ill| (ill.works, ill.kind)).collect();
+        assert_eq!(found, expected, "{commands:?} {waits} {sums}");
+    }
+
+    #[test]
+    fn a_disk_is_as_well_as_what_it_did() {
+        use SymptomKind::{Checksum, IoErrors, Stalled};
+        check(&[(1, true); 1000], 0, 0, &[]);
+        check(&[(1, false); 4], 29, 4, &[]);
+        check(&[(1, false); 5], 0, 0, &[(true, IoErrors)]);
+        check(&[(1049, true); 5], 0, 0, &[(true, Stalled)]);
+        check(&[(1000, true); 5], 0, 0, &[]);
+        check(&[(1, true)], 30, 0, &[(true, Stalled)]);
+        check(&[(1, true)], 120, 0, &[(false, Stalled)]);
+        check(&[(1, true)], 0, 5, &[(true, Checksum)]);
+    }
+}

@@ -1,0 +1,149 @@
+//! The records of volumes in the store: who owns each, and which copies may be believed.
+//!
+//! The control plane takes an epoch by writing the record; the engine of the target changes it from
+//! then on. A reactor hands its record over and goes on; it is written by a task, and the answer
+//! goes back to the reactor.
+//!
+//! Invariant: a record is written only in place of the one that was read just before, and only if
+//! that is of the same ownership and not newer. So a late attempt never replaces a newer record.
+
+use std::sync::Arc;
+
+use api::node::Answered;
+use mirror::StoreFault;
+use model::stored::{self, Unreadable};
+use model::{End, Epoch, Kind, Problem, TargetId, TargetRecord, VolumeId, keys};
+use store::contract::{Compare, KeyValue, Op, Store, StoreExt as _, Txn};
+use tokio::sync::{Semaphore, mpsc};
+
+use super::problems;
+use crate::volumes::{Recorded, Recorder, may_replace};
+
+/// Records that may wait to be written.
+const WAITING: usize = 1024;
+/// Records that are written at once.
+const AT_ONCE: usize = 64;
+/// How often a record that changed meanwhile is read again.
+const TRIES: u32 = 4;
+
+/// Reads and writes records.
+#[derive(Clone)]
+pub(super) struct Records {
+    store: Arc<dyn Store>,
+    waiting: mpsc::Sender<(TargetRecord, Recorded)>,
+}
+
+/// Why a record was not written.
+#[derive(Debug, thiserror::Error)]
+enum WriteError {
+    #[error("target {target} owns the volume, with epoch {epoch}")]
+    Fenced { target: TargetId, epoch: Epoch },
+    #[error("the store holds no record of the volume; it was lost, or the volume was deleted")]
+    Missing,
+    #[error(transparent)]
+    Unreadable(#[from] Unreadable),
+    #[error("the record cannot be written as text: {0}")]
+    Text(String),
+    #[error("the record cannot be read")]
+    Read(#[from] store::contract::ReadError),
+    #[error("the record cannot be written")]
+    Write(#[from] store::contract::WriteError),
+    #[error("the record changes all the time")]
+    Restless,
+}
+
+impl Records {
+    /// Must be called within the runtime on which records are to be written.
+    pub(super) fn new(store: Arc<dyn Store>) -> Records {
+        let (waiting, arriving) = mpsc::channel(WAITING);
+        tokio::spawn(write_all(Arc::clone(&store), arriving));
+        Records { store, waiting }
+    }
+
+    /// The record of a volume, as it was taken for this target.
+    pub(super) async fn read(&self, volume: VolumeId) -> Answered<Option<TargetRecord>> {
+        match read(&*self.store, volume).await {
+            Ok(found) => Ok(found.map(|(record, _)| record)),
+            Err(error) => Err(Problem::new(Kind::StoreUnavailable, problems::chain(&error))),
+        }
+    }
+}
+
+impl Records {
+    /// Says that the volume is in use again: whoever finds the record after a crash looks for
+    /// differences between its copies.
+    pub(super) async fn reopen(&self, record: TargetRecord) -> Answered<TargetRecord> {
+        if record.end() == End::Unclean {
+            return Ok(record);
+        }
+        let open = record.record(record.epoch(), record.set().clone())?;
+        write(&*self.store, &open).await.map_err(|error| {
+            let kind = match error {
+                WriteError::Fenced { .. } => Kind::Fenced,
+                _ => Kind::StoreUnavailable,
+            };
+            Problem::new(kind, problems::chain(&error))
+        })?;
+        Ok(open)
+    }
+}
+
+impl Recorder for Records {
+    fn record(&self, record: TargetRecord, done: Recorded) {
+        use mpsc::error::TrySendError::{Closed, Full};
+        if let Err(Full((_, done)) | Closed((_, done))) = self.waiting.try_send((record, done)) {
+            done(Err(StoreFault::Away));
+        }
+    }
+}
+
+async fn write_all(store: Arc<dyn Store>, mut arriving: mpsc::Receiver<(TargetRecord, Recorded)>) {
+    let places = Arc::new(Semaphore::new(AT_ONCE));
+    while let Some((record, done)) = arriving.recv().await {
+        // It is never closed.
+        let place = Arc::clone(&places).acquire_owned().await;
+        let store = Arc::clone(&store);
+        tokio::spawn(async move {
+            let written = write(&*store, &record).await;
+            drop(place);
+            done(written.map_err(|error| {
+                let volume = record.volume();
+                tracing::warn!(%volume, error = problems::chain(&error), "not recorded");
+                match error {
+                    WriteError::Fenced { .. } => StoreFault::Fenced,
+                    _ => StoreFault::Away,
+                }
+            }));
+        });
+    }
+}
+
+async fn read(
+    store: &dyn Store,
+    volume: VolumeId,
+) -> Result<Option<(TargetRecord, KeyValue)>, WriteError> {
+    let Some(found) = store.get(keys::target_record(volume)).await? else {
+        return Ok(None);
+    };
+    Ok(Some((stored::decode(&found.value)?, found)))
+}
+
+/// Makes the store hold this record, if it is ours to write.
+async fn write(store: &dyn Store, record: &TargetRecord) -> Result<(), WriteError> {
+    let text = stored::encode(record).map_err(|error| WriteError::Text(error.to_string()))?;
+    for _ in 0..TRIES {
+        let (old, found) = read(store, record.volume()).await?.ok_or(WriteError::Missing)?;
+        if old == *record {
+            return Ok(());
+        }
+        if !may_replace(&old, record) {
+            return Err(WriteError::Fenced { target: old.target(), epoch: old.epoch() });
+        }
+        let replace = Txn::new().when(Compare::unchanged(&found));
+        let replace = replace.then(Op::put(found.key, text.clone()));
+        if store.txn(replace).await?.succeeded {
+            return Ok(());
+        }
+    }
+    Err(WriteError::Restless)
+}

@@ -1,0 +1,176 @@
+//! What is done to an open target until it is as its order says.
+//!
+//! Everything is compared with what the target says of itself and with what it was told, so that
+//! it can be done again at any time: with each order, and when the target has opened.
+//!
+//! A local child is served to this engine itself: there is one fence for all, see `volumes`.
+
+use std::collections::BTreeMap;
+
+use api::node::Answered;
+use model::{
+    Ana, ChildPath, ChildState, EventName, Order, ReplicaId, StopCause, Subject, TargetId,
+    TargetSpec, TargetState,
+};
+use nvme::wire::Nqn;
+
+use super::engine::Engine;
+use super::replicas::{NSID, wire_name};
+use super::targets::{Door, ana_state};
+use super::{kept, problems};
+use crate::serve::{Answer as Served, Host};
+use crate::volumes::{Order as VolumeOrder, Status, Way};
+
+impl Engine {
+    /// Who may connect. Nobody named: only this engine itself, so that nobody else can.
+    pub(super) fn hosts_of(&self, spec: &TargetSpec) -> Answered<BTreeMap<Nqn, Host>> {
+        let names = spec.hosts.values().map(wire_name);
+        let mut hosts: BTreeMap<Nqn, Host> =
+            names.map(|name| Ok((name?, Host::default()))).collect::<Answered<_>>()?;
+        if hosts.is_empty() {
+            hosts.insert(self.0.wire_name.clone(), Host::default());
+        }
+        Ok(hosts)
+    }
+
+    pub(super) fn ways_of(&self, spec: &TargetSpec) -> Answered<BTreeMap<ReplicaId, Way>> {
+        let way = |child: &model::Child| {
+            let (addresses, local) = match &child.path {
+                ChildPath::Local {} => (self.0.addresses.clone(), true),
+                ChildPath::Remote { addresses } => (addresses.clone(), false),
+            };
+            let nqn = wire_name(&model::Nqn::replica(child.replica))?;
+            Ok((child.replica, Way { addresses, nqn, local }))
+        };
+        spec.children.iter().map(way).collect()
+    }
+
+    /// Does what is missing until a target is as its order says. What cannot be done while it
+    /// opens is done when it has opened.
+    pub(super) async fn settle_target(
+        &self,
+        target: TargetId,
+        spec: &TargetSpec,
+    ) -> Answered<bool> {
+        let door = self.state().targets.get(&target).map(|here| here.door);
+        if door != Some(Door::Open) {
+            return Ok(false);
+        }
+        if spec.shutdown {
+            self.close_target(target, spec.volume, StopCause::Ordered).await?;
+            self.tell(Subject::Target(target), EventName::StateChanged, "it was shut down");
+            return Ok(true);
+        }
+        let Some(status) = self.status_of(target, spec.volume).await? else {
+            return Err(problems::stopping());
+        };
+        if matches!(status.state, TargetState::Shutdown { .. } | TargetState::ShuttingDown { .. }) {
+            return Ok(false);
+        }
+        let mut changed = self.settle_hosts(spec).await?;
+        changed |= self.settle_limits(target, spec).await?;
+        if status.state != TargetState::Init {
+            changed |= self.settle_children(target, spec, &status).await?;
+            let size = kept::blocks_of(spec.size);
+            if status.size != size {
+                let order = VolumeOrder::Mirror(mirror::Order::Resize(size));
+                self.ask_volume(spec.volume, order).await?;
+                changed = true;
+            }
+        }
+        Ok(changed)
+    }
+
+    async fn settle_hosts(&self, spec: &TargetSpec) -> Answered<bool> {
+        let nqn = wire_name(&model::Nqn::volume(spec.volume))?;
+        let hosts = self.0.orders.set_hosts(nqn.clone(), self.hosts_of(spec)?).await;
+        let hosts = hosts.map_err(|error| problems::of_order(&error))?;
+        let ana = self.0.orders.set_ana(nqn, NSID, ana_state(spec.ana)).await;
+        let ana = ana.map_err(|error| problems::of_order(&error))?;
+        Ok(hosts == Served::Changed || ana == Served::Changed)
+    }
+
+    async fn settle_limits(&self, target: TargetId, spec: &TargetSpec) -> Answered<bool> {
+        let told = self.state().targets.get(&target).map(|here| here.limits);
+        if told == Some(spec.limits) {
+            return Ok(false);
+        }
+        let order = VolumeOrder::Mirror(mirror::Order::Limit(spec.limits));
+        self.ask_volume(spec.volume, order).await?;
+        if let Some(here) = self.state().targets.get_mut(&target) {
+            here.limits = spec.limits;
+        }
+        Ok(true)
+    }
+
+    async fn settle_children(
+        &self,
+        target: TargetId,
+        spec: &TargetSpec,
+        status: &Status,
+    ) -> Answered<bool> {
+        let mut changed = self.use_locally(target, spec).await?;
+        for (replica, way) in self.ways_of(spec)? {
+            let is_known = status.children.iter().any(|child| child.replica == replica);
+            let told = self.told_way(target, replica);
+            let order = match told {
+                Some(told) if is_known && told == way => continue,
+                _ if is_known => VolumeOrder::Move(replica, way.clone()),
+                _ => VolumeOrder::AddChild(replica, way.clone()),
+            };
+            self.ask_volume(spec.volume, order).await?;
+            if let Some(here) = self.state().targets.get_mut(&target) {
+                here.ways.insert(replica, way);
+            }
+            changed = true;
+        }
+        for child in &spec.children {
+            let seen = status.children.iter().find(|seen| seen.replica == child.replica);
+            let is_offline = seen.is_some_and(|seen| seen.state == ChildState::Offline);
+            let order = match (child.offline, is_offline) {
+                (true, false) => mirror::Order::Offline(child.replica),
+                (false, true) => mirror::Order::Online(child.replica),
+                (true, true) | (false, false) => continue,
+            };
+            self.ask_volume(spec.volume, VolumeOrder::Mirror(order)).await?;
+            changed = true;
+        }
+        for seen in &status.children {
+            if spec.child(seen.replica).is_none() {
+                let order = mirror::Order::RemoveChild(seen.replica);
+                self.ask_volume(spec.volume, VolumeOrder::Mirror(order)).await?;
+                if let Some(here) = self.state().targets.get_mut(&target) {
+                    here.ways.remove(&seen.replica);
+                }
+                changed = true;
+            }
+        }
+        Ok(changed)
+    }
+
+    fn told_way(&self, target: TargetId, replica: ReplicaId) -> Option<Way> {
+        self.state().targets.get(&target)?.ways.get(&replica).cloned()
+    }
+
+    /// The target has opened, or shut itself down: does what had to wait for that.
+    pub(super) async fn target_changed(&self, target: TargetId, now: TargetState) {
+        let _alone = self.0.target_locks.of(&target).write_owned().await;
+        let (order, door) = {
+            let state = self.state();
+            let door = state.targets.get(&target).map(|here| here.door);
+            (state.target_orders.get(&target).cloned(), door)
+        };
+        let (Some(Order { spec, .. }), Some(Door::Open)) = (order, door) else { return };
+        let done = match now {
+            TargetState::Shutdown { .. } => {
+                // Hosts are to take another path.
+                let ana = Ana::Inaccessible;
+                self.settle_hosts(&TargetSpec { ana, ..spec }).await
+            }
+            _ => self.settle_target(target, &spec).await,
+        };
+        if let Err(problem) = done {
+            tracing::warn!(%target, %problem, "a target is not yet as it should be");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What was done and how long it took, by target, child, replica and disk.
+
+use api::node::{Answered, Histogram, Statistics, StatisticsOf, Traffic};
+use api::{Page, Paging};
+
+use super::engine::{Engine, now};
+use super::kept;
+use super::pools::device_path;
+use crate::counters::{Counter, Counters};
+use crate::pools::{Answer as PoolAnswer, Measured, Order as PoolOrder};
+use crate::volumes::{Answer, Order as VolumeOrder};
+
+impl Engine {
+    /// A page of counters: targets with their children, then replicas, then disks.
+    pub(super) async fn page_of_statistics(&self, paging: Paging) -> Answered<Page<Statistics>> {
+        let key = |one: &Statistics| match &one.of {
+            StatisticsOf::Target { target } => format!("1 {target}"),
+            StatisticsOf::Child { target, replica } => format!("1 {target} {replica}"),
+            StatisticsOf::Replica { replica } => format!("2 {replica}"),
+            StatisticsOf::Disk { pool, disk } => format!("3 {pool} {disk}"),
+        };
+        let all = self.measure().await?.into_iter();
+        let mut all: Vec<_> = all.map(|(of, counters)| self.statistics_of(of, &counters)).collect();
+        all.sort_by_key(key);
+        paging.cut(all, key)
+    }
+
+    /// All counters.
+    pub(super) async fn measure(&self) -> Answered<Vec<(StatisticsOf, Counters)>> {
+        let mut all = Vec::new();
+        for (target, volume) in self.open_targets() {
+            // One that was closed meanwhile has none.
+            let Ok(Answer::Measured(measured)) =
+                self.ask_volume(volume, VolumeOrder::Measure).await
+            else {
+                continue;
+            };
+            all.push((StatisticsOf::Target { target }, measured.volume));
+            for (replica, counters) in measured.children {
+                all.push((StatisticsOf::Child { target, replica }, counters));
+            }
+        }
+        for (pool, id) in self.open_pools() {
+            let Ok(measured) = self.measure_pool(id).await else { continue };
+            for (disk, counters) in &measured.disks {
+                let Some(disk) = device_path(&disk.path) else { continue };
+                all.push((StatisticsOf::Disk { pool: pool.clone(), disk }, *counters));
+            }
+            for (replica, counters) in measured.replicas {
+                let Some(replica) = kept::replica_id(replica) else { continue };
+                all.push((StatisticsOf::Replica { replica }, counters));
+            }
+        }
+        Ok(all)
+    }
+
+    /// The counters of a pool.
+    pub(super) async fn measure_pool(&self, pool: pool::Id) -> Answered<Measured> {
+        match self.carry_out(pool, PoolOrder::Measure(pool)).await? {
+            PoolAnswer::Measured(measured) => Ok(*measured),
+            _ => Err(super::problems::stopping()),
+        }
+    }
+
+    fn statistics_of(&self, of: StatisticsOf, counters: &Counters) -> Statistics {
+        Statistics {
+            of,
+            instance: self.0.info.instance,
+            at: now(),
+            read: traffic(&counters.read),
+            write: traffic(&counters.write),
+            discard: traffic(&counters.discard),
+            flush: traffic(&counters.flush),
+        }
+    }
+}
+
+fn traffic(counter: &Counter) -> Traffic {
+    let used = counter.buckets.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1);
+    let buckets = counter.buckets.iter().copied().take(used).collect();
+    Traffic {
+        commands: counter.commands,
+        bytes: counter.bytes,
+        errors: counter.errors,
+        latency: Histogram { buckets, total_micros: counter.micros },
+    }
+}

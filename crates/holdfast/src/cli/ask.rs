@@ -1,0 +1,111 @@
+//! Whom to ask, and how to show the answer.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use api::rest::Remote;
+use api::{Client, ClientConfig, Page, Paging, TlsClient};
+use clap::Args;
+use http::uri::Authority;
+use model::Problem;
+
+use super::out::{Format, Out};
+
+/// Where the control plane of this machine listens unless told otherwise.
+const SERVER: &str = crate::control::LISTEN;
+
+/// Options of every command that asks the control plane.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Ask {
+    /// The control plane
+    #[arg(
+        long, global = true, value_name = "HOST:PORT", env = "HOLDFAST_SERVER",
+        default_value = SERVER, help_heading = "Connection"
+    )]
+    server: Authority,
+    /// A file with the token to show
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "HOLDFAST_TOKEN_FILE",
+        help_heading = "Connection"
+    )]
+    token_file: Option<PathBuf>,
+    /// Use TLS, and believe only servers with a certificate of these authorities (PEM)
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "HOLDFAST_CA",
+        help_heading = "Connection"
+    )]
+    ca: Option<PathBuf>,
+    /// Seconds to wait for an answer
+    #[arg(
+        long, global = true, value_name = "SECONDS", default_value_t = 40,
+        value_parser = clap::value_parser!(u64).range(1..=3600), help_heading = "Connection"
+    )]
+    timeout: u64,
+    /// How to print
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_name = "FORMAT",
+        default_value = "table",
+        help_heading = "Output"
+    )]
+    output: Format,
+    /// Go on showing it as it changes, until Ctrl-C
+    #[arg(short, long, global = true, help_heading = "Output")]
+    watch: bool,
+}
+
+impl Ask {
+    /// A client, and where to write.
+    pub(crate) fn open<'a>(&self, to: &'a mut (dyn Write + Send)) -> Result<(Remote, Out<'a>)> {
+        let terminal = std::io::stdout().is_terminal();
+        let colour = terminal && std::env::var_os("NO_COLOR").is_none();
+        Ok((self.remote()?, Out::new(to, self.output, colour).watching(self.watch)))
+    }
+
+    /// Whether programs read the answer.
+    pub(crate) fn wants_json(&self) -> bool {
+        matches!(self.output, Format::Json | Format::Yaml)
+    }
+
+    pub(crate) fn remote(&self) -> Result<Remote> {
+        let token = self.token_file.as_deref().map(token).transpose()?;
+        let tls = self.ca.as_deref().map(TlsClient::read).transpose()?;
+        let patience = Duration::from_secs(self.timeout);
+        let config =
+            ClientConfig { token, tls, patience, ..ClientConfig::plain(self.server.clone()) };
+        Ok(Remote::new(Client::new(config)?))
+    }
+}
+
+fn token(file: &Path) -> Result<String> {
+    let text = std::fs::read_to_string(file)
+        .with_context(|| format!("cannot read the token in {}", file.display()))?;
+    Ok(text.trim().to_owned())
+}
+
+/// All pages of a list.
+pub(crate) async fn all<T, F>(ask: impl Fn(Paging) -> F) -> Result<Vec<T>, Problem>
+where
+    F: Future<Output = Result<Page<T>, Problem>>,
+{
+    let mut paging = Paging::default();
+    let mut all = Vec::new();
+    loop {
+        let page = ask(paging).await?;
+        all.extend(page.items);
+        if page.after.is_none() {
+            return Ok(all);
+        }
+        paging = Paging { limit: None, after: page.after };
+    }
+}

@@ -1,0 +1,54 @@
+//! `holdfast bench`: a load on a volume, over our initiator.
+
+use anyhow::{Context, Result, bail};
+use api::rest::{Control, Remote};
+use clap::Args;
+use model::{HostName, VolumeId};
+
+use super::ask::Ask;
+use crate::nvme::{Place, Work, measure};
+
+/// Options of `bench`.
+#[derive(Args)]
+pub(crate) struct Typed {
+    #[command(flatten)]
+    ask: Ask,
+    /// Which volume; it must be published
+    volume: VolumeId,
+    /// The host to be; left out: the one it is published to
+    #[arg(long, value_name = "HOST")]
+    host: Option<HostName>,
+    #[command(flatten)]
+    work: Work,
+}
+
+impl Typed {
+    pub(crate) async fn run(self) -> Result<()> {
+        let remote = self.ask.remote()?;
+        let place = place(&remote, self.volume, self.host, self.ask.wants_json()).await?;
+        let work = self.work;
+        tokio::task::spawn_blocking(move || measure(place, &work)).await?
+    }
+}
+
+pub(crate) async fn place(
+    remote: &Remote,
+    volume: VolumeId,
+    host: Option<HostName>,
+    json: bool,
+) -> Result<Place> {
+    let target = remote.volume(volume).await?.status.and_then(|status| status.target);
+    let unpublished = || {
+        format!("volume {volume} is not published; holdfast volume publish {volume} --host HOST")
+    };
+    let target = target.with_context(unpublished)?;
+    let host = match host.or_else(|| target.hosts.first().cloned()) {
+        Some(host) if target.hosts.contains(&host) => host,
+        Some(host) => bail!("volume {volume} is not published to host {host}"),
+        None => bail!("{}", unpublished()),
+    };
+    let host_nqn = remote.host(host).await?.spec().address.nqn.to_string();
+    let address = target.addresses.first().copied();
+    let address = address.with_context(|| format!("volume {volume} has no address yet"))?;
+    Ok(Place { address, nqn: target.nqn.to_string(), host_nqn, json })
+}

@@ -1,0 +1,76 @@
+//! `holdfast device`.
+
+use anyhow::Result;
+use api::rest::{Control, Remote};
+use clap::Subcommand;
+use model::{BlockDevice, NodeName, Obstacle};
+
+use super::ask::all;
+use super::out::{Out, Row};
+use super::say;
+use super::table::{Cell, Column, Tone};
+
+/// Commands about block devices.
+#[derive(Subcommand)]
+pub(crate) enum Verb {
+    /// Block devices of a node, and what keeps a pool from being made on each
+    List {
+        node: NodeName,
+        /// Only those on which a pool can be made
+        #[arg(long)]
+        usable: bool,
+    },
+}
+
+impl Verb {
+    pub(crate) async fn run(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
+        let Verb::List { node, usable } = self;
+        let mut devices = all(|paging| remote.devices(node.clone(), paging)).await?;
+        devices.retain(|device| !usable || device.is_usable());
+        out.list(&devices)
+    }
+}
+
+fn obstacle(obstacle: &Obstacle) -> String {
+    match obstacle {
+        Obstacle::TooSmall => "too small".to_owned(),
+        Obstacle::ReadOnly => "read-only".to_owned(),
+        Obstacle::Partitioned => "has partitions".to_owned(),
+        Obstacle::FileSystem { name } => format!("holds {name}"),
+        Obstacle::Mounted { path } => format!("mounted at {path}"),
+        Obstacle::Held { by } => format!("held by {by}"),
+        Obstacle::Pool { pool } => format!("holds pool {pool}: import it"),
+        Obstacle::OwnVolume => "is one of our volumes".to_owned(),
+    }
+}
+
+impl Row for BlockDevice {
+    const COLUMNS: &'static [Column] = &[
+        Column::Left("DEVICE"),
+        Column::Left("KIND"),
+        Column::Right("SIZE"),
+        Column::Left("USABLE"),
+        Column::Left("MODEL"),
+        Column::Wide("SERIAL"),
+        Column::Wide("LINK"),
+    ];
+
+    fn cells(&self) -> Vec<Cell> {
+        let usable = match self.obstacles.as_slice() {
+            [] => Cell::toned("yes", Tone::Good),
+            some => {
+                let why: Vec<String> = some.iter().map(obstacle).collect();
+                Cell::toned(why.join("; "), Tone::Faint)
+            }
+        };
+        vec![
+            (&self.path).into(),
+            say::word(&self.kind).into(),
+            self.size.into(),
+            usable,
+            Cell::maybe(self.model.as_ref()),
+            Cell::maybe(self.serial.as_ref()),
+            Cell::maybe(self.links.first()),
+        ]
+    }
+}

@@ -1,0 +1,128 @@
+//! `holdfast event`.
+
+use anyhow::Result;
+use api::Seen;
+use api::rest::{Control, EventsAsked, Remote};
+use clap::{Subcommand, ValueEnum};
+use model::{Event, NodeName, PoolName, Severity, VolumeId};
+
+use super::ask::all;
+use super::out::{Out, Row};
+use super::say;
+use super::table::{Cell, Column, Tone};
+use crate::stop;
+
+/// Commands about events.
+#[derive(Subcommand)]
+pub(crate) enum Verb {
+    /// What happened lately, the oldest first
+    List {
+        /// Only about this volume
+        #[arg(long, value_name = "VOLUME")]
+        volume: Option<VolumeId>,
+        /// Only about this node
+        #[arg(long, value_name = "NODE")]
+        node: Option<NodeName>,
+        /// Only about this pool
+        #[arg(long, value_name = "POOL")]
+        pool: Option<PoolName>,
+        /// Only what is at least so serious
+        #[arg(long, value_name = "HOW")]
+        severity: Option<SeverityText>,
+    },
+    /// What happens, as it happens, until Ctrl-C
+    Follow {
+        /// Go on after this event; left out: from now on
+        #[arg(long, value_name = "PLACE")]
+        after: Option<String>,
+    },
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum SeverityText {
+    Info,
+    Warning,
+    Error,
+}
+
+impl From<SeverityText> for Severity {
+    fn from(text: SeverityText) -> Severity {
+        match text {
+            SeverityText::Info => Severity::Info,
+            SeverityText::Warning => Severity::Warning,
+            SeverityText::Error => Severity::Error,
+        }
+    }
+}
+
+impl Verb {
+    pub(crate) async fn run(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
+        match self {
+            Verb::List { volume, node, pool, severity } => {
+                let severity = severity.map(Severity::from);
+                let asked = EventsAsked { volume, node, pool, severity, ..EventsAsked::default() };
+                let show = async |out: &mut Out<'_>| {
+                    out.list(&all(|paging| remote.kept_events(asked.clone().at(paging))).await?)
+                };
+                out.show(remote, show).await
+            }
+            Verb::Follow { after } => follow(remote, out, after).await,
+        }
+    }
+}
+
+/// One line an event; a stream that ends is taken up where it ended.
+async fn follow(remote: &Remote, out: &mut Out<'_>, after: Option<String>) -> Result<()> {
+    let mut stop = std::pin::pin!(stop::asked());
+    let mut last = after;
+    loop {
+        let mut events = remote.events(last.clone()).await?;
+        loop {
+            let told = tokio::select! {
+                () = &mut stop => return Ok(()),
+                told = events.next() => told,
+            };
+            last = events.last().map(str::to_owned).or(last);
+            match told {
+                Ok(Some(Seen::Event(event))) => {
+                    let text = if out.is_table() { line(&event) } else { out.value(&event)? };
+                    out.text(&text)?;
+                }
+                Ok(Some(Seen::Missed)) => {
+                    tracing::warn!("some events were forgotten before they were read");
+                }
+                Ok(None) | Err(_) => break,
+            }
+        }
+    }
+}
+
+pub(crate) fn line(event: &Event) -> String {
+    let (at, about) = (say::time(event.at), say::subject(&event.subject));
+    format!("{at}  {}  {about}: {}\n", say::word(&event.severity), event.message)
+}
+
+impl Row for Event {
+    const COLUMNS: &'static [Column] = &[
+        Column::Left("AT"),
+        Column::Left("SEVERITY"),
+        Column::Left("ABOUT"),
+        Column::Wide("EVENT"),
+        Column::Left("MESSAGE"),
+    ];
+
+    fn cells(&self) -> Vec<Cell> {
+        let tone = match self.severity {
+            Severity::Info => Tone::Plain,
+            Severity::Warning => Tone::Warn,
+            Severity::Error => Tone::Bad,
+        };
+        vec![
+            say::time(self.at).into(),
+            Cell::toned(say::word(&self.severity), tone),
+            say::subject(&self.subject).into(),
+            say::word(&self.name).into(),
+            (&self.message).into(),
+        ]
+    }
+}

@@ -1,0 +1,70 @@
+//! `holdfast failover`.
+
+use anyhow::Result;
+use api::rest::{Control, FailoversAsked, Remote};
+use clap::Subcommand;
+use model::{Cause, Failover, Stage, VolumeId};
+
+use super::ask::all;
+use super::out::{Out, Row};
+use super::say;
+use super::table::{Cell, Column, Tone};
+
+/// Commands about failovers.
+#[derive(Subcommand)]
+pub(crate) enum Verb {
+    /// Failovers under way and the last that ended
+    List {
+        /// Only those of this volume
+        #[arg(long, value_name = "VOLUME")]
+        volume: Option<VolumeId>,
+    },
+}
+
+impl Verb {
+    pub(crate) async fn run(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
+        let Verb::List { volume } = self;
+        let asked = FailoversAsked { volume, ..FailoversAsked::default() };
+        let show = async |out: &mut Out<'_>| {
+            out.list(&all(|paging| remote.failovers(asked.clone().at(paging))).await?)
+        };
+        out.show(remote, show).await
+    }
+}
+
+impl Row for Failover {
+    const COLUMNS: &'static [Column] = &[
+        Column::Left("FAILOVER"),
+        Column::Left("VOLUME"),
+        Column::Left("STAGE"),
+        Column::Left("CAUSE"),
+        Column::Right("RETRIES"),
+        Column::Left("STARTED"),
+        Column::Wide("UPDATED"),
+        Column::Wide("HOSTS"),
+    ];
+
+    fn cells(&self) -> Vec<Cell> {
+        let cause = match self.cause() {
+            Cause::PathLost { host, address } => format!("{host} lost {address}"),
+            Cause::NodeLapsed { node } => format!("{node} does not answer"),
+            Cause::Drain { node } => format!("{node} is drained"),
+            Cause::Asked {} => "asked for".to_owned(),
+        };
+        let stage = match self.stage() {
+            Stage::Errored { problem } => Cell::toned(format!("errored ({problem})"), Tone::Bad),
+            Stage::Successful { .. } => Cell::toned(self.stage(), Tone::Good),
+            stage => Cell::toned(stage, Tone::Warn),
+        };
+        vec![
+            self.id().into(),
+            self.volume().into(),
+            stage,
+            cause.into(),
+            self.retries().into(),
+            say::time(self.started_at()).into(),
+            say::time(self.updated_at()).into(),
+            say::list(self.hosts()),
+        ]
+    }
+}

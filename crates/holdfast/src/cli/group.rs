@@ -1,0 +1,99 @@
+//! `holdfast group`.
+
+use anyhow::Result;
+use api::rest::{Control, GroupsAsked, Remote};
+use clap::Subcommand;
+use model::{SnapshotGroup, SnapshotGroupId, SnapshotGroupSpec, VolumeId};
+
+use super::ask::all;
+use super::create::{LabelText, agreed, new_id};
+use super::out::{Out, Row};
+use super::say;
+use super::table::{Cell, Column};
+
+/// Commands about groups of snapshots.
+#[derive(Subcommand)]
+pub(crate) enum Verb {
+    /// All groups
+    List,
+    /// One group
+    Get { group: SnapshotGroupId },
+    /// Take snapshots of several volumes at one moment, all or none
+    Create {
+        /// All of them
+        #[arg(required = true)]
+        volumes: Vec<VolumeId>,
+        /// Its id; left out: a new one
+        #[arg(long, value_name = "UUID")]
+        id: Option<SnapshotGroupId>,
+        /// A label; may be given more than once
+        #[arg(short, long = "label", value_name = "KEY=VALUE")]
+        labels: Vec<LabelText>,
+    },
+    /// Delete a group with its snapshots
+    Delete {
+        group: SnapshotGroupId,
+        /// Yes, lose them
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+impl Verb {
+    pub(crate) async fn run(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
+        match self {
+            Verb::List => {
+                let show = async |out: &mut Out<'_>| {
+                    let ask = |paging| remote.groups(GroupsAsked::default().at(paging));
+                    out.list(&all(ask).await?)
+                };
+                out.show(remote, show).await
+            }
+            Verb::Get { group } => out.one(&remote.group(group).await?),
+            Verb::Create { volumes, id, labels } => {
+                let id = id.map_or_else(new_id, Ok)?;
+                let labels = labels.into_iter().map(|LabelText(key, value)| (key, value)).collect();
+                let each = volumes.into_iter().map(|volume| Ok((volume, new_id()?)));
+                let snapshots = each.collect::<Result<_>>()?;
+                let answer = remote.put_group(id, SnapshotGroupSpec { snapshots, labels }).await?;
+                out.done(&say::ensured(format!("group {id}"), &answer), &answer)
+            }
+            Verb::Delete { group, yes } => {
+                agreed(yes, &format!("this destroys group {group} and its snapshots"))?;
+                let gone = remote.delete_group(group, None).await?;
+                out.done(&say::gone(format!("group {group}"), gone), &gone)
+            }
+        }
+    }
+}
+
+impl Row for SnapshotGroup {
+    const COLUMNS: &'static [Column] = &[
+        Column::Left("GROUP"),
+        Column::Right("SNAPSHOTS"),
+        Column::Left("TAKEN"),
+        Column::Left("STATE"),
+        Column::Left("OPERATION"),
+        Column::Wide("VOLUMES"),
+        Column::Wide("LABELS"),
+    ];
+
+    fn cells(&self) -> Vec<Cell> {
+        let (spec, status) = (self.spec(), self.status.as_ref());
+        vec![
+            self.id().into(),
+            spec.snapshots.len().into(),
+            Cell::maybe(status.map(|status| say::time(status.taken_at))),
+            say::snapshot_state(status.map(|status| status.state)),
+            say::life(self),
+            say::list(spec.snapshots.keys()),
+            say::labels(&spec.labels),
+        ]
+    }
+
+    fn details(&self, _: &Out<'_>) -> String {
+        let each = self.spec().snapshots.iter();
+        let lines = each.map(|(volume, snapshot)| format!("{snapshot} of volume {volume}\n"));
+        format!("\n{}", lines.collect::<String>())
+    }
+}

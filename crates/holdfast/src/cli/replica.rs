@@ -1,0 +1,150 @@
+//! `holdfast replica`.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use api::node::{Pace, Run, ScrubState};
+use api::rest::{Control, Remote, ReplicasAsked};
+use clap::Subcommand;
+use model::{NodeName, PoolName, Replica, ReplicaId, Size, VolumeId};
+
+use super::ask::all;
+use super::bar::Bar;
+use super::out::{Out, Row};
+use super::say;
+use super::table::{Cell, Column};
+
+/// Commands about copies of volumes.
+#[derive(Subcommand)]
+pub(crate) enum Verb {
+    /// All copies
+    List {
+        /// Only those of this volume
+        #[arg(long, value_name = "VOLUME")]
+        volume: Option<VolumeId>,
+        /// Only those on this node
+        #[arg(long, value_name = "NODE")]
+        node: Option<NodeName>,
+        /// Only those in this pool
+        #[arg(long, value_name = "POOL")]
+        pool: Option<PoolName>,
+    },
+    /// One copy
+    Get { replica: ReplicaId },
+    /// Read every written block of a copy and look at its checksum; bad ones are repaired
+    Scrub {
+        replica: ReplicaId,
+        /// Only pause, resume or end the one under way
+        #[arg(long, value_name = "WHAT", default_value = "run")]
+        run: RunText,
+        /// At most so many bytes a second
+        #[arg(long, value_name = "SIZE")]
+        bandwidth: Option<Size>,
+        /// Show how far it is until it has ended
+        #[arg(long)]
+        wait: bool,
+    },
+}
+
+/// Whether work in the background is to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum RunText {
+    /// Start it, or go on
+    Run,
+    /// Wait
+    Pause,
+    /// End it
+    Cancel,
+}
+
+impl From<RunText> for Run {
+    fn from(text: RunText) -> Run {
+        match text {
+            RunText::Run => Run::Run,
+            RunText::Pause => Run::Pause,
+            RunText::Cancel => Run::Cancel,
+        }
+    }
+}
+
+/// How often a scrub is looked at.
+const AGAIN: Duration = Duration::from_millis(500);
+
+impl Verb {
+    pub(crate) async fn run(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
+        match self {
+            Verb::List { volume, node, pool } => {
+                let asked = ReplicasAsked { volume, node, pool, ..ReplicasAsked::default() };
+                let show = async |out: &mut Out<'_>| {
+                    out.list(&all(|paging| remote.replicas(asked.clone().at(paging))).await?)
+                };
+                out.show(remote, show).await
+            }
+            Verb::Get { replica } => {
+                let show = async |out: &mut Out<'_>| out.one(&remote.replica(replica).await?);
+                out.show(remote, show).await
+            }
+            Verb::Scrub { replica, run, bandwidth, wait } => {
+                let pace = Pace { run: run.into(), bytes_per_second: bandwidth };
+                let answer = remote.put_scrub(replica, pace).await?;
+                if !wait {
+                    let said = say::ensured(format!("scrub of replica {replica}"), &answer);
+                    return out.done(&said, &answer);
+                }
+                scrubbed(remote, replica, out).await
+            }
+        }
+    }
+}
+
+async fn scrubbed(remote: &Remote, replica: ReplicaId, out: &mut Out<'_>) -> Result<()> {
+    let mut bar = Bar::new("scrub");
+    loop {
+        let scrub = remote.scrub(replica).await?;
+        bar.bytes(scrub.progress);
+        match &scrub.state {
+            ScrubState::Running {} => {}
+            ScrubState::Paused {} => bail!("the scrub is paused; resume it with --run run"),
+            ScrubState::Cancelled {} => bail!("the scrub was cancelled"),
+            ScrubState::Failed { problem } => bail!("the scrub failed: {problem}"),
+            ScrubState::Completed {} => {
+                bar.end();
+                let bad = scrub.bad_blocks;
+                return out.done(&format!("{bad} bad blocks in replica {replica}"), &scrub);
+            }
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+impl Row for Replica {
+    const COLUMNS: &'static [Column] = &[
+        Column::Left("REPLICA"),
+        Column::Left("VOLUME"),
+        Column::Left("POOL"),
+        Column::Right("SIZE"),
+        Column::Right("USED"),
+        Column::Left("STATE"),
+        Column::Left("OPERATION"),
+        Column::Wide("THIN"),
+        Column::Wide("ADDRESSES"),
+        Column::Wide("IN SYNC"),
+    ];
+
+    fn cells(&self) -> Vec<Cell> {
+        let (spec, status) = (self.spec(), self.status.as_ref());
+        let label = status.and_then(|status| status.label.as_ref());
+        vec![
+            self.id().into(),
+            spec.volume.into(),
+            (&spec.pool).into(),
+            spec.size.into(),
+            Cell::maybe(status.map(|status| status.usage.allocated)),
+            say::replica_state(status.map(|status| &status.state)),
+            say::life(self),
+            spec.thin.into(),
+            say::list(status.into_iter().flat_map(|status| &status.addresses)),
+            Cell::maybe(label.map(|label| label.set.in_sync().contains(self.id()))),
+        ]
+    }
+}

@@ -1,0 +1,172 @@
+//! `holdfast snapshot`.
+
+use anyhow::{Context, Result};
+use api::rest::{Control, LabelMatch, Remote, SnapshotsAsked};
+use clap::Subcommand;
+use model::{
+    PoolName, Size, Snapshot, SnapshotChange, SnapshotCopy, SnapshotId, SnapshotSpec, Source,
+    VolumeId,
+};
+use serde::Serialize;
+
+use super::ask::all;
+use super::create::{LabelEdit, LabelText, NewVolume, agreed, edited, new_id};
+use super::out::{Out, Row};
+use super::say;
+use super::table::{Cell, Column, Tone};
+
+/// Commands about snapshots.
+#[derive(Subcommand)]
+pub(crate) enum Verb {
+    /// All snapshots
+    List {
+        /// Only those of this volume
+        #[arg(long, value_name = "VOLUME")]
+        volume: Option<VolumeId>,
+        /// Only those with this label
+        #[arg(short, long, value_name = "KEY[=VALUE]")]
+        label: Option<LabelMatch>,
+    },
+    /// One snapshot with where it lies
+    Get { snapshot: SnapshotId },
+    /// Take a snapshot of a volume
+    Create {
+        volume: VolumeId,
+        /// Its id; left out: a new one
+        #[arg(long, value_name = "UUID")]
+        id: Option<SnapshotId>,
+        /// A label; may be given more than once
+        #[arg(short, long = "label", value_name = "KEY=VALUE")]
+        labels: Vec<LabelText>,
+    },
+    /// Make a new volume with the content of a snapshot
+    Restore {
+        snapshot: SnapshotId,
+        #[command(flatten)]
+        new: Box<NewVolume>,
+    },
+    /// Set labels (KEY=VALUE) and take them away (KEY-)
+    Label {
+        snapshot: SnapshotId,
+        /// All of them
+        #[arg(required = true, value_name = "KEY=VALUE|KEY-")]
+        labels: Vec<LabelEdit>,
+    },
+    /// Delete a snapshot; volumes made from it keep what they need
+    Delete {
+        snapshot: SnapshotId,
+        /// Yes, lose it
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+impl Verb {
+    pub(crate) async fn run(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
+        match self {
+            Verb::List { volume, label } => {
+                let asked = SnapshotsAsked { volume, label, ..SnapshotsAsked::default() };
+                let show = async |out: &mut Out<'_>| {
+                    out.list(&all(|paging| remote.snapshots(asked.clone().at(paging))).await?)
+                };
+                out.show(remote, show).await
+            }
+            Verb::Get { snapshot } => {
+                let show = async |out: &mut Out<'_>| out.one(&remote.snapshot(snapshot).await?);
+                out.show(remote, show).await
+            }
+            Verb::Create { volume, id, labels } => {
+                let id = id.map_or_else(new_id, Ok)?;
+                let labels = labels.into_iter().map(|LabelText(key, value)| (key, value)).collect();
+                let answer =
+                    remote.put_snapshot(id, SnapshotSpec { volume, group: None, labels }).await?;
+                out.done(&say::ensured(format!("snapshot {id}"), &answer), &answer)
+            }
+            Verb::Restore { snapshot, new } => {
+                let status = remote.snapshot(snapshot).await?.status;
+                let status = status.context("nothing is known of the snapshot yet; try again")?;
+                let source = Some(Source::Snapshot { snapshot });
+                let (id, spec) = new.spec(source, Some(status.size))?;
+                let answer = remote.put_volume(id, spec).await?;
+                out.done(&say::ensured(format!("volume {id}"), &answer), &answer)
+            }
+            Verb::Label { snapshot, labels } => {
+                let have = remote.snapshot(snapshot).await?;
+                let labels = edited(&have.spec().labels, labels);
+                let change = SnapshotChange::Label { labels };
+                let answer = remote.change_snapshot(snapshot, change, None).await?;
+                out.done(&say::ensured(format!("snapshot {snapshot}"), &answer), &answer)
+            }
+            Verb::Delete { snapshot, yes } => {
+                agreed(yes, &format!("this destroys snapshot {snapshot}"))?;
+                let gone = remote.delete_snapshot(snapshot, None).await?;
+                out.done(&say::gone(format!("snapshot {snapshot}"), gone), &gone)
+            }
+        }
+    }
+}
+
+impl Row for Snapshot {
+    const COLUMNS: &'static [Column] = &[
+        Column::Left("SNAPSHOT"),
+        Column::Left("VOLUME"),
+        Column::Left("TAKEN"),
+        Column::Right("SIZE"),
+        Column::Right("USED"),
+        Column::Left("STATE"),
+        Column::Left("OPERATION"),
+        Column::Wide("CONSISTENCY"),
+        Column::Wide("GROUP"),
+        Column::Wide("LABELS"),
+    ];
+
+    fn cells(&self) -> Vec<Cell> {
+        let (spec, status) = (self.spec(), self.status.as_ref());
+        let most = |copies: &std::collections::BTreeMap<PoolName, SnapshotCopy>| {
+            copies.values().map(|copy| copy.usage.allocated).max().unwrap_or(Size::ZERO)
+        };
+        vec![
+            self.id().into(),
+            spec.volume.into(),
+            Cell::maybe(status.map(|status| say::time(status.taken_at))),
+            Cell::maybe(status.map(|status| status.size)),
+            Cell::maybe(status.map(|status| most(&status.copies))),
+            say::snapshot_state(status.map(|status| status.state)),
+            say::life(self),
+            Cell::maybe(status.map(|status| say::word(&status.consistency))),
+            Cell::maybe(spec.group),
+            say::labels(&spec.labels),
+        ]
+    }
+
+    fn details(&self, out: &Out<'_>) -> String {
+        let copies = self.status.iter().flat_map(|status| &status.copies);
+        let copies: Vec<Copy<'_>> = copies.map(|(pool, copy)| Copy { pool, copy }).collect();
+        if copies.is_empty() { String::new() } else { format!("\n{}", out.table(&copies)) }
+    }
+}
+
+/// A copy of a snapshot as a row.
+#[derive(Serialize)]
+struct Copy<'a> {
+    pool: &'a PoolName,
+    copy: &'a SnapshotCopy,
+}
+
+impl Row for Copy<'_> {
+    const COLUMNS: &'static [Column] = &[
+        Column::Left("POOL"),
+        Column::Left("REPLICA"),
+        Column::Left("STATE"),
+        Column::Right("USED"),
+    ];
+
+    fn cells(&self) -> Vec<Cell> {
+        let state = if self.copy.online {
+            Cell::toned("online", Tone::Good)
+        } else {
+            Cell::toned("not seen", Tone::Warn)
+        };
+        vec![self.pool.into(), self.copy.replica.into(), state, self.copy.usage.allocated.into()]
+    }
+}

@@ -1,0 +1,241 @@
+//! What users see, against a control plane in memory behind the real server and the real client.
+//!
+//! Golden files lie in `golden/`; `HOLDFAST_BLESS=1 cargo test -p holdfast` writes them anew.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use api::events::Log;
+use api::rest::fake::{Fake, One};
+use api::rest::{Purge, Trouble};
+use api::{Guard, Server};
+use clap::{Parser, Subcommand};
+use model::*;
+use serde::de::DeserializeOwned;
+use tokio::sync::oneshot;
+
+use super::{Noun, Typed, pool};
+
+#[derive(Parser)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one, for a moment")]
+enum Command {
+    #[command(flatten)]
+    Cluster(Typed),
+    Pool(Noun<pool::Verb>),
+}
+
+impl Command {
+    async fn write(self, to: &mut (dyn std::io::Write + Send)) -> anyhow::Result<()> {
+        match self {
+            Command::Cluster(typed) => typed.write(to).await,
+            Command::Pool(noun) => {
+                let (remote, mut out) = noun.ask.open(to)?;
+                noun.verb.run(&remote, &mut out).await
+            }
+        }
+    }
+}
+
+fn golden<T: DeserializeOwned>(name: &str) -> T {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/golden").join(name);
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn record<R: stored::Record>(name: &str) -> R {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/golden").join(name);
+    stored::decode(&std::fs::read(path).unwrap()).unwrap()
+}
+
+/// A cluster with one of everything, as the golden files of the model have it.
+fn cluster() -> Fake {
+    let fake = Fake::at("2026-11-15T21:30:58.000Z".parse().unwrap());
+    let node: Node = golden("node.json");
+    let trouble = Trouble {
+        subject: Subject::Volume(*golden::<Volume>("volume.json").id()),
+        severity: Severity::Warning,
+        message: "1 of 3 copies is not in sync; node-2 has been away for 40 s".to_owned(),
+    };
+    let purge =
+        Purge { lost_volumes: [*golden::<Volume>("volume.json").id()].into(), ..Purge::default() };
+    fake.has(One::Purge(node.id().to_string(), purge))
+        .has(One::Device(node.id().clone(), golden("block-device.json")))
+        .has(node)
+        .has(golden::<Host>("host.json"))
+        .has(golden::<Pool>("pool.json"))
+        .has(golden::<Volume>("volume.json"))
+        .has(golden::<Volume>("volume-small.json"))
+        .has(golden::<Snapshot>("snapshot.json"))
+        .has(golden::<SnapshotGroup>("snapshot-group.json"))
+        .has(golden::<Replica>("replica.json"))
+        .has(golden::<Target>("target.json"))
+        .has(record::<Rebuild>("stored-rebuild.json"))
+        .has(record::<Failover>("stored-failover.json"))
+        .has(record::<Event>("stored-event.json"))
+        .has(trouble);
+    fake
+}
+
+struct Running {
+    address: SocketAddr,
+    _stop: oneshot::Sender<()>,
+}
+
+impl Running {
+    async fn with(fake: Fake) -> Running {
+        let limits = Guard::default().limits;
+        let server = Server::bind(([127, 0, 0, 1], 0).into(), None, limits).await.unwrap();
+        let address = server.local_addr().unwrap();
+        let instance = "00000000-0000-4000-8000-000000000001".parse().unwrap();
+        let events = Arc::new(Log::new(instance, 4.try_into().unwrap()));
+        let router = api::rest::router(fake, events, Guard::default());
+        let (stop, stopped) = oneshot::channel::<()>();
+        tokio::spawn(server.run(router, async move {
+            let _ = stopped.await;
+        }));
+        Running { address, _stop: stop }
+    }
+
+    /// What the command prints, or its error.
+    async fn run(&self, line: &str) -> String {
+        let server = format!("--server={}", self.address);
+        let args = std::iter::once("holdfast").chain(line.split(' '));
+        let args = args.map(str::to_owned).chain([server]);
+        let cli = match Cli::try_parse_from(args) {
+            Ok(cli) => cli,
+            Err(error) => return format!("usage: {}\n", error.to_string().trim_end()),
+        };
+        let mut text = Vec::new();
+        match cli.command.write(&mut text).await {
+            Ok(()) => String::from_utf8(text).unwrap(),
+            Err(error) => format!("error: {error:#}\n"),
+        }
+    }
+}
+
+/// Each command with what it prints, one after another, against one cluster.
+async fn check(file: &str, lines: &[&str]) {
+    let running = Running::with(cluster()).await;
+    let mut seen = String::new();
+    for line in lines {
+        let printed = running.run(line).await;
+        seen.extend(["$ holdfast ", line, "\n", &printed, "\n"]);
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("golden").join(file);
+    if std::env::var_os("HOLDFAST_BLESS").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, &seen).unwrap();
+    }
+    let wanted = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(seen == wanted, "{file} is not what is printed; HOLDFAST_BLESS=1 accepts:\n{seen}");
+}
+
+const VOLUME: &str = "00000000-0000-4000-8000-000000000010";
+const REPLICA: &str = "00000000-0000-4000-8000-000000000020";
+
+#[tokio::test]
+async fn tables() {
+    let get = format!("volume get {VOLUME}");
+    let lines = [
+        "status",
+        "volume list",
+        "volume list -o wide",
+        &get,
+        "node list",
+        "node get node-1",
+        "pool list",
+        "snapshot list",
+        "group list",
+        "replica list -o wide",
+        "target list",
+        "rebuild list",
+        "failover list",
+        "device list node-1",
+        "event list",
+        "host list",
+        "host list -o wide",
+        "volume list --state faulted",
+        "volume list --label app=db",
+    ];
+    check("tables.txt", &lines).await;
+}
+
+#[tokio::test]
+async fn json_and_yaml_are_what_rest_answers() {
+    let running = Running::with(cluster()).await;
+    let json = running.run(&format!("volume get {VOLUME} -o json")).await;
+    assert_eq!(serde_json::from_str::<Volume>(&json).unwrap(), golden("volume.json"));
+    let list = running.run("volume list -o json").await;
+    assert_eq!(serde_json::from_str::<Vec<Volume>>(&list).unwrap().len(), 2);
+    let yaml = running.run("node get node-1 -o yaml").await;
+    assert!(yaml.contains("\n  address:\n    api: \"10.0.0.1:8421\"\n"), "{yaml}");
+}
+
+#[tokio::test]
+async fn verbs() {
+    let id = "5f0c54a1-9d6e-4b6a-8a53-0c1f4b7f8a10";
+    let small = "00000000-0000-4000-8000-000000000011";
+    let lines = [
+        format!("volume create --id {id} --size 10GiB --replicas 1 --label app=web"),
+        format!("volume create --id {id} --size 10GiB --replicas 1 --label app=web"),
+        format!("volume create --id {id} --size 20GiB --replicas 1"),
+        format!("volume resize {id} 20GiB"),
+        format!("volume resize {id} 5GiB"),
+        format!("volume set {id} --iops 500 --label app-"),
+        format!("volume publish {id} --host worker-7"),
+        format!("volume delete {id}"),
+        format!("volume delete {id} --yes"),
+        format!("volume unpublish {id}"),
+        format!("volume delete {id} --yes"),
+        format!("volume delete {id} --yes"),
+        format!("volume placement {VOLUME}"),
+        format!("volume get {small}"),
+        "volume create --size 1PiB --replicas 1".to_owned(),
+        format!("volume create --id {id} --size 1GiB --replicas 3"),
+        format!("volume get {id}"),
+        "pool get nothing".to_owned(),
+        "pool delete pool-1 --yes".to_owned(),
+        "node label node-1 rack=7 disk-".to_owned(),
+        "node purge node-1 --preview".to_owned(),
+        "node purge node-1".to_owned(),
+        "node purge node-1 --yes".to_owned(),
+        format!("replica scrub {REPLICA} --wait"),
+        "volume get 7".to_owned(),
+        "volume list --state sad".to_owned(),
+    ];
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    check("verbs.txt", &lines).await;
+}
+
+#[tokio::test]
+async fn a_dump_has_everything_and_no_secret() {
+    let running = Running::with(cluster()).await;
+    let text = running.run("dump --to -").await;
+    let dump: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(dump["volumes"].as_array().unwrap().len(), 2);
+    assert_eq!(dump["devices"]["node-1"].as_array().unwrap().len(), 1);
+    for part in ["status", "nodes", "pools", "targets", "rebuilds", "events", "metrics"] {
+        assert!(!dump[part].is_null() && dump[part].get("problem").is_none(), "{part}");
+    }
+}
+
+#[tokio::test]
+async fn an_unreachable_server_is_named_with_what_to_do() {
+    let mut text = Vec::new();
+    let line = ["holdfast", "volume", "list", "--server", "127.0.0.1:1"];
+    let error = Cli::parse_from(line).command.write(&mut text).await.unwrap_err();
+    let said = format!("{error:#}");
+    assert!(said.contains("127.0.0.1:1") && said.contains("is it running"), "{said}");
+}
+
+#[test]
+fn every_command_is_well_formed() {
+    use clap::CommandFactory;
+    crate::Cli::command().debug_assert();
+}

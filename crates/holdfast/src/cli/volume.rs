@@ -1,0 +1,383 @@
+//! `holdfast volume`.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context, Result};
+use api::rest::{Control, LabelMatch, Placement, RebuildsAsked, Remote, VolumeWish, VolumesAsked};
+use clap::{Args, Subcommand, ValueEnum};
+use model::{
+    HostName, Kind, NodeName, PoolName, ReplicaId, Size, Source, Volume, VolumeId, VolumeReplica,
+    VolumeState,
+};
+use serde::Serialize;
+
+use super::ask::all;
+use super::create::{From, NewVolume, Properties, agreed};
+use super::out::{Out, Row};
+use super::say;
+use super::table::{Cell, Column, Tone};
+
+/// Commands about volumes.
+#[derive(Subcommand)]
+pub(crate) enum Verb {
+    /// All volumes, or those that fit
+    List(List),
+    /// One volume with its copies
+    Get { volume: VolumeId },
+    /// Make a volume: empty, from a snapshot, or as a clone of another
+    Create {
+        #[command(flatten)]
+        new: NewVolume,
+        #[command(flatten)]
+        from: From,
+    },
+    /// Delete a volume and its data
+    Delete {
+        volume: VolumeId,
+        /// Yes, lose its data
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Serve a volume, and print where
+    Publish {
+        volume: VolumeId,
+        /// The host that is to use it; left out: nobody, to heal
+        #[arg(long, value_name = "HOST")]
+        host: Option<HostName>,
+        /// The node that is to serve it; left out: where it suits best
+        #[arg(long, value_name = "NODE")]
+        node: Option<NodeName>,
+    },
+    /// Stop serving a volume
+    Unpublish {
+        volume: VolumeId,
+        /// For this host only
+        #[arg(long, value_name = "HOST")]
+        host: Option<HostName>,
+        /// Even if its node does not answer
+        #[arg(long)]
+        force: bool,
+    },
+    /// Serve a volume from another node; hosts keep their device
+    Republish {
+        volume: VolumeId,
+        /// There; left out: where it suits best
+        #[arg(long, value_name = "NODE")]
+        node: Option<NodeName>,
+    },
+    /// Make a volume larger, in use or not
+    Resize {
+        volume: VolumeId,
+        /// The new size
+        size: Size,
+    },
+    /// Have another number of copies
+    Replicas {
+        volume: VolumeId,
+        /// So many
+        count: u8,
+    },
+    /// Change other properties
+    Set {
+        volume: VolumeId,
+        #[command(flatten)]
+        properties: Properties,
+    },
+    /// Have a copy in another place instead of this one
+    Move {
+        volume: VolumeId,
+        /// The copy to leave
+        replica: ReplicaId,
+        /// The pool to move to; left out: where it suits best
+        #[arg(long, value_name = "POOL")]
+        to: Option<PoolName>,
+    },
+    /// Give up a copy that is lost or too many
+    RemoveReplica {
+        volume: VolumeId,
+        /// Which copy
+        replica: ReplicaId,
+        /// Yes, lose it
+        #[arg(long)]
+        yes: bool,
+    },
+    /// For each pool, whether a copy could go there, and why not
+    Placement { volume: VolumeId },
+    /// Rebuilds of a volume, under way and ended
+    Rebuilds { volume: VolumeId },
+    /// Forget targets that were replaced, even if their nodes do not answer
+    ShutdownTargets { volume: VolumeId },
+}
+
+/// Which volumes.
+#[derive(Args)]
+pub(crate) struct List {
+    /// Only those that are so well
+    #[arg(long, value_name = "STATE")]
+    state: Option<StateText>,
+    /// Only those with a copy or the target on this node
+    #[arg(long, value_name = "NODE")]
+    node: Option<NodeName>,
+    /// Only those with a copy in this pool
+    #[arg(long, value_name = "POOL")]
+    pool: Option<PoolName>,
+    /// Only those that this host may use
+    #[arg(long, value_name = "HOST")]
+    host: Option<HostName>,
+    /// Only those with this label
+    #[arg(short, long, value_name = "KEY[=VALUE]")]
+    label: Option<LabelMatch>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum StateText {
+    Online,
+    Degraded,
+    Faulted,
+    Unknown,
+}
+
+impl List {
+    fn asked(self) -> VolumesAsked {
+        let state = self.state.map(|state| match state {
+            StateText::Online => VolumeState::Online,
+            StateText::Degraded => VolumeState::Degraded,
+            StateText::Faulted => VolumeState::Faulted,
+            StateText::Unknown => VolumeState::Unknown,
+        });
+        let List { node, pool, host, label, .. } = self;
+        VolumesAsked { state, node, pool, host, label, ..VolumesAsked::default() }
+    }
+}
+
+impl Verb {
+    pub(crate) async fn run(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
+        match self {
+            Verb::List(list) => {
+                let asked = list.asked();
+                let show = async |out: &mut Out<'_>| {
+                    out.list(&all(|paging| remote.volumes(asked.clone().at(paging))).await?)
+                };
+                out.show(remote, show).await
+            }
+            Verb::Get { volume } => {
+                let show = async |out: &mut Out<'_>| out.one(&remote.volume(volume).await?);
+                out.show(remote, show).await
+            }
+            Verb::Create { new, from } => create(remote, out, new, from).await,
+            Verb::Delete { volume, yes } => {
+                agreed(yes, &format!("this destroys volume {volume} and its data"))?;
+                let gone = remote.delete_volume(volume, None).await?;
+                out.done(&say::gone(format!("volume {volume}"), gone), &gone)
+            }
+            Verb::Set { volume, properties } => set(remote, out, volume, properties).await,
+            Verb::Placement { volume } => {
+                out.list(&all(|paging| remote.placement(volume, paging)).await?)
+            }
+            Verb::Rebuilds { volume } => {
+                let asked = RebuildsAsked { volume: Some(volume), ..RebuildsAsked::default() };
+                out.list(&all(|paging| remote.rebuilds(asked.clone().at(paging))).await?)
+            }
+            Verb::RemoveReplica { yes: false, replica, .. } => {
+                agreed(false, &format!("this destroys replica {replica}"))
+            }
+            other => other.change(remote, out).await,
+        }
+    }
+
+    /// The verbs that are one change each.
+    async fn change(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
+        let (volume, wish) = match self {
+            Verb::Publish { volume, host, node } => (volume, VolumeWish::Publish { host, node }),
+            Verb::Unpublish { volume, host, force } => {
+                (volume, VolumeWish::Unpublish { host, force })
+            }
+            Verb::Republish { volume, node } => (volume, VolumeWish::Republish { node }),
+            Verb::Resize { volume, size } => (volume, VolumeWish::Resize { size }),
+            Verb::Replicas { volume, count } => {
+                (volume, VolumeWish::SetReplicas { replicas: count })
+            }
+            Verb::Move { volume, replica, to } => {
+                (volume, VolumeWish::MoveReplica { replica, pool: to })
+            }
+            Verb::RemoveReplica { volume, replica, .. } => {
+                (volume, VolumeWish::RemoveReplica { replica })
+            }
+            Verb::ShutdownTargets { volume } => (volume, VolumeWish::RemoveShutdownTargets {}),
+            _ => return Ok(()),
+        };
+        let serves = matches!(wish, VolumeWish::Publish { .. } | VolumeWish::Republish { .. });
+        let answer = remote.change_volume(volume, wish, None).await?;
+        let mut said = say::ensured(format!("volume {volume}"), &answer);
+        let target = answer.now.status.as_ref().and_then(|status| status.target.as_ref());
+        if let (true, Some(target)) = (serves, target) {
+            write!(said, ", served by {} at {}", target.node, listed(&target.addresses))?;
+            write!(said, "\n{}", target.nqn)?;
+        }
+        out.done(&said, &answer)
+    }
+}
+
+fn listed(addresses: &[std::net::SocketAddr]) -> String {
+    let each: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    if each.is_empty() { "no address yet".to_owned() } else { each.join(", ") }
+}
+
+async fn create(remote: &Remote, out: &mut Out<'_>, new: NewVolume, from: From) -> Result<()> {
+    let (source, size) = match (from.from_snapshot, from.clone_of) {
+        (Some(snapshot), _) => {
+            let status = remote.snapshot(snapshot).await?.status;
+            let status = status.context("nothing is known of the snapshot yet; try again")?;
+            (Some(Source::Snapshot { snapshot }), Some(status.size))
+        }
+        (None, Some(volume)) => {
+            (Some(Source::Volume { volume }), Some(remote.volume(volume).await?.spec().size))
+        }
+        (None, None) => (None, None),
+    };
+    let (id, spec) = new.spec(source, size)?;
+    let answer = remote.put_volume(id, spec).await?;
+    out.done(&say::ensured(format!("volume {id}"), &answer), &answer)
+}
+
+/// Reads, changes and writes; again when somebody else was quicker.
+async fn set(
+    remote: &Remote,
+    out: &mut Out<'_>,
+    volume: VolumeId,
+    properties: Properties,
+) -> Result<()> {
+    loop {
+        let have = remote.volume(volume).await?;
+        let mut spec = have.spec().clone();
+        properties.clone().apply(&mut spec);
+        let wish = VolumeWish::Modify { spec: Box::new(spec) };
+        match remote.change_volume(volume, wish, Some(have.generation())).await {
+            Err(problem) if problem.kind == Kind::StaleGeneration => {}
+            answer => {
+                let answer = answer?;
+                return out.done(&say::ensured(format!("volume {volume}"), &answer), &answer);
+            }
+        }
+    }
+}
+
+impl Row for Volume {
+    const COLUMNS: &'static [Column] = &[
+        Column::Left("VOLUME"),
+        Column::Right("SIZE"),
+        Column::Right("USED"),
+        Column::Left("COPIES"),
+        Column::Left("STATE"),
+        Column::Left("TARGET"),
+        Column::Left("HOSTS"),
+        Column::Left("OPERATION"),
+        Column::Wide("THIN"),
+        Column::Wide("SNAPSHOTS"),
+        Column::Wide("CREATED"),
+        Column::Wide("LABELS"),
+    ];
+
+    fn cells(&self) -> Vec<Cell> {
+        let (spec, status) = (self.spec(), self.status.as_ref());
+        let target = status.and_then(|status| status.target.as_ref());
+        let in_sync = |copy: &&VolumeReplica| {
+            copy.child.is_none_or(|child| child == model::ChildState::InSync)
+                && copy.state == model::ReplicaState::Online
+        };
+        let good = status.map(|status| status.replicas.values().filter(in_sync).count());
+        let copies = format!("{}/{}", good.unwrap_or(0), spec.replicas);
+        let whole = good == Some(usize::from(spec.replicas));
+        vec![
+            self.id().into(),
+            spec.size.into(),
+            Cell::maybe(status.map(|status| status.usage.allocated)),
+            Cell::toned(copies, if whole { Tone::Good } else { Tone::Warn }),
+            say::volume_state(status.map(|status| status.state)),
+            Cell::maybe(target.map(|target| &target.node)),
+            say::list(target.into_iter().flat_map(|target| &target.hosts)),
+            say::life(self),
+            spec.thin.into(),
+            Cell::maybe(status.map(|status| status.snapshots)),
+            say::time(self.created_at()).into(),
+            say::labels(&spec.labels),
+        ]
+    }
+
+    fn details(&self, out: &Out<'_>) -> String {
+        let Some(status) = &self.status else { return String::new() };
+        let mut text = String::new();
+        // Writing to a string cannot fail.
+        for reason in &status.reasons {
+            let _ = write!(text, "\n{reason}");
+        }
+        if !status.reasons.is_empty() {
+            text.push('\n');
+        }
+        if let Some(target) = &status.target {
+            let at = listed(&target.addresses);
+            let _ = write!(text, "\nserved at {at}\n  {}\n  epoch {}\n", target.nqn, target.epoch);
+        }
+        let copies: Vec<Copy<'_>> =
+            status.replicas.iter().map(|(id, copy)| Copy { id: *id, copy }).collect();
+        if !copies.is_empty() {
+            text.push('\n');
+            text.push_str(&out.table(&copies));
+        }
+        text
+    }
+}
+
+/// A copy of a volume as a row.
+#[derive(Serialize)]
+struct Copy<'a> {
+    id: ReplicaId,
+    copy: &'a VolumeReplica,
+}
+
+impl Row for Copy<'_> {
+    const COLUMNS: &'static [Column] = &[
+        Column::Left("REPLICA"),
+        Column::Left("NODE"),
+        Column::Left("POOL"),
+        Column::Left("STATE"),
+        Column::Left("CHILD"),
+        Column::Right("REBUILD"),
+        Column::Right("USED"),
+        Column::Wide("SNAPSHOTS"),
+    ];
+
+    fn cells(&self) -> Vec<Cell> {
+        let VolumeReplica { node, pool, state, child, usage, progress } = self.copy;
+        vec![
+            self.id.into(),
+            node.into(),
+            pool.into(),
+            say::replica_state(Some(state)),
+            say::child_state(*child),
+            Cell::maybe(progress.map(|progress| format!("{} %", progress.percent()))),
+            usage.allocated.into(),
+            usage.snapshots.into(),
+        ]
+    }
+}
+
+impl Row for Placement {
+    const COLUMNS: &'static [Column] = &[
+        Column::Left("POOL"),
+        Column::Left("NODE"),
+        Column::Right("RANK"),
+        Column::Left("HAS"),
+        Column::Left("WHY NOT"),
+    ];
+
+    fn cells(&self) -> Vec<Cell> {
+        vec![
+            (&self.pool).into(),
+            (&self.node).into(),
+            Cell::maybe(self.rank),
+            Cell::maybe(self.replica),
+            Cell::maybe(self.refused.as_ref()),
+        ]
+    }
+}

@@ -1,0 +1,59 @@
+//! What `up` shows: the cluster on a screen that changes, or a line an event.
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::Result;
+use api::Seen;
+use api::rest::{Control, NodesAsked, Remote, VolumesAsked};
+
+use crate::cli::{Format, Out, all, event_line, screen};
+
+/// How often the screen is looked at.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// The screen, until it is dropped.
+pub(super) async fn live(remote: &Remote, hello: &str, out: &mut (dyn Write + Send)) -> Result<()> {
+    let colour = std::env::var_os("NO_COLOR").is_none();
+    let mut last = String::new();
+    loop {
+        let text = match drawn(remote, colour).await {
+            Ok(text) => format!("{hello}\n\n{text}"),
+            Err(error) => format!("{hello}\n\n{error:#}\n"),
+        };
+        if text != last {
+            write!(out, "\x1b[H\x1b[2J{text}")?;
+            out.flush()?;
+            last = text;
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
+}
+
+async fn drawn(remote: &Remote, colour: bool) -> Result<String> {
+    let mut nothing = std::io::sink();
+    let out = Out::new(&mut nothing, Format::Table, colour);
+    let status = remote.status().await?;
+    let nodes = all(|paging| remote.nodes(NodesAsked::default().at(paging))).await?;
+    let volumes = all(|paging| remote.volumes(VolumesAsked::default().at(paging))).await?;
+    let (nodes, volumes) = (out.table(&nodes), out.table(volumes.iter().take(20)));
+    Ok(format!("{}\n{nodes}\n{volumes}", screen(&status, colour)))
+}
+
+/// A line an event, until it is dropped.
+pub(super) async fn lines(remote: &Remote, out: &mut (dyn Write + Send)) -> Result<()> {
+    let mut last = None;
+    loop {
+        let Ok(mut events) = remote.events(last.clone()).await else {
+            tokio::time::sleep(AGAIN).await;
+            continue;
+        };
+        while let Ok(Some(seen)) = events.next().await {
+            if let Seen::Event(event) = seen {
+                write!(out, "{}", event_line(&event))?;
+                out.flush()?;
+            }
+        }
+        last = events.last().map(str::to_owned);
+    }
+}
