@@ -113,6 +113,13 @@ struct Slot {
     state: State,
 }
 
+impl Slot {
+    fn new(disks: Vec<OpenDisk>, state: State) -> Slot {
+        let (failed, believed) = (Seldom::default(), Seldom::default());
+        Slot { disks, outstanding: 0, flights: 0, failed, believed, state }
+    }
+}
+
 #[derive(Debug)]
 enum State {
     Probing(Probing),

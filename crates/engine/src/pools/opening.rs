@@ -9,7 +9,6 @@ use reactor::{Access, Io, Key, Op, Outcome, PAGE};
 
 use super::care::Care;
 use super::disk::What;
-use super::seldom::Seldom;
 use super::{
     Answer, Carried, LARGEST, NewDisk, NewPool, Open, OpenDisk, PoolError, Pools, Slot, State,
     Ticket,
@@ -94,9 +93,7 @@ impl Pools {
         io: &mut impl Io,
     ) -> Result<(), PoolError> {
         let probing = Probing { ticket, new, is_new: false, found: Vec::new(), left: 0 };
-        let (failed, believed) = (Seldom::default(), Seldom::default());
-        let state = State::Probing(probing);
-        let slot = Slot { disks, outstanding: 0, flights: 0, failed, believed, state };
+        let slot = Slot::new(disks, State::Probing(probing));
         match self.slots.insert(slot) {
             Ok(slot) => {
                 self.probe(slot, io);
