@@ -389,7 +389,12 @@ impl Fleet {
 
     /// Waits until every copy is in sync.
     pub async fn until_open(&self, target: TargetId, on: usize) -> Result<()> {
-        self.until(target, on, |status| status.state == TargetState::Open).await.map(drop)
+        // A copy that was just lost is seen as such before the target is.
+        let whole = |status: &TargetStatus| {
+            status.state == TargetState::Open
+                && status.children.iter().all(|child| child.state == ChildState::InSync)
+        };
+        self.until(target, on, whole).await.map(drop)
     }
 
     /// Waits until a copy is as wanted.

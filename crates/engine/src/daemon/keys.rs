@@ -216,7 +216,8 @@ impl Engine {
                 }
             }
             if lock == Lock::Closed {
-                tracing::error!(id = %format_args!("{:032x}", id.0), "no key opens what is encrypted");
+                let id = format_args!("{:032x}", id.0);
+                tracing::error!(%id, "no key opens what is encrypted");
             }
             let replica = kept::replica_id(id);
             let mut state = self.state();

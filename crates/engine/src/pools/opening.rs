@@ -9,6 +9,7 @@ use reactor::{Access, Io, Key, Op, Outcome, PAGE};
 
 use super::care::Care;
 use super::disk::What;
+use super::files::{open_all, open_disk};
 use super::seldom::Seldom;
 use super::{
     Answer, Carried, LARGEST, NewDisk, NewPool, Open, OpenDisk, PoolError, Pools, Slot, State,
@@ -459,45 +460,4 @@ fn refuse_occupied(path: &Path, start: &[u8], force: bool) -> Result<(), PoolErr
         Some(occupant) if !force => Err(PoolError::Occupied { path: path.into(), occupant }),
         _ => Ok(()),
     }
-}
-
-fn open_all(paths: &[PathBuf], io: &mut impl Io) -> Result<Vec<OpenDisk>, PoolError> {
-    let mut disks: Vec<OpenDisk> = Vec::new();
-    for path in paths {
-        match open_disk(path, io) {
-            Ok(disk) => disks.push(disk),
-            Err(error) => {
-                for disk in &disks {
-                    io.close_file(disk.file);
-                }
-                return Err(error);
-            }
-        }
-    }
-    Ok(disks)
-}
-
-fn open_disk(path: &Path, io: &mut impl Io) -> Result<OpenDisk, PoolError> {
-    /// Both superblocks, and something between them.
-    const LEAST: u64 = 2 << 20;
-    let path = path.to_owned();
-    let opened = match io.open(&path, Access::Exclusive) {
-        Ok(opened) => opened,
-        Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
-            return Err(PoolError::InUse { path });
-        }
-        Err(source) => return Err(PoolError::Open { path, source }),
-    };
-    let alignment = opened.alignment;
-    let bytes = Bytes(opened.bytes);
-    if alignment > 4096 || bytes.0 < LEAST {
-        io.close_file(opened.file);
-        return Err(if alignment > 4096 {
-            PoolError::Alignment { path, alignment }
-        } else {
-            PoolError::TooSmall { path, bytes }
-        });
-    }
-    let blocks = Blocks(opened.bytes / 4096);
-    Ok(OpenDisk { path, file: opened.file, blocks, counters: Counters::default() })
 }

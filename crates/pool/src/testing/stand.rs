@@ -91,7 +91,7 @@ impl Stand {
             Effect::Write { io, place, blocks, from } => {
                 let bytes = match from {
                     Buffer::Own => self.pool.bytes(io).to_vec(),
-                    Buffer::Caller { token, block } => self.part(token, block, blocks),
+                    Buffer::Caller { token, block } => self.part(token, (block, blocks)),
                 };
                 assert_eq!(bytes.len(), index(u64::from(blocks)) * BLOCK);
                 self.image.write(place, &bytes);
@@ -121,7 +121,7 @@ impl Stand {
         }
     }
 
-    fn part(&self, token: Token, block: u32, blocks: u32) -> Vec<u8> {
+    fn part(&self, token: Token, (block, blocks): (u32, u32)) -> Vec<u8> {
         let at = index(u64::from(block)) * BLOCK;
         let part = self.buffers.get(&token).and_then(|buffer| buffer.get(at..));
         let len = index(u64::from(blocks)) * BLOCK;
@@ -187,29 +187,29 @@ impl Stand {
         self.change(Change::Create(NewReplica { key, ..replica(secret, Id::NONE) }))?;
         self.unlock_all();
         for id in [thin, thick, secret] {
-            self.write(id, 0, 70);
+            self.write(id, (0, 70));
         }
         self.change(Change::Snapshot { of: thin, snapshot: snapshot(Id(11)) })?;
-        self.write(thin, 10, 3);
-        self.discard(thin, 20, 9);
-        self.discard(thin, 64, 64);
+        self.write(thin, (10, 3));
+        self.discard(thin, (20, 9));
+        self.discard(thin, (64, 64));
         self.pool.request_checkpoint();
         self.settle();
         self.change(Change::Snapshot { of: thin, snapshot: snapshot(Id(12)) })?;
         self.change(Change::Create(replica(Id(4), Id(12))))?;
-        self.write(Id(4), 5, 2);
-        self.write(thick, 3, 4);
+        self.write(Id(4), (5, 2));
+        self.write(thick, (3, 4));
         self.change(Change::Delete(Id(11)))?;
         let label = Label { epoch: 4, set: vec![Id(1), Id(9)], in_sync: vec![Id(1)], ..label() };
         self.change(Change::Label { id: thin, label })?;
         self.change(Change::Share { id: thin, share: vec![1, 2] })?;
         self.change(Change::Resize { id: thin, size: Blocks(130) })?;
-        self.write(thin, 100, 5);
+        self.write(thin, (100, 5));
         self.flush(thin);
         Ok(())
     }
 
-    fn write(&mut self, id: Id, first: u64, blocks: u64) {
+    fn write(&mut self, id: Id, (first, blocks): (u64, u64)) {
         if let Some(span) = Span::new(Lba(first), Blocks(blocks)) {
             let byte = u8::try_from((id.0 + u128::from(first)) % 251).unwrap_or(0);
             let data = vec![byte; index(blocks) * BLOCK];
@@ -217,7 +217,7 @@ impl Stand {
         }
     }
 
-    fn discard(&mut self, id: Id, first: u64, blocks: u64) {
+    fn discard(&mut self, id: Id, (first, blocks): (u64, u64)) {
         if let Some(span) = Span::new(Lba(first), Blocks(blocks)) {
             let _ = self.command(id, Command::Discard { span }, &[]);
         }
@@ -251,8 +251,8 @@ impl Stand {
                 if let Some(span) = Span::new(Lba(first), Blocks(blocks)) {
                     let _ = self.command(id, Command::Read { span }, &[]);
                 }
-                self.write(id, first, blocks.min(3));
-                self.discard(id, first, blocks);
+                self.write(id, (first, blocks.min(3)));
+                self.discard(id, (first, blocks));
             }
             self.flush(id);
         }
@@ -263,7 +263,7 @@ impl Stand {
                 let _ =
                     self.change(Change::Snapshot { of, snapshot: snapshot(Id(u128::MAX - nth)) });
                 let _ = self.change(Change::Resize { id: of, size: Blocks(40) });
-                self.write(of, 30, 9);
+                self.write(of, (30, 9));
             }
         }
         self.pool.check_state();
