@@ -1,8 +1,9 @@
 //! Our target on this machine, which the guest reaches through its network cards.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::net::{Ipv4Addr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use anyhow::{Context, Result};
@@ -12,28 +13,61 @@ use tempfile::TempDir;
 
 use crate::lab::{Portal, SIZE, Secrets, Target, Way};
 
-/// `holdfast engine serve` with one namespace in a file.
+/// What the namespace lies on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ground {
+    /// A file of its size.
+    File,
+    /// A replica in a pool on two files.
+    Pool,
+    /// The same, encrypted.
+    EncryptedPool,
+}
+
+impl Ground {
+    /// Makes what it needs in a folder; the options that serve it.
+    fn options(self, nqn: &str, dir: &Path) -> Result<Vec<String>> {
+        let shown = dir.display();
+        if self == Ground::File {
+            let image = dir.join("namespace");
+            File::create(&image)
+                .and_then(|file| file.set_len(SIZE))
+                .with_context(|| format!("create {}", image.display()))?;
+            return Ok(vec!["--ns".into(), format!("{nqn}=file:{shown}/namespace")]);
+        }
+        let pool = format!("tank={shown}/a,{shown}/b,create,size={SIZE}");
+        let mut namespace = format!("{nqn}=replica:tank/vol,size={SIZE}");
+        if self == Ground::EncryptedPool {
+            let key = dir.join("key");
+            std::fs::write(&key, "5".repeat(64)).context("make a key")?;
+            std::fs::set_permissions(&key, Permissions::from_mode(0o600)).context("hide a key")?;
+            namespace = format!("{namespace},key={shown}/key");
+        }
+        Ok(vec!["--pool".into(), pool, "--ns".into(), namespace])
+    }
+}
+
+/// `holdfast engine serve` with one namespace.
 pub(crate) struct Engine {
     nqn: String,
     ports: [u16; 2],
-    image: PathBuf,
-    secrets: Option<Secrets>,
+    options: Vec<String>,
     program: Program,
     _dir: TempDir,
 }
 
 impl Engine {
-    pub(crate) fn start(secrets: Option<&Secrets>) -> Result<Engine> {
+    pub(crate) fn start(ground: Ground, secrets: Option<&Secrets>) -> Result<Engine> {
         static NEXT: AtomicU16 = AtomicU16::new(0);
         let nqn = format!("nqn.2026-11.test:engine-{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let dir = TempDir::new().context("make a directory for the disk image")?;
-        let image = dir.path().join("namespace");
-        File::create(&image)
-            .and_then(|file| file.set_len(SIZE))
-            .with_context(|| format!("create {}", image.display()))?;
+        let mut options = ground.options(&nqn, dir.path())?;
+        if let Some(Secrets { host_nqn, host, controller }) = secrets {
+            options.extend(["--host".into(), format!("{nqn}={host_nqn},{host},{controller}")]);
+        }
         let ports = [free_port()?, free_port()?];
-        let program = serve(&nqn, ports, &image, secrets)?;
-        Ok(Engine { nqn, ports, image, secrets: secrets.cloned(), program, _dir: dir })
+        let program = serve(ports, &options)?;
+        Ok(Engine { nqn, ports, options, program, _dir: dir })
     }
 }
 
@@ -59,7 +93,7 @@ impl Target for Engine {
     }
 
     fn revive(&mut self, _: &Vm) -> Result<()> {
-        self.program = serve(&self.nqn, self.ports, &self.image, self.secrets.as_ref())?;
+        self.program = serve(self.ports, &self.options)?;
         Ok(())
     }
 
@@ -73,16 +107,13 @@ impl Target for Engine {
     }
 }
 
-fn serve(nqn: &str, ports: [u16; 2], image: &Path, secrets: Option<&Secrets>) -> Result<Program> {
+fn serve(ports: [u16; 2], options: &[String]) -> Result<Program> {
     let mut command = holdfast()?;
     command.args(["engine", "serve", "--cores", "0"]);
     for port in ports {
         command.args(["--listen", &format!("127.0.0.1:{port}")]);
     }
-    command.args(["--ns", &format!("{nqn}=file:{}", image.display())]);
-    if let Some(Secrets { host_nqn, host, controller }) = secrets {
-        command.args(["--host", &format!("{nqn}={host_nqn},{host},{controller}")]);
-    }
+    command.args(options);
     let program = Program::start(&mut command)?;
     program.wait_for("that it listens", |line| line.contains("listening").then_some(()))?;
     Ok(program)

@@ -216,7 +216,7 @@ impl Engine {
                 }
             }
             if lock == Lock::Closed {
-                let id = format_args!("{:032x}", id.0);
+                let id = format!("{:032x}", id.0);
                 tracing::error!(%id, "no key opens what is encrypted");
             }
             let replica = kept::replica_id(id);

@@ -351,7 +351,7 @@ fn a_snapshot_has_the_key_of_its_origin() {
 
 /// Scrubs the pool to the end.
 fn scrub(bench: &mut Bench) -> ScrubStatus {
-    bench.order(Order::Scrub { pool: Id(7), rate: Rate(block::Bytes::mib(512)) });
+    bench.order(Order::Scrub { pool: Id(7), rate: Rate(Bytes::mib(512)) });
     loop {
         let found = bench.status().scrub.unwrap();
         if !found.is_running {
@@ -381,7 +381,7 @@ fn a_scrub_finds_what_a_repair_mends() {
     bench.device = bench.inner.devices.add_replica(Id(7), Id(8)).unwrap();
     let found = scrub(&mut bench);
     assert_eq!((found.bad, &found.places[..]), (Blocks(1), &[(Id(8), span(3, 1))][..]));
-    assert_eq!(found.checked, block::Bytes(8 * 4096));
+    assert_eq!(found.checked, Bytes(8 * 4096));
     let data = Data::Fill(bench.buffer(8, 0));
     let read = bench.run(Command::Read { span: span(0, 8) }, data).completion;
     assert_eq!(read, Err(Fault::Checksum { span: span(3, 1) }));

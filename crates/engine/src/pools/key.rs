@@ -9,14 +9,18 @@
 //! and a wrong data key is noticed before a block is read with it.
 
 use std::io;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
-use pool::KEY_CHECK;
+use block::Command;
+use pool::{Id, KEY_CHECK};
 use sha2::{Digest, Sha256};
 use zeroize::{Zeroize, Zeroizing};
 
 use super::cipher::Cipher;
+use super::flight::Sealed;
+use super::{Open, PoolError};
 use crate::entropy;
 
 /// A key that wraps data keys: AES-256-GCM.
@@ -117,6 +121,35 @@ fn check_of(key: &[u8; Cipher::KEY]) -> [u8; KEY_CHECK] {
     let mut check = [0; KEY_CHECK];
     check.iter_mut().zip(hash.finalize()).for_each(|(to, from)| *to = from);
     check
+}
+
+impl Open {
+    /// How the blocks of a command are encrypted, if they are.
+    pub(super) fn sealed(&self, id: Id, command: Command) -> Option<Sealed> {
+        if self.ciphers.is_empty() {
+            return None;
+        }
+        let entity = self.pool.entity(id)?;
+        let check = entity.key.first_chunk::<KEY_CHECK>()?;
+        let cipher = Rc::clone(self.ciphers.get(check)?);
+        Some(Sealed { cipher, first: command.span()?.start().0 })
+    }
+
+    /// Lets an encrypted replica, and what has its key, take commands.
+    pub(super) fn unlock(&mut self, id: Id, key: &WrappingKey) -> Result<(), PoolError> {
+        let entity = self.pool.entity(id).ok_or(pool::Refused::NotFound)?;
+        if !entity.is_encrypted() {
+            return Ok(());
+        }
+        let (check, cipher) = key.cipher(&entity.key)?;
+        let same = |entity: &&pool::Entity| entity.key.starts_with(&check);
+        let family: Vec<Id> = self.pool.entities().filter(same).map(|entity| entity.id).collect();
+        for id in family {
+            self.pool.unlock(id, check)?;
+        }
+        self.ciphers.entry(check).or_insert_with(|| Rc::new(cipher));
+        Ok(())
+    }
 }
 
 #[cfg(test)]

@@ -52,7 +52,7 @@ use care::Care;
 use cipher::Cipher;
 use disk::Request;
 pub(crate) use flight::Ended;
-use flight::{Flight, Sealed};
+use flight::Flight;
 pub use inspect::{id_of_name, inspect, new_id, superblock_of};
 pub use key::{KeyError, WrappingKey};
 pub use key_file::KeyFileError;
@@ -165,35 +165,6 @@ enum Carried {
     Repair(Frozen),
     /// Writing everything down.
     Leave { slot: Key },
-}
-
-impl Open {
-    /// How the blocks of a command are encrypted, if they are.
-    fn sealed(&self, id: Id, command: Command) -> Option<Sealed> {
-        if self.ciphers.is_empty() {
-            return None;
-        }
-        let entity = self.pool.entity(id)?;
-        let check = entity.key.first_chunk::<KEY_CHECK>()?;
-        let cipher = Rc::clone(self.ciphers.get(check)?);
-        Some(Sealed { cipher, first: command.span()?.start().0 })
-    }
-
-    /// Lets an encrypted replica, and what has its key, take commands.
-    fn unlock(&mut self, id: Id, key: &WrappingKey) -> Result<(), PoolError> {
-        let entity = self.pool.entity(id).ok_or(pool::Refused::NotFound)?;
-        if !entity.is_encrypted() {
-            return Ok(());
-        }
-        let (check, cipher) = key.cipher(&entity.key)?;
-        let same = |entity: &&pool::Entity| entity.key.starts_with(&check);
-        let family: Vec<Id> = self.pool.entities().filter(same).map(|entity| entity.id).collect();
-        for id in family {
-            self.pool.unlock(id, check)?;
-        }
-        self.ciphers.entry(check).or_insert_with(|| Rc::new(cipher));
-        Ok(())
-    }
 }
 
 impl Pools {

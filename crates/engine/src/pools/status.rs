@@ -8,7 +8,11 @@ use pool::Pool;
 use super::order::{EntityStatus, PoolStatus, ScrubStatus};
 
 /// How a pool is.
-pub(super) fn status_of(pool: &Pool, disks: Vec<(PathBuf, Blocks)>, scrub: Option<ScrubStatus>) -> PoolStatus {
+pub(super) fn status_of(
+    pool: &Pool,
+    disks: Vec<(PathBuf, Blocks)>,
+    scrub: Option<ScrubStatus>,
+) -> PoolStatus {
     let superblock = pool.superblock();
     let bytes = |blocks: u64| Bytes(blocks.saturating_mul(4096));
     PoolStatus {

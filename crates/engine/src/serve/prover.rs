@@ -131,7 +131,7 @@ mod tests {
     fn others_do_their_work_while_a_host_proves_itself() {
         let keys = Keys { host: Secret::new(&[1; 32], None).unwrap(), controller: None };
         let (prover, tasks) = Prover::new();
-        let server = Server::start_with(config(keys.clone()), prover).unwrap();
+        let server = Server::start_with(config(keys.clone()), &prover).unwrap();
         let at = server.addresses()[0];
         let connect = move |name: &str, keys| {
             let host = nvme::initiator::Host { nqn: nqn("host"), id: [7; 16] };

@@ -13,7 +13,7 @@ use std::env;
 use anyhow::{Context, Result};
 use e2e::vm::{Kernel, Vm};
 
-use crate::engine::Engine;
+use crate::engine::{Engine, Ground};
 use crate::lab::{Lab, PATIENCE, Secrets, Target};
 use crate::mirrored::Mirrored;
 use crate::nvmet::Nvmet;
@@ -91,6 +91,21 @@ mod holdfast {
     }
 }
 
+/// What goes through to the disk, on a replica of a pool.
+mod pooled {
+    tests! { V6_12, pooled_engine, NoSecrets,
+        fio_verifies_random_and_sequential_writes = super::data::fio_verifies;
+        fio_verifies_with_trim = super::data::fio_verifies_with_trim;
+        discarded_and_zeroed_blocks_read_as_zeroes = super::data::discard;
+        ext4_keeps_files = super::filesystem::ext4;
+        killing_the_target_fails_no_request = super::paths::kill_and_revive_synced;
+    }
+    tests! { V6_12, encrypted_engine, NoSecrets,
+        encrypted_ext4_keeps_files = super::filesystem::ext4;
+        killing_the_target_of_an_encrypted_replica = super::paths::kill_and_revive_synced;
+    }
+}
+
 /// A volume with copies in three engines.
 mod mirrored {
     tests! { V6_12, mirrored, NoSecrets,
@@ -110,7 +125,15 @@ fn engine(vm: &Vm, secrets: Option<&Secrets>) -> Result<Box<dyn Target>> {
     if env::var_os("HOLDFAST_REFERENCE").is_some() {
         return nvmet(vm, secrets);
     }
-    Ok(Box::new(Engine::start(secrets)?))
+    Ok(Box::new(Engine::start(Ground::File, secrets)?))
+}
+
+fn pooled_engine(_: &Vm, secrets: Option<&Secrets>) -> Result<Box<dyn Target>> {
+    Ok(Box::new(Engine::start(Ground::Pool, secrets)?))
+}
+
+fn encrypted_engine(_: &Vm, secrets: Option<&Secrets>) -> Result<Box<dyn Target>> {
+    Ok(Box::new(Engine::start(Ground::EncryptedPool, secrets)?))
 }
 
 fn mirrored(vm: &Vm, _: Option<&Secrets>) -> Result<Box<dyn Target>> {
