@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 
-use block::{Blocks, Bytes};
+use block::Blocks;
 use pool::{Disk, Member, OCCUPANT_BYTES, Place, Probe, Recovery, Step, super_offset};
 use reactor::{Access, Io, Key, Op, Outcome, PAGE};
 
@@ -15,7 +15,6 @@ use super::{
     Answer, Carried, LARGEST, NewDisk, NewPool, Open, OpenDisk, PoolError, Pools, Slot, State,
     Ticket,
 };
-use crate::counters::Counters;
 
 /// Disks that are being looked at.
 #[derive(Debug)]

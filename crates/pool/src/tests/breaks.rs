@@ -14,7 +14,7 @@ use crate::breaks::{LeftOut, Rule};
 const MOST: u64 = 60;
 
 fn plan(seed: u64) -> Plan {
-    let sizes: &[u64] = if seed % 2 == 0 { &[3600] } else { &[2600] };
+    let sizes: &[u64] = if seed.is_multiple_of(2) { &[3600] } else { &[2600] };
     Plan { seed, sizes, steps: 80, cut_every: 1, lies: Lie::None }
 }
 

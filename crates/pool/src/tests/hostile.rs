@@ -121,7 +121,9 @@ fn sample_entities() -> Vec<Entity> {
 
 fn encoded(records: &[Record]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    records.iter().for_each(|record| record.encode(&mut bytes));
+    for record in &records {
+        record.encode(&mut bytes);
+    }
     bytes
 }
 
@@ -204,7 +206,9 @@ fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
         }
         "pool_entities" => {
             let mut bytes = Vec::new();
-            sample_entities().iter().for_each(|entity| entity.encode(&mut bytes));
+            for entity in &sample_entities() {
+                entity.encode(&mut bytes);
+            }
             named(vec![bytes])
         }
         "pool_records" => named(vec![encoded(&every_record()), payloads(image).concat()]),
