@@ -121,7 +121,7 @@ fn sample_entities() -> Vec<Entity> {
 
 fn encoded(records: &[Record]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for record in &records {
+    for record in records {
         record.encode(&mut bytes);
     }
     bytes
