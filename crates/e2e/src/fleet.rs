@@ -12,7 +12,11 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use api::Paging;
 use api::node::{Found, Node as _, Remote};
 use engine::client::Session;
-use model::*;
+use model::{
+    Ana, Child, ChildPath, ChildState, ChildStatus, Epoch, Generation, Invalid, Limits, NodeName,
+    Nqn, Order, PoolName, PoolSpec, Problem, Rebuild, ReplicaId, ReplicaSet, ReplicaSpec, Size,
+    TargetId, TargetRecord, TargetSpec, TargetState, TargetStatus, VolumeId, keys, stored,
+};
 use nvme::auth::Accepted;
 use nvme::initiator::{Association, Host, Key, Options, Reservation};
 use nvme::wire::{AcquireAction, RegisterAction, ReservationType};
@@ -261,7 +265,10 @@ impl Fleet {
             labels: [].into(),
             cordons: [].into(),
         };
-        remote.put_pool(pool.clone(), Fleet::order(1, spec)?).await.map_err(in_words)?;
+        remote
+            .put_pool(pool.clone(), Fleet::order(1, spec)?)
+            .await
+            .map_err(|problem| in_words(&problem))?;
         let names = self.machines.iter().map(|machine| Nqn::node(&machine.name));
         let hosts = names.chain([self.host.parse()]).collect::<Result<_, _>>()?;
         let spec = ReplicaSpec {
@@ -273,7 +280,10 @@ impl Fleet {
             encryption: None,
             hosts,
         };
-        remote.put_replica(machine.replica, Fleet::order(1, spec)?).await.map_err(in_words)?;
+        remote
+            .put_replica(machine.replica, Fleet::order(1, spec)?)
+            .await
+            .map_err(|problem| in_words(&problem))?;
         Ok(())
     }
 
@@ -338,7 +348,7 @@ impl Fleet {
     /// Takes the next epoch and opens a target with all copies.
     pub async fn open(&mut self, target: TargetId, on: usize) -> Result<TargetSpec> {
         let spec = self.take(target, on).await?;
-        self.put(target, on, spec.clone()).await?.map_err(in_words)?;
+        self.put(target, on, spec.clone()).await?.map_err(|problem| in_words(&problem))?;
         Ok(spec)
     }
 
@@ -371,25 +381,29 @@ impl Fleet {
         };
         let waiting = async {
             loop {
-                let status = remote.target(target).await.map_err(in_words)?.status;
+                let status =
+                    remote.target(target).await.map_err(|problem| in_words(&problem))?.status;
                 if wanted(&status) {
                     return anyhow::Ok(status);
                 }
                 events.next().await?;
             }
         };
-        match tokio::time::timeout(PATIENCE * 2, waiting).await {
-            Ok(status) => status,
-            Err(_) => {
-                let status = remote.target(target).await;
-                Err(anyhow!("waited in vain: {status:?}\n{}", machine.said()))
-            }
+        if let Ok(status) = tokio::time::timeout(PATIENCE * 2, waiting).await {
+            return status;
         }
+        let status = remote.target(target).await;
+        Err(anyhow!("waited in vain: {status:?}\n{}", machine.said()))
     }
 
     /// Waits until every copy is in sync.
     pub async fn until_open(&self, target: TargetId, on: usize) -> Result<()> {
-        self.until(target, on, |status| status.state == TargetState::Open).await.map(drop)
+        // A copy that was just lost is seen as such before the target is.
+        let whole = |status: &TargetStatus| {
+            status.state == TargetState::Open
+                && status.children.iter().all(|child| child.state == ChildState::InSync)
+        };
+        self.until(target, on, whole).await.map(drop)
     }
 
     /// Waits until a copy is as wanted.
@@ -412,7 +426,11 @@ impl Fleet {
 
     /// The rebuilds of a copy by the targets of a node, oldest first.
     pub async fn rebuilds(&self, on: usize, nth: usize) -> Result<Vec<Rebuild>> {
-        let all = self.remote(on)?.rebuilds(Paging::default()).await.map_err(in_words)?;
+        let all = self
+            .remote(on)?
+            .rebuilds(Paging::default())
+            .await
+            .map_err(|problem| in_words(&problem))?;
         let (mut all, replica) = (all.items, self.machine(nth)?.replica);
         all.retain(|rebuild| rebuild.replica == replica);
         all.sort_by_key(|rebuild| rebuild.started_at);
@@ -452,6 +470,6 @@ pub fn hold(session: &mut Session, epoch: u64) -> Result<()> {
     Ok(())
 }
 
-fn in_words(problem: Problem) -> anyhow::Error {
+fn in_words(problem: &Problem) -> anyhow::Error {
     anyhow!("{problem}")
 }

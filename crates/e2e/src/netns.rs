@@ -66,10 +66,8 @@ impl Netns {
 
 impl Drop for Netns {
     fn drop(&mut self) {
-        // The cards go with it.
-        if let Err(error) = ip(&["netns", "del", &self.name]) {
-            eprintln!("{error:#}");
-        }
+        // The cards go with it. If it cannot be removed it is left behind, and harms nobody.
+        let _ = ip(&["netns", "del", &self.name]);
     }
 }
 

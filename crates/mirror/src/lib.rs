@@ -18,8 +18,8 @@
 //!   under way calls in sync has completed it.
 //! - **W2** Commands that share a block run one after the other, in the order they came; a copy of
 //!   a rebuild is such a command. So all copies see overlapping writes in one order.
-//! - **W3** A region is durably marked on every child that takes writes, among them all that anybody
-//!   may call in sync, before the first write in it is sent to any.
+//! - **W3** A region is durably marked on every child that takes writes, among them all that
+//!   anybody may call in sync, before the first write in it is sent to any.
 //! - **R1** A read is answered by a copy in sync, and only while every copy that is recorded in
 //!   sync is attached: a former owner that lost one of them answers nothing that may be old.
 //! - **R2** Blocks of a region in doubt are not read before all copies in sync are equal there.

@@ -112,7 +112,7 @@ impl Bench {
         let machine = fleet.machine(1)?;
         let (address, replica) = (machine.listen(), machine.replica);
         let mut direct = held_replica(address, replica)?;
-        perf::run(&mut direct, FILL.load(Duration::from_secs(60), 1))?;
+        perf::run(&mut direct, fill(1))?;
         let leg1 = self.measure("a copy by itself", &mut direct, qd1)?;
         let leg32 = self.measure("a copy by itself", &mut direct, qd32)?;
         drop(direct);
@@ -125,7 +125,7 @@ impl Bench {
             let mut fleet = self.fleet(layout)?;
             let address = self.open(&mut fleet)?;
             let mut host = volume(address, &fleet)?;
-            perf::run(&mut host, FILL.load(Duration::from_secs(60), 1))?;
+            perf::run(&mut host, fill(1))?;
             let at1 = self.measure(layout.name, &mut host, qd1)?;
             let at32 = self.measure(layout.name, &mut host, qd32)?;
             let name = format!("mirror-{ways}way-write-qd1-of-copy");
@@ -139,7 +139,7 @@ impl Bench {
         let mut fleet = self.fleet(LOCAL)?;
         let machine = fleet.machine(0)?;
         let mut direct = held_replica(machine.listen(), machine.replica)?;
-        perf::run(&mut direct, FILL.load(Duration::from_secs(60), 1))?;
+        perf::run(&mut direct, fill(1))?;
         let alone = self.measure("a local copy by itself", &mut direct, read(32))?;
         drop(direct);
         let address = self.open(&mut fleet)?;
@@ -155,7 +155,7 @@ impl Bench {
         let address = self.open(&mut fleet)?;
         let target = fleet::id(40)?;
         let mut host = volume(address, &fleet)?;
-        perf::run(&mut host, FILL.load(Duration::from_secs(60), 1))?;
+        perf::run(&mut host, fill(1))?;
         let large_read = Shape { blocks: 64, ..Shape::new(Pattern::Read, 8) };
         let large_write = Shape { blocks: 64, ..Shape::new(Pattern::Write, 8) };
         let reading = self.measure(THREE.name, &mut host, large_read)?;
@@ -173,7 +173,7 @@ impl Bench {
         self.add("mirror-kill-longest-wait", gone.most / 1e6, "s", Target::AtMost(CLOSED_SECONDS));
         // All of it is written anew, so that all of it is missed; then it comes back.
         let mut host = session(address, &name)?;
-        perf::run(&mut host, FILL.load(Duration::from_secs(60), 2))?;
+        perf::run(&mut host, fill(2))?;
         drop(host);
         self.runtime.block_on(fleet.restart(2))?;
         self.runtime.block_on(fleet.until_open(target, 0))?;
@@ -192,7 +192,7 @@ impl Bench {
         fleet.machines.get_mut(2).context("three nodes")?.kill()?;
         self.runtime.block_on(fleet.until_lost((target, 0), 2))?;
         let mut host = session(address, &name)?;
-        perf::run(&mut host, FILL.load(Duration::from_secs(60), 3))?;
+        perf::run(&mut host, fill(3))?;
         drop(host);
         self.runtime.block_on(fleet.restart(2))?;
         let load = Shape::new(Pattern::RandomWrite, 1).load(self.time(), 6);
@@ -225,15 +225,9 @@ struct Shape {
 }
 
 /// Everything once, with large writes.
-const FILL: Once = Once;
-
-struct Once;
-
-impl Once {
-    fn load(&self, time: Duration, seed: u64) -> Load {
-        let shape = Shape { pattern: Pattern::Write, blocks: 64, depth: 8 };
-        Load { commands: u64::from(MIB) * 4, ..shape.load(time, seed) }
-    }
+fn fill(seed: u64) -> Load {
+    let shape = Shape { pattern: Pattern::Write, blocks: 64, depth: 8 };
+    Load { commands: u64::from(MIB) * 4, ..shape.load(Duration::from_mins(1), seed) }
 }
 
 impl Shape {

@@ -1,4 +1,4 @@
-//! `cargo xtask bench NAME [--quick] [--spdk-perf PATH]`: runs one benchmark and prints its figures.
+//! `cargo xtask bench NAME [--quick] [--spdk-perf PATH]`: runs a benchmark and prints its figures.
 
 #![expect(clippy::print_stdout, reason = "printing is what a benchmark is for")]
 

@@ -72,7 +72,7 @@ impl Target for Mirrored {
     }
 
     fn said(&self) -> String {
-        self.fleet.machine(0).map_or_else(|error| error.to_string(), |machine| machine.said())
+        self.fleet.machine(0).map_or_else(|error| error.to_string(), e2e::fleet::Machine::said)
     }
 
     fn remove(self: Box<Self>, _: &Vm) -> Result<()> {

@@ -20,6 +20,7 @@
 mod care;
 mod cipher;
 mod disk;
+mod files;
 mod flight;
 mod inspect;
 mod key;
@@ -28,6 +29,7 @@ mod leaving;
 mod opening;
 mod order;
 mod seldom;
+mod status;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -57,6 +59,7 @@ pub use key_file::KeyFileError;
 use leaving::Leaving;
 use opening::{Making, Probing};
 use seldom::Seldom;
+use status::{entity_status, status_of};
 
 /// Whom a token that we give to a pool names.
 const FLIGHT: u8 = 1;
@@ -111,13 +114,6 @@ struct Slot {
     failed: Seldom,
     believed: Seldom,
     state: State,
-}
-
-impl Slot {
-    fn new(disks: Vec<OpenDisk>, state: State) -> Slot {
-        let (failed, believed) = (Seldom::default(), Seldom::default());
-        Slot { disks, outstanding: 0, flights: 0, failed, believed, state }
-    }
 }
 
 #[derive(Debug)]
@@ -463,24 +459,4 @@ impl Pools {
         let key = self.pending.insert(Pending { ticket, what }).map_err(|_| PoolError::Full)?;
         Ok(pool::Token(Token::of(ORDER, key).0))
     }
-}
-
-fn status_of(pool: &Pool, disks: Vec<(PathBuf, Blocks)>, scrub: Option<ScrubStatus>) -> PoolStatus {
-    let superblock = pool.superblock();
-    let bytes = |blocks: u64| Bytes(blocks.saturating_mul(4096));
-    PoolStatus {
-        id: superblock.pool,
-        name: superblock.name.clone(),
-        disks: disks.into_iter().map(|(path, blocks)| (path, bytes(blocks.0))).collect(),
-        cluster: bytes(superblock.cluster.blocks()),
-        usage: pool.usage(),
-        health: pool.health(),
-        scrub,
-        entities: pool.entities().filter_map(|entity| entity_status(pool, entity)).collect(),
-    }
-}
-
-fn entity_status(pool: &Pool, entity: &pool::Entity) -> Option<EntityStatus> {
-    let usage = pool.usage_of(entity.id)?;
-    Some(EntityStatus { entity: entity.clone(), usage })
 }

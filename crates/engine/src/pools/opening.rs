@@ -3,17 +3,18 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 
-use block::{Blocks, Bytes};
+use block::Blocks;
 use pool::{Disk, Member, OCCUPANT_BYTES, Place, Probe, Recovery, Step, super_offset};
 use reactor::{Access, Io, Key, Op, Outcome, PAGE};
 
 use super::care::Care;
 use super::disk::What;
+use super::files::{open_all, open_disk};
+use super::seldom::Seldom;
 use super::{
     Answer, Carried, LARGEST, NewDisk, NewPool, Open, OpenDisk, PoolError, Pools, Slot, State,
     Ticket,
 };
-use crate::counters::Counters;
 
 /// Disks that are being looked at.
 #[derive(Debug)]
@@ -93,7 +94,9 @@ impl Pools {
         io: &mut impl Io,
     ) -> Result<(), PoolError> {
         let probing = Probing { ticket, new, is_new: false, found: Vec::new(), left: 0 };
-        let slot = Slot::new(disks, State::Probing(probing));
+        let (failed, believed) = (Seldom::default(), Seldom::default());
+        let state = State::Probing(probing);
+        let slot = Slot { disks, outstanding: 0, flights: 0, failed, believed, state };
         match self.slots.insert(slot) {
             Ok(slot) => {
                 self.probe(slot, io);
@@ -456,45 +459,4 @@ fn refuse_occupied(path: &Path, start: &[u8], force: bool) -> Result<(), PoolErr
         Some(occupant) if !force => Err(PoolError::Occupied { path: path.into(), occupant }),
         _ => Ok(()),
     }
-}
-
-fn open_all(paths: &[PathBuf], io: &mut impl Io) -> Result<Vec<OpenDisk>, PoolError> {
-    let mut disks: Vec<OpenDisk> = Vec::new();
-    for path in paths {
-        match open_disk(path, io) {
-            Ok(disk) => disks.push(disk),
-            Err(error) => {
-                for disk in &disks {
-                    io.close_file(disk.file);
-                }
-                return Err(error);
-            }
-        }
-    }
-    Ok(disks)
-}
-
-fn open_disk(path: &Path, io: &mut impl Io) -> Result<OpenDisk, PoolError> {
-    /// Both superblocks, and something between them.
-    const LEAST: u64 = 2 << 20;
-    let path = path.to_owned();
-    let opened = match io.open(&path, Access::Exclusive) {
-        Ok(opened) => opened,
-        Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
-            return Err(PoolError::InUse { path });
-        }
-        Err(source) => return Err(PoolError::Open { path, source }),
-    };
-    let alignment = opened.alignment;
-    let bytes = Bytes(opened.bytes);
-    if alignment > 4096 || bytes.0 < LEAST {
-        io.close_file(opened.file);
-        return Err(if alignment > 4096 {
-            PoolError::Alignment { path, alignment }
-        } else {
-            PoolError::TooSmall { path, bytes }
-        });
-    }
-    let blocks = Blocks(opened.bytes / 4096);
-    Ok(OpenDisk { path, file: opened.file, blocks, counters: Counters::default() })
 }

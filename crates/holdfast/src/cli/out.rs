@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::table::{Cell, Column, Table};
+use super::table::{Cell, Column, Look, Table};
 use crate::stop;
 
 /// How to print.
@@ -75,7 +75,7 @@ impl<'a> Out<'a> {
         for row in rows {
             table.push(row.cells());
         }
-        table.render(self.format == Format::Wide, self.colour)
+        table.render(Look { wide: self.format == Format::Wide, colour: self.colour })
     }
 
     /// Many things.

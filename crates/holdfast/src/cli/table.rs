@@ -69,6 +69,15 @@ pub(crate) struct Table {
     rows: Vec<Vec<Cell>>,
 }
 
+/// How a table is printed.
+#[derive(Clone, Copy)]
+pub(crate) struct Look {
+    /// Every column, not only the usual ones.
+    pub(crate) wide: bool,
+    /// With colours.
+    pub(crate) colour: bool,
+}
+
 impl Table {
     pub(crate) fn new(columns: &'static [Column]) -> Table {
         Table { columns, rows: Vec::new() }
@@ -79,7 +88,7 @@ impl Table {
     }
 
     /// As text; `wide` shows every column.
-    pub(crate) fn render(&self, wide: bool, colour: bool) -> String {
+    pub(crate) fn render(&self, Look { wide, colour }: Look) -> String {
         let shown: Vec<usize> = (0..self.columns.len())
             .filter(|&at| wide || !matches!(self.columns.get(at), Some(Column::Wide(_))))
             .collect();
@@ -142,14 +151,14 @@ mod tests {
     #[test]
     fn columns_are_as_wide_as_they_need_to_be() {
         let narrow = "NAME       SIZE\né-1           7\nlong-name  1234\n";
-        assert_eq!(sample().render(false, false), narrow);
+        assert_eq!(sample().render(Look { wide: false, colour: false }), narrow);
         let wide = "NAME       ZONE  SIZE\né-1        a        7\nlong-name  -     1234\n";
-        assert_eq!(sample().render(true, false), wide);
+        assert_eq!(sample().render(Look { wide: true, colour: false }), wide);
     }
 
     #[test]
     fn colours_do_not_move_columns() {
-        let coloured = sample().render(false, true);
+        let coloured = sample().render(Look { wide: false, colour: true });
         assert!(coloured.contains("\x1b[31mlong-name\x1b[0m  1234\n"), "{coloured:?}");
     }
 }

@@ -4,7 +4,6 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::ops::Range;
 
 use block::{Blocks, Command, Completion, Fault, Lba, Span};
 
@@ -92,7 +91,7 @@ impl Stand {
             Effect::Write { io, place, blocks, from } => {
                 let bytes = match from {
                     Buffer::Own => self.pool.bytes(io).to_vec(),
-                    Buffer::Caller { token, block } => self.part(token, block..block + blocks),
+                    Buffer::Caller { token, block } => self.part(token, (block, blocks)),
                 };
                 assert_eq!(bytes.len(), index(u64::from(blocks)) * BLOCK);
                 self.image.write(place, &bytes);
@@ -122,11 +121,11 @@ impl Stand {
         }
     }
 
-    fn part(&self, token: Token, blocks: Range<u32>) -> Vec<u8> {
-        let at = |block: u32| index(u64::from(block)) * BLOCK;
-        let buffer = self.buffers.get(&token);
-        let part = buffer.and_then(|buffer| buffer.get(at(blocks.start)..at(blocks.end)));
-        part.unwrap_or_default().to_vec()
+    fn part(&self, token: Token, (block, blocks): (u32, u32)) -> Vec<u8> {
+        let at = index(u64::from(block)) * BLOCK;
+        let part = self.buffers.get(&token).and_then(|buffer| buffer.get(at..));
+        let len = index(u64::from(blocks)) * BLOCK;
+        part.and_then(|part| part.get(..len)).unwrap_or_default().to_vec()
     }
 
     fn token(&mut self) -> Token {
@@ -188,38 +187,38 @@ impl Stand {
         self.change(Change::Create(NewReplica { key, ..replica(secret, Id::NONE) }))?;
         self.unlock_all();
         for id in [thin, thick, secret] {
-            self.write(id, 0..70);
+            self.write(id, (0, 70));
         }
         self.change(Change::Snapshot { of: thin, snapshot: snapshot(Id(11)) })?;
-        self.write(thin, 10..13);
-        self.discard(thin, 20..29);
-        self.discard(thin, 64..128);
+        self.write(thin, (10, 3));
+        self.discard(thin, (20, 9));
+        self.discard(thin, (64, 64));
         self.pool.request_checkpoint();
         self.settle();
         self.change(Change::Snapshot { of: thin, snapshot: snapshot(Id(12)) })?;
         self.change(Change::Create(replica(Id(4), Id(12))))?;
-        self.write(Id(4), 5..7);
-        self.write(thick, 3..7);
+        self.write(Id(4), (5, 2));
+        self.write(thick, (3, 4));
         self.change(Change::Delete(Id(11)))?;
         let label = Label { epoch: 4, set: vec![Id(1), Id(9)], in_sync: vec![Id(1)], ..label() };
         self.change(Change::Label { id: thin, label })?;
         self.change(Change::Share { id: thin, share: vec![1, 2] })?;
         self.change(Change::Resize { id: thin, size: Blocks(130) })?;
-        self.write(thin, 100..105);
+        self.write(thin, (100, 5));
         self.flush(thin);
         Ok(())
     }
 
-    fn write(&mut self, id: Id, blocks: Range<u64>) {
-        if let Some(span) = Span::between(Lba(blocks.start), Lba(blocks.end)) {
-            let byte = u8::try_from((id.0 + u128::from(blocks.start)) % 251).unwrap_or(0);
-            let data = vec![byte; index(span.len().0) * BLOCK];
+    fn write(&mut self, id: Id, (first, blocks): (u64, u64)) {
+        if let Some(span) = Span::new(Lba(first), Blocks(blocks)) {
+            let byte = u8::try_from((id.0 + u128::from(first)) % 251).unwrap_or(0);
+            let data = vec![byte; index(blocks) * BLOCK];
             let _ = self.command(id, Command::Write { span, fua: false }, &data);
         }
     }
 
-    fn discard(&mut self, id: Id, blocks: Range<u64>) {
-        if let Some(span) = Span::between(Lba(blocks.start), Lba(blocks.end)) {
+    fn discard(&mut self, id: Id, (first, blocks): (u64, u64)) {
+        if let Some(span) = Span::new(Lba(first), Blocks(blocks)) {
             let _ = self.command(id, Command::Discard { span }, &[]);
         }
     }
@@ -252,8 +251,8 @@ impl Stand {
                 if let Some(span) = Span::new(Lba(first), Blocks(blocks)) {
                     let _ = self.command(id, Command::Read { span }, &[]);
                 }
-                self.write(id, first..first + blocks.min(3));
-                self.discard(id, first..first + blocks);
+                self.write(id, (first, blocks.min(3)));
+                self.discard(id, (first, blocks));
             }
             self.flush(id);
         }
@@ -264,7 +263,7 @@ impl Stand {
                 let _ =
                     self.change(Change::Snapshot { of, snapshot: snapshot(Id(u128::MAX - nth)) });
                 let _ = self.change(Change::Resize { id: of, size: Blocks(40) });
-                self.write(of, 30..39);
+                self.write(of, (30, 9));
             }
         }
         self.pool.check_state();

@@ -206,7 +206,7 @@ fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
         }
         "pool_entities" => {
             let mut bytes = Vec::new();
-            for entity in sample_entities() {
+            for entity in &sample_entities() {
                 entity.encode(&mut bytes);
             }
             named(vec![bytes])

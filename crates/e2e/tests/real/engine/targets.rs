@@ -272,7 +272,7 @@ async fn a_full_child_is_left_behind(store: StoreKind) {
     fleet.until_child((target(), 0), 2, no_space).await.unwrap();
     // Room is made, and it comes back.
     third.delete_replica(id(29), numbered(2)).await.unwrap();
-    fleet.until_open(target(), 0).await.unwrap();
+    fleet.until_child((target(), 0), 2, |state| state == ChildState::InSync).await.unwrap();
     close_and_compare(&mut fleet, 0, target(), working.stop()).await;
 }
 
