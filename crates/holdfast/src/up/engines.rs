@@ -225,9 +225,15 @@ mod tests {
         // This test runs under another name: it is not an engine.
         std::fs::write(engine.pid_file(), std::process::id().to_string()).unwrap();
         assert!(engine.left_behind().is_none());
-        let words = [&["-c".to_owned(), "read x".to_owned()], &engine.arguments[..]].concat();
-        let mut child =
-            std::process::Command::new("sh").args(words).stdin(Stdio::piped()).spawn().unwrap();
+        let words = [&["-c".to_owned(), "echo; read x".to_owned()], &engine.arguments[..]].concat();
+        let mut child = std::process::Command::new("sh")
+            .args(words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // A process that was just made has no command line yet; one that has spoken has.
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut [0]).unwrap();
         std::fs::write(engine.pid_file(), child.id().to_string()).unwrap();
         assert!(engine.left_behind().is_some());
         engine.stop_left_behind_in_test(&mut child);
