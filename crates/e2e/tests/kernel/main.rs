@@ -14,7 +14,6 @@ mod engine;
 mod harness;
 mod initiator;
 mod lab;
-mod mirrored;
 mod multipath;
 mod nvmet;
 mod pair;
