@@ -159,6 +159,22 @@ impl Disks {
         Disks { durable, volatile: Vec::new(), next: self.next, lies: self.lies }
     }
 
+    /// What is there when the process died and the power stayed: all that was written, and of what
+    /// was under way any blocks.
+    pub(super) fn after_death(&self, random: &mut Random) -> Disks {
+        let mut after = self.clone();
+        let mut volatile = Vec::new();
+        for (number, completed, place, bytes) in core::mem::take(&mut after.volatile) {
+            for (nth, block) in bytes.chunks_exact(BLOCK).enumerate() {
+                let at = Place { block: place.block + nth as u64, ..place };
+                if completed || random.one_in(2) {
+                    volatile.push((number, true, at, block.to_vec()));
+                }
+            }
+        }
+        Disks { volatile, ..after }
+    }
+
     /// Puts other bytes where these are, if they are durable somewhere.
     pub(super) fn rot(&mut self, good: &[u8], bad: &[u8]) -> bool {
         let mut places = self.durable.iter().filter(|(_, bytes)| bytes[..] == *good);

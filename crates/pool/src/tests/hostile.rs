@@ -11,7 +11,7 @@ use std::vec::Vec;
 use super::crash::seeds as numbers;
 use super::disk::Random;
 use crate::entity::{Entity, Id, Layer};
-use crate::journal::{self, Position};
+use crate::journal::{self, GroupHead, Position};
 use crate::layout::{BLOCK, Cluster, Use};
 use crate::record::{FirstWrite, Record};
 use crate::sums_page;
@@ -155,7 +155,8 @@ fn ring_seed(groups: &[usize]) -> Vec<u8> {
     seed.resize(24 + 32 * 48, 0);
     for len in groups {
         let mut blocks = Vec::new();
-        journal::encode_group(Id(7), here, &vec![1; *len], &mut blocks);
+        let head = GroupHead { pool: Id(7), after: here, proved: here.group };
+        journal::encode_group(head, &vec![1; *len], &mut blocks);
         for (number, block) in (here.number..).zip(blocks.chunks_exact(BLOCK)) {
             for copy in [0, 1] {
                 let at = 24 + ((number % 16) as usize * 2 + copy) * 48;
