@@ -30,6 +30,8 @@ mod opening;
 mod order;
 mod seldom;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
