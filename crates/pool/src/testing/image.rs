@@ -122,7 +122,7 @@ impl Image {
         let places: Vec<Place> = self.blocks.keys().copied().collect();
         for place in places {
             let Some(shared) = self.blocks.get_mut(&place) else { continue };
-            if !KINDS.iter().any(|kind| shared.starts_with(*kind)) {
+            if !KINDS.iter().any(|kind| shared.starts_with(kind)) {
                 continue;
             }
             let block = Arc::make_mut(shared);
