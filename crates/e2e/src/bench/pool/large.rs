@@ -19,7 +19,7 @@ const PARTS: u64 = 1_000_000;
 /// Clusters with every block.
 const WHOLE: u64 = 30_000;
 /// Writes under way at once: they share groups, so that the journal has room for all.
-const AT_ONCE: u64 = 2048;
+const AT_ONCE: u64 = 256;
 /// Blocks of a cluster of 1 MiB.
 const CLUSTER: u64 = 256;
 /// Tells this program to open the pool on this file, and to say what memory that took.
