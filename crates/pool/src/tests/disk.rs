@@ -5,32 +5,12 @@ use std::sync::Arc;
 use std::vec;
 use std::vec::Vec;
 
+pub(super) use block::testing::Random;
+
 use crate::layout::{BLOCK, Place};
 
 const SECTOR: usize = 512;
 type Bytes = Arc<[u8]>;
-
-/// Random numbers from a seed.
-#[derive(Clone, Debug)]
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(super) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    pub(super) fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
 
 /// All disks of a pool.
 #[derive(Clone, Debug, Default)]
@@ -157,6 +137,22 @@ impl Disks {
             }
         }
         Disks { durable, volatile: Vec::new(), next: self.next, lies: self.lies }
+    }
+
+    /// What is there when the process died and the power stayed: all that was written, and of what
+    /// was under way any blocks.
+    pub(super) fn after_death(&self, random: &mut Random) -> Disks {
+        let mut after = self.clone();
+        let mut volatile = Vec::new();
+        for (number, completed, place, bytes) in core::mem::take(&mut after.volatile) {
+            for (nth, block) in bytes.chunks_exact(BLOCK).enumerate() {
+                let at = Place { block: place.block + nth as u64, ..place };
+                if completed || random.one_in(2) {
+                    volatile.push((number, true, at, block.to_vec()));
+                }
+            }
+        }
+        Disks { volatile, ..after }
     }
 
     /// Puts other bytes where these are, if they are durable somewhere.
