@@ -116,6 +116,8 @@ pub struct Core {
     leaves: BTreeMap<Subject, Leaf>,
     calls: BTreeMap<CallId, Calling>,
     signs: BTreeMap<NodeName, Signs>,
+    /// What nodes said they have and nobody here knows.
+    unknown: BTreeMap<NodeName, Listing>,
     /// When nodes are to be looked at.
     watch_at: Timestamp,
     waiting: BTreeMap<Subject, Vec<(Ticket, For)>>,
@@ -156,6 +158,7 @@ impl Core {
             leaves: BTreeMap::new(),
             calls: BTreeMap::new(),
             signs: BTreeMap::new(),
+            unknown: BTreeMap::new(),
             watch_at: now,
             waiting: BTreeMap::new(),
             asked: VecDeque::new(),

@@ -7,11 +7,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::stored::Unreadable;
+use model::stored::{Record as _, Unreadable};
 use model::{
-    Event, Host, HostName, Node, NodeName, Object, Pool, PoolName, Rebuild, RebuildId, Replica,
-    ReplicaId, Snapshot, SnapshotGroup, SnapshotGroupId, SnapshotId, Spec, Target, TargetId,
-    TargetRecord, Volume, VolumeId, keys,
+    Event, Failover, Host, HostName, Node, NodeName, Object, Pool, PoolName, Rebuild, RebuildId,
+    Replica, ReplicaId, Snapshot, SnapshotGroup, SnapshotGroupId, SnapshotId, Spec, Target,
+    TargetId, TargetRecord, Volume, VolumeId, keys,
 };
 use planner::Facts;
 use store::contract::{KeyValue, Revision};
@@ -114,6 +114,48 @@ impl State {
             }
         }
         Ok(state)
+    }
+
+    /// Where records lie, in order.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.revisions.keys().map(String::as_str)
+    }
+
+    /// What lies under a key.
+    pub(crate) fn entry(&self, key: &str) -> Option<Entry> {
+        fn find<S: Kept>(state: &State, kind: &str, id: &str) -> Option<Entry>
+        where
+            Entry: From<Object<S>>,
+            S::Id: std::str::FromStr,
+        {
+            let id = id.parse().ok().filter(|_| kind == S::KIND)?;
+            S::map(state).get(&id).cloned().map(Entry::from)
+        }
+        let (kind, id) = keys::parse(key)?;
+        let objects: [fn(&State, &str, &str) -> Option<Entry>; 8] = [
+            find::<model::NodeSpec>,
+            find::<model::HostSpec>,
+            find::<model::PoolSpec>,
+            find::<model::VolumeSpec>,
+            find::<model::ReplicaSpec>,
+            find::<model::TargetSpec>,
+            find::<model::SnapshotSpec>,
+            find::<model::SnapshotGroupSpec>,
+        ];
+        let object = objects.iter().find_map(|find| find(self, kind, id));
+        object.or_else(|| match kind {
+            TargetRecord::KIND => {
+                let record = self.facts.records.get(&id.parse().ok()?);
+                record.cloned().map(Entry::from)
+            }
+            Failover::KIND => {
+                let failover = self.facts.failovers.get(&id.parse().ok()?);
+                failover.cloned().map(Entry::from)
+            }
+            Rebuild::KIND => self.rebuilds.get(&id.parse().ok()?).cloned().map(Entry::from),
+            Event::KIND => self.events.get(&id.parse().ok()?).cloned().map(Entry::from),
+            _ => None,
+        })
     }
 
     /// When a record was last written; zero: it does not exist.

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use model::{
-    Host, HostName, Nqn, Pool, PoolName, PoolState, Rebuild, RebuildId, Replica, ReplicaId,
-    ReplicaState, Snapshot, SnapshotId, SnapshotState, Subject, Target, Usage, Volume, VolumeId,
-    VolumeReplica, VolumeState, VolumeStatus, VolumeTarget,
+    Host, HostName, Node, NodeName, Nqn, Pool, PoolName, PoolState, Rebuild, RebuildId, Replica,
+    ReplicaId, ReplicaState, Snapshot, SnapshotId, SnapshotState, Subject, Target, Usage, Volume,
+    VolumeId, VolumeReplica, VolumeState, VolumeStatus, VolumeTarget,
 };
 
 use super::{Core, State};
@@ -17,8 +17,13 @@ impl Core {
     }
 
     /// Where the engine of a node is called.
-    pub(crate) fn address_of(&self, node: &model::NodeName) -> Option<std::net::SocketAddr> {
+    pub(crate) fn address_of(&self, node: &NodeName) -> Option<std::net::SocketAddr> {
         self.state.node(node).map(|node| node.spec().address.api)
+    }
+
+    /// A node with what is seen of it.
+    pub fn node_seen(&self, name: &NodeName) -> Option<Node> {
+        self.state.node(name).cloned()
     }
 
     /// A volume with what is seen of it.

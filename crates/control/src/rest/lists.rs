@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use api::rest::{
     EventsAsked, FailoversAsked, GroupsAsked, HostsAsked, NodesAsked, Placement, PoolsAsked, Purge,
-    RebuildsAsked, ReplicasAsked, SnapshotsAsked, TargetsAsked, VolumesAsked,
+    RebuildsAsked, ReplicasAsked, SnapshotsAsked, StoredSpec, TargetsAsked, VolumesAsked,
 };
 use api::{Page, Paging};
 use model::{
@@ -74,6 +74,19 @@ pub(crate) fn volumes(core: &Core, asked: &VolumesAsked) -> Result<Page<Volume>,
     };
     let ids = core.state().facts.volumes.values().filter(fits).map(|volume| *volume.id());
     page(&asked.paging(), ids, |id| core.volume_seen(id))
+}
+
+/// What is stored, as it is in memory: statuses are not.
+pub(super) fn specs(core: &Core, paging: &Paging) -> Result<Page<StoredSpec>, Problem> {
+    let keys = core.state().keys().map(str::to_owned);
+    let Page { items, after } = paging.cut(keys, String::clone)?;
+    let items = items.into_iter().filter_map(|key| {
+        let entry = core.state().entry(&key)?;
+        let record = entry.encode().ok().and_then(|text| serde_json::from_str(&text).ok())?;
+        let revision = core.state().revision(&key).0;
+        Some(StoredSpec { key, revision, record })
+    });
+    Ok(Page { items: items.collect(), after })
 }
 
 /// For each pool, whether a copy of the volume could go there.

@@ -79,6 +79,10 @@ impl Cluster {
             return Err(Problem::new(Kind::NodeUnavailable, detail));
         };
         let answer = match call {
+            Call::List if engine.mute > 0 => {
+                engine.mute -= 1;
+                Err(Problem::new(Kind::TimedOut, format!("node {node} lists nothing")))
+            }
             Call::List => Ok(Answer::Listing(Box::new(engine.list()))),
             Call::PutPool(name, order) => engine.put_pool(&name, &order),
             Call::DeletePool(name, _) => engine.delete_pool(&name),

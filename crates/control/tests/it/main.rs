@@ -5,6 +5,8 @@
 mod faults;
 mod health;
 mod leading;
+mod recover;
+mod safety;
 mod seeds;
 mod volumes;
 mod world;
