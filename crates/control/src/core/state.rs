@@ -16,7 +16,7 @@ use model::{
 use planner::Facts;
 use store::contract::{KeyValue, Revision};
 
-use super::Entry;
+use super::{Entry, Scrubbed};
 
 /// A record that could not be read. Nothing may be written before it can be.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +39,8 @@ pub struct State {
     pub(crate) groups: BTreeMap<SnapshotGroupId, SnapshotGroup>,
     /// Rebuilds that have ended.
     pub(crate) rebuilds: BTreeMap<RebuildId, Rebuild>,
+    /// The last scrub of each copy.
+    pub(crate) scrubs: BTreeMap<ReplicaId, Scrubbed>,
     /// What happened lately, by number.
     pub(crate) events: BTreeMap<u64, Event>,
     /// When each record was last written.
@@ -153,6 +155,7 @@ impl State {
                 failover.cloned().map(Entry::from)
             }
             Rebuild::KIND => self.rebuilds.get(&id.parse().ok()?).cloned().map(Entry::from),
+            Scrubbed::KIND => self.scrubs.get(&id.parse().ok()?).cloned().map(Entry::from),
             Event::KIND => self.events.get(&id.parse().ok()?).cloned().map(Entry::from),
             _ => None,
         })
@@ -213,6 +216,10 @@ impl State {
             Entry::Rebuild(rebuild) => {
                 self.rebuilds.insert(rebuild.id, *rebuild);
             }
+            Entry::Scrubbed(scrubbed) => {
+                self.facts.scrubbed.insert(scrubbed.replica, scrubbed.at);
+                self.scrubs.insert(scrubbed.replica, *scrubbed);
+            }
             Entry::Event(event) => {
                 self.events.insert(event.number, *event);
             }
@@ -263,6 +270,10 @@ impl State {
             }
             Entry::Rebuild(rebuild) => {
                 self.rebuilds.remove(&rebuild.id);
+            }
+            Entry::Scrubbed(scrubbed) => {
+                self.facts.scrubbed.remove(&scrubbed.replica);
+                self.scrubs.remove(&scrubbed.replica);
             }
             Entry::Event(event) => {
                 self.events.remove(&event.number);

@@ -8,6 +8,8 @@ use model::{
     VolumeId, VolumeReplica, VolumeState, VolumeStatus, VolumeTarget,
 };
 
+use planner::Refusal;
+
 use super::{Core, State};
 
 impl Core {
@@ -92,15 +94,10 @@ impl Core {
         all.into_values()
     }
 
-    /// For each pool that cannot take one more copy of a volume, why.
-    pub(crate) fn refusals(&self, volume: &Volume) -> BTreeMap<PoolName, String> {
+    /// For each pool, how good it is for one more copy of a volume, or why it cannot take one.
+    pub(crate) fn ranks(&self, volume: &Volume) -> BTreeMap<PoolName, Result<u32, Refusal>> {
         let view = planner::View::new(&self.state.facts, &self.settings, self.now);
-        let pools = self.state.facts.pools.keys();
-        let refused = pools.filter_map(|pool| {
-            let refusal = planner::admits(&view, volume, pool).err()?;
-            Some((pool.clone(), refusal.to_string()))
-        });
-        refused.collect()
+        planner::rank(&view, volume)
     }
 
     fn volume_status(&self, volume: &Volume) -> VolumeStatus {

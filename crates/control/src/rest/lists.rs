@@ -96,15 +96,15 @@ pub(super) fn placement(
     paging: &Paging,
 ) -> Result<Page<Placement>, Problem> {
     let volume = core.state().volume(id).ok_or_else(|| missing("volume", &id))?;
-    let refusals = core.refusals(volume);
+    let ranks = core.ranks(volume);
     let pools = core.state().facts.pools.iter().map(|(name, pool)| {
         let mut copies = core.state().replicas_of(id);
         Placement {
             pool: name.clone(),
             node: pool.spec().node.clone(),
             replica: copies.find(|it| it.spec().pool == *name).map(|it| *it.id()),
-            rank: None,
-            refused: refusals.get(name).cloned(),
+            rank: ranks.get(name).and_then(|rank| rank.as_ref().ok()).copied(),
+            refused: ranks.get(name).and_then(|rank| rank.as_ref().err()).map(ToString::to_string),
         }
     });
     paging.cut(pools, |placement| placement.pool.to_string())

@@ -100,9 +100,7 @@ impl Cluster {
             Call::PutSnapshot(replica, id, wish) => engine.put_snapshot(replica, id, &wish),
             Call::DeleteSnapshot(replica, id) => engine.delete_snapshot(replica, id),
             Call::PutRebuild(id, order) => return self.put_rebuild(node, id, &order.spec),
-            Call::PutScrub(..) | Call::Scrub(_) => {
-                Err(Problem::new(Kind::NotSupported, "no scrub in this world"))
-            }
+            Call::PutScrub(replica, _) | Call::Scrub(replica) => engine.scrub(replica),
         };
         self.settle();
         answer

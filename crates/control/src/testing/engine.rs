@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::node::{Found, FoundSnapshot, SnapshotWish};
+use api::node::{Found, FoundSnapshot, Scrub, ScrubState, SnapshotWish};
 use model::{
     Admitted, DiskStatus, Encryption, Epoch, Generation, Heartbeat, InstanceId, Kind, Label,
     NodeAddress, NodeName, Nqn, Order, PoolName, PoolSpec, PoolState, PoolStatus, PoolUuid,
-    Problem, Rebuild, ReplicaId, ReplicaSet, ReplicaSpec, ReplicaState, ReplicaStatus, Size,
-    SnapshotId, SnapshotLabel, TargetId, TargetSpec, TargetStatus, Usage, VolumeId,
+    Problem, Progress, Rebuild, ReplicaId, ReplicaSet, ReplicaSpec, ReplicaState, ReplicaStatus,
+    Size, SnapshotId, SnapshotLabel, TargetId, TargetSpec, TargetStatus, Timestamp, Usage,
+    VolumeId,
 };
 use uuid::Uuid;
 
@@ -287,6 +288,21 @@ impl Engine {
     ) -> Result<Answer, Problem> {
         let was_there = self.snapshots.remove(&(replica, id)).is_some();
         if was_there { Ok(Answer::Gone) } else { Err(missing("snapshot", &id)) }
+    }
+
+    /// A scrub that ends at once.
+    pub(crate) fn scrub(&self, replica: ReplicaId) -> Result<Answer, Problem> {
+        if !self.replicas.contains_key(&replica) {
+            return Err(missing("replica", &replica));
+        }
+        Ok(Answer::Scrub(Box::new(Scrub {
+            generation: Generation::FIRST,
+            state: ScrubState::Completed {},
+            progress: Progress::default(),
+            bad_blocks: 0,
+            started_at: Timestamp::from_millis(0),
+            ended_at: None,
+        })))
     }
 
     /// Writes what a target keeps with a copy.

@@ -6,6 +6,7 @@ mod faults;
 mod health;
 mod leading;
 mod recover;
+mod remembered;
 mod safety;
 mod seeds;
 mod volumes;

@@ -5,22 +5,8 @@ use e2e::fleet::id;
 use e2e::store::{KINDS, Kind, StoreServer};
 use model::*;
 
-use super::rig::{World, until};
+use super::rig::{World, publish, until};
 use crate::engine::rig::Disk;
-
-/// The host of these tests: it connects with the name that follows from its own.
-fn host() -> HostName {
-    "node-9".parse().unwrap()
-}
-
-async fn publish(remote: &Remote, volume: VolumeId) -> VolumeTarget {
-    let wish = VolumeWish::Publish { host: Some(host()), node: None };
-    until("it is published", async || {
-        remote.change_volume(volume, wish.clone(), None).await.is_ok()
-    })
-    .await;
-    remote.volume(volume).await.unwrap().status.unwrap().target.unwrap()
-}
 
 async fn unpublish(remote: &Remote, volume: VolumeId) {
     let wish = VolumeWish::Unpublish { host: None, force: false };

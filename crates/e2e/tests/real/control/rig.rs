@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use api::node::{Node as _, NodeInfo};
-use api::rest::{Control as _, Remote, ReplicasAsked, VolumesAsked};
+use api::rest::{Control as _, Remote, ReplicasAsked, VolumeWish, VolumesAsked};
 use api::{Page, Paging};
 use e2e::fleet::{EngineProcess, id};
 use e2e::process::{PATIENCE, Program, holdfast};
@@ -283,4 +283,19 @@ fn pool_spec(folder: &Path, nth: usize) -> PoolSpec {
         labels: [].into(),
         cordons: [].into(),
     }
+}
+
+/// The host of these tests: it connects with the name that follows from its own.
+fn host() -> HostName {
+    "node-9".parse().unwrap()
+}
+
+/// Publishes a volume for our host; where it is served.
+pub(crate) async fn publish(remote: &Remote, volume: VolumeId) -> VolumeTarget {
+    let wish = VolumeWish::Publish { host: Some(host()), node: None };
+    until("it is published", async || {
+        remote.change_volume(volume, wish.clone(), None).await.is_ok()
+    })
+    .await;
+    remote.volume(volume).await.unwrap().status.unwrap().target.unwrap()
 }
