@@ -36,12 +36,11 @@ impl EtcdCluster {
         let dir = tempfile::tempdir().context("cannot make a folder")?;
         let mut addresses = Vec::new();
         for nth in 0..MEMBERS {
-            addresses.push(match is_inside(nth) {
-                true => (
-                    SocketAddr::from((network.address(), 2379)),
-                    SocketAddr::from((network.address(), 2380)),
-                ),
-                false => (free_at(network.outside())?, free_at(network.outside())?),
+            addresses.push(if is_inside(nth) {
+                let at = |port| SocketAddr::from((network.address(), port));
+                (at(2379), at(2380))
+            } else {
+                (free_at(network.outside())?, free_at(network.outside())?)
             });
         }
         let all: Vec<String> = (0..)

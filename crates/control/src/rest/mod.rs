@@ -133,8 +133,8 @@ impl Control for Rest {
         let found = self.one(|core| Ok(core.recovery(&wish.incomplete)))?;
         // A write holds only so much.
         while self.0.ask(Wish::Recover(wish.incomplete.clone()), None).await? == Done::Changed {}
-        let nodes = self.one(|core| Ok(core.state().facts.nodes.keys().cloned().collect()))?;
-        let nodes: Vec<NodeName> = nodes;
+        let nodes: Vec<NodeName> =
+            self.one(|core| Ok(core.state().facts.nodes.keys().cloned().collect()))?;
         for node in nodes {
             self.0.feed(Input::NodeStirred(node));
         }

@@ -1,6 +1,6 @@
 //! The store is lost under a fleet that runs: what the disks hold is read back.
 
-use api::rest::{Control as _, Recovery, Remote, VolumeWish};
+use api::rest::{Control as _, RecoverWish, Recovery, Remote, VolumeWish};
 use e2e::fleet::id;
 use e2e::store::{KINDS, Kind, StoreServer};
 use model::*;
@@ -65,7 +65,7 @@ async fn read_back(kind: Kind) {
         (found.pools.len(), found.volumes.len(), found.snapshots.len()) == (3, 2, 1)
     })
     .await;
-    let found = remote.recover(Default::default()).await.unwrap();
+    let found = remote.recover(RecoverWish::default()).await.unwrap();
     assert_eq!(found.left, []);
     assert_eq!(found.volumes[&used].served_by.as_ref(), Some(&target.node));
     assert_eq!(found.volumes[&idle].served_by, None);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use api::node::{Node as _, NodeInfo};
-use api::rest::{Control as _, Remote, ReplicasAsked, VolumeWish, VolumesAsked};
+use api::rest::{Control as _, NodesAsked, Remote, ReplicasAsked, VolumeWish, VolumesAsked};
 use api::{Page, Paging};
 use e2e::fleet::{EngineProcess, id};
 use e2e::process::{PATIENCE, Program, holdfast};
@@ -93,7 +93,7 @@ impl World {
     }
 
     async fn nodes(&self) -> usize {
-        let Ok(nodes) = self.leader().await.nodes(Default::default()).await else { return 0 };
+        let Ok(nodes) = self.leader().await.nodes(NodesAsked::default()).await else { return 0 };
         let online =
             |node: &Node| node.status.as_ref().is_some_and(|status| status.liveness.is_online());
         nodes.items.iter().filter(|node| online(node)).count()
