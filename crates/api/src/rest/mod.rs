@@ -33,7 +33,7 @@ pub use carried::{
     Backup, Capacity, Consent, Health, Leader, Placement, Purge, Status, Tally, Trouble,
     VolumeTally,
 };
-pub use remote::Remote;
+pub use remote::{Contract, Remote};
 pub use routes::{Answered, Control};
 pub use serve::{Served, api, router};
 pub use wish::VolumeWish;

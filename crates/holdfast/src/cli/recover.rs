@@ -7,9 +7,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use api::node::{Node, Remote};
+use api::{Client, ClientConfig, TlsClient, Token};
 use clap::Args;
 use http::uri::Authority;
 use model::{Label, NodeName, PoolName, ReplicaId, Size, SnapshotLabel, VolumeId};
@@ -25,6 +27,12 @@ pub(crate) struct Typed {
     /// The node API of every engine; may be given more than once
     #[arg(long = "engine", value_name = "HOST:PORT", required = true)]
     engines: Vec<Authority>,
+    /// A file with the token to show to engines
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Use TLS, and believe only engines with a certificate of these authorities (PEM)
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
     /// How to print
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     output: Format,
@@ -63,8 +71,12 @@ impl Found {
 impl Typed {
     pub(crate) async fn run(self, to: &mut (dyn Write + Send)) -> Result<()> {
         let (mut copies, mut snapshots) = (Vec::new(), Vec::new());
+        let token = self.token_file.as_deref().map(Token::read).transpose()?;
+        let tls = self.ca.as_deref().map(TlsClient::read).transpose()?;
         for server in self.engines {
-            let engine = Remote::plain(server.clone())?;
+            let (token, tls) = (token.clone(), tls.clone());
+            let config = ClientConfig { token, tls, ..ClientConfig::plain(server.clone()) };
+            let engine = Remote::new(Client::new(config)?);
             let read = read(&engine).await;
             let (some, taken) = read.with_context(|| format!("cannot ask the engine {server}"))?;
             copies.extend(some);
