@@ -2,8 +2,10 @@
 #![cfg(test)]
 
 mod engine;
+mod nouns;
 mod nvme;
 mod pool;
 mod rest;
+mod secure;
 mod store;
 mod up;
