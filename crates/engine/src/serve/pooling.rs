@@ -9,7 +9,7 @@ use reactor::{Event, Handler, Io, Key, Mailbox, Reactor, Undelivered};
 
 use super::config::{Config, Pool};
 use super::core::{Core, Message};
-use super::link::Owner;
+use super::link::{Owner, Starter};
 use super::messages::Answering;
 use super::{POOL, StartError};
 use crate::device::Devices;
@@ -131,7 +131,7 @@ impl Core {
 pub(super) fn open(
     config: &Config,
     core: usize,
-    devices: &mut Devices<Owner>,
+    devices: &mut Devices<Starter>,
     reactor: &mut Reactor<Message>,
 ) -> Result<(), StartError> {
     let mine = |pool: &&Pool| core_of(pool.id, config.cores.len()) == core;
@@ -146,7 +146,7 @@ pub(super) fn open(
 /// after the engine is gone.
 fn open_when_free(
     pool: &Pool,
-    devices: &mut Devices<Owner>,
+    devices: &mut Devices<Starter>,
     reactor: &mut Reactor<Message>,
 ) -> Result<(), PoolError> {
     let deadline = Instant::now() + PATIENCE;
@@ -162,7 +162,7 @@ fn open_when_free(
 
 fn open_one(
     pool: &Pool,
-    devices: &mut Devices<Owner>,
+    devices: &mut Devices<Starter>,
     reactor: &mut Reactor<Message>,
 ) -> Result<(), PoolError> {
     let mut starting = Starting { devices };
@@ -207,7 +207,7 @@ fn open_one(
 
 /// The handler while nothing but pools is there.
 struct Starting<'a> {
-    devices: &'a mut Devices<Owner>,
+    devices: &'a mut Devices<Starter>,
 }
 
 impl Starting<'_> {
