@@ -238,7 +238,9 @@ impl Engine {
             Did::Change
         } else if spec.import {
             let first = spec.disks.first().map_or("", |disk| disk.as_str());
-            let detail = format!("there is no pool on {first}; leave out import to make one");
+            let detail = format!(
+                "there is no pool on {first}; are these its disks? without import one is made"
+            );
             return Err(in_field("spec.disks", Kind::NotFound, detail));
         } else {
             self.make(name, spec).await?;

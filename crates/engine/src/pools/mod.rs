@@ -20,6 +20,8 @@
 mod care;
 mod cipher;
 mod disk;
+#[cfg(feature = "faults")]
+mod faulty;
 mod files;
 mod flight;
 mod inspect;
@@ -113,6 +115,8 @@ pub struct Pools {
     answers: VecDeque<(Ticket, Result<Answer, PoolError>)>,
     /// Memory for the pools' own I/O, made with the first pool.
     arena: Option<Arena>,
+    #[cfg(feature = "faults")]
+    struck: faulty::Struck,
     /// What each pool may use.
     limits: Limits,
     token_kind: u8,
@@ -202,6 +206,8 @@ impl Pools {
             ended: VecDeque::new(),
             answers: VecDeque::new(),
             arena: None,
+            #[cfg(feature = "faults")]
+            struck: faulty::Struck::default(),
             limits: Limits::default(),
             token_kind,
         }

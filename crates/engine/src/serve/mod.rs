@@ -7,6 +7,7 @@
 mod change;
 mod config;
 mod core;
+mod direct;
 mod held;
 mod keeper;
 mod link;

@@ -9,7 +9,7 @@ use reactor::{Io, Key, Slab, Token};
 
 use super::config::Config;
 use super::core::{Core, Listener, Message};
-use super::link::Owner;
+use super::link::Starter;
 use super::routes::Routes;
 use super::served::Served;
 use super::{SUBSYSTEMS, StartError, VOLUME, pooling};
@@ -23,7 +23,7 @@ impl Core {
         index: usize,
         config: &Config,
         routes: Arc<Routes>,
-        (mut devices, io): (Devices<Owner>, &mut impl Io<Message = Message>),
+        (mut devices, io): (Devices<Starter>, &mut impl Io<Message = Message>),
     ) -> Result<(Core, Vec<SocketAddr>), StartError> {
         let limits = config.limits;
         let mut subsystems = Slab::new(SUBSYSTEMS);

@@ -8,7 +8,7 @@ use reactor::{Event, Handler, Io, Key, Mailbox, Reactor, Undelivered};
 
 use super::config::{Config, Pool};
 use super::core::{Core, Message};
-use super::link::Owner;
+use super::link::{Owner, Starter};
 use super::messages::Answering;
 use super::{POOL, StartError};
 use crate::device::Devices;
@@ -130,7 +130,7 @@ impl Core {
 pub(super) fn open(
     config: &Config,
     core: usize,
-    devices: &mut Devices<Owner>,
+    devices: &mut Devices<Starter>,
     reactor: &mut Reactor<Message>,
 ) -> Result<(), StartError> {
     let mine = |pool: &&Pool| core_of(pool.id, config.cores.len()) == core;
@@ -144,7 +144,7 @@ pub(super) fn open(
 /// Opens a pool, with patience.
 fn open_when_free(
     pool: &Pool,
-    devices: &mut Devices<Owner>,
+    devices: &mut Devices<Starter>,
     reactor: &mut Reactor<Message>,
 ) -> Result<(), PoolError> {
     let patience = Patience::begin();
@@ -160,7 +160,7 @@ fn open_when_free(
 
 fn open_one(
     pool: &Pool,
-    devices: &mut Devices<Owner>,
+    devices: &mut Devices<Starter>,
     reactor: &mut Reactor<Message>,
 ) -> Result<(), PoolError> {
     let mut starting = Starting { devices };
@@ -205,7 +205,7 @@ fn open_one(
 
 /// The handler while nothing but pools is there.
 struct Starting<'a> {
-    devices: &'a mut Devices<Owner>,
+    devices: &'a mut Devices<Starter>,
 }
 
 impl Starting<'_> {
