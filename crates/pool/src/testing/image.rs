@@ -14,8 +14,8 @@ use crate::{
     BadPool, ClusterSize, Disk, Id, Member, NewPool, Place, Probe, Step, Superblock, create,
 };
 
-/// The disks of a pool; what was never written is zeros. Copies share their blocks, so that a fuzzer
-/// makes many.
+/// The disks of a pool; what was never written is zeros. Copies share their blocks: a fuzzer makes
+/// many.
 #[derive(Clone, Debug)]
 pub struct Image {
     blocks: BTreeMap<Place, Arc<[u8]>>,
