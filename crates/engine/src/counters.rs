@@ -24,6 +24,18 @@ pub enum Sort {
     Flush,
 }
 
+impl Sort {
+    /// The sort of a block command.
+    pub fn of(command: Command) -> Sort {
+        match command {
+            Command::Write { .. } => Sort::Write,
+            Command::Discard { .. } | Command::WriteZeroes { .. } => Sort::Discard,
+            Command::Flush => Sort::Flush,
+            Command::Read { .. } | Command::Compare { .. } => Sort::Read,
+        }
+    }
+}
+
 /// Commands of one sort.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
@@ -65,14 +77,8 @@ pub struct Counted {
 impl Counted {
     /// A block command that begins now.
     pub fn new(command: Command, begun: block::Instant) -> Counted {
-        let sort = match command {
-            Command::Write { .. } => Sort::Write,
-            Command::Discard { .. } | Command::WriteZeroes { .. } => Sort::Discard,
-            Command::Flush => Sort::Flush,
-            _ => Sort::Read,
-        };
         let blocks = command.span().map_or(0, |span| span.len().0);
-        Counted::of(sort, blocks.saturating_mul(4096), begun)
+        Counted::of(Sort::of(command), blocks.saturating_mul(4096), begun)
     }
 
     /// Something of this sort that begins now.

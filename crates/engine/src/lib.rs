@@ -19,6 +19,8 @@ pub mod counters;
 pub mod daemon;
 pub mod device;
 mod entropy;
+#[cfg(feature = "faults")]
+mod faults;
 pub mod pools;
 pub mod serve;
 mod stream;

@@ -370,7 +370,6 @@ impl Mirror {
         from: Pending,
         result: Result<Answer, Fault>,
     ) {
-        let (now, pause) = (self.now, self.policy.busy.0);
         let Some(copy) = self.copies.get_mut(&ticket) else { return };
         copy.outstanding.remove(from.slot);
         let reads = matches!(copy.step, Step::Mapping | Step::Reading);
@@ -393,10 +392,13 @@ impl Mirror {
             Ok(_) if step == Step::Comparing => copy.needy.remove(from.slot),
             Ok(_) => {}
             Err(Fault::Busy) => {
-                copy.not_before = Some(now.after(pause));
                 copy.step = Step::Ready;
                 copy.bad = Slots::NONE;
                 copy.pieces.clear();
+                let later = self.later();
+                if let Some(copy) = self.copies.get_mut(&ticket) {
+                    copy.not_before = Some(later);
+                }
             }
             Err(Fault::Miscompare { .. } | Fault::Checksum { .. } | Fault::Medium { .. })
                 if step == Step::Comparing => {}
@@ -441,6 +443,7 @@ impl Mirror {
         self.lane.leave(ticket, &mut self.ready);
         match copy.whose {
             Whose::Rebuild(slot) if !copy.dropped => {
+                self.yielding.copied(self.now, &self.policy);
                 if let Some(job) = self.jobs.get_mut(&slot) {
                     job.moved += copy.moved;
                     job.parts.ended(copy.region, complete);

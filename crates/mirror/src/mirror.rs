@@ -12,7 +12,7 @@ use crate::api::{Answer, Effect, Event, Io, Opening, Session, Token};
 use crate::child::Child;
 use crate::copy::Copy;
 use crate::dirty::Dirty;
-use crate::pace::Bucket;
+use crate::pace::{Bucket, Yielding};
 use crate::policy::Policy;
 use crate::rebuild::{Job, Resync};
 use crate::record::Recorder;
@@ -77,8 +77,9 @@ pub struct Mirror {
     pub(crate) waiting_orders: Vec<(Token, model::Generation)>,
     pub(crate) effects: VecDeque<Effect>,
     pub(crate) ready: Vec<Ticket>,
-    /// Copies that may run at once while hosts are served.
-    pub(crate) window: u32,
+    pub(crate) yielding: Yielding,
+    /// When the first command or copy that a child was too busy for may go again.
+    pub(crate) wake_at: Option<Instant>,
     pub(crate) free_buffers: Vec<u32>,
     pub(crate) last_io: u64,
     pub(crate) last_session: u64,
@@ -138,7 +139,8 @@ impl Mirror {
             waiting_orders: Vec::new(),
             effects: VecDeque::new(),
             ready: Vec::new(),
-            window: 1,
+            yielding: Yielding::default(),
+            wake_at: None,
             free_buffers: (0..policy.copies).rev().collect(),
             last_io: 0,
             last_session: 0,
@@ -212,8 +214,20 @@ impl Mirror {
     /// Lets time pass.
     pub fn tick(&mut self, now: Instant) {
         self.pass(now);
+        if self.wake_at.is_some_and(|at| at <= self.now) {
+            let of_ops = self.ops.values().filter_map(|op| op.not_before);
+            let of_copies = self.copies.values().filter_map(|copy| copy.not_before);
+            self.wake_at = of_ops.chain(of_copies).filter(|at| *at > self.now).min();
+        }
         self.poke = true;
         self.run();
+    }
+
+    /// A child was too busy: when to ask it again.
+    pub(crate) fn later(&mut self) -> Instant {
+        let at = self.now.after(self.policy.busy.0);
+        self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
+        at
     }
 
     fn pass(&mut self, now: Instant) {
@@ -300,21 +314,21 @@ impl Mirror {
             (!self.opened).then(|| self.open_at()),
             self.recorder.retry_at(),
             self.sweep_at,
+            self.wake_at,
             self.stopping.as_ref().map(|stopping| stopping.deadline),
             self.snapshot.as_ref().map(|snapshot| snapshot.deadline),
         ]
         .into_iter()
         .flatten()
         .chain(self.each_child().filter_map(|(_, child)| child.retry_at))
-        .chain(self.ops.values().filter_map(|op| op.not_before))
-        .chain(self.copies.values().filter_map(|copy| copy.not_before))
         .min();
         if !self.paced.is_empty() {
             let opens = [self.buckets.0.opens(), self.buckets.1.opens()];
             at = at.into_iter().chain(opens.into_iter().flatten()).min();
         }
         if !self.jobs.is_empty() {
-            at = at.into_iter().chain(self.rebuild_bucket.opens()).min();
+            let next = self.yielding.next(self.now, &self.policy);
+            at = at.into_iter().chain(self.rebuild_bucket.opens()).chain(next).min();
         }
         if self.is_down() { None } else { at }
     }

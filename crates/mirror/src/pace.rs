@@ -1,4 +1,5 @@
-//! Token buckets: what hosts or rebuilds may ask in a second.
+//! Who may go when: token buckets for what hosts or rebuilds may ask in a second, and how rebuilds
+//! yield to hosts.
 //!
 //! A bucket holds a tenth of a second's worth. A command larger than that goes when the bucket is
 //! full and leaves a debt, so that any command goes sooner or later and the rate holds over time.
@@ -6,6 +7,8 @@
 use core::time::Duration;
 
 use block::Instant;
+
+use crate::policy::Policy;
 
 /// One limit.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +69,63 @@ impl Bucket {
     }
 }
 
+/// How rebuilds yield to hosts.
+///
+/// As long as hosts are served, and a little longer, one small chunk is copied at a time, with a
+/// pause after each. A host's command that was slow makes the pause twice as long, others make it
+/// shorter again.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Yielding {
+    /// Commands of hosts under way.
+    hosts: u32,
+    /// When the last of them came or ended.
+    seen: Option<Instant>,
+    /// How often the pause is doubled.
+    doubled: u32,
+    /// No chunk begins before.
+    pub(crate) not_before: Option<Instant>,
+}
+
+/// The longest pause is the usual one doubled so often.
+const MOST_DOUBLED: u32 = 6;
+
+impl Yielding {
+    pub(crate) fn came(&mut self, now: Instant) {
+        self.hosts = self.hosts.saturating_add(1);
+        self.seen = Some(now);
+    }
+
+    pub(crate) fn ended(&mut self, took: Duration, now: Instant, policy: &Policy) {
+        self.hosts = self.hosts.saturating_sub(1);
+        self.seen = Some(now);
+        self.doubled = if took > policy.slow {
+            (self.doubled + 1).min(MOST_DOUBLED)
+        } else {
+            self.doubled.saturating_sub(1)
+        };
+    }
+
+    /// A chunk was copied.
+    pub(crate) fn copied(&mut self, now: Instant, policy: &Policy) {
+        self.not_before = Some(now.after(policy.pause.saturating_mul(1 << self.doubled)));
+    }
+
+    /// Whether hosts are served.
+    pub(crate) fn is_on(&self, now: Instant, policy: &Policy) -> bool {
+        self.hosts > 0 || self.quiet_at(policy).is_some_and(|at| now < at)
+    }
+
+    /// When something changes by itself, after now.
+    pub(crate) fn next(&self, now: Instant, policy: &Policy) -> Option<Instant> {
+        let quiet = self.quiet_at(policy).filter(|_| self.hosts == 0);
+        [quiet, self.not_before].into_iter().flatten().filter(|at| *at > now).min()
+    }
+
+    fn quiet_at(&self, policy: &Policy) -> Option<Instant> {
+        self.seen.map(|seen| seen.after(policy.lull))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,5 +145,37 @@ mod tests {
         assert!((10_000..=10_500).contains(&gone), "{gone}");
         bucket.set(None, now);
         assert!(bucket.is_open(now) && bucket.opens().is_none());
+    }
+
+    #[test]
+    fn copies_pause_while_hosts_are_served_and_longer_while_they_are_slow() {
+        let policy = Policy::usual(block::Blocks(1 << 16));
+        let (quick, slow) = (Duration::ZERO, policy.slow * 2);
+        let start = Instant::since_start(Duration::from_secs(1));
+        let mut yielding = Yielding::default();
+        assert!(!yielding.is_on(start, &policy));
+        yielding.came(start);
+        let late = start.after(policy.lull * 100);
+        assert!(yielding.is_on(late, &policy), "a command is under way");
+        assert_eq!(yielding.next(late, &policy), None);
+        yielding.copied(late, &policy);
+        assert_eq!(yielding.next(late, &policy), Some(late.after(policy.pause)));
+        yielding.ended(slow, late, &policy);
+        yielding.copied(late, &policy);
+        assert_eq!(yielding.not_before, Some(late.after(policy.pause * 2)));
+        for _ in 0..100 {
+            yielding.ended(slow, late, &policy);
+        }
+        yielding.copied(late, &policy);
+        assert_eq!(yielding.not_before, Some(late.after(policy.pause * 64)));
+        for _ in 0..100 {
+            yielding.ended(quick, late, &policy);
+        }
+        yielding.copied(late, &policy);
+        assert_eq!(yielding.not_before, Some(late.after(policy.pause)));
+        let quiet = late.after(policy.lull);
+        assert!(yielding.is_on(late, &policy) && !yielding.is_on(quiet, &policy));
+        assert_eq!(yielding.next(late.after(policy.pause), &policy), Some(quiet));
+        assert_eq!(yielding.next(quiet, &policy), None);
     }
 }

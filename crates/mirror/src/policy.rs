@@ -35,7 +35,13 @@ pub struct Policy {
     pub rebuilds: usize,
     /// What rebuilds together may copy in a second.
     pub rebuild_limit: Option<Size>,
-    /// A host command slower than this makes rebuilds yield.
+    /// Blocks that a rebuild copies at once while hosts are served.
+    pub small_chunk: Blocks,
+    /// How long it then pauses after each.
+    pub pause: Duration,
+    /// Hosts that asked nothing for so long are not being served.
+    pub lull: Duration,
+    /// A host command slower than this makes rebuilds pause longer.
     pub slow: Duration,
     /// Whether what was copied is compared with its source again.
     pub verify: bool,
@@ -59,6 +65,9 @@ impl Policy {
             copies: 16,
             rebuilds: 4,
             rebuild_limit: None,
+            small_chunk: Blocks(16),
+            pause: Duration::from_millis(1),
+            lull: Duration::from_millis(5),
             slow: Duration::from_millis(10),
             verify: false,
             history: 64,

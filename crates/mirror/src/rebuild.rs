@@ -16,7 +16,6 @@
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use core::time::Duration;
 
 use block::{Blocks, Command, Completion, Lba, Span};
 use model::{
@@ -26,7 +25,7 @@ use model::{
 
 use crate::api::{Buffer, Effect};
 use crate::child::reason;
-use crate::copy::Whose;
+use crate::copy::{Copy, Whose};
 use crate::mirror::{Mirror, Pending, Purpose};
 use crate::slots::Slot;
 
@@ -302,11 +301,9 @@ impl Mirror {
         if !self.opened || self.is_down() {
             return;
         }
-        let busy = self.ops.values().any(|op| op.token.is_some());
-        let most = if busy { self.window.min(self.policy.copies) } else { self.policy.copies };
-        while !self.free_buffers.is_empty()
-            && self.copies.len() < usize::try_from(most).unwrap_or(1)
-        {
+        let most = usize::try_from(self.policy.copies).unwrap_or(1);
+        while !self.free_buffers.is_empty() && self.copies.len() < most {
+            // Hosts may wait for what is in doubt; they never wait for a rebuild.
             if !self.next_resync() && !self.next_rebuild() {
                 return;
             }
@@ -344,22 +341,29 @@ impl Mirror {
         if !self.rebuild_bucket.is_open(self.now) || self.in_sync().is_empty() {
             return false;
         }
+        let yields = self.yielding.is_on(self.now, &self.policy);
+        let begun = |copy: &Copy| copy.whose != Whose::Resync;
+        let waits = self.yielding.not_before.is_some_and(|at| self.now < at);
+        if yields && (waits || self.copies.values().any(begun)) {
+            return false;
+        }
+        let most = if yields { self.policy.small_chunk } else { self.policy.chunk };
         // Jobs take turns: the one with the fewest chunks under way is next.
         let mut slots: Vec<(usize, Slot)> = (self.jobs.iter())
             .filter(|(_, job)| job.is_running() && !job.proposed)
             .map(|(slot, _)| (self.copies_for(*slot), *slot))
             .collect();
         slots.sort_unstable();
-        slots.into_iter().any(|(_, slot)| self.next_chunk(slot))
+        slots.into_iter().any(|(_, slot)| self.next_chunk(slot, most))
     }
 
     fn copies_for(&self, slot: Slot) -> usize {
         self.copies.values().filter(|copy| copy.whose == Whose::Rebuild(slot)).count()
     }
 
-    fn next_chunk(&mut self, slot: Slot) -> bool {
+    fn next_chunk(&mut self, slot: Slot, most: Blocks) -> bool {
         let Some(replica) = self.child(slot).map(|child| child.replica) else { return false };
-        let (size, most) = (self.geometry.blocks(), self.policy.chunk);
+        let size = self.geometry.blocks();
         let Some(missed) = self.dirty.missed.get_mut(&replica) else { return false };
         let Some(job) = self.jobs.get_mut(&slot) else { return false };
         if job.parts.regions.values().all(|part| part.next >= part.end) {
@@ -410,14 +414,5 @@ impl Mirror {
     pub(crate) fn rebuild_failed(&mut self, slot: Slot, problem: Problem) {
         self.leave_writers(slot, Some(problem));
         self.fail(slot, FaultReason::RebuildFailed);
-    }
-
-    /// Hosts come first: a slow command halves the copies at once, quick ones let them grow.
-    pub(crate) fn host_took(&mut self, time: Duration) {
-        if time > self.policy.slow {
-            self.window = (self.window / 2).max(1);
-        } else {
-            self.window = self.window.saturating_add(1).min(self.policy.copies.max(1));
-        }
     }
 }

@@ -13,6 +13,7 @@
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use block::{Bytes, Instant};
@@ -153,10 +154,15 @@ impl Mirror {
         if self.in_sync().is_empty() {
             return;
         }
-        for replica in self.recorder.set.in_sync().clone() {
-            let child = self.slot_of(replica).and_then(|slot| self.child(slot));
-            let fine = child.is_some_and(|child| child.state.takes_writes());
-            if !fine && self.recorder.change(SetChange::Stale(replica)).is_ok() {
+        let is_lost = |replica: &ReplicaId| {
+            let child = self.slot_of(*replica).and_then(|slot| self.child(slot));
+            !child.is_some_and(|child| child.state.takes_writes())
+        };
+        // Nearly always nobody, which needs no memory.
+        let lost: Vec<ReplicaId> =
+            self.recorder.set.in_sync().iter().copied().filter(is_lost).collect();
+        for replica in lost {
+            if self.recorder.change(SetChange::Stale(replica)).is_ok() {
                 self.poke = true;
             }
         }

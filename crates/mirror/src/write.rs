@@ -72,6 +72,9 @@ impl Mirror {
     /// Takes a command; it goes when its limits let it.
     pub(crate) fn enter(&mut self, op: Op) -> Ticket {
         let ticket = self.next_ticket();
+        if op.token.is_some() {
+            self.yielding.came(self.now);
+        }
         self.ops.insert(ticket, op);
         self.paced.push_back(ticket);
         ticket
@@ -252,7 +255,7 @@ impl Mirror {
 
     /// A child has answered a command.
     pub(crate) fn op_answered(&mut self, ticket: Ticket, from: Pending, result: Completion) {
-        let (now, (pause, most)) = (self.now, self.policy.busy);
+        let most = self.policy.busy.1;
         let Some(op) = self.ops.get_mut(&ticket) else { return };
         op.outstanding.remove(from.slot);
         let is_read = op.is_read();
@@ -270,8 +273,11 @@ impl Mirror {
         match result {
             Err(Fault::Busy) if op.busy < most => {
                 op.busy += 1;
-                op.not_before = Some(now.after(pause));
                 op.again.insert(from.slot);
+                let later = self.later();
+                if let Some(op) = self.ops.get_mut(&ticket) {
+                    op.not_before = Some(later);
+                }
             }
             _ if is_read => return self.read_answered(ticket, from, result),
             Ok(()) => op.done.insert(from.slot),
@@ -308,7 +314,7 @@ impl Mirror {
             self.sweep_at = self.sweep_at.map(|_| self.now);
         }
         if op.token.is_some() {
-            self.host_took(self.now.since(op.started));
+            self.yielding.ended(self.now.since(op.started), self.now, &self.policy);
         }
         self.lane.leave(ticket, &mut self.ready);
         self.done(op.token, result);

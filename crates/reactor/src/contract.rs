@@ -230,12 +230,20 @@ pub struct Opened {
 
 /// A socket on its way to another reactor.
 #[derive(Debug)]
-pub struct Detached(pub(crate) OwnedFd);
+pub struct Detached(pub(crate) Way);
+
+/// Whose socket it is.
+#[derive(Debug)]
+pub(crate) enum Way {
+    Kernel(OwnedFd),
+    #[cfg(any(test, feature = "testing"))]
+    Simulated(crate::testing::simulated::End),
+}
 
 impl Detached {
     /// Takes over a connected socket that was opened elsewhere.
     pub fn from_fd(fd: OwnedFd) -> Detached {
-        Detached(fd)
+        Detached(Way::Kernel(fd))
     }
 }
 
@@ -269,7 +277,8 @@ pub trait Io {
     /// Takes a socket out, to hand it to another reactor; `None` while anything is under way.
     fn detach(&mut self, socket: Socket) -> Option<Detached>;
 
-    /// Takes a socket in; hands it back if there are as many as the reactor allows.
+    /// Takes a socket in; hands it back if there are as many as the reactor allows, or it is of
+    /// another kind of reactor.
     fn attach(&mut self, socket: Detached) -> Result<Socket, Detached>;
 
     /// Opens a file or block device, around the page cache if that can be.

@@ -24,7 +24,7 @@ mod mailbox;
 mod memory;
 mod moment;
 mod slab;
-#[cfg(feature = "testing")]
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod timers;
 mod uring;

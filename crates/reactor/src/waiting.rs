@@ -3,9 +3,9 @@
 //! Falling asleep and being woken costs tens of microseconds, in a virtual machine on both ends, so
 //! spinning instead answers much sooner; but it burns a core while it lasts, so it must pay. It is
 //! tried only if the last sleep was short: a few times what we would spin, since a sleep lasts
-//! longer than what it waits for. Each time it was in vain the next try comes later. Whoever shares
-//! its core with its client (where spinning keeps the client from running) soon stops; whoever is
-//! idle never starts.
+//! longer than what it waits for. Each time it was in vain the next try comes later. Whoever spins
+//! lets others have the core first, so that it never keeps those from running whom it waits for;
+//! whoever is idle never starts.
 
 use core::time::Duration;
 

@@ -33,7 +33,7 @@ pub use carried::{
     Backup, Capacity, Consent, FoundVolume, Health, Leader, Placement, Purge, RecoverWish,
     Recovery, Status, StoredSpec, Tally, Trouble, VolumeTally,
 };
-pub use remote::Remote;
+pub use remote::{Contract, Remote};
 pub use routes::{Answered, Control};
 pub use serve::{Served, api, router};
 pub use wish::VolumeWish;

@@ -14,6 +14,7 @@ mod engine;
 mod harness;
 mod initiator;
 mod lab;
+mod mirrored;
 mod multipath;
 mod nvmet;
 mod pair;

@@ -4,17 +4,17 @@
 //! what was written last.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use block::{Blocks, Command, Lba, Span};
 use e2e::vm::Kernel;
-use engine::client::{Remote, TOKEN_KINDS};
+use engine::client::{Driven, Remote};
 use engine::device::Data;
 use nvme::auth::Accepted;
 use nvme::initiator::{Association, Host, Options, PathId, Policy};
 use nvme::wire::Nqn;
-use reactor::{Event, Handler, Io, Key, Op, Reactor, Token};
+use reactor::{Handler as _, Io as _, Reactor};
 
 use crate::lab::{PATIENCE, Target, Way};
 use crate::nvmet::Nvmet;
@@ -55,15 +55,9 @@ fn states_of_the_kernels_target_are_switched_under_load() -> Result<()> {
 /// A namespace by two paths, and who works on it.
 struct Load {
     reactor: Reactor<()>,
-    driven: Driven,
+    driven: Driven<u64>,
     workers: Vec<Worker>,
     at_work: u64,
-}
-
-/// What the reactor tells about.
-struct Driven {
-    remote: Remote<u64>,
-    is_ticking: bool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -71,30 +65,6 @@ struct Worker {
     /// Part of what it writes.
     round: u64,
     reads: bool,
-}
-
-impl Handler for Driven {
-    type Message = ();
-
-    fn on(&mut self, event: Event<()>, io: &mut impl Io<Message = ()>) {
-        let Event::Done { token, outcome } = event else { return };
-        if TOKEN_KINDS.contains(&token.parts().0) {
-            self.remote.on(token, outcome, io);
-        } else {
-            self.is_ticking = false;
-            self.remote.handle_timeout(io);
-        }
-    }
-
-    fn settle(&mut self, io: &mut impl Io<Message = ()>) -> bool {
-        if !self.is_ticking {
-            let at = io.now().after(Duration::from_millis(50));
-            let token = Token::of(1, Key::from_bits(0));
-            self.is_ticking = io.submit(Op::Timer { at }, token).is_ok();
-        }
-        self.remote.settle(io);
-        true
-    }
 }
 
 impl Load {
@@ -112,7 +82,7 @@ impl Load {
             };
             remote.add(PathId(id), address, association, false, &mut reactor);
         }
-        let driven = Driven { remote, is_ticking: false };
+        let driven = Driven::new(remote);
         let workers = (0..WORKERS).map(|_| Worker::default()).collect();
         let mut load = Load { reactor, driven, workers, at_work: 0 };
         for owner in 0..WORKERS {

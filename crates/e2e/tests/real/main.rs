@@ -3,8 +3,10 @@
 
 mod control;
 mod engine;
+mod nouns;
 mod nvme;
 mod pool;
 mod rest;
+mod secure;
 mod store;
 mod up;

@@ -2,7 +2,7 @@
 //!
 //! - [`Controller`] is one way to one subsystem: an admin connection and its I/O connections.
 //!
-//! - [`Remote`] is one namespace by several of them.
+//! - [`Remote`] is one namespace by several of them, [`Driven`] one with a reactor of its own.
 //! - [`Session`] is a controller on a reactor of its own, for tools.
 //! - [`perf`] puts a load on a session and measures it.
 //!
@@ -13,12 +13,14 @@
 //! Deliberately not here: the protocol (`nvme::initiator`), and what is read and written.
 
 mod controller;
+mod driven;
 pub mod perf;
 mod queue;
 mod remote;
 mod session;
 
 pub use controller::{Controller, Happened, Rejected, Request};
+pub use driven::Driven;
 pub use reactor::pin_to_core;
 pub use remote::Remote;
 pub use session::{Session, SessionError};

@@ -1,5 +1,7 @@
 //! The node API: who answers which request.
 
+#[cfg(feature = "faults")]
+use api::node::Faults;
 use api::node::{
     Answered, Changed, Found, FoundSnapshot, Health, Node, NodeInfo, Numbered, Pace, Range,
     RebuildWish, Scrub, SnapshotWish, Statistics, TargetSnapshot,
@@ -12,6 +14,8 @@ use model::{
 
 use super::engine::Engine;
 use super::kept;
+#[cfg(feature = "faults")]
+use crate::faults;
 
 impl Node for Engine {
     async fn health(&self) -> Answered<Health> {
@@ -186,5 +190,16 @@ impl Node for Engine {
 
     async fn metrics(&self) -> Answered<Text> {
         self.metrics_text().await.map(Text)
+    }
+
+    #[cfg(feature = "faults")]
+    async fn faults(&self) -> Answered<Faults> {
+        Ok(faults::get())
+    }
+
+    #[cfg(feature = "faults")]
+    async fn put_faults(&self, faults: Faults) -> Answered<Ensured<Faults>> {
+        faults::set(faults);
+        Ok(Ensured { effect: api::Effect::Changed, now: faults::get() })
     }
 }

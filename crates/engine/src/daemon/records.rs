@@ -147,3 +147,78 @@ async fn write(store: &dyn Store, record: &TargetRecord) -> Result<(), WriteErro
     }
     Err(WriteError::Restless)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::{ReplicaSet, SetChange};
+    use std::sync::mpsc::sync_channel;
+    use store::contract::SystemClock;
+    use store::testing::MemoryStore;
+
+    fn id<T: std::str::FromStr<Err: std::fmt::Debug>>(number: u8) -> T {
+        format!("5f0c54a1-9d6e-4b6a-8a53-0c1f4b7f8a{number:02x}").parse().unwrap()
+    }
+
+    fn first() -> TargetRecord {
+        let set = ReplicaSet::new([id(1), id(2), id(3)].into()).unwrap();
+        TargetRecord::new(id(9), id(40), "node-1".parse().unwrap(), set)
+    }
+
+    /// The record after one more copy was recorded stale.
+    fn without(record: &TargetRecord, replica: u8) -> TargetRecord {
+        let set = record.set().on(SetChange::Stale(id(replica))).unwrap();
+        record.record(record.epoch(), set).unwrap()
+    }
+
+    async fn put(store: &MemoryStore, record: &TargetRecord) {
+        let text = stored::encode(record).unwrap();
+        store.put(keys::target_record(record.volume()), text).await.unwrap();
+    }
+
+    /// What a reactor is told, and what the store then holds.
+    async fn check(
+        stored: Option<&TargetRecord>,
+        new: &TargetRecord,
+        told: Result<(), StoreFault>,
+        held: Option<&TargetRecord>,
+    ) {
+        let store = MemoryStore::new(Arc::new(SystemClock::new()));
+        if let Some(stored) = stored {
+            put(&store, stored).await;
+        }
+        let records = Records::new(Arc::new(store));
+        let (answer, answered) = sync_channel(1);
+        records.record(new.clone(), Box::new(move |result| answer.send(result).unwrap()));
+        let result = tokio::task::spawn_blocking(move || answered.recv().unwrap()).await.unwrap();
+        assert_eq!(result, told);
+        assert_eq!(records.read(new.volume()).await.unwrap().as_ref(), held);
+    }
+
+    #[tokio::test]
+    async fn only_the_owner_replaces_a_record_and_only_an_older_one() {
+        let old = first();
+        let newer = without(&old, 1);
+        let newest = without(&newer, 2);
+        let taken = old.take(id(41), "node-2".parse().unwrap());
+        check(Some(&old), &newer, Ok(()), Some(&newer)).await;
+        check(Some(&newer), &newer, Ok(()), Some(&newer)).await;
+        check(Some(&newest), &newer, Err(StoreFault::Fenced), Some(&newest)).await;
+        check(Some(&taken), &newer, Err(StoreFault::Fenced), Some(&taken)).await;
+        check(None, &newer, Err(StoreFault::Away), None).await;
+    }
+
+    #[tokio::test]
+    async fn a_volume_that_is_used_again_is_recorded_so() {
+        let store = MemoryStore::new(Arc::new(SystemClock::new()));
+        let records = Records::new(Arc::new(store.clone()));
+        let closed = first().close(Epoch::FIRST).unwrap();
+        put(&store, &closed).await;
+        let open = records.reopen(closed.clone()).await.unwrap();
+        assert_eq!(open.end(), End::Unclean);
+        assert_eq!(records.read(closed.volume()).await.unwrap(), Some(open.clone()));
+        assert_eq!(records.reopen(open.clone()).await.unwrap(), open);
+        put(&store, &open.take(id(41), "node-2".parse().unwrap())).await;
+        assert_eq!(records.reopen(closed).await.unwrap_err().kind, Kind::Fenced);
+    }
+}

@@ -38,6 +38,8 @@ pub(super) enum What {
 impl Pools {
     /// An operation with a token of our kind came back.
     pub fn on(&mut self, key: Key, outcome: Outcome, io: &mut impl Io) {
+        #[cfg(feature = "faults")]
+        let Some(outcome) = self.struck(key, outcome, io) else { return };
         let Some(Request { slot, what, counted }) = self.requests.remove(key) else { return };
         self.count(slot, counted, &outcome, instant(io));
         if let Some(slot) = self.slots.get_mut(slot) {
@@ -245,10 +247,14 @@ impl Pools {
         // The superblock that names disks was checked against those that were given.
         let Some(disk) = home.disks.get(usize::from(place.disk.0)) else { return };
         let op = op((disk.file, place.block.saturating_mul(PAGE_BYTES)));
+        #[cfg(feature = "faults")]
+        let path = disk.path.clone();
         // There is room: see `Pools::new`.
         let counted = Some((usize::from(place.disk.0), counted_of(&op, instant(io))));
         let Ok(key) = self.requests.insert(Request { slot, what, counted }) else { return };
         home.outstanding += 1;
+        #[cfg(feature = "faults")]
+        let Some(op) = self.strike((key, &path), op, io) else { return };
         self.send(op, Token::of(self.token_kind, key), io);
     }
 

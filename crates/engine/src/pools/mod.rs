@@ -20,6 +20,8 @@
 mod care;
 mod cipher;
 mod disk;
+#[cfg(feature = "faults")]
+mod faulty;
 mod files;
 mod flight;
 mod inspect;
@@ -30,6 +32,8 @@ mod opening;
 mod order;
 mod seldom;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -67,9 +71,23 @@ const ORDER: u8 = 2;
 const SCRUB: u8 = 3;
 const RESUM: u8 = 4;
 
-/// How long the start of an engine waits for a disk that is in use, and how often it looks.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
-pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// Patience with a disk that is in use when an engine starts: the kernel closes the files of an
+/// engine that was killed a moment after the engine is gone.
+pub(crate) struct Patience(std::time::Instant);
+
+impl Patience {
+    /// It begins now.
+    pub(crate) fn begin() -> Patience {
+        Patience(std::time::Instant::now())
+    }
+
+    /// How long to wait before the next look; nothing when it is at its end.
+    pub(crate) fn pause(&self) -> Option<Duration> {
+        const MOST: Duration = Duration::from_secs(5);
+        const LOOK_AGAIN: Duration = Duration::from_millis(100);
+        (self.0.elapsed() < MOST).then_some(LOOK_AGAIN)
+    }
+}
 
 /// Largest piece of the pools' own I/O.
 const LARGEST: usize = 256 * PAGE;
@@ -97,6 +115,8 @@ pub struct Pools {
     answers: VecDeque<(Ticket, Result<Answer, PoolError>)>,
     /// Memory for the pools' own I/O, made with the first pool.
     arena: Option<Arena>,
+    #[cfg(feature = "faults")]
+    struck: faulty::Struck,
     /// What each pool may use.
     limits: Limits,
     token_kind: u8,
@@ -186,6 +206,8 @@ impl Pools {
             ended: VecDeque::new(),
             answers: VecDeque::new(),
             arena: None,
+            #[cfg(feature = "faults")]
+            struck: faulty::Struck::default(),
             limits: Limits::default(),
             token_kind,
         }

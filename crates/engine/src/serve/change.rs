@@ -8,7 +8,7 @@ use nvme::wire::{AnaState, Nqn};
 use reactor::{Access, Io};
 
 use super::config::{Backing, Host, Subsystem};
-use super::link::Owner;
+use super::link::Starter;
 use super::orders::{Answer, OrderError};
 use super::served::{Served, keys_of};
 use crate::device::{DeviceId, Devices, OpenError};
@@ -53,7 +53,7 @@ impl Served {
         &mut self,
         nsid: u32,
         asked: Bytes,
-        devices: &mut Devices<Owner>,
+        devices: &mut Devices<Starter>,
         io: &mut impl Io,
     ) -> Result<Answer, OrderError> {
         let nqn = self.subsystem.nqn().clone();
@@ -102,7 +102,7 @@ impl Served {
     }
 
     /// Closes its devices; nothing is at work on them any more.
-    pub(super) fn close(&mut self, devices: &mut Devices<Owner>, io: &mut impl Io) {
+    pub(super) fn close(&mut self, devices: &mut Devices<Starter>, io: &mut impl Io) {
         let all: Vec<DeviceId> = self.devices.values().map(|medium| medium.device).collect();
         self.devices.clear();
         for device in all {

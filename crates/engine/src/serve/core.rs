@@ -17,7 +17,7 @@ use reactor::{
 
 use super::config::Limits;
 use super::keeper::Keeper;
-use super::link::{Link, Owner, Phase, Want};
+use super::link::{Link, Phase, Starter, Want};
 use super::obey::Departure;
 use super::orders::Order;
 use super::pooling::{Asked, PoolOrder, ToKeep};
@@ -28,7 +28,7 @@ use super::voluming::{StoreAnswer, VolumeOrder};
 use super::{ACCEPT, DEVICE, POOL, RECEIVE, SEND, TICK, VOLUME};
 use crate::client::TOKEN_KINDS;
 use crate::clock::instant;
-use crate::device::Devices;
+use crate::device::{Devices, Finished};
 use crate::stream::Stream;
 use crate::volumes::Volumes;
 
@@ -86,7 +86,7 @@ pub(super) struct Core {
     pub(super) leaving: Vec<Departure>,
     /// Which version of the routes discovery tells.
     pub(super) told: u64,
-    pub(super) devices: Devices<Owner>,
+    pub(super) devices: Devices<Starter>,
     pub(super) connection: ConnectionConfig,
     pub(super) limits: Limits,
     pub(super) links: Slab<Link>,
@@ -185,10 +185,15 @@ impl Handler for Core {
         self.satisfy(io);
         loop {
             while let Some(finished) = self.devices.poll(io) {
-                let (key, slot) = finished.owner;
-                if let Some(link) = self.links.get_mut(key) {
-                    link.finished(slot, finished.completion, finished.data);
-                    self.touch(key);
+                let Finished { owner, completion, data } = finished;
+                match owner {
+                    Starter::Host((key, slot)) => {
+                        if let Some(link) = self.links.get_mut(key) {
+                            link.finished(slot, completion, data);
+                            self.touch(key);
+                        }
+                    }
+                    Starter::Volume(passed) => self.passed(passed, completion, data, io),
                 }
             }
             if let Some(key) = self.dirty.pop_front() {
@@ -244,6 +249,10 @@ impl Core {
             self.volumes.submit(asked, io);
         }
         worked |= self.volumes.work(io);
+        while let Some(asked) = self.volumes.for_replica() {
+            worked = true;
+            self.pass(asked, io);
+        }
         while let Some(ended) = self.volumes.ended() {
             worked = true;
             self.devices.ended(ended, io);

@@ -15,14 +15,24 @@ use nvme::target::{Connection, Event, Need, Payload, Slot, Transmit};
 use nvme::time::Instant;
 use reactor::{Buffer, Chain, Frozen, Io, Key, Moment};
 
+use super::direct::Passed;
 use super::held::{Held, Holdings};
 use super::served::Served;
 use super::token;
 use crate::device::{Data, Devices, Job, Task};
 use crate::stream::Stream;
 
-/// Who started a job.
+/// A command of a host: of which link.
 pub(super) type Owner = (Key, Slot);
+
+/// Who started a job.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Starter {
+    /// A host.
+    Host(Owner),
+    /// A volume of this core.
+    Volume(Passed),
+}
 
 /// A connection.
 pub(super) struct Link {
@@ -36,7 +46,7 @@ pub(super) struct Link {
     /// Most bytes that it may hold.
     held_limit: usize,
     /// Jobs at work.
-    at_work: u32,
+    pub(super) at_work: u32,
     /// A payload that is being received directly into its buffer.
     direct: Option<Direct>,
     /// Waits for a buffer for data that came in a capsule.
@@ -290,7 +300,7 @@ impl Link {
         &mut self,
         event: Event,
         served: &Served,
-        devices: &mut Devices<Owner>,
+        devices: &mut Devices<Starter>,
         io: &mut impl Io,
     ) -> Option<Want> {
         match event {
@@ -331,7 +341,7 @@ impl Link {
         &mut self,
         want: Want,
         served: &Served,
-        devices: &mut Devices<Owner>,
+        devices: &mut Devices<Starter>,
         io: &mut impl Io,
     ) -> Option<Want> {
         match want {
@@ -363,7 +373,7 @@ impl Link {
         nsid: u32,
         task: Task,
         data: Data,
-        (served, devices, io): (&Served, &mut Devices<Owner>, &mut impl Io),
+        (served, devices, io): (&Served, &mut Devices<Starter>, &mut impl Io),
     ) {
         let bytes = match &data {
             Data::None => 0,
@@ -377,7 +387,8 @@ impl Link {
         };
         self.held.put(slot, Held::Away(bytes));
         self.at_work += 1;
-        if devices.start(device, Job { owner: (key, slot), task, data }, io).is_err() {
+        if devices.start(device, Job { owner: Starter::Host((key, slot)), task, data }, io).is_err()
+        {
             self.finished(slot, Err(block::Fault::Busy), Data::None);
         }
     }

@@ -7,32 +7,34 @@
 mod change;
 mod config;
 mod core;
+mod direct;
 mod held;
 mod keeper;
 mod link;
 mod messages;
 mod obey;
+mod open;
 mod orders;
 mod pooling;
 mod prover;
 mod reply;
 mod routes;
 mod served;
+#[cfg(test)]
+mod simulation;
 mod upkeep;
 mod voluming;
 
-use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use nvme::target::ConnectionConfig;
-use reactor::{Io, Key, Mailbox, Reactor, SetupError, Slab, Token, pin_to_core};
+use reactor::{Key, Mailbox, Reactor, SetupError, Token, pin_to_core};
 
 pub use config::{Backing, Config, Host, Limits, Namespace, Pool, Subsystem, identity_of};
-use core::{Core, Listener, Message};
+use core::{Core, Message};
 use keeper::Keeper;
 pub use keeper::ReadError;
 pub use orders::{Answer, OrderError, Orders};
@@ -41,11 +43,9 @@ use prover::Prover;
 pub use reply::Pending;
 use routes::Routes;
 pub use served::ServeError;
-use served::Served;
 pub use voluming::VolumeOrders;
 
 use crate::device::{Devices, TokenKinds};
-use crate::volumes::Volumes;
 
 /// Kinds of tokens.
 const DEVICE: u8 = 1;
@@ -277,51 +277,6 @@ fn prepare(
     let mut devices = Devices::new(TokenKinds { files: DEVICE, pools: POOL });
     devices.pools.set_cache(config.limits.pool_cache);
     pooling::open(config, index, &mut devices, &mut reactor)?;
-    let limits = config.limits;
-    let mut subsystems = Slab::new(SUBSYSTEMS);
-    let mut add = |served| subsystems.insert(served).map_err(|_| StartError::TooMany);
-    if let Some(discovery) = Served::discovery(limits) {
-        add(discovery)?;
-    }
-    for (nqn, wanted) in &config.subsystems {
-        if routes.core_of(nqn) == Some(index) {
-            add(Served::open(nqn, wanted, limits, &mut devices, &mut reactor)?)?;
-        }
-    }
-    let mut listeners = Vec::new();
-    let mut addresses = Vec::new();
-    for address in config.listen.iter().filter(|_| index == 0) {
-        let (socket, found) = reactor
-            .listen(*address)
-            .map_err(|source| StartError::Listen { address: *address, source })?;
-        listeners.push(Listener { socket, is_accepting: false });
-        addresses.push(found);
-    }
-    let handler = Core {
-        me: index,
-        routes,
-        mailboxes: Vec::new(),
-        keeper: None,
-        prover: None,
-        addresses: Vec::new(),
-        listeners,
-        subsystems,
-        leaving: Vec::new(),
-        told: 0,
-        devices,
-        connection: ConnectionConfig { digests: config.digests, ..ConnectionConfig::default() },
-        limits,
-        links: Slab::new(limits.connections),
-        names: BTreeMap::new(),
-        next_name: u64::try_from(index).unwrap_or(0) << 48,
-        dirty: VecDeque::new(),
-        stalled: Vec::new(),
-        wants: VecDeque::new(),
-        is_ticking: false,
-        stopping: None,
-        asked: Slab::new(pooling::MOST_ASKED),
-        to_keep: Vec::new(),
-        volumes: Volumes::new(Token::of(VOLUME, Key::from_bits(0))),
-    };
+    let (handler, addresses) = Core::open(index, config, routes, (devices, &mut reactor))?;
     Ok((reactor, handler, addresses))
 }

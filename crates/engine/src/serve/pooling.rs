@@ -2,18 +2,17 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use std::time::Instant;
 
 use pool::{Change, Id};
 use reactor::{Event, Handler, Io, Key, Mailbox, Reactor, Undelivered};
 
 use super::config::{Config, Pool};
 use super::core::{Core, Message};
-use super::link::Owner;
+use super::link::{Owner, Starter};
 use super::messages::Answering;
 use super::{POOL, StartError};
 use crate::device::Devices;
-use crate::pools::{Answer, LOOK_AGAIN, Order, PATIENCE, PoolError, Ticket};
+use crate::pools::{Answer, Order, Patience, PoolError, Ticket};
 
 /// Most orders to pools of a core at once.
 pub(super) const MOST_ASKED: u32 = 1024;
@@ -131,7 +130,7 @@ impl Core {
 pub(super) fn open(
     config: &Config,
     core: usize,
-    devices: &mut Devices<Owner>,
+    devices: &mut Devices<Starter>,
     reactor: &mut Reactor<Message>,
 ) -> Result<(), StartError> {
     let mine = |pool: &&Pool| core_of(pool.id, config.cores.len()) == core;
@@ -142,27 +141,26 @@ pub(super) fn open(
     Ok(())
 }
 
-/// Opens a pool, with patience: the kernel closes the files of an engine that was killed a moment
-/// after the engine is gone.
+/// Opens a pool, with patience.
 fn open_when_free(
     pool: &Pool,
-    devices: &mut Devices<Owner>,
+    devices: &mut Devices<Starter>,
     reactor: &mut Reactor<Message>,
 ) -> Result<(), PoolError> {
-    let deadline = Instant::now() + PATIENCE;
+    let patience = Patience::begin();
     loop {
-        match open_one(pool, devices, reactor) {
-            Err(PoolError::InUse { .. }) if Instant::now() < deadline => {
-                std::thread::sleep(LOOK_AGAIN);
-            }
-            opened => return opened,
+        let opened = open_one(pool, devices, reactor);
+        let in_use = matches!(opened, Err(PoolError::InUse { .. }));
+        match patience.pause().filter(|_| in_use) {
+            Some(pause) => std::thread::sleep(pause),
+            None => return opened,
         }
     }
 }
 
 fn open_one(
     pool: &Pool,
-    devices: &mut Devices<Owner>,
+    devices: &mut Devices<Starter>,
     reactor: &mut Reactor<Message>,
 ) -> Result<(), PoolError> {
     let mut starting = Starting { devices };
@@ -207,7 +205,7 @@ fn open_one(
 
 /// The handler while nothing but pools is there.
 struct Starting<'a> {
-    devices: &'a mut Devices<Owner>,
+    devices: &'a mut Devices<Starter>,
 }
 
 impl Starting<'_> {

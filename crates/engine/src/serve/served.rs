@@ -11,7 +11,7 @@ use reactor::Io;
 
 use super::config::{self, Backing};
 use super::keeper::{self, ReadError};
-use super::link::Owner;
+use super::link::Starter;
 use crate::device::{DeviceId, Devices, OpenError};
 
 /// A subsystem with its devices.
@@ -83,7 +83,7 @@ impl Served {
         nqn: &Nqn,
         wanted: &config::Subsystem,
         limits: config::Limits,
-        devices: &mut Devices<Owner>,
+        devices: &mut Devices<Starter>,
         io: &mut impl Io,
     ) -> Result<Served, ServeError> {
         let cntlids = wanted.cntlids.unwrap_or((1, nvme::wire::CNTLID_MAX));
@@ -125,7 +125,7 @@ impl Served {
         nsid: u32,
         namespace: &config::Namespace,
         ana_group: u32,
-        devices: &mut Devices<Owner>,
+        devices: &mut Devices<Starter>,
         io: &mut impl Io,
     ) -> Result<(), ServeError> {
         let name = self.subsystem.nqn().clone();
@@ -193,7 +193,10 @@ impl Served {
 }
 
 /// Where the reservations of a namespace are kept, and what is kept there.
-fn kept_of(backing: &Backing, devices: &Devices<Owner>) -> Result<(Kept, Reservations), ReadError> {
+fn kept_of(
+    backing: &Backing,
+    devices: &Devices<Starter>,
+) -> Result<(Kept, Reservations), ReadError> {
     match backing {
         Backing::Memory(_) | Backing::Volume { .. } => Ok((Kept::Nowhere, Reservations::default())),
         Backing::File { path, .. } => {
@@ -217,7 +220,7 @@ fn kept_of(backing: &Backing, devices: &Devices<Owner>) -> Result<(Kept, Reserva
     }
 }
 
-fn is_snapshot(backing: &Backing, devices: &Devices<Owner>) -> bool {
+fn is_snapshot(backing: &Backing, devices: &Devices<Starter>) -> bool {
     let Backing::Replica { pool, id } = backing else { return false };
     let entity = devices.pools.entity(*pool, *id);
     entity.is_some_and(|entity| entity.kind == pool::Kind::Snapshot)

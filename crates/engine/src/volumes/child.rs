@@ -16,7 +16,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use block::{Fault, Span};
+use block::{Completion, Fault, Span};
 use mirror::{Answer, AttachFault, Buffer, Found, Io as Name};
 use model::{Epoch, FaultReason, ReplicaId};
 use nvme::initiator::{Key, Message, Report, Reservation};
@@ -24,6 +24,7 @@ use nvme::wire::{AcquireAction, RegisterAction, ReservationType};
 use reactor::{Io, Outcome, Token};
 
 use super::topic::{Described, Topic, runs_of};
+use super::volume::PATIENCE;
 use crate::client::{Controller, Happened, Rejected, Request};
 use crate::clock::instant;
 use crate::counters::Counted;
@@ -35,6 +36,8 @@ pub(super) const NSID: u32 = 1;
 /// Tag of the commands of the set-up: one at a time, and no name of the mirror.
 const SET_UP: u64 = u64::MAX;
 
+/// Most that is asked of a replica of the same core at once.
+const MOST_NEAR: usize = 256;
 /// How often it is looked who else is registered, before it is tried again later.
 const MOST_LOOKS: u32 = 8;
 
@@ -42,6 +45,8 @@ const MOST_LOOKS: u32 = 8;
 pub(super) struct Child {
     pub(super) replica: ReplicaId,
     controller: Controller,
+    /// Whether block commands take the short way, to a replica of the same core.
+    is_near: bool,
     epoch: u64,
     phase: Phase,
     /// How often others came between.
@@ -71,6 +76,8 @@ enum Phase {
 #[derive(Debug)]
 enum Asked {
     Block(Buffer, Counted),
+    /// A block command that took the short way.
+    Passed(Buffer, Counted),
     Told,
     Size,
     /// The runs of blocks so far.
@@ -86,6 +93,8 @@ enum Work {
 /// What came of it.
 #[derive(Debug)]
 pub(super) enum Came {
+    /// A block command is to take the short way.
+    Pass(Request),
     /// It is up, or failed to be.
     Attached(Result<Found, AttachFault>),
     /// It was up.
@@ -108,11 +117,17 @@ pub(super) enum Came {
 }
 
 impl Child {
-    /// Begins to attach by a controller that begins to connect.
-    pub(super) fn new(replica: ReplicaId, controller: Controller, epoch: Epoch) -> Child {
+    /// Begins to attach by a controller that begins to connect. What may be near is tried by the
+    /// short way.
+    pub(super) fn new(
+        (replica, is_near): (ReplicaId, bool),
+        controller: Controller,
+        epoch: Epoch,
+    ) -> Child {
         Child {
             replica,
             controller,
+            is_near,
             epoch: epoch.number(),
             phase: Phase::Connecting,
             looks: 0,
@@ -147,8 +162,27 @@ impl Child {
         self.controller.settle(io);
     }
 
-    pub(super) fn handle_timeout(&mut self, io: &impl Io) {
+    pub(super) fn handle_timeout(&mut self, io: &mut impl Io) {
         self.controller.handle_timeout(io);
+        let now = instant(io);
+        let is_late = |asked: &Asked| matches!(asked, Asked::Passed(_, counted) if counted.age(now) >= PATIENCE);
+        if self.asked.values().any(is_late) {
+            self.controller.give_up("it did not answer in time", io);
+        }
+    }
+
+    /// A block command that took the short way has ended.
+    pub(super) fn passed(&mut self, tag: u64, result: Completion, data: Data, io: &mut impl Io) {
+        // It may have been given up before.
+        self.ended(tag, result.map(|()| Vec::new()), data, io);
+    }
+
+    /// There is no short way: it is on another core.
+    pub(super) fn not_near(&mut self, request: Request, io: &impl Io) {
+        self.is_near = false;
+        if let Some(Asked::Passed(buffer, counted)) = self.asked.remove(&request.tag) {
+            self.ask(Work::Block(request, buffer, counted), io);
+        }
     }
 
     /// Carries out a block command.
@@ -211,6 +245,12 @@ impl Child {
             return None;
         }
         match work {
+            Work::Block(..) if self.is_near && self.asked.len() >= MOST_NEAR => Some(work),
+            Work::Block(request, buffer, counted) if self.is_near => {
+                self.asked.insert(request.tag, Asked::Passed(buffer, counted));
+                self.came.push_back(Came::Pass(request));
+                None
+            }
             Work::Block(request, buffer, counted) => {
                 let tag = request.tag;
                 match self.controller.submit(request, io) {
@@ -404,6 +444,13 @@ impl Child {
         for work in core::mem::take(&mut self.waiting) {
             self.end_unsent(work, Fault::Unreachable);
         }
+        // What took the short way is still there; a later attachment waits for it.
+        for (tag, asked) in core::mem::take(&mut self.asked) {
+            if let Asked::Passed(buffer, counted) = asked {
+                let (io, result, counted) = (Name(tag), Err(Fault::Unreachable), Some(counted));
+                self.came.push_back(Came::Ended { io, result, buffer, data: Data::None, counted });
+            }
+        }
         let reason = AttachFault::Failed(FaultReason::ConnectionLost);
         match was {
             Phase::Over => self.came.push_back(Came::Over),
@@ -423,7 +470,7 @@ impl Child {
         let Some(asked) = self.asked.remove(&tag) else { return };
         let (mut buffer, mut counted) = (Buffer::None, None);
         let result = match (asked, result) {
-            (Asked::Block(of, begun), result) => {
+            (Asked::Block(of, begun) | Asked::Passed(of, begun), result) => {
                 (buffer, counted) = (of, Some(begun));
                 result.map(|_| Answer::Done)
             }

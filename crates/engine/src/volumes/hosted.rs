@@ -1,8 +1,10 @@
-//! A host's command with its bytes, while a mirror works on it.
+//! A host's command with its bytes, while a mirror works on it; and which bytes a child gets.
 
-use block::{Completion, Fault};
+use block::{Command, Completion, Fault};
+use mirror::{Buffer, Token};
 use reactor::{Frozen, Io, Key};
 
+use super::volume::{BLOCK, Volume};
 use crate::counters::Counted;
 use crate::device::Data;
 
@@ -34,6 +36,52 @@ impl Hosted {
                 self.data = other;
                 Data::None
             }
+        }
+    }
+}
+
+impl Volume {
+    /// The bytes for an I/O of a child; none if there is no memory for them now.
+    pub(super) fn data_of(
+        &mut self,
+        command: Command,
+        buffer: Buffer,
+        io: &mut impl Io,
+    ) -> Option<Data> {
+        let bytes = command.span().map_or(0, |span| span.len().0.saturating_mul(BLOCK));
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let is_read = matches!(command, Command::Read { .. });
+        match buffer {
+            Buffer::None => Some(Data::None),
+            Buffer::Copy(_) if is_read => io.take(bytes).map(Data::Fill),
+            Buffer::Copy(number) => {
+                let part = self.copies.get(&number).and_then(|copy| copy.part(0, bytes));
+                Some(part.map_or(Data::None, Data::Bytes))
+            }
+            Buffer::Host(Token(token)) => {
+                let hosted = self.hosted.get_mut(Key::from_bits(token));
+                let Some(hosted) = hosted else { return Some(Data::None) };
+                if is_read && matches!(hosted.data, Data::None) {
+                    // A child that is lost still reads into the bytes there were.
+                    return io.take(bytes).map(Data::Fill);
+                }
+                Some(hosted.lend(is_read))
+            }
+        }
+    }
+
+    /// Bytes came back from a child.
+    pub(super) fn put_back(&mut self, buffer: Buffer, data: Data) {
+        match (buffer, data) {
+            (Buffer::Copy(number), Data::Fill(filled)) => {
+                self.copies.insert(number, filled.freeze());
+            }
+            (Buffer::Host(Token(token)), filled @ Data::Fill(_)) => {
+                if let Some(hosted) = self.hosted.get_mut(Key::from_bits(token)) {
+                    hosted.data = filled;
+                }
+            }
+            _ => {}
         }
     }
 }

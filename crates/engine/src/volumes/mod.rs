@@ -12,13 +12,17 @@
 //!
 //! Invariants:
 //! - Every command and every order ends once.
-//! - A volume belongs to one reactor. Replicas are reached by connections only, also those of the
-//!   same engine: there is one fence for all, that of the replica's namespace.
+//! - A volume belongs to one reactor. Every child has a connection to its replica, also to one of
+//!   the same engine: there is one fence for all, that of the replica's namespace. Only block
+//!   commands to a replica of the same core leave the stream out ([`Volumes::for_replica`]); they
+//!   still belong to the connection.
 //!
 //! Deliberately not here: what to do (`mirror`), taking epochs and choosing replicas (the control
 //! plane), the subsystem that hosts connect to (`serve`).
 
 mod child;
+#[cfg(feature = "faults")]
+mod faulty;
 mod hosted;
 mod order;
 mod recorder;
@@ -29,19 +33,21 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use block::{Fault, Geometry, Instant};
+use block::{Completion, Fault, Geometry, Instant};
 use mirror::{Io as Name, Session, StoreFault};
 use model::{Kind, Problem, TargetId, VolumeId};
-use reactor::{Io, Op, Outcome, Token};
+use nvme::target::HostId;
+use reactor::{Io, Key, Op, Outcome, Token};
 
+use child::Child;
 pub use order::{Answer, Measured, News, Opening, Order, Reply, Status, Taking, Way, What};
 pub use recorder::{MemoryRecorder, Recorded, Recorder, may_replace};
 pub use volume::PATIENCE;
 use volume::Volume;
 
-use crate::client::Controller;
+use crate::client::{Controller, Request};
 use crate::clock::instant;
-use crate::device::ForVolume;
+use crate::device::{Data, ForVolume};
 use crate::pools::Ended;
 
 /// Tells a core that the store has answered, from any thread.
@@ -58,6 +64,8 @@ pub(crate) struct Volumes {
     open: BTreeMap<VolumeId, Volume>,
     /// Those that have something to do.
     touched: BTreeSet<VolumeId>,
+    /// When each wants the time, earliest first.
+    due: BTreeSet<(Instant, VolumeId)>,
     shared: Shared,
     token: Token,
     /// When the earliest timer comes back.
@@ -68,17 +76,50 @@ pub(crate) struct Volumes {
 #[derive(Default)]
 struct Shared {
     /// Whose each controller is.
-    ways: BTreeMap<u64, (VolumeId, Session)>,
+    ways: BTreeMap<u64, Route>,
     last_way: u64,
+    /// Commands on their way to replicas of the same core.
+    for_replicas: VecDeque<ForReplica>,
     /// Commands of hosts that have ended.
     ended: VecDeque<Ended>,
 }
 
+/// Whose a controller is, and who it is to the replica.
+#[derive(Clone, Copy)]
+struct Route {
+    volume: VolumeId,
+    session: Session,
+    host: HostId,
+    /// The connection at its other end, if that was found on this core.
+    link: Option<Key>,
+}
+
+/// A command for a replica of the same core; it comes back by [`Volumes::passed`], or by
+/// [`Volumes::not_here`] if there is no such replica.
+pub(crate) struct ForReplica {
+    /// Which controller would have sent it.
+    pub(crate) way: u64,
+    /// The connection at its other end, if that is known.
+    pub(crate) link: Option<Key>,
+    /// Who asks.
+    pub(crate) host: HostId,
+    /// What to do.
+    pub(crate) request: Request,
+}
+
 impl Shared {
-    fn new_way(&mut self, volume: VolumeId, session: Session) -> u64 {
+    fn new_way(&mut self, volume: VolumeId, session: Session, host: [u8; 16]) -> u64 {
         self.last_way += 1;
-        self.ways.insert(self.last_way, (volume, session));
+        let route = Route { volume, session, host, link: None };
+        self.ways.insert(self.last_way, route);
         self.last_way
+    }
+
+    fn pass(&mut self, way: u64, request: Request) {
+        // Of an attachment that is up, and so has a route.
+        if let Some(Route { link, host, .. }) = self.ways.get(&way).copied() {
+            self.for_replicas.push_back(ForReplica { way, link, host, request });
+        }
     }
 }
 
@@ -88,6 +129,7 @@ impl Volumes {
         Volumes {
             open: BTreeMap::new(),
             touched: BTreeSet::new(),
+            due: BTreeSet::new(),
             shared: Shared::default(),
             token,
             timer: None,
@@ -150,6 +192,7 @@ impl Volumes {
     /// Forgets a target; commands that it still has fail.
     pub(crate) fn close(&mut self, volume: VolumeId, io: &mut impl Io) {
         if let Some(open) = self.open.remove(&volume) {
+            self.due.retain(|(_, of)| *of != volume);
             open.abandon(&mut self.shared, io);
         }
     }
@@ -174,17 +217,52 @@ impl Volumes {
 
     /// An event of a controller.
     pub(crate) fn on(&mut self, token: Token, outcome: Outcome, io: &mut impl Io) {
-        let found = self.shared.ways.get(&Controller::id_of(token)).copied();
-        let child = found.and_then(|(volume, session)| {
-            self.touched.insert(volume);
-            self.open.get_mut(&volume)?.child(session)
-        });
-        match (child, outcome) {
+        match (self.child(Controller::id_of(token)), outcome) {
             (Some(child), outcome) => child.on(token, outcome, io),
             // Of an attachment that is gone.
             (None, Outcome::Connected(Ok(socket))) => io.close(socket),
             (None, _) => {}
         }
+    }
+
+    /// A command for a replica of the same core.
+    pub(crate) fn for_replica(&mut self) -> Option<ForReplica> {
+        self.shared.for_replicas.pop_front()
+    }
+
+    /// The connection at the other end of a controller was found on this core.
+    pub(crate) fn found(&mut self, way: u64, link: Key) {
+        if let Some(route) = self.shared.ways.get_mut(&way) {
+            route.link = Some(link);
+        }
+    }
+
+    /// The replica of a command is not on this core.
+    pub(crate) fn not_here(&mut self, way: u64, request: Request, io: &impl Io) {
+        if let Some(child) = self.child(way) {
+            child.not_near(request, io);
+        }
+    }
+
+    /// A command for a replica of the same core has ended.
+    pub(crate) fn passed(
+        &mut self,
+        way: u64,
+        tag: u64,
+        completion: Completion,
+        data: Data,
+        io: &mut impl Io,
+    ) {
+        if let Some(child) = self.child(way) {
+            child.passed(tag, completion, data, io);
+        }
+    }
+
+    /// The attachment of a controller, which then has something to do.
+    fn child(&mut self, way: u64) -> Option<&mut Child> {
+        let Route { volume, session, .. } = *self.shared.ways.get(&way)?;
+        self.touched.insert(volume);
+        self.open.get_mut(&volume)?.child(session)
     }
 
     /// The store has answered.
@@ -219,6 +297,12 @@ impl Volumes {
             let now = instant(io);
             if let Some(volume) = self.open.get_mut(&id) {
                 volume.work(&mut self.shared, now, io);
+                let due = volume.mirror().timeout();
+                let before = core::mem::replace(&mut volume.due, due);
+                if before != due {
+                    before.and_then(|at| self.due.take(&(at, id)));
+                    self.due.extend(due.map(|at| (at, id)));
+                }
             }
         }
         worked
@@ -230,8 +314,8 @@ impl Volumes {
         if self.open.is_empty() {
             return;
         }
-        let due = self.open.values().filter_map(|volume| volume.mirror().timeout());
-        let at = due.min().unwrap_or(now.after(TICK_EVERY)).min(now.after(TICK_EVERY));
+        let due = self.due.first().map_or(now.after(TICK_EVERY), |(at, _)| *at);
+        let at = due.min(now.after(TICK_EVERY));
         // A little late is early enough, and one timer for many.
         let at = at.max(now.after(Duration::from_millis(1)));
         if self.timer.is_some_and(|timer| timer <= at) {

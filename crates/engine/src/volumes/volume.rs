@@ -11,7 +11,7 @@ use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use block::{Command, Completion, Fault, Instant};
-use mirror::{Answer as Ended, AttachFault, Buffer, Effect, Event, Mirror, Session, Token};
+use mirror::{Answer as Ended, AttachFault, Effect, Event, Mirror, Session, Token};
 use model::{
     FaultReason, Problem, ReplicaId, SnapshotId, SnapshotLabel, TargetId, TargetState, VolumeId,
 };
@@ -34,7 +34,7 @@ use crate::entropy;
 use crate::pools::Ended as EndedJob;
 
 /// Bytes of a block.
-const BLOCK: u64 = 4096;
+pub(super) const BLOCK: u64 = 4096;
 /// Names of orders; those of host commands are smaller.
 const ORDERS: u64 = 1 << 63;
 /// Most orders under way.
@@ -50,20 +50,24 @@ pub(super) struct Volume {
     target: TargetId,
     node: Nqn,
     mirror: Mirror,
+    /// When it wants the time, as its core knows.
+    pub(super) due: Option<Instant>,
     ways: BTreeMap<ReplicaId, Way>,
     children: BTreeMap<Session, Child>,
     /// Attachments that have something to do, and those that have something to send.
     touched: BTreeSet<Session>,
     unsettled: BTreeSet<Session>,
-    hosted: Slab<Hosted>,
+    pub(super) hosted: Slab<Hosted>,
     /// The bytes of copies, by number.
-    copies: BTreeMap<u32, Frozen>,
+    pub(super) copies: BTreeMap<u32, Frozen>,
     /// I/Os that wait for memory.
     hungry: VecDeque<Effect>,
     orders: BTreeMap<u64, Reply>,
     next_order: u64,
     /// The snapshot that is being taken: by which order, and by whom so far.
     taking: Option<(u64, Taking, BTreeSet<ReplicaId>)>,
+    #[cfg(feature = "faults")]
+    pub(super) struck: super::faulty::Struck,
     counters: Counters,
     by_child: BTreeMap<ReplicaId, Counters>,
     recorder: Arc<dyn Recorder>,
@@ -84,6 +88,7 @@ impl Volume {
             target,
             node,
             mirror: Mirror::open(of_mirror, now)?,
+            due: None,
             ways: children,
             children: BTreeMap::new(),
             touched: BTreeSet::new(),
@@ -94,6 +99,8 @@ impl Volume {
             orders: BTreeMap::new(),
             next_order: ORDERS,
             taking: None,
+            #[cfg(feature = "faults")]
+            struck: super::faulty::Struck::default(),
             counters: Counters::default(),
             by_child: BTreeMap::new(),
             recorder,
@@ -212,6 +219,10 @@ impl Volume {
 
     /// Does everything that can be done now.
     pub(super) fn work(&mut self, shared: &mut Shared, now: Instant, io: &mut impl Io) {
+        #[cfg(feature = "faults")]
+        while let Some((session, came)) = self.struck.due(now) {
+            self.came(session, came, shared, now);
+        }
         let mut hungry = core::mem::take(&mut self.hungry);
         loop {
             while let Some(session) = self.touched.pop_first() {
@@ -243,7 +254,7 @@ impl Volume {
     /// Ends everything without saying so to anybody but hosts: the engine stops.
     pub(super) fn abandon(mut self, shared: &mut Shared, io: &mut impl Io) {
         self.children.values_mut().for_each(|child| child.detach(io));
-        shared.ways.retain(|_, (volume, _)| *volume != self.id);
+        shared.ways.retain(|_, route| route.volume != self.id);
         let keys: Vec<Key> = self.hosted.keys().collect();
         for key in keys {
             let now = instant(io);
@@ -265,6 +276,8 @@ impl Volume {
                     self.hungry.push_back(effect);
                     return;
                 };
+                #[cfg(feature = "faults")]
+                self.aim(name, session, command);
                 let request = Request { tag: name.0, nsid: NSID, command, data };
                 self.ask(session, |child| child.block(request, buffer, io));
             }
@@ -363,6 +376,7 @@ impl Volume {
             let result = Err(AttachFault::Failed(FaultReason::CannotOpen));
             return self.mirror.apply(Event::Attached { session, result }, now);
         };
+        let is_near = way.local;
         let options = Options {
             queue_entries: QUEUE,
             io_patience: PATIENCE,
@@ -376,9 +390,10 @@ impl Volume {
             accepted: Accepted::default(),
             options,
         };
-        let number = shared.new_way(self.id, session);
+        let number = shared.new_way(self.id, session, host);
         let controller = Controller::connect(number, address, association, io);
-        self.children.insert(session, Child::new(replica, controller, epoch));
+        let child = Child::new((replica, is_near), controller, epoch);
+        self.children.insert(session, child);
         self.touched.insert(session);
     }
 
@@ -389,7 +404,13 @@ impl Volume {
     }
 
     fn came(&mut self, session: Session, came: Came, shared: &mut Shared, now: Instant) {
+        #[cfg(feature = "faults")]
+        let Some(came) = self.strike(session, came, now) else { return };
         let event = match came {
+            Came::Pass(request) => {
+                let way = self.children.get(&session).map_or(0, Child::way);
+                return shared.pass(way, request);
+            }
             Came::Attached(result) => Event::Attached { session, result },
             Came::Lost(why) => Event::Lost { session, why },
             Came::Over => {
@@ -424,41 +445,6 @@ impl Volume {
         };
         let result: Result<Ended, Fault> = Err(Fault::Unreachable);
         self.mirror.apply(Event::Ended { io: name, result }, now);
-    }
-
-    /// The bytes for an I/O of a child; none if there is no memory for them now.
-    fn data_of(&mut self, command: Command, buffer: Buffer, io: &mut impl Io) -> Option<Data> {
-        let bytes = command.span().map_or(0, |span| span.len().0.saturating_mul(BLOCK));
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let is_read = matches!(command, Command::Read { .. });
-        match buffer {
-            Buffer::None => Some(Data::None),
-            Buffer::Copy(_) if is_read => io.take(bytes).map(Data::Fill),
-            Buffer::Copy(number) => {
-                let part = self.copies.get(&number).and_then(|copy| copy.part(0, bytes));
-                Some(part.map_or(Data::None, Data::Bytes))
-            }
-            Buffer::Host(Token(token)) => {
-                let hosted = self.hosted.get_mut(Key::from_bits(token));
-                let Some(hosted) = hosted else { return Some(Data::None) };
-                Some(hosted.lend(is_read))
-            }
-        }
-    }
-
-    /// Bytes came back from a child.
-    fn put_back(&mut self, buffer: Buffer, data: Data) {
-        match (buffer, data) {
-            (Buffer::Copy(number), Data::Fill(filled)) => {
-                self.copies.insert(number, filled.freeze());
-            }
-            (Buffer::Host(Token(token)), filled @ Data::Fill(_)) => {
-                if let Some(hosted) = self.hosted.get_mut(Key::from_bits(token)) {
-                    hosted.data = filled;
-                }
-            }
-            _ => {}
-        }
     }
 
     /// A host's command has ended.

@@ -4,48 +4,19 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use block::Command;
-use engine::client::{Remote, TOKEN_KINDS};
+use engine::client::{Driven, Remote};
 use engine::device::{Data, Finished};
 use engine::serve::{Answer, Server};
 use nvme::initiator::{Options, PathId, Policy};
 use nvme::wire::AnaState;
-use reactor::{Event, Handler, Io, Key, Op, Reactor, Token};
+use reactor::{Handler as _, Io as _, Reactor};
 
 use crate::failing::Failing;
 use crate::harness::{address, association, config, file, nqn, one};
 
-/// A remote on a reactor, driven step by step.
-struct Host {
-    remote: Remote<u64>,
-    is_ticking: bool,
-}
-
-impl Handler for Host {
-    type Message = ();
-
-    fn on(&mut self, event: Event<()>, io: &mut impl Io<Message = ()>) {
-        let Event::Done { token, outcome } = event else { return };
-        if TOKEN_KINDS.contains(&token.parts().0) {
-            self.remote.on(token, outcome, io);
-        } else {
-            self.is_ticking = false;
-            self.remote.handle_timeout(io);
-        }
-    }
-
-    fn settle(&mut self, io: &mut impl Io<Message = ()>) -> bool {
-        if !self.is_ticking {
-            let at = io.now().after(Duration::from_millis(20));
-            self.is_ticking = io.submit(Op::Timer { at }, Token::of(1, Key::from_bits(0))).is_ok();
-        }
-        self.remote.settle(io);
-        true
-    }
-}
-
 struct Bench {
     reactor: Reactor<()>,
-    host: Host,
+    host: Driven<u64>,
 }
 
 impl Bench {
@@ -65,7 +36,7 @@ impl Bench {
             let association = association(nqn("a"), Options::default());
             remote.add(PathId(id), *path, association, false, &mut reactor);
         }
-        Bench { reactor, host: Host { remote, is_ticking: false } }
+        Bench { reactor, host: Driven::new(remote) }
     }
 
     fn start(&mut self, owner: u64, command: Command, byte: u8) {

@@ -1,9 +1,11 @@
 //! Mirrored volumes over real sockets and real pools in files: three engines in one process.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
@@ -15,9 +17,9 @@ use engine::serve::{Backing, Config, Pool, Server, Subsystem};
 use engine::volumes::{Answer, MemoryRecorder, News, Opening, Order, Status, Taking, Way, What};
 use mirror::Policy;
 use model::{ChildState, Limits, ReplicaId, ReplicaSet, TargetRecord, TargetState, VolumeId};
-use nvme::initiator::Options;
+use nvme::initiator::{Key, Options, Reservation};
 use nvme::target::NamespaceIds;
-use nvme::wire::{AnaState, Nqn};
+use nvme::wire::{AcquireAction, AnaState, Nqn, RegisterAction, ReservationType};
 use pool::{ClusterSize, Id, Label, NewReplica};
 
 use crate::harness::{association, config, namespace, nqn, one, verify};
@@ -43,6 +45,10 @@ struct Node {
     pool: Id,
     server: Option<Server>,
     address: SocketAddr,
+    /// By which address others come.
+    through: SocketAddr,
+    /// Whether its own target knows that it is near.
+    is_near: bool,
 }
 
 impl Node {
@@ -67,7 +73,8 @@ impl Node {
             key: Vec::new(),
         };
         let address = "127.0.0.1:0".parse().unwrap();
-        let mut node = Node { replica, disk, pool, server: None, address };
+        let mut node =
+            Node { replica, disk, pool, server: None, address, through: address, is_near: true };
         node.serve(create, vec![new]);
         node
     }
@@ -84,6 +91,7 @@ impl Node {
         };
         let server = Server::start(config).unwrap();
         self.address = server.addresses()[0];
+        self.through = self.address;
         self.server = Some(server);
     }
 
@@ -100,7 +108,8 @@ impl Node {
     }
 
     fn way(&self, local: bool) -> Way {
-        Way { addresses: vec![self.address], nqn: name(&model::Nqn::replica(self.replica)), local }
+        let (addresses, local) = (vec![self.through], local && self.is_near);
+        Way { addresses, nqn: name(&model::Nqn::replica(self.replica)), local }
     }
 }
 
@@ -307,7 +316,7 @@ fn hosts_do_not_notice_that_a_replica_goes_and_comes() {
         let host = scope.spawn(move || {
             let mut session = connect_to(address);
             let mut rounds = 0;
-            while keep_going.load(std::sync::atomic::Ordering::Relaxed) {
+            while keep_going.load(Ordering::Relaxed) {
                 verify(&mut session, 1, 16);
                 rounds += 1;
                 let _ = begun.try_send(());
@@ -322,7 +331,7 @@ fn hosts_do_not_notice_that_a_replica_goes_and_comes() {
         );
         cluster.nodes[1].restart();
         await_news(&told, |what| *what == What::Child(lost, ChildState::InSync));
-        going.store(false, std::sync::atomic::Ordering::Relaxed);
+        going.store(false, Ordering::Relaxed);
         assert!(host.join().unwrap() > 0);
     });
     assert_eq!(cluster.status(0).state, TargetState::Open);
@@ -347,6 +356,78 @@ fn a_newer_target_fences_the_older() {
     await_news(&told, |what| *what == What::Target(fenced));
     assert_eq!(read(&mut new, 1), Ok(2));
     assert!(matches!(cluster.order(0, Order::Close), Answer::Done));
+    cluster.stop();
+}
+
+/// A way that counts what travels on it.
+fn counted(to: SocketAddr) -> (SocketAddr, Arc<AtomicU64>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, count) = (listener.local_addr().unwrap(), Arc::new(AtomicU64::new(0)));
+    let total = Arc::clone(&count);
+    std::thread::spawn(move || {
+        for here in listener.incoming().map_while(Result::ok) {
+            let there = TcpStream::connect(to).unwrap();
+            for (mut from, mut to) in [
+                (here.try_clone().unwrap(), there.try_clone().unwrap()),
+                (there.try_clone().unwrap(), here.try_clone().unwrap()),
+            ] {
+                let total = Arc::clone(&total);
+                std::thread::spawn(move || {
+                    let mut bytes = [0; 4096];
+                    while let Ok(count @ 1..) = from.read(&mut bytes) {
+                        total.fetch_add(u64::try_from(count).unwrap(), Ordering::Relaxed);
+                        if to.write_all(&bytes[..count]).is_err() {
+                            break;
+                        }
+                    }
+                    // Whoever waits for more is told; it may know already.
+                    let _ = to.shutdown(Shutdown::Both);
+                });
+            }
+        }
+    });
+    (address, count)
+}
+
+#[test]
+fn what_is_on_the_same_core_does_not_travel() {
+    for local in [true, false] {
+        let mut cluster = Cluster::new(1);
+        let (through, travelled) = counted(cluster.nodes[0].address);
+        cluster.nodes[0].through = through;
+        cluster.nodes[0].is_near = local;
+        let told = cluster.open(0, 200);
+        await_news(&told, is_open);
+        let mut session = cluster.connect(0);
+        verify(&mut session, 8, 16);
+        flush(&mut session);
+        let travelled = travelled.load(Ordering::Relaxed);
+        assert_eq!(travelled < 1 << 19, local, "{travelled} bytes");
+        cluster.stop();
+    }
+}
+
+/// One copy, on the core of its target: nothing but the fence of the copy stands between.
+#[test]
+fn what_is_on_the_same_core_is_fenced_like_the_rest() {
+    let cluster = Cluster::new(1);
+    let told = cluster.open(0, 200);
+    await_news(&told, is_open);
+    let mut host = cluster.connect(0);
+    assert_eq!(write(&mut host, 1, 1), Ok(()));
+    let replica = name(&model::Nqn::replica(cluster.nodes[0].replica));
+    let copy = association(replica, Options::default());
+    let mut other = Session::connect(cluster.nodes[0].address, copy).unwrap();
+    let (none, old, new) = (Key(0), Key(1), Key(2));
+    let (action, kind) = (RegisterAction::Replace, ReservationType::ExclusiveAccess);
+    other.reserve(1, Reservation::Register { action, current: none, new, force: true }).unwrap();
+    let action = AcquireAction::PreemptAndAbort;
+    other.reserve(1, Reservation::Acquire { action, kind, current: new, preempt: old }).unwrap();
+    let action = AcquireAction::Acquire;
+    other.reserve(1, Reservation::Acquire { action, kind, current: new, preempt: none }).unwrap();
+    assert!(write(&mut host, 1, 3).is_err());
+    assert!(read(&mut host, 1).is_err());
+    assert_eq!(read(&mut other, 1), Ok(1));
     cluster.stop();
 }
 

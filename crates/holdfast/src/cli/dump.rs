@@ -37,6 +37,13 @@ pub(crate) struct Backup {
 /// Words in names of fields whose values nobody else may see.
 const SECRET: &[&str] = &["token", "secret", "password", "psk", "passphrase", "privatekey"];
 
+/// What secrets look like wherever they stand: a secret of NVMe in-band authentication, a key for
+/// TLS over NVMe, what is sent with a request, a key in PEM.
+const LOOKS: &[&str] = &["DHHC-1:", "NVMeTLSkey-1:", "Bearer ", "Basic ", "PRIVATE KEY-----"];
+
+/// What stands in their places.
+const REMOVED: &str = "(removed)";
+
 impl Typed {
     pub(crate) async fn run(self, out: &mut (dyn Write + Send)) -> Result<()> {
         let remote = self.ask.remote()?;
@@ -126,13 +133,27 @@ fn redact(value: &mut Value) {
             for (key, value) in map {
                 let key = key.to_ascii_lowercase().replace(['-', '_'], "");
                 if SECRET.iter().any(|word| key.contains(word)) {
-                    *value = json!("(removed)");
+                    *value = json!(REMOVED);
                 } else {
                     redact(value);
                 }
             }
         }
         Value::Array(items) => items.iter_mut().for_each(redact),
+        // Not the whole of a long text, such as metrics: only the lines that have one.
+        Value::String(text) if LOOKS.iter().any(|look| text.contains(look)) => {
+            let line = |line: &str| match LOOKS.iter().any(|look| line.contains(look)) {
+                true => REMOVED.to_owned(),
+                false => line.to_owned(),
+            };
+            // The lines of a key have nothing to be known by.
+            let all = if text.contains("PRIVATE KEY") {
+                vec![]
+            } else {
+                text.lines().map(line).collect()
+            };
+            *text = if all.is_empty() { REMOVED.to_owned() } else { all.join("\n") };
+        }
         _ => {}
     }
 }
@@ -145,12 +166,17 @@ mod tests {
     fn secrets_are_removed_wherever_they_are() {
         let mut value = json!({
             "a": [{ "apiToken": "x", "ok": 1 }], "dhchap-secret": { "deep": "y" }, "key": "name",
+            "message": "asked with Bearer hunter2", "metrics": "a 1\nb{key=\"DHHC-1:00:hunter2\"} 2\n",
+            "pem": "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----",
         });
         redact(&mut value);
         let wanted = json!({
             "a": [{ "apiToken": "(removed)", "ok": 1 }],
             "dhchap-secret": "(removed)",
             "key": "name",
+            "message": "(removed)",
+            "metrics": "a 1\n(removed)",
+            "pem": "(removed)",
         });
         assert_eq!(value, wanted);
     }

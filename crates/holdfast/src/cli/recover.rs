@@ -130,7 +130,7 @@ impl Typed {
         }
         let (mut copies, mut snapshots) = (Vec::new(), Vec::new());
         for server in self.engines {
-            let engine = Engine::plain(server.clone())?;
+            let engine = Engine::new(self.ask.client(server.clone())?);
             let read = read(&engine).await;
             let (some, taken) = read.with_context(|| format!("cannot ask the engine {server}"))?;
             copies.extend(some);

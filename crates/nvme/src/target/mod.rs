@@ -50,6 +50,8 @@
 //! - Nothing of a reservation command is acknowledged before the rim said that it is persistent.
 //! - A preempt-and-abort is acknowledged when no command that it aborts is at work any more.
 //!
+//! A host in the same process may leave the stream out: [`Connection::begin`], [`Connection::end`].
+//!
 //! Deliberately not here: buffers, devices, random numbers, the way a connection reaches the thread
 //! of its subsystem.
 
@@ -60,7 +62,7 @@ mod subsystem;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
-pub use connection::{AuthDone, AuthWork, Connection, ConnectionConfig};
+pub use connection::{AuthDone, AuthWork, Connection, ConnectionConfig, Direct};
 pub use event::{ConnId, Effect, Event, Message, Need, Payload, Slot, Transmit, Way};
 pub use subsystem::{
     Access, AcquireKeys, BadNamespace, Change, ConnectRequest, Controller, DiscoveryRecord, Holder,

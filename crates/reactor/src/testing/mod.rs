@@ -1,3 +1,4 @@
-//! What benchmarks compare us with.
+//! What stands in for the kernel in simulations, and what benchmarks compare us with.
 
 pub mod ping_pong;
+pub mod simulated;

@@ -5,6 +5,9 @@
 //! answer is one send of its own, though many may be handed to the kernel in one call. The other
 //! way sends all that is owed at once, however many messages that is; it is the most that a
 //! protocol over the same sockets could reach. Both receive whatever is there.
+//!
+//! Message by message, each message under way has bytes of its own, as it must have in anything
+//! that is used for something; sent at once, all are the same bytes, which stay in the cache.
 #![expect(unsafe_code, reason = "it uses io_uring directly, on buffers that live long enough")]
 
 use std::io;
@@ -15,7 +18,7 @@ use std::time::{Duration, Instant};
 use io_uring::types::Fd;
 use io_uring::{IoUring, opcode};
 
-use crate::memory::Mapping;
+use crate::memory::{Mapping, PAGE};
 
 /// Sizes of what goes to and fro.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +36,17 @@ pub enum Sending {
     EachAlone,
     /// One send for all that is owed.
     Together,
+}
+
+/// What one end sees of the messages.
+#[derive(Clone, Copy)]
+struct Messages {
+    /// Bytes of one that comes.
+    inbound: usize,
+    /// Bytes of one that goes.
+    outbound: usize,
+    /// How many are under way.
+    depth: usize,
 }
 
 /// What the asking side saw.
@@ -61,6 +75,9 @@ struct End {
     /// Aligned to pages like the buffers of a reactor, which some processors copy to much faster.
     inbound: Mapping,
     outbound: Mapping,
+    /// Where in each the next bytes go or come from.
+    next_in: usize,
+    next_out: usize,
     /// The most bytes of one send.
     step: usize,
     /// The most sends under way.
@@ -76,11 +93,13 @@ struct End {
 }
 
 impl End {
-    fn new(stream: TcpStream, message: usize, sending: Sending) -> io::Result<End> {
+    fn new(stream: TcpStream, messages: Messages, sending: Sending) -> io::Result<End> {
         stream.set_nodelay(true)?;
-        let (step, most_sends) = match sending {
-            Sending::EachAlone => (message.min(STEP), SENDS),
-            Sending::Together => (STEP, 1),
+        let Messages { inbound, outbound, depth } = messages;
+        let room = |message: usize| (message.next_multiple_of(PAGE) * depth).max(STEP);
+        let (step, most_sends, room_in, room_out) = match sending {
+            Sending::EachAlone => (outbound.min(STEP), SENDS, room(inbound), room(outbound)),
+            Sending::Together => (STEP, 1, STEP, STEP),
         };
         let ring = IoUring::builder()
             .setup_single_issuer()
@@ -90,8 +109,10 @@ impl End {
         Ok(End {
             ring,
             stream,
-            inbound: Mapping::new(STEP)?,
-            outbound: Mapping::new(STEP)?,
+            inbound: Mapping::new(room_in)?,
+            outbound: Mapping::new(room_out)?,
+            next_in: 0,
+            next_out: 0,
             step,
             most_sends,
             receiving: false,
@@ -107,19 +128,28 @@ impl End {
     fn turn(&mut self) -> io::Result<()> {
         let fd = Fd(self.stream.as_raw_fd());
         if !self.receiving {
-            let len = u32::try_from(self.inbound.len()).unwrap_or(u32::MAX);
-            let receive = opcode::Recv::new(fd, self.inbound.base(), len);
-            // SAFETY: `inbound` is neither touched nor freed before the completion (see `drop`).
+            let room = (self.inbound.len() - self.next_in).min(STEP);
+            let len = u32::try_from(room).unwrap_or(u32::MAX);
+            let to = self.inbound.base().wrapping_add(self.next_in);
+            let receive = opcode::Recv::new(fd, to, len);
+            // SAFETY: `to` has `len` bytes left in `inbound`, which is neither touched nor freed
+            // before the completion (see `drop`).
             let _ = unsafe { self.ring.submission().push(&receive.build().user_data(RECEIVED)) };
             self.receiving = true;
         }
         while self.sends < self.most_sends && self.owed > 0 {
             let bytes = self.owed.min(self.step);
             let len = u32::try_from(bytes).unwrap_or(u32::MAX);
-            let send = opcode::Send::new(fd, self.outbound.base(), len)
-                .flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL);
+            if self.outbound.len() - self.next_out < bytes {
+                self.next_out = 0;
+            }
+            let from = self.outbound.base().wrapping_add(self.next_out);
+            let send =
+                opcode::Send::new(fd, from, len).flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL);
             // SAFETY: as above, for `outbound`, which sends only read.
             let _ = unsafe { self.ring.submission().push(&send.build().user_data(len.into())) };
+            // Each message begins at a page, as the data of a device do.
+            self.next_out = (self.next_out + bytes).next_multiple_of(PAGE);
             self.sends += 1;
             self.owed -= bytes;
         }
@@ -130,6 +160,10 @@ impl End {
             if entry.user_data() == RECEIVED {
                 self.receiving = false;
                 self.arrived += moved;
+                self.next_in += moved;
+                if self.inbound.len() - self.next_in < PAGE {
+                    self.next_in = 0;
+                }
             } else {
                 self.sends -= 1;
                 // What the kernel did not take is still owed.
@@ -174,10 +208,16 @@ impl Drop for End {
     }
 }
 
-/// Answers the requests of one connection until it is closed.
-pub fn answer(listener: &TcpListener, sizes: Sizes, sending: Sending) -> io::Result<()> {
+/// Answers the requests of one connection, `depth` at a time, until it is closed.
+pub fn answer(
+    listener: &TcpListener,
+    sizes: Sizes,
+    sending: Sending,
+    depth: usize,
+) -> io::Result<()> {
     let (stream, _) = listener.accept()?;
-    let mut end = End::new(stream, sizes.answer, sending)?;
+    let messages = Messages { inbound: sizes.request, outbound: sizes.answer, depth };
+    let mut end = End::new(stream, messages, sending)?;
     while !end.closed {
         end.turn()?;
         let requests = end.arrived / sizes.request;
@@ -194,7 +234,8 @@ pub fn ask(
     sending: Sending,
     (depth, time): (usize, Duration),
 ) -> io::Result<Seen> {
-    let mut end = End::new(TcpStream::connect(to)?, sizes.request, sending)?;
+    let messages = Messages { inbound: sizes.answer, outbound: sizes.request, depth };
+    let mut end = End::new(TcpStream::connect(to)?, messages, sending)?;
     end.owed = depth * sizes.request;
     let begun = Instant::now();
     let (mut answers, mut asked) = (0u64, begun);

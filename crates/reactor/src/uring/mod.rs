@@ -25,7 +25,7 @@ use io_uring::types::{CancelBuilder, Fd};
 use io_uring::{IoUring, opcode};
 
 use crate::contract::{
-    Access, Detached, FileId, Handler, Io, Op, OpId, Opened, Refused, Socket, Token,
+    Access, Detached, FileId, Handler, Io, Op, OpId, Opened, Refused, Socket, Token, Way,
 };
 use crate::mailbox::{Inbox, Mailbox, mailbox};
 use crate::memory::{Arena, Buffer, Class};
@@ -371,13 +371,18 @@ impl<M> Io for Reactor<M> {
         if handle.under_way > 0 || handle.closing {
             return None;
         }
-        self.sockets.remove(socket.0).map(|handle| Detached(handle.fd))
+        self.sockets.remove(socket.0).map(|handle| Detached::from_fd(handle.fd))
     }
 
     fn attach(&mut self, socket: Detached) -> Result<Socket, Detached> {
-        match self.sockets.insert(Handle::new(socket.0)) {
+        let fd = match socket.0 {
+            Way::Kernel(fd) => fd,
+            #[cfg(any(test, feature = "testing"))]
+            other @ Way::Simulated(_) => return Err(Detached(other)),
+        };
+        match self.sockets.insert(Handle::new(fd)) {
             Ok(key) => Ok(Socket(key)),
-            Err(handle) => Err(Detached(handle.fd)),
+            Err(handle) => Err(Detached::from_fd(handle.fd)),
         }
     }
 

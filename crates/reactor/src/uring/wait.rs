@@ -46,7 +46,7 @@ impl<M> Reactor<M> {
             || self.timers.next().is_some_and(|at| at <= self.now)
     }
 
-    /// Looks for news without a system call. `false` if none came within `limit`.
+    /// Looks for news without sleeping. `false` if none came within `limit`.
     fn spin(&mut self, limit: Duration) -> bool {
         let begun = Instant::now();
         loop {
@@ -61,6 +61,9 @@ impl<M> Reactor<M> {
             if self.has_news() {
                 return true;
             }
+            // Whom we wait for may want this very core. If somebody else wanted it, and for long,
+            // spinning was in vain whatever came meanwhile: who sleeps gets the core back sooner.
+            rustix::thread::sched_yield();
             if begun.elapsed() >= limit {
                 return false;
             }

@@ -33,7 +33,16 @@ pub(super) enum Kind {
     QemuFile,
 }
 
+/// What is behind a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Storage {
+    Memory,
+    File,
+    PageCache,
+}
+
 impl Kind {
+    /// Ours first.
     pub(super) const ALL: &'static [Kind] = &[
         Kind::OursMemory,
         Kind::NbdkitMemory,
@@ -43,6 +52,18 @@ impl Kind {
         Kind::QemuFile,
         Kind::NbdkitCached,
     ];
+
+    pub(super) fn storage(self) -> Storage {
+        match self {
+            Kind::OursMemory | Kind::NbdkitMemory | Kind::QemuMemory => Storage::Memory,
+            Kind::OursFile | Kind::NbdkitFile | Kind::QemuFile => Storage::File,
+            Kind::NbdkitCached => Storage::PageCache,
+        }
+    }
+
+    pub(super) fn is_ours(self) -> bool {
+        matches!(self, Kind::OursMemory | Kind::OursFile)
+    }
 
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -119,6 +140,10 @@ impl Running {
             _ => format!("127.0.0.1:{port}"),
         };
         Ok(Running { kind, program, address, _memory: memory })
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        self.kind
     }
 
     pub(super) fn measure(&self, shape: Shape, time: Duration) -> Result<Seen> {

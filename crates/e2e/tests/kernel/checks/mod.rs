@@ -15,6 +15,7 @@ use e2e::vm::{Kernel, Vm};
 
 use crate::engine::{Engine, Ground};
 use crate::lab::{Lab, PATIENCE, Secrets, Target};
+use crate::mirrored::Mirrored;
 use crate::nvmet::Nvmet;
 use crate::shared::with_kernel;
 
@@ -105,6 +106,17 @@ mod pooled {
     }
 }
 
+/// A volume with copies in three engines.
+mod mirrored {
+    tests! { V6_12, mirrored, NoSecrets,
+        fio_verifies_random_and_sequential_writes = super::data::fio_verifies;
+        discarded_and_zeroed_blocks_read_as_zeroes = super::data::discard;
+        xfs_keeps_files = super::filesystem::xfs;
+        losing_one_of_two_paths_fails_no_request = super::paths::lose_one_of_two;
+        killing_a_copy_fails_no_request = super::paths::lose_a_copy;
+    }
+}
+
 fn nvmet(vm: &Vm, secrets: Option<&Secrets>) -> Result<Box<dyn Target>> {
     Ok(Box::new(Nvmet::start(vm, secrets)?))
 }
@@ -122,6 +134,10 @@ fn pooled_engine(_: &Vm, secrets: Option<&Secrets>) -> Result<Box<dyn Target>> {
 
 fn encrypted_engine(_: &Vm, secrets: Option<&Secrets>) -> Result<Box<dyn Target>> {
     Ok(Box::new(Engine::start(Ground::EncryptedPool, secrets)?))
+}
+
+fn mirrored(vm: &Vm, _: Option<&Secrets>) -> Result<Box<dyn Target>> {
+    Ok(Box::new(Mirrored::start(vm)?))
 }
 
 fn run(kernel: Kernel, start: Start, knowledge: Knowledge, check: Check) -> Result<()> {

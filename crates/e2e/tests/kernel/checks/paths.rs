@@ -63,6 +63,23 @@ fn kill_under(lab: &mut Lab, options: &str) -> Result<()> {
     end_fio(lab, job)
 }
 
+/// With requests on the way, a copy of the volume dies and comes back; the path stays.
+pub(super) fn lose_a_copy(lab: &mut Lab) -> Result<()> {
+    let controller = lab.connect(Way::First, TIMERS)?;
+    let disk = lab.disk()?;
+    let job = start_fio(lab, &disk)?;
+    for _ in 0..2 {
+        lab.await_requests(&disk, 200)?;
+        let vm = lab.vm;
+        lab.target.kill(vm)?;
+        lab.await_requests(&disk, 200).context("the other copies carry on")?;
+        lab.target.revive(vm)?;
+    }
+    lab.await_requests(&disk, 200)?;
+    lab.await_state(&controller, "live")?;
+    end_fio(lab, job)
+}
+
 /// Writes and verifies until a file appears.
 pub(super) fn start_fio(lab: &Lab, disk: &str) -> Result<Job> {
     start_fio_with(lab, disk, "")

@@ -4,7 +4,7 @@ use block::{Blocks, Command, Fault, Geometry, Lba, Span};
 use zerocopy::FromBytes;
 
 use super::super::event::{Message, Way};
-use super::super::subsystem::{Access, Namespace, Subsystem, refusal};
+use super::super::subsystem::{Access, HostId, Namespace, Subsystem, refusal};
 use super::{MAX_TRANSFER, Outcome, Peer, Request, reservation};
 use crate::wire::{DsmRange, IoOpcode, Psdt, Sqe, Status};
 
@@ -74,32 +74,80 @@ fn enter<'a>(
     if sqe.psdt() != Psdt::Sgl {
         return Err(Status::INVALID_FIELD);
     }
-    let Subsystem { namespaces, ana, .. } = subsystem;
-    let namespace = namespaces.get_mut(&sqe.nsid.get()).ok_or(Status::INVALID_NAMESPACE)?;
-    if let Some(status) = refusal(ana.state(namespace.config().ana_group)) {
-        return Err(status);
-    }
     let access = match opcode {
-        IoOpcode::Read | IoOpcode::Compare | IoOpcode::Verify | IoOpcode::Ask => Access::Read,
-        IoOpcode::Write
-        | IoOpcode::WriteZeroes
-        | IoOpcode::DatasetManagement
-        | IoOpcode::Flush
-        | IoOpcode::Tell => Access::Write,
+        IoOpcode::Read | IoOpcode::Compare | IoOpcode::Verify | IoOpcode::Ask => Entry::Reads,
+        IoOpcode::Write | IoOpcode::WriteZeroes | IoOpcode::DatasetManagement | IoOpcode::Tell => {
+            Entry::Changes
+        }
+        IoOpcode::Flush => Entry::Flushes,
         // They have rules of their own.
         IoOpcode::ReservationRegister
         | IoOpcode::ReservationReport
         | IoOpcode::ReservationAcquire
-        | IoOpcode::ReservationRelease => return Ok(namespace),
+        | IoOpcode::ReservationRelease => Entry::Reserves,
     };
-    if !namespace.reservations().permits(&peer.hostid, access) {
+    pass(subsystem, &peer.hostid, sqe.nsid.get(), access)
+}
+
+/// What a command is about to do with a namespace.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Entry {
+    Reads,
+    Changes,
+    /// Allowed to whoever may write, and harmless to what is read-only.
+    Flushes,
+    Reserves,
+}
+
+#[inline]
+fn pass<'a>(
+    subsystem: &'a mut Subsystem,
+    host: &HostId,
+    nsid: u32,
+    entry: Entry,
+) -> Result<&'a mut Namespace, Status> {
+    let Subsystem { namespaces, ana, .. } = subsystem;
+    let namespace = namespaces.get_mut(&nsid).ok_or(Status::INVALID_NAMESPACE)?;
+    if let Some(status) = refusal(ana.state(namespace.config().ana_group)) {
+        return Err(status);
+    }
+    let access = match entry {
+        Entry::Reads => Access::Read,
+        Entry::Changes | Entry::Flushes => Access::Write,
+        Entry::Reserves => return Ok(namespace),
+    };
+    if !namespace.reservations().permits(host, access) {
         return Err(Status::RESERVATION_CONFLICT);
     }
-    let changes = access == Access::Write && opcode != IoOpcode::Flush;
-    if changes && namespace.config().read_only {
+    if entry == Entry::Changes && namespace.config().read_only {
         return Err(Status::NAMESPACE_WRITE_PROTECTED);
     }
     Ok(namespace)
+}
+
+/// The same for a block command that came without a queue entry, and whether its blocks exist.
+pub(in crate::target) fn admit(
+    subsystem: &mut Subsystem,
+    host: &HostId,
+    nsid: u32,
+    command: Command,
+) -> Result<(), Status> {
+    let entry = match command {
+        Command::Read { .. } | Command::Compare { .. } => Entry::Reads,
+        Command::Write { .. } | Command::Discard { .. } | Command::WriteZeroes { .. } => {
+            Entry::Changes
+        }
+        Command::Flush => Entry::Flushes,
+    };
+    let namespace = pass(subsystem, host, nsid, entry)?;
+    let Some(span) = command.span() else { return Ok(()) };
+    if !namespace.config().geometry.contains(span) {
+        return Err(Status::LBA_OUT_OF_RANGE);
+    }
+    if let Command::Read { .. } | Command::Write { .. } = command {
+        namespace.count(entry == Entry::Changes, span.len());
+    }
+    Ok(())
 }
 
 /// The blocks of a command, if they exist.

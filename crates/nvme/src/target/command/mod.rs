@@ -17,7 +17,7 @@ use block::{Command, Span};
 use zerocopy::FromBytes;
 
 pub(super) use admin::{ABORTS, EVENT_REQUESTS};
-pub(super) use io::{Ranges, fault_status};
+pub(super) use io::{Ranges, admit, fault_status};
 
 use super::event::{ConnId, Message};
 use super::subsystem::{Hold, HostId, Subsystem};

@@ -6,13 +6,14 @@
 //! ```
 
 mod authentication;
+mod direct;
 mod receive;
 mod slots;
 mod transmit;
 mod work;
 
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::mem::{replace, take};
 use core::net::IpAddr;
@@ -22,6 +23,7 @@ use block::{Completion, Fault};
 
 use self::authentication::Authentication;
 pub use self::authentication::{AuthDone, AuthWork};
+pub use self::direct::Direct;
 use self::slots::{Entry, Slots, Stage};
 use super::command::{Answer, Peer, Ranges, fault_status};
 use super::event::{ConnId, Event, Need, Slot};
@@ -137,6 +139,8 @@ pub struct Connection {
     sqhd: u16,
     no_sq_flow: bool,
     issues: u64,
+    /// Commands at work that came without a stream: when they were issued, on which namespace.
+    direct: BTreeMap<u64, u32>,
     epoch: u64,
     touched: Instant,
     deadline: Option<Instant>,
@@ -171,6 +175,7 @@ impl Connection {
             sqhd: 0,
             no_sq_flow: false,
             issues: 0,
+            direct: BTreeMap::new(),
             epoch: 0,
             touched: now,
             deadline: Some(now.after(config.setup_timeout)),
@@ -391,7 +396,7 @@ impl Connection {
 
     /// Whether no command of it is at work on a device.
     pub fn is_drained(&self) -> bool {
-        !self.slots.iter().any(|(_, entry)| entry.issued > 0)
+        self.direct.is_empty() && !self.slots.iter().any(|(_, entry)| entry.issued > 0)
     }
 
     /// The Connect to decide on; the connection ends unless it becomes live.

@@ -232,14 +232,16 @@ impl Connection {
 
     /// Passes the fences that nothing holds up any more.
     pub(super) fn settle(&mut self, subsystem: &mut Subsystem) {
-        let slots = &self.slots;
+        let (slots, direct) = (&self.slots, &self.direct);
         let conn = self.id;
         self.fences.retain(|fence| {
-            let holds_up = slots.iter().any(|(_, entry)| {
-                entry.stage == Stage::Device
-                    && entry.sqe.nsid.get() == fence.nsid
-                    && entry.issued_at <= fence.before
-            });
+            let holds_up = direct.range(..=fence.before).any(|(_, nsid)| *nsid == fence.nsid);
+            let holds_up = holds_up
+                || slots.iter().any(|(_, entry)| {
+                    entry.stage == Stage::Device
+                        && entry.sqe.nsid.get() == fence.nsid
+                        && entry.issued_at <= fence.before
+                });
             if !holds_up {
                 subsystem.pass_fence(conn, fence.id);
             }

@@ -13,8 +13,8 @@ use alloc::vec::Vec;
 use block::{Command, Completion, Fault, Span};
 
 use super::{
-    ConnId, Connection, ConnectionConfig, Effect, Event, Message, Need, Payload, Slot, Subsystem,
-    Way,
+    ConnId, Connection, ConnectionConfig, Direct, Effect, Event, Message, Need, Payload, Slot,
+    Subsystem, Way,
 };
 use crate::auth::{ControllerSide, Entropy, Sequence};
 use crate::time::Instant;
@@ -166,6 +166,19 @@ impl Rim {
             Way::Ask { .. } => self.notes.get(&message.topic).cloned().ok_or(Fault::Unsupported),
         };
         link.conn.answer(slot, answer);
+    }
+
+    /// Begins a command that comes without a stream, on the first namespace.
+    pub fn begin(&mut self, id: ConnId, command: Command) -> Result<Direct, Fault> {
+        let link = self.links.get_mut(&id).ok_or(Fault::Unreachable)?;
+        link.conn.begin(&mut self.subsystem, 1, command)
+    }
+
+    /// A command that came without a stream is over.
+    pub fn end(&mut self, id: ConnId, direct: Direct) {
+        if self.links.get_mut(&id).is_some_and(|link| link.conn.end(direct)) {
+            self.run(id);
+        }
     }
 
     /// Says that kept persist effects are durable, or that they failed.

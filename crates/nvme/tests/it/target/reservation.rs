@@ -1,6 +1,6 @@
 //! Reservations, through the wire.
 
-use block::Fault;
+use block::{Blocks, Command, Fault, Lba, Span};
 use nvme::target::testing::Rim;
 use nvme::target::{ConnId, Effect, Event, Reservations, Slot, Subsystem};
 use nvme::wire::{
@@ -338,6 +338,53 @@ fn preempt_and_abort_waits_for_every_range_of_a_deallocation() {
         assert_eq!(b.receive(&mut rim), [], "{at} of 4 ranges are done");
         rim.release(id, event, None);
     }
+    assert!(is_success(&mut rim, &mut b));
+}
+
+fn write_of(blocks: u64) -> Command {
+    Command::Write { span: Span::new(Lba(0), Blocks(blocks)).unwrap(), fua: false }
+}
+
+fn preempt(rim: &mut Rim, by: &mut Queue) {
+    let data = AcquireData { crkey: KEY_B.into(), prkey: KEY_A.into() };
+    by.submit(rim, command(IoOpcode::ReservationAcquire, args(2, 1), 16), data.as_bytes());
+}
+
+#[test]
+fn commands_without_a_stream_pass_the_same_fence() {
+    let mut rim = rim();
+    let [(ax, mut a), (_y, mut b)] = hosts(&mut rim);
+    assert_eq!(rim.begin(ax.id, write_of(1)), Err(Fault::Unreachable), "no I/O queue");
+    register(&mut rim, &mut a, args(0, 0), (0, KEY_A));
+    register(&mut rim, &mut b, args(0, 0), (0, KEY_B));
+    acquire(&mut rim, &mut a, args(0, 1), (KEY_A, 0));
+    assert_eq!(rim.begin(b.id, write_of(1)), Err(Fault::Fenced));
+    let too_far = write_of(1 << 40);
+    assert_eq!(rim.begin(a.id, too_far), Err(Fault::OutOfRange { span: too_far.span().unwrap() }));
+    let first = rim.begin(a.id, write_of(1)).unwrap();
+    let second = rim.begin(a.id, write_of(1)).unwrap();
+    preempt(&mut rim, &mut b);
+    assert_eq!(rim.begin(a.id, write_of(1)), Err(Fault::Fenced));
+    assert_eq!(b.receive(&mut rim), [], "two writes may still land");
+    rim.end(a.id, second);
+    assert_eq!(b.receive(&mut rim), [], "one write may still land");
+    rim.end(a.id, first);
+    assert!(is_success(&mut rim, &mut b));
+}
+
+#[test]
+fn commands_without_a_stream_are_waited_for_also_if_their_host_is_gone() {
+    let mut rim = rim();
+    let [(ax, mut a), (_y, mut b)] = hosts(&mut rim);
+    register(&mut rim, &mut a, args(0, 0), (0, KEY_A));
+    register(&mut rim, &mut b, args(0, 0), (0, KEY_B));
+    let write = rim.begin(a.id, write_of(1)).unwrap();
+    rim.close(a.id);
+    rim.close(ax.id);
+    assert_eq!(rim.begin(a.id, write_of(1)), Err(Fault::Unreachable));
+    preempt(&mut rim, &mut b);
+    assert_eq!(b.receive(&mut rim), [], "its write is still at work");
+    rim.end(a.id, write);
     assert!(is_success(&mut rim, &mut b));
 }
 
