@@ -7,9 +7,9 @@
 //! ```
 //!
 //! A target that is held tells its hosts that this path is inaccessible: they wait, and nothing new
-//! is written. When all hold, whatever was acknowledged is in every snapshot, and what depends on it
-//! and came later in none. Writes that were under way when a target was told may or may not be: their
-//! hosts have no answer yet.
+//! is written. When all hold, whatever was acknowledged is in every snapshot, and what depends on
+//! it and came later in none. Writes that were under way when a target was told may or may not be:
+//! their hosts have no answer yet.
 //!
 //! That a target is held is written in its record, as everything is: after a crash the next control
 //! plane goes on, or releases. While the volume takes its snapshot nothing else begins about it, so

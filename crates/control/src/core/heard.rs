@@ -141,8 +141,8 @@ impl Core {
         }
     }
 
-    /// A machine that was not listed in this run of it, or cannot be any more, is in doubt, whatever
-    /// it says.
+    /// A machine that was not listed in this run of it, or cannot be any more, is in doubt,
+    /// whatever it says.
     fn sign(&mut self, name: &NodeName, sign: Sign) {
         let Some(signs) = self.signs.get(name) else { return };
         let is_mute = signs.listed.is_none() || signs.is_mute(self.now, self.pace.deadline);

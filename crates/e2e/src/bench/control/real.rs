@@ -48,9 +48,10 @@ pub(super) fn measure((nodes, crowd): (usize, usize), volumes: usize) -> Result<
     runtime.block_on(store.client())?;
     let began = Instant::now();
     let mut command = holdfast()?;
-    command.args(["control", "serve", "--listen", "127.0.0.1:0", "--endpoints", &store.endpoint()]);
+    command.args(["control", "serve", "--listen", "127.0.0.1:0", "--store", &store.endpoint()]);
     let program = Program::start(&mut command)?;
-    let after = |line: &str| line.split_once("listening on ").map(|(_, at)| at.trim().to_owned());
+    let after =
+        |line: &str| line.split_once("listening on http://").map(|(_, at)| at.trim().to_owned());
     let address = program.wait_for("where it listens", after)?;
     while !get(&address, "/v1/status")?.starts_with(b"HTTP/1.1 200") {
         std::thread::yield_now();

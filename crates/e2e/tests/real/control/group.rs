@@ -42,8 +42,9 @@ async fn restored(remote: &Remote, (volume, snapshot): (VolumeId, SnapshotId)) -
     numbers(&mut Disk::attach(address, volume).unwrap())
 }
 
-/// Every number is written to a block of the first volume, and when that is acknowledged to the same
-/// block of the second. So at any one moment the first is ahead by one at most, and never behind.
+/// Every number is written to a block of the first volume, and when that is acknowledged to the
+/// same block of the second. So at any one moment the first is ahead by one at most, and never
+/// behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn snapshots_of_a_group_are_of_one_moment() {
     let store = StoreServer::start(Kind::Embedded).unwrap();

@@ -26,9 +26,10 @@ impl ControlProcess {
     pub(crate) fn start(endpoints: &[String]) -> ControlProcess {
         let mut command = holdfast().unwrap();
         command.args(["control", "serve", "--listen", "127.0.0.1:0"]);
-        command.args(["--endpoints", &endpoints.join(",")]);
+        command.args(["--store", &endpoints.join(",")]);
         let program = Program::start(&mut command).unwrap();
-        let after = |line: &str| line.split_once("listening on ").map(|(_, at)| at.to_owned());
+        let after =
+            |line: &str| line.split_once("listening on http://").map(|(_, at)| at.to_owned());
         let address = program.wait_for("where it listens", after).unwrap();
         let remote = Remote::plain(address.trim().parse().unwrap()).unwrap();
         ControlProcess { program, remote }
