@@ -24,6 +24,8 @@ mod fault;
 mod geometry;
 mod instant;
 mod lane;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod unit;
 
 pub use command::{Command, Kind};

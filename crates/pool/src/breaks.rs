@@ -6,6 +6,10 @@
 pub(crate) enum Rule {
     /// A change is answered when it is durable.
     AnswerWhenDurable,
+    /// O2: a write or discard is answered when its record is written.
+    AnswerWhenWritten,
+    /// O2: a group says of an earlier one that it is durable only when it is.
+    ProvedWhenDurable,
     /// O2: recovery drops first writes whose data did not arrive.
     CheckLastGroup,
     /// O2: a group after which records were dropped is followed by a checkpoint.

@@ -31,10 +31,10 @@ mod at {
     pub(super) const INDEX: usize = 48;
     pub(super) const COUNT: usize = 50;
     pub(super) const USED: usize = 52;
-    pub(super) const ZERO: usize = 56;
+    pub(super) const PROVED: usize = 56;
     pub(super) const PAYLOAD: usize = 64;
 }
-const _: () = assert!(at::ZERO + 8 == at::PAYLOAD && PAYLOAD == 4032);
+const _: () = assert!(at::PROVED + 8 == at::PAYLOAD && PAYLOAD == 4032);
 
 /// Where the journal stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +59,19 @@ pub(crate) fn group_blocks(payload: usize) -> u64 {
     count(payload.div_ceil(PAYLOAD).max(1))
 }
 
-/// The blocks of the group after `position`.
-pub(crate) fn encode_group(pool: Id, position: Position, payload: &[u8], out: &mut Vec<u8>) {
+/// What a group says of itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GroupHead {
+    pub(crate) pool: Id,
+    /// Where the journal stands before it.
+    pub(crate) after: Position,
+    /// The last group that is durable.
+    pub(crate) proved: u64,
+}
+
+/// The blocks of a group.
+pub(crate) fn encode_group(head: GroupHead, payload: &[u8], out: &mut Vec<u8>) {
+    let GroupHead { pool, after: position, proved } = head;
     let blocks = group_blocks(payload.len());
     out.clear();
     out.resize(index(blocks) * BLOCK, 0);
@@ -76,6 +87,7 @@ pub(crate) fn encode_group(pool: Id, position: Position, payload: &[u8], out: &m
         set(block, at::INDEX, &low16(nth).to_le_bytes());
         set(block, at::COUNT, &low16(blocks).to_le_bytes());
         set(block, at::USED, &low32(count(used.len())).to_le_bytes());
+        set(block, at::PROVED, &proved.to_le_bytes());
         set(block, at::PAYLOAD, used);
         let crc = crc_around(block, at::CRC);
         set(block, at::CRC, &crc.to_le_bytes());
@@ -90,6 +102,7 @@ pub(crate) struct Header {
     pub(crate) incarnation: u64,
     pub(crate) index: u16,
     pub(crate) count: u16,
+    pub(crate) proved: u64,
     used: u32,
 }
 
@@ -105,11 +118,13 @@ pub(crate) fn decode_block(pool: Id, block: &[u8]) -> Option<(Header, &[u8])> {
         incarnation: le64(block, at::INCARNATION),
         index: le16(block, at::INDEX),
         count: le16(block, at::COUNT),
+        proved: le64(block, at::PROVED),
         used: le32(block, at::USED),
     };
     let Header { number, group, incarnation, .. } = header;
     let sane = header.index < header.count
         && u64::from(header.count) <= MAX_GROUP
+        && header.proved < header.group
         && Position { number, group, incarnation }.is_near();
     let used = index(u64::from(header.used));
     (sane && used <= PAYLOAD).then(|| (header, &block[at::PAYLOAD..at::PAYLOAD + used]))
@@ -120,6 +135,8 @@ pub(crate) fn decode_block(pool: Id, block: &[u8]) -> Option<(Header, &[u8])> {
 pub(crate) struct Group {
     pub(crate) payload: Vec<u8>,
     pub(crate) after: Position,
+    /// The last group that was durable when it was written.
+    pub(crate) proved: u64,
 }
 
 /// What was found in the journal after a checkpoint.
@@ -129,7 +146,9 @@ pub(crate) struct Found {
     pub(crate) groups: Vec<Group>,
     /// The highest incarnation on any block.
     pub(crate) incarnation: u64,
-    /// A later group exists although the next one does not: acknowledged changes are lost.
+    /// The last group that a later one proves durable.
+    pub(crate) proved: u64,
+    /// A group that was durable is not there: acknowledged changes are lost.
     pub(crate) gap: bool,
 }
 
@@ -152,11 +171,12 @@ impl Copies<'_> {
         let all = (0..ring).flat_map(|at| self.bytes.iter().map(move |copy| nth_block(copy, at)));
         let mut incarnation = here.incarnation;
         let mut gap = false;
+        let proved = groups.last().map_or(from.group, |last| last.proved.max(from.group));
         for (header, _) in all.filter_map(|block| decode_block(self.pool, block)) {
             incarnation = incarnation.max(header.incarnation);
-            gap |= header.group > here.group + 1;
+            gap |= header.proved > here.group;
         }
-        Found { groups, incarnation, gap }
+        Found { groups, incarnation, proved, gap }
     }
 
     fn next_group(&self, from: Position) -> Option<Group> {
@@ -172,7 +192,7 @@ impl Copies<'_> {
             group: from.group + 1,
             incarnation: first.incarnation,
         };
-        Some(Group { payload, after })
+        Some(Group { payload, after, proved: first.proved })
     }
 
     /// Block `nth` of the group after `from`, from whichever copy is sound; the higher
@@ -187,7 +207,8 @@ impl Copies<'_> {
                 && header.group == from.group + 1
                 && u64::from(header.index) == nth
                 && first.map_or(header.incarnation >= from.incarnation, |first| {
-                    (header.incarnation, header.count) == (first.incarnation, first.count)
+                    let same = |header: &Header| (header.incarnation, header.count, header.proved);
+                    same(header) == same(&first)
                 })
         };
         [0, 1].iter().filter_map(sound).filter(fits).max_by_key(|(header, _)| header.incarnation)

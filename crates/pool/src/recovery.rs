@@ -1,4 +1,5 @@
-//! Opening a pool: the newest checkpoint, then the journal, then one look at the last group's data.
+//! Opening a pool: the newest checkpoint, then the journal, then one look at the data of the last
+//! groups.
 //!
 //! ```text
 //!   Headers ──► Body (copy 0, then copy 1 if needed) ──► Journal ──► Check ──► Flush ──► a pool
@@ -95,8 +96,9 @@ pub struct Recovery {
     restored: Option<Box<Restored>>,
     sums: Sums,
     position: Position,
-    last: Vec<Record>,
-    /// What the last group says of blocks, and those of them that are not so.
+    /// Records of the groups that no later one proves durable, each with its group and number.
+    last: Vec<(u64, usize, Record)>,
+    /// What those groups say of blocks, and those of them that are not so.
     claims: BTreeMap<u64, u32>,
     wrong: BTreeSet<u64>,
     result: Option<Result<Box<Pool>, ImportError>>,
@@ -278,26 +280,25 @@ impl Recovery {
         Ok(())
     }
 
-    /// Replays all groups but the last, and has the data of the last one read.
+    /// Replays the groups that are proved, and has the data of the others read.
     fn replay(&mut self) -> Result<(), ImportError> {
         let bytes = [&self.journals[0][..], &self.journals[1][..]];
-        let Found { mut groups, incarnation, gap } =
+        let Found { groups, incarnation, proved, gap } =
             Copies { pool: self.superblock.mark(), bytes }.find(self.position);
         if gap {
             return Err(ImportError::JournalGap);
         }
         self.journals = [Vec::new(), Vec::new()];
-        let last = groups.pop();
         for group in groups {
             self.position = group.after;
-            self.each_record(&group.payload, Recovery::apply)?;
-        }
-        if let Some(last) = last {
-            self.position = last.after;
-            self.each_record(&last.payload, |recovery, _, record| {
-                recovery.last.push(record.clone());
-                Ok(())
-            })?;
+            if group.after.group <= proved {
+                self.each_record(&group.payload, Recovery::apply)?;
+            } else {
+                self.each_record(&group.payload, |recovery, nth, record| {
+                    recovery.last.push((recovery.position.group, nth, record.clone()));
+                    Ok(())
+                })?;
+            }
         }
         self.position.incarnation = incarnation + 1;
         self.stage = Stage::Check;
@@ -325,10 +326,10 @@ impl Recovery {
         (u64::from(at.cluster.0) << self.superblock.cluster.shift()) + u64::from(at.first)
     }
 
-    /// Has every block read that the last group says was written.
+    /// Has every block read that the last groups say was written.
     fn read_claims(&mut self) {
         let blocks = u64::from(self.geography.clusters()) << self.superblock.cluster.shift();
-        for record in &self.last {
+        for (_, _, record) in &self.last {
             if let Record::FirstWrite { at, crcs } = record {
                 // The last record of a block is the one that counts (O3).
                 let first = self.physical(at);
@@ -357,10 +358,12 @@ impl Recovery {
         }
     }
 
-    /// Replays the last group without the blocks that never reached the disk.
+    /// Replays the last groups without the blocks that never reached the disk.
     fn finish_replay(&mut self) -> Result<(), ImportError> {
-        for (nth, record) in core::mem::take(&mut self.last).iter().enumerate() {
-            match record {
+        let newest = self.position.group;
+        for (group, nth, record) in core::mem::take(&mut self.last) {
+            self.position.group = group;
+            match &record {
                 Record::FirstWrite { at, crcs } => {
                     let first = self.physical(at);
                     let good: Vec<bool> =
@@ -375,6 +378,7 @@ impl Recovery {
                 other => self.apply(nth, other)?,
             }
         }
+        self.position.group = newest;
         Ok(())
     }
 

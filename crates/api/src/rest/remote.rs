@@ -10,8 +10,9 @@ use model::{
 
 use super::{
     Answered, Backup, Consent, Control, EventsAsked, FailoversAsked, GroupsAsked, Health,
-    HostsAsked, NodesAsked, Placement, PoolsAsked, Purge, RangesAsked, RebuildsAsked,
-    ReplicasAsked, SnapshotsAsked, Status, TargetsAsked, VolumeWish, VolumesAsked, routes,
+    HostsAsked, NodesAsked, Placement, PoolsAsked, Purge, RangesAsked, RebuildsAsked, RecoverWish,
+    Recovery, ReplicasAsked, SnapshotsAsked, Status, StoredSpec, TargetsAsked, VolumeWish,
+    VolumesAsked, routes,
 };
 use crate::heartbeat::{Farewell, Heard};
 use crate::node::{Pace, Range, Scrub, Statistics};

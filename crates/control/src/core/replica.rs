@@ -124,7 +124,8 @@ impl Core {
         let subject = Subject::Replica(id);
         let node = self.state.pool(&replica.spec().pool).map(|pool| pool.spec().node.clone());
         if self.leaf(&subject).gone || node.is_none() {
-            self.try_commit(Batch::new().drop(replica).gone(subject));
+            let batch = self.forget_replica(replica);
+            self.try_commit(batch.gone(subject));
             return;
         }
         let is_purged = self.is_purged(&replica.spec().pool);
@@ -134,9 +135,19 @@ impl Core {
                 Some(node) => {
                     self.call(subject, node, Call::DeleteReplica(id, replica.generation()));
                 }
-                None => self.try_commit(Batch::new().drop(replica).gone(subject)),
+                None => {
+                    let batch = self.forget_replica(replica);
+                    self.try_commit(batch.gone(subject));
+                }
             }
         }
+    }
+
+    /// The record of a copy goes, with what is remembered of it.
+    fn forget_replica(&self, replica: Replica) -> Batch {
+        let scrubbed = self.state.scrubs.get(replica.id()).cloned();
+        let batch = Batch::new().drop(replica);
+        scrubbed.into_iter().fold(batch, Batch::drop)
     }
 
     /// Whether no target uses a copy and its volume does not count it. If only the record stands in

@@ -149,7 +149,7 @@ fn status(core: &Core, leader: Leader) -> Status {
         capacity,
         snapshots: count(facts.snapshots.len()),
         rebuilds: count(rebuilding(core)),
-        failovers: count(facts.failovers.len()),
+        failovers: count(facts.failovers.values().filter(|it| !it.stage().is_ended()).count()),
         troubles,
         more_troubles,
     }

@@ -4,7 +4,7 @@
 //! what was written last.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use block::{Blocks, Command, Lba, Span};

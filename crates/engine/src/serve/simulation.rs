@@ -25,6 +25,9 @@ const DISK: &str = "/disk";
 const MIB: u32 = 4;
 /// Requests at work at once, each on blocks of its own.
 const WORKERS: u64 = 8;
+/// Requests of a run, and after how many of them connections are cut.
+const REQUESTS: u64 = 150;
+const CUT_EVERY: u64 = 40;
 /// More than one transfer of the protocol holds, so that data take every way there is.
 const LENGTHS: [u64; 4] = [1, 3, 16, 64];
 
@@ -132,25 +135,18 @@ impl Lab {
         }
     }
 
-    fn span(worker: u64, blocks: u64) -> Span {
-        Span::new(Lba(worker * 64), Blocks(blocks)).unwrap()
-    }
-
     /// The next request of a worker: what it wrote last is read, and then written over.
     fn next(&mut self, worker: u64) {
-        let (command, data) = match self.held.get(&worker).copied() {
-            Some((blocks, _)) => {
-                let buffer = self.buffer(blocks, 0xEE);
-                (Command::Read { span: Lab::span(worker, blocks) }, Data::Fill(buffer))
-            }
-            None => {
-                let blocks = LENGTHS[self.world.below(LENGTHS.len())];
-                let byte = u8::try_from(1 + self.world.below(200)).unwrap();
-                self.writing.insert(worker, (blocks, byte));
-                let span = Lab::span(worker, blocks);
-                let bytes = self.buffer(blocks, byte).freeze();
-                (Command::Write { span, fua: false }, Data::Bytes(bytes))
-            }
+        let span = |blocks| Span::new(Lba(worker * 64), Blocks(blocks)).unwrap();
+        let (command, data) = if let Some((blocks, _)) = self.held.get(&worker).copied() {
+            let buffer = self.buffer(blocks, 0xEE);
+            (Command::Read { span: span(blocks) }, Data::Fill(buffer))
+        } else {
+            let blocks = LENGTHS[self.world.below(LENGTHS.len())];
+            let byte = u8::try_from(1 + self.world.below(200)).unwrap();
+            self.writing.insert(worker, (blocks, byte));
+            let bytes = self.buffer(blocks, byte).freeze();
+            (Command::Write { span: span(blocks), fua: false }, Data::Bytes(bytes))
         };
         self.host.remote.submit(worker, command, data, &mut self.io).unwrap();
     }
@@ -176,20 +172,20 @@ impl Lab {
         self.next(worker);
     }
 
-    /// Lets so many requests end, with connections cut now and then; returns when that was.
-    fn run(mut self, requests: u64, cut_every: u64) -> u64 {
+    /// Lets many requests end, with connections cut now and then; returns when that was.
+    fn run(mut self) -> u64 {
         let mut cut = 0;
         for worker in 0..WORKERS {
             self.next(worker);
         }
-        let mut next_cut = cut_every;
-        while self.ended < requests {
+        let mut next_cut = CUT_EVERY;
+        while self.ended < REQUESTS {
             self.turn();
             while let Some(finished) = self.host.remote.poll() {
                 self.ended(finished);
             }
             if self.ended >= next_cut {
-                next_cut += cut_every;
+                next_cut += CUT_EVERY;
                 cut += self.world.cut_all();
             }
         }
@@ -201,7 +197,7 @@ impl Lab {
 fn check(backing: &Backing) {
     let mut ends = Vec::new();
     for seed in 0..12 {
-        let run = || Lab::new(seed, backing.clone()).run(150, 40);
+        let run = || Lab::new(seed, backing.clone()).run();
         let end = run();
         assert_eq!(end, run(), "seed {seed} gives another run the second time");
         ends.push(end);

@@ -78,12 +78,16 @@ impl Ask {
     }
 
     pub(crate) fn remote(&self) -> Result<Remote> {
+        Ok(Remote::new(self.client(self.server.clone())?))
+    }
+
+    /// A client of any server, with the same token and authorities.
+    pub(crate) fn client(&self, server: Authority) -> Result<Client> {
         let token = self.token_file.as_deref().map(Token::read).transpose()?;
         let tls = self.ca.as_deref().map(TlsClient::read).transpose()?;
         let patience = Duration::from_secs(self.timeout);
-        let config =
-            ClientConfig { token, tls, patience, ..ClientConfig::plain(self.server.clone()) };
-        Ok(Remote::new(Client::new(config)?))
+        let config = ClientConfig { token, tls, patience, ..ClientConfig::plain(server) };
+        Ok(Client::new(config)?)
     }
 }
 

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::vec::Vec;
 
+use block::testing::Random;
 use block::{Command, Fault, Lba, Span};
 use model::{Epoch, Note, SnapshotId};
 
-use super::random::Random;
 use crate::Session;
 
 /// Who may use a replica: the last attachment.

@@ -7,6 +7,7 @@ use std::format;
 use std::string::String;
 use std::vec::Vec;
 
+use block::testing::Random;
 use block::{Blocks, Command, Lba, Span};
 use model::{
     FaultReason, NodeName, ReplicaId, ReplicaSet, SnapshotId, TargetId, TargetRecord, TargetState,
@@ -16,7 +17,6 @@ use uuid::Uuid;
 
 use super::Broken;
 use super::disk::Disk;
-use super::random::Random;
 use super::world::{DETECT, Happening, HostOp, STORE, World};
 use crate::{AttachFault, Event, Order, Policy, RebuildOrder, Token};
 

@@ -7,7 +7,6 @@ mod drive;
 mod history;
 mod owner;
 mod quiet;
-mod random;
 mod world;
 
 use std::format;

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::string::String;
 use std::vec::Vec;
 
+use block::testing::Random;
 use block::{Blocks, Command, Completion, Fault, Instant, Span};
 use model::{ChildState, Epoch, FaultReason, Note, ReplicaId, SnapshotId, TargetRecord};
 
 use super::Broken;
 use super::disk::Disk;
 use super::history::History;
-use super::random::Random;
 use crate::{Answer, AttachFault, Buffer, Event, Found, Io, Mirror, Session, StoreFault, Token};
 
 /// A target notices within this time that it lost a child.

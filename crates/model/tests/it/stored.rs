@@ -1,5 +1,6 @@
 //! What is read from the store and from disks, and what is not.
 
+use block::testing::corpus;
 use model::stored::{Unreadable, decode, encode};
 use model::*;
 use proptest::prelude::*;
@@ -79,18 +80,9 @@ fn kept() -> [(&'static str, String); 3] {
 
 #[test]
 fn every_seed_and_every_find_of_the_fuzzer_is_survived() {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let folder = folder.join("../../fuzz/corpus/pool_labels");
-    for (name, text) in kept() {
-        if std::env::var_os("HOLDFAST_WRITE_CORPUS").is_some() {
-            std::fs::create_dir_all(&folder).unwrap();
-            std::fs::write(folder.join(name), &text).unwrap();
-        }
-        let seed = std::fs::read_to_string(folder.join(name)).expect("the seed is in the corpus");
-        assert_eq!(seed, text, "{name} is not what the test makes of it");
-    }
-    for file in std::fs::read_dir(folder).unwrap() {
-        read_kept(&std::fs::read(file.unwrap().path()).unwrap());
+    let seeds = kept().map(|(name, text)| (name.to_owned(), text.into_bytes()));
+    for input in corpus(env!("CARGO_MANIFEST_DIR"), "pool_labels", &seeds).unwrap() {
+        read_kept(&input);
     }
 }
 

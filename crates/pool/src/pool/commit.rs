@@ -1,5 +1,9 @@
-//! Group commit: records wait in a batch; a batch is written as groups, one after another, each
-//! followed by a flush of all disks (O2).
+//! Group commit: records wait in a batch; a batch is written as groups, one after another, and made
+//! durable by one flush of all disks (O2).
+//!
+//! Whoever wants its records durable waits for the flush. Whoever only changed something waits
+//! until its record is written: what was acknowledged then survives the death of this process,
+//! though not a power cut. Written batches gather until somebody asks for a flush.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -8,7 +12,7 @@ use block::Fault;
 
 use crate::breaks::{Rule, left_out};
 use crate::entity::Layer;
-use crate::journal::{self, MAX_GROUP, PAYLOAD};
+use crate::journal::{self, GroupHead, MAX_GROUP, PAYLOAD};
 use crate::layout::{BLOCK, Cluster, Place, Use};
 use crate::record::{MAX_RECORD, Record};
 use crate::widen::{count, index};
@@ -41,8 +45,11 @@ pub(super) struct Batch {
     pub(super) marks: BTreeSet<u32>,
     /// Layers hidden by its records.
     pub(super) hidden: Vec<Layer>,
+    /// Commands that end when it is durable.
     pub(super) waiters: Vec<OpId>,
-    /// Somebody waits for it.
+    /// Commands that end when it is written.
+    answers: Vec<OpId>,
+    /// Somebody waits for it to be durable.
     pub(super) wanted: bool,
     /// A group must be written even without records (O3).
     pub(super) proof: bool,
@@ -57,6 +64,11 @@ impl Batch {
         self.wanted |= self.payload.len() >= HEAVY;
     }
 
+    /// Whether somebody waits for it.
+    fn is_due(&self) -> bool {
+        self.wanted || !self.answers.is_empty()
+    }
+
     fn append(&mut self, mut other: Batch) {
         self.payload.append(&mut other.payload);
         self.fresh.append(&mut other.fresh);
@@ -65,33 +77,52 @@ impl Batch {
         self.marks.append(&mut other.marks);
         self.hidden.append(&mut other.hidden);
         self.waiters.append(&mut other.waiters);
+        self.answers.append(&mut other.answers);
+        self.wanted |= other.wanted;
+        self.proof |= other.proof;
     }
 }
 
 /// Where a batch that is being written stands.
 ///
 /// ```text
-///   Next ──► Groups ──► Flush ──► Next … ──► done
+///   Next ──► Groups ──► Next … ──► Written ──(more records)──► Next
+///                                  Written ──(wanted durable)──► Flush ──► done
 ///   Next ──(journal full)──► Stalled ──(checkpoint done)──► Next
 ///                            Stalled ──(checkpoint has it)──► Absorbed ──► done
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Stage {
+    #[default]
     Next,
-    Groups { left: u32, good: [bool; 2] },
-    Flush { left: u32 },
+    Groups {
+        left: u32,
+        good: [bool; 2],
+    },
+    /// All its records are in groups that were written, and nobody wants more.
+    Written,
+    Flush {
+        left: u32,
+    },
     Stalled,
     Absorbed,
 }
 
-/// A batch that is being written.
-#[derive(Debug)]
+/// What is being written, or was and is not durable yet.
+#[derive(Debug, Default)]
 pub(super) struct Writing {
     pub(super) batch: Batch,
     /// Bytes of its payload that groups have.
     done: usize,
     groups: u32,
     stage: Stage,
+}
+
+impl Writing {
+    /// Whether nothing happens to it by itself.
+    pub(super) fn rests(&self) -> bool {
+        self.stage == Stage::Written
+    }
 }
 
 impl Pool {
@@ -101,17 +132,29 @@ impl Pool {
         self.open.wanted = true;
     }
 
+    /// The command ends when everything recorded so far is written.
+    pub(super) fn wait_for_writing(&mut self, at: OpId) {
+        if left_out(Rule::AnswerWhenWritten) {
+            return self.done(at, Ok(()));
+        }
+        self.open.answers.push(at);
+    }
+
     /// Moves the commit on; true if something else may be able to move now.
     pub(super) fn advance_commit(&mut self) -> bool {
         if self.broken {
             return self.fail_waiters();
         }
         match self.writing.as_ref().map(|writing| writing.stage) {
-            None if self.open.wanted && self.overlays == 0 => {
-                let batch = core::mem::take(&mut self.open);
-                let stage = Stage::Next;
-                self.writing = Some(Writing { batch, done: 0, groups: 0, stage });
-                self.cut_checkpoint();
+            None | Some(Stage::Written) if self.open.is_due() => {
+                let open = core::mem::take(&mut self.open);
+                let writing = self.writing.get_or_insert_default();
+                writing.batch.append(open);
+                // What recovery would have to check is bounded.
+                writing.batch.note_size();
+                if writing.batch.wanted {
+                    self.cut_checkpoint();
+                }
                 self.next_group();
                 true
             }
@@ -134,7 +177,7 @@ impl Pool {
         let rest = &writing.batch.payload[writing.done..];
         let needs_group = !rest.is_empty() || (writing.batch.proof && writing.groups == 0);
         if !needs_group {
-            return self.flush_group();
+            return self.all_written();
         }
         let most = index(MAX_GROUP.min(self.ring / 4)) * PAYLOAD;
         let len = prefix(rest, most.max(MAX_RECORD));
@@ -144,7 +187,10 @@ impl Pool {
             return self.stalled();
         }
         let mut bytes = Vec::new();
-        journal::encode_group(self.superblock.mark(), self.position, &rest[..len], &mut bytes);
+        let proved =
+            if left_out(Rule::ProvedWhenDurable) { self.position.group } else { self.proved };
+        let head = GroupHead { pool: self.superblock.mark(), after: self.position, proved };
+        journal::encode_group(head, &rest[..len], &mut bytes);
         writing.done += len;
         writing.groups += 1;
         let from = self.position.number;
@@ -187,15 +233,22 @@ impl Pool {
         *left -= 1;
         if *left == 0 {
             // One good copy is enough to be durable; recovery takes each block from either.
-            if good.contains(&true) { self.flush_group() } else { self.broken = true }
+            if good.contains(&true) { self.next_group() } else { self.broken = true }
         }
     }
 
-    fn flush_group(&mut self) {
-        let left = self.flush_all(|| Purpose::GroupFlush);
-        if let Some(writing) = &mut self.writing {
-            writing.stage = Stage::Flush { left };
+    /// Every record of the batch is in a group that was written.
+    fn all_written(&mut self) {
+        let Some(writing) = &mut self.writing else { return };
+        let (answers, wanted) = (core::mem::take(&mut writing.batch.answers), writing.batch.wanted);
+        writing.stage = Stage::Written;
+        if wanted {
+            let left = self.flush_all(|| Purpose::GroupFlush);
+            if let Some(writing) = &mut self.writing {
+                writing.stage = Stage::Flush { left };
+            }
         }
+        self.answer(answers);
     }
 
     pub(super) fn group_flushed(&mut self, good: bool) {
@@ -203,12 +256,7 @@ impl Pool {
         let Stage::Flush { left } = &mut writing.stage else { return };
         *left -= 1;
         self.broken |= !good;
-        if *left > 0 || self.broken {
-            return;
-        }
-        if writing.done < writing.batch.payload.len() {
-            self.next_group();
-        } else {
+        if *left == 0 && !self.broken {
             self.batch_done();
         }
     }
@@ -216,9 +264,6 @@ impl Pool {
     /// The journal is full: only a checkpoint helps. If one has this batch, that makes it durable.
     fn stalled(&mut self) {
         if !self.checkpoint.is_running() {
-            if self.overlays > 0 {
-                return;
-            }
             // Join what came since, so that the state is exactly what the batch leads to.
             let open = core::mem::take(&mut self.open);
             if let Some(writing) = &mut self.writing {
@@ -254,6 +299,7 @@ impl Pool {
         } else if groups > 0 {
             self.unproved = batch.fresh;
         }
+        self.proved = self.position.group;
         self.checkpoint.position_known(self.position);
         for cluster in batch.freed {
             self.state.space.release(cluster);
@@ -262,15 +308,20 @@ impl Pool {
         for layer in &batch.hidden {
             self.hiding.remove(layer);
         }
-        for waiter in batch.waiters {
-            match self.ops.get(waiter).map(|op| &op.work) {
-                Some(Work::Change(_)) => self.changed(waiter, Ok(())),
-                Some(_) => self.done(waiter, Ok(())),
+        self.answer(batch.answers);
+        self.answer(batch.waiters);
+        self.ready.append(&mut self.parked);
+        self.collapse_hidden();
+    }
+
+    fn answer(&mut self, commands: Vec<OpId>) {
+        for command in commands {
+            match self.ops.get(command).map(|op| &op.work) {
+                Some(Work::Change(_)) => self.changed(command, Ok(())),
+                Some(_) => self.done(command, Ok(())),
                 None => {}
             }
         }
-        self.ready.append(&mut self.parked);
-        self.collapse_hidden();
     }
 
     /// Collapses hidden layers whose delete is durable, some entries with each batch.
@@ -297,8 +348,10 @@ impl Pool {
     fn fail_waiters(&mut self) -> bool {
         let mut waiters = core::mem::take(&mut self.open.waiters);
         waiters.append(&mut self.parked);
+        waiters.append(&mut self.open.answers);
         if let Some(writing) = &mut self.writing {
             waiters.append(&mut writing.batch.waiters);
+            waiters.append(&mut writing.batch.answers);
         }
         let any = !waiters.is_empty();
         for waiter in waiters {

@@ -88,8 +88,8 @@ pub struct Pool {
     writing: Option<Writing>,
     /// Blocks first written in the newest durable batch, whose durability no later group proves.
     unproved: BTreeSet<u64>,
-    /// Overwrites of blocks whose record is in the open batch, under way.
-    overlays: u32,
+    /// The last group that is known to be durable.
+    proved: u64,
     /// Writes that wait for a batch to be durable.
     parked: Vec<OpId>,
     /// Changes whose layer is hidden but whose delete is not durable.
@@ -127,7 +127,7 @@ pub(crate) struct Opened {
     pub(crate) generation: u64,
     pub(crate) slot: u8,
     pub(crate) limits: Limits,
-    /// Blocks first written in the newest group.
+    /// Blocks first written in the newest groups, which no later one proves.
     pub(crate) unproved: BTreeSet<u64>,
     /// Records of the newest group were dropped: only a checkpoint may follow it.
     pub(crate) dropped: bool,
@@ -153,7 +153,7 @@ impl Pool {
             open: Batch::default(),
             writing: None,
             unproved: from.unproved,
-            overlays: 0,
+            proved: from.position.group,
             parked: Vec::new(),
             hiding: BTreeSet::new(),
             checkpoint: checkpointing::Checkpointing::new(from.slot, from.generation),

@@ -37,8 +37,6 @@ pub(super) enum Way {
     InPlace,
     /// Into blocks that no map knows.
     First,
-    /// Over blocks whose record still waits in memory.
-    Overlay,
     /// Not a write.
     Read,
 }

@@ -146,14 +146,6 @@ impl Pool {
         let says = entry.map_or(Says::Nothing, |entry| entry.says(block));
         if let Says::At(cluster) = says {
             let physical = self.physical(cluster, block);
-            if self.open.fresh.contains(&physical) {
-                // O3: the record is taken back, which is not possible once somebody waits for it.
-                return if self.open.wanted {
-                    Err(Wait::Batch)
-                } else {
-                    Ok((Way::Overlay, cluster))
-                };
-            }
             if self.is_fresh(physical..physical + 1) {
                 return Err(Wait::Proof);
             }
@@ -219,7 +211,6 @@ impl Pool {
             }
             match part.way {
                 Way::First => self.state.pin(layer, part.logical, part.cluster),
-                Way::Overlay => self.overlays += 1,
                 Way::InPlace => {
                     let region = self.region(part.cluster);
                     *self.overwriting.entry(region).or_default() += 1;
@@ -253,6 +244,7 @@ impl Pool {
         let layer = op.layer;
         let span = op.span();
         let durable = matches!(op.work, Work::Block(Command::Write { fua: true, .. }));
+        let recorded = parts.iter().any(|part| part.way == Way::First);
         let mut failed = None;
         for part in &parts {
             let from = index(u64::from(part.offset));
@@ -272,6 +264,7 @@ impl Pool {
                 self.done(at, Err(Fault::Medium { span: lost }));
             }
             _ if durable => self.wait_for_commit(at),
+            _ if recorded => self.wait_for_writing(at),
             _ => self.done(at, Ok(())),
         }
     }
@@ -296,7 +289,6 @@ impl Pool {
                 self.state.unpin(layer, logical, cluster);
                 self.take_given_up();
             }
-            Way::Overlay => self.overlays -= 1,
             Way::InPlace => {
                 let region = self.region(cluster);
                 if let Some(under_way) = self.overwriting.get_mut(&region) {
@@ -327,7 +319,7 @@ impl Pool {
         let (start, len) = (span.start().0, span.len().0);
         self.state.discard(layer, span.start().0..span.end().0);
         self.record(&Record::Discard { layer, start, len });
-        if durable { self.wait_for_commit(at) } else { self.done(at, Ok(())) }
+        if durable { self.wait_for_commit(at) } else { self.wait_for_writing(at) }
     }
 
     /// Adds a record of a change that was just made to the state.

@@ -8,7 +8,7 @@ use proptest::collection::vec as vec_of;
 use proptest::prelude::*;
 
 use crate::entity::{Entity, Id, Kind, Label, Layer};
-use crate::journal::{self, Copies, Position};
+use crate::journal::{self, Copies, GroupHead, Position};
 use crate::layout::{self, BLOCK, Cluster, ClusterSize, Disk, Geography};
 use crate::record::{FirstWrite, Record};
 use crate::sums_page;
@@ -168,7 +168,9 @@ proptest! {
         for (nth, len) in lens.iter().enumerate() {
             let payload = vec![nth as u8; *len];
             let mut blocks = Vec::new();
-            journal::encode_group(POOL, here, &payload, &mut blocks);
+            let proved = here.group;
+            let head = GroupHead { pool: POOL, after: here, proved };
+            journal::encode_group(head, &payload, &mut blocks);
             for (at, block) in (here.number..).zip(blocks.chunks_exact(BLOCK)) {
                 let at = (at % 64) as usize * BLOCK;
                 // Each block is lost in one of the copies.
@@ -177,7 +179,7 @@ proptest! {
             }
             here.number += journal::group_blocks(*len);
             here.group += 1;
-            written.push(journal::Group { payload, after: here });
+            written.push(journal::Group { payload, after: here, proved });
         }
         let copies = Copies { pool: POOL, bytes: [&ring[0], &ring[1]] };
         let found = copies.find(from);

@@ -5,32 +5,11 @@ use std::sync::Arc;
 use std::vec;
 use std::vec::Vec;
 
+pub(super) use block::testing::Random;
+
 use crate::layout::{BLOCK, Place};
 
-const SECTOR: usize = 512;
 type Bytes = Arc<[u8]>;
-
-/// Random numbers from a seed.
-#[derive(Clone, Debug)]
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(super) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    pub(super) fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
 
 /// All disks of a pool.
 #[derive(Clone, Debug, Default)]
@@ -41,6 +20,8 @@ pub(super) struct Disks {
     next: u64,
     /// Disks that say they flushed and did not.
     pub(super) lies: Lie,
+    /// Sectors of 4096 bytes, which are not torn, instead of 512.
+    pub(super) is_large: bool,
 }
 
 /// Which flushes do nothing.
@@ -143,7 +124,13 @@ impl Disks {
                 match fate {
                     0 => {}
                     1 => apply(&mut durable, at, block),
+                    _ if self.is_large => {
+                        if random.one_in(2) {
+                            apply(&mut durable, at, block);
+                        }
+                    }
                     _ => {
+                        const SECTOR: usize = 512;
                         let mut torn = durable.get(&at).map_or(vec![0; BLOCK], |old| old.to_vec());
                         for sector in 0..BLOCK / SECTOR {
                             if random.one_in(2) {
@@ -156,7 +143,24 @@ impl Disks {
                 }
             }
         }
-        Disks { durable, volatile: Vec::new(), next: self.next, lies: self.lies }
+        let (next, lies, is_large) = (self.next, self.lies, self.is_large);
+        Disks { durable, volatile: Vec::new(), next, lies, is_large }
+    }
+
+    /// What is there when the process died and the power stayed: all that was written, and of what
+    /// was under way any blocks.
+    pub(super) fn after_death(&self, random: &mut Random) -> Disks {
+        let mut after = self.clone();
+        let mut volatile = Vec::new();
+        for (number, completed, place, bytes) in core::mem::take(&mut after.volatile) {
+            for (nth, block) in bytes.chunks_exact(BLOCK).enumerate() {
+                let at = Place { block: place.block + nth as u64, ..place };
+                if completed || random.one_in(2) {
+                    volatile.push((number, true, at, block.to_vec()));
+                }
+            }
+        }
+        Disks { volatile, ..after }
     }
 
     /// Puts other bytes where these are, if they are durable somewhere.

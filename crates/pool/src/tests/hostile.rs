@@ -1,17 +1,17 @@
 //! Bytes that nobody should have written, with right checksums: refused with an error or usable in
 //! every way, never a panic. The fuzzers' corpus, replayed and changed without a fuzzer.
 
-use std::fs;
-use std::path::PathBuf;
 use std::string::{String, ToString};
 use std::sync::LazyLock;
 use std::vec;
 use std::vec::Vec;
 
+use block::testing::corpus;
+
 use super::crash::seeds as numbers;
 use super::disk::Random;
 use crate::entity::{Entity, Id, Layer};
-use crate::journal::{self, Position};
+use crate::journal::{self, GroupHead, Position};
 use crate::layout::{BLOCK, Cluster, Use};
 use crate::record::{FirstWrite, Record};
 use crate::sums_page;
@@ -43,9 +43,7 @@ const TARGETS: &[(&str, Drive)] = &[
     ("pool_image_two", |input| fuzz::image(&SAMPLES[1], input)),
 ];
 
-fn corpus(target: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target)
-}
+const PACKAGE: &str = env!("CARGO_MANIFEST_DIR");
 
 /// Puts lengths in front, as the targets want it.
 fn pieces(pieces: &[Vec<u8>]) -> Vec<u8> {
@@ -155,7 +153,8 @@ fn ring_seed(groups: &[usize]) -> Vec<u8> {
     seed.resize(24 + 32 * 48, 0);
     for len in groups {
         let mut blocks = Vec::new();
-        journal::encode_group(Id(7), here, &vec![1; *len], &mut blocks);
+        let head = GroupHead { pool: Id(7), after: here, proved: here.group };
+        journal::encode_group(head, &vec![1; *len], &mut blocks);
         for (number, block) in (here.number..).zip(blocks.chunks_exact(BLOCK)) {
             for copy in [0, 1] {
                 let at = 24 + ((number % 16) as usize * 2 + copy) * 48;
@@ -249,20 +248,8 @@ fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
 #[test]
 fn every_seed_and_every_find_is_survived() {
     for (target, drive) in TARGETS {
-        let folder = corpus(target);
-        let seeds = seeds(target);
-        if std::env::var_os("HOLDFAST_WRITE_CORPUS").is_some() {
-            fs::create_dir_all(&folder).unwrap();
-            for (name, bytes) in &seeds {
-                fs::write(folder.join(name), bytes).unwrap();
-            }
-        }
-        for (name, bytes) in &seeds {
-            let written = fs::read(folder.join(name)).expect("the seed is in the corpus");
-            assert!(written == *bytes, "{target}/{name} is not what the test makes of it");
-        }
-        for file in fs::read_dir(&folder).expect("a corpus") {
-            drive(&fs::read(file.unwrap().path()).unwrap());
+        for input in corpus(PACKAGE, target, &seeds(target)).unwrap() {
+            drive(&input);
         }
     }
 }
@@ -271,8 +258,9 @@ fn every_seed_and_every_find_is_survived() {
 fn the_seeds_reach_what_they_are_for() {
     let check = |target: &str, name: &str, opens: bool| {
         let drive = TARGETS.iter().find(|(name, _)| *name == target).unwrap().1;
-        let bytes = fs::read(corpus(target).join(name)).unwrap();
-        assert_eq!(drive(&bytes), opens, "{target}/{name}");
+        let seeds = seeds(target);
+        let (_, bytes) = seeds.iter().find(|(other, _)| other == name).unwrap();
+        assert_eq!(drive(bytes), opens, "{target}/{name}");
     };
     for seed in ["0", "1", "2"] {
         check("pool_replay", seed, true);

@@ -107,7 +107,6 @@ pub(super) const KEY: [u8; crate::KEY_CHECK] = [7; crate::KEY_CHECK];
 pub(super) struct Rot {
     pub(super) good: u64,
     pub(super) bad: u64,
-    pub(super) repaired: bool,
 }
 
 impl Volume {
@@ -137,7 +136,7 @@ pub(super) enum Intent {
         start: u64,
         expect: Vec<Cell>,
         /// A block that was bad and was repaired since it began.
-        healed: Option<u64>,
+        healed: Option<Rot>,
     },
     Write {
         id: Id,
@@ -207,6 +206,18 @@ impl Model {
         }
     }
 
+    /// What must be there when the process died and the power stayed: everything acknowledged.
+    pub(super) fn acknowledged(&self) -> Model {
+        let mut kept = self.clone();
+        for cell in kept.volumes.values_mut().flat_map(|volume| &mut volume.cells) {
+            let completed = cell.later.iter().rfind(|write| write.completed).map(|write| write.by);
+            if let Some(by) = completed {
+                cell.settle(by);
+            }
+        }
+        kept
+    }
+
     pub(super) fn stamp(&mut self) -> u64 {
         self.next += 1;
         self.next
@@ -237,18 +248,17 @@ impl Model {
     /// A command ended well.
     pub(super) fn succeeded(&mut self, token: Token) {
         match self.intents.remove(&token).expect("a known command") {
-            Intent::Read { .. } | Intent::Nothing { .. } | Intent::Grow | Intent::Add => {}
+            Intent::Read { .. }
+            | Intent::Nothing { .. }
+            | Intent::Repair
+            | Intent::Grow
+            | Intent::Add => {}
             Intent::Export => self.settle_all(),
-            Intent::Repair => {
-                if let Some(rot) = &mut self.rot {
-                    rot.repaired = true;
-                }
-            }
             Intent::Healed => {
-                // A read that is under way may have found it as it was.
+                // A read that began before this may have found the block as it was.
                 for intent in self.intents.values_mut() {
                     if let Intent::Read { healed, .. } = intent {
-                        *healed = self.rot.map(|rot| rot.good);
+                        *healed = self.rot;
                     }
                 }
                 self.rot = None;

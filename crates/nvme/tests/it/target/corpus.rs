@@ -3,9 +3,7 @@
 //! The seeds are made here; with `HOLDFAST_WRITE_CORPUS` set they are written, otherwise they are
 //! compared. What fuzzers found later lies beside them and is replayed too.
 
-use std::fs;
-use std::path::PathBuf;
-
+use block::testing::corpus;
 use nvme::pdu::{Digests, FatalError, Framing, IcReq, Kind, Side};
 use nvme::target::testing::fuzz;
 use nvme::wire::{AcquireData, Connect, ConnectData, Cqe, IoOpcode, RegisterData, Sqe, Status};
@@ -22,10 +20,6 @@ const TARGETS: [(&str, Replay); 4] = [
     ("nvme_stream", fuzz::stream),
     ("nvme_commands", fuzz::commands),
 ];
-
-fn corpus(target: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target)
-}
 
 fn connect(qid: u16) -> (Sqe, ConnectData) {
     let connect = Connect { recfmt: 0, qid, sqsize: 31, cattr: 0, kato: 5000 };
@@ -147,25 +141,9 @@ fn command_seeds() -> Vec<(String, Vec<u8>)> {
 #[test]
 fn every_seed_and_every_find_passes() {
     for (target, replay) in TARGETS {
-        let folder = corpus(target);
-        let seeds = seeds(target);
-        if std::env::var_os("HOLDFAST_WRITE_CORPUS").is_some() {
-            fs::create_dir_all(&folder).unwrap();
-            for (name, bytes) in &seeds {
-                fs::write(folder.join(name), bytes).unwrap();
-            }
+        for input in corpus(env!("CARGO_MANIFEST_DIR"), target, &seeds(target)).unwrap() {
+            replay(&input);
         }
-        for (name, bytes) in &seeds {
-            let written = fs::read(folder.join(name)).expect("the seed is in the corpus");
-            assert!(written == *bytes, "{target}/{name} is not what the test makes of it");
-        }
-        let files = fs::read_dir(&folder).expect("a corpus");
-        let mut count = 0;
-        for file in files {
-            replay(&fs::read(file.unwrap().path()).unwrap());
-            count += 1;
-        }
-        assert!(count >= seeds.len());
     }
 }
 

@@ -82,7 +82,7 @@ impl History {
         if !self.rig.disks.rot(&stamped(good), &stamped(bad)) {
             return Ok(());
         }
-        self.model.rot = Some(Rot { good, bad, repaired: false });
+        self.model.rot = Some(Rot { good, bad });
         let exactly = Span::new(Lba(at), Blocks(1)).unwrap();
         let around = Span::between(Lba(at.saturating_sub(2)), Lba((at + 3).min(size))).unwrap();
         let found = self.rig.read(id, around.start().0, around.len().0).err();
