@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use e2e::process::{Program, holdfast};
+use e2e::process::{PATIENCE, Program, holdfast};
 use e2e::store::{Kind, StoreServer};
 use serde_json::Value;
 
@@ -115,6 +116,21 @@ impl Secured {
     }
 }
 
+impl Secured {
+    /// Waits until the control plane has asked the engine what it has.
+    fn until_online(&self, node: &str) -> Result<()> {
+        let since = Instant::now();
+        loop {
+            let seen = self.done("viewer", &["node", "get", node, "-o", "json"])?;
+            let seen: Value = serde_json::from_str(&seen)?;
+            if seen["status"]["liveness"]["state"] == "online" {
+                return Ok(());
+            }
+            ensure!(since.elapsed() < PATIENCE, "{node} is not online: {seen}");
+        }
+    }
+}
+
 /// A pool on a file of so many bytes.
 fn pool(file: &Path) -> Result<String> {
     std::fs::File::create(file)?.set_len(256 << 20)?;
@@ -135,9 +151,7 @@ async fn each_role_does_its_part_over_tls() -> Result<()> {
     let said = secured.refused((Some("wrong"), ours), &["node", "list"])?;
     assert!(said.contains("not one this server knows"), "{said}");
     // Looking, changing and destroying are three roles. The engine is asked over its own TLS.
-    let nodes: Value =
-        serde_json::from_str(&secured.done("viewer", &["node", "list", "-o", "json"])?)?;
-    assert_eq!(nodes[0]["id"], "node-1");
+    secured.until_online("node-1")?;
     let said = secured.refused((Some("viewer"), ours), &make)?;
     assert!(said.contains("needs the role editor"), "{said}");
     secured.done("editor", &make)?;

@@ -38,8 +38,11 @@ pub(crate) struct Backup {
 const SECRET: &[&str] = &["token", "secret", "password", "psk", "passphrase", "privatekey"];
 
 /// What secrets look like wherever they stand: a secret of NVMe in-band authentication, a key for
-/// TLS over NVMe, what is sent with a request, a key in PEM.
-const LOOKS: &[&str] = &["DHHC-1:", "NVMeTLSkey-1:", "Bearer ", "Basic ", "PRIVATE KEY-----"];
+/// TLS over NVMe, what is sent with a request.
+const LOOKS: &[&str] = &["DHHC-1:", "NVMeTLSkey-1:", "Bearer ", "Basic "];
+
+/// The last words of the first line of a private key in PEM.
+const KEY: &str = "PRIVATE KEY-----";
 
 /// What stands in their places.
 const REMOVED: &str = "(removed)";
@@ -140,22 +143,19 @@ fn redact(value: &mut Value) {
             }
         }
         Value::Array(items) => items.iter_mut().for_each(redact),
+        // The lines of a key have nothing to be known by: all of it goes.
+        Value::String(text) if text.contains(KEY) => REMOVED.clone_into(text),
         // Not the whole of a long text, such as metrics: only the lines that have one.
-        Value::String(text) if LOOKS.iter().any(|look| text.contains(look)) => {
-            let line = |line: &str| match LOOKS.iter().any(|look| line.contains(look)) {
-                true => REMOVED.to_owned(),
-                false => line.to_owned(),
-            };
-            // The lines of a key have nothing to be known by.
-            let all = if text.contains("PRIVATE KEY") {
-                vec![]
-            } else {
-                text.lines().map(line).collect()
-            };
-            *text = if all.is_empty() { REMOVED.to_owned() } else { all.join("\n") };
+        Value::String(text) if looks_secret(text) => {
+            let line = |line| if looks_secret(line) { REMOVED } else { line };
+            *text = text.lines().map(line).collect::<Vec<_>>().join("\n");
         }
         _ => {}
     }
+}
+
+fn looks_secret(text: &str) -> bool {
+    LOOKS.iter().any(|look| text.contains(look))
 }
 
 #[cfg(test)]
@@ -166,7 +166,8 @@ mod tests {
     fn secrets_are_removed_wherever_they_are() {
         let mut value = json!({
             "a": [{ "apiToken": "x", "ok": 1 }], "dhchap-secret": { "deep": "y" }, "key": "name",
-            "message": "asked with Bearer hunter2", "metrics": "a 1\nb{key=\"DHHC-1:00:hunter2\"} 2\n",
+            "message": "asked with Bearer hunter2",
+            "metrics": "a 1\nb{key=\"DHHC-1:00:hunter2\"} 2\n",
             "pem": "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----",
         });
         redact(&mut value);

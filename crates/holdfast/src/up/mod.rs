@@ -127,6 +127,10 @@ impl Typed {
             ended = engines.watch() => Err(ended),
             ended = self.serve(&dir, &at) => ended,
         };
+        if ended.is_ok() && !self.demo {
+            // Whoever does not read it any more need not be told.
+            let _ = writeln!(std::io::stdout(), "stopping; the data stays in {}", dir.display());
+        }
         engines.stop().await;
         parts.stop().await?;
         ended
