@@ -164,12 +164,11 @@ impl Core {
         let known = self.state.facts.replicas.get(&label.replica).map(|it| &it.spec().pool);
         let here = findings.volumes.get(&label.volume);
         let here = here.and_then(|copies| copies.found.get(&label.replica));
-        match known.or(here.map(|found| &found.spec.pool)) {
-            Some(pool) => findings.snapshots.entry(label.snapshot).or_default().push((pool, found)),
-            None => {
-                let message = format!("copy {} that it was taken of is not known", label.replica);
-                findings.leave(Subject::Snapshot(label.snapshot), message);
-            }
+        if let Some(pool) = known.or(here.map(|found| &found.spec.pool)) {
+            findings.snapshots.entry(label.snapshot).or_default().push((pool, found));
+        } else {
+            let message = format!("copy {} that it was taken of is not known", label.replica);
+            findings.leave(Subject::Snapshot(label.snapshot), message);
         }
     }
 
@@ -231,7 +230,7 @@ impl Core {
             let volume = found.first().map(|(_, first)| first.label.volume);
             let lives = volume.is_some_and(|volume| self.state.volume(volume).is_some());
             if lives && !is_full(&batch) {
-                batch = self.recover_snapshot(batch, id, &found)?;
+                batch = recover_snapshot(batch, id, &found)?;
             }
         }
         let done = if batch.is_empty() { Done::Unchanged } else { Done::Changed };
@@ -287,31 +286,30 @@ impl Core {
         let batch = batch.put(volume);
         Ok(batch.tell(Subject::Volume(id), EventName::Created, Severity::Warning, message))
     }
+}
 
-    fn recover_snapshot(
-        &self,
-        batch: Batch,
-        id: SnapshotId,
-        found: &[(&PoolName, &FoundSnapshot)],
-    ) -> Result<Batch, Problem> {
-        let Some((_, first)) = found.first() else { return Ok(batch) };
-        let label = &first.label;
-        let copy = |it: &FoundSnapshot| {
-            let (replica, usage) = (it.label.replica, it.usage);
-            SnapshotCopy { replica, online: true, usage }
-        };
-        let copies = found.iter().map(|(pool, it)| ((*pool).clone(), copy(it))).collect();
-        let spec = SnapshotSpec { volume: label.volume, group: None, labels: [].into() };
-        let mut snapshot = Snapshot::found(id, spec, None, label.taken_at)?;
-        snapshot.status = Some(SnapshotStatus {
-            state: SnapshotState::Ready,
-            taken_at: label.taken_at,
-            size: label.size,
-            consistency: label.consistency,
-            copies,
-        });
-        let message = format!("read back from {} copies on disks", found.len());
-        let batch = batch.put(snapshot);
-        Ok(batch.tell(Subject::Snapshot(id), EventName::Created, Severity::Warning, message))
-    }
+fn recover_snapshot(
+    batch: Batch,
+    id: SnapshotId,
+    found: &[(&PoolName, &FoundSnapshot)],
+) -> Result<Batch, Problem> {
+    let Some((_, first)) = found.first() else { return Ok(batch) };
+    let label = &first.label;
+    let copy = |it: &FoundSnapshot| {
+        let (replica, usage) = (it.label.replica, it.usage);
+        SnapshotCopy { replica, online: true, usage }
+    };
+    let copies = found.iter().map(|(pool, it)| ((*pool).clone(), copy(it))).collect();
+    let spec = SnapshotSpec { volume: label.volume, group: None, labels: [].into() };
+    let mut snapshot = Snapshot::found(id, spec, None, label.taken_at)?;
+    snapshot.status = Some(SnapshotStatus {
+        state: SnapshotState::Ready,
+        taken_at: label.taken_at,
+        size: label.size,
+        consistency: label.consistency,
+        copies,
+    });
+    let message = format!("read back from {} copies on disks", found.len());
+    let batch = batch.put(snapshot);
+    Ok(batch.tell(Subject::Snapshot(id), EventName::Created, Severity::Warning, message))
 }

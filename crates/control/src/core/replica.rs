@@ -131,14 +131,11 @@ impl Core {
         let is_purged = self.is_purged(&replica.spec().pool);
         let node = node.filter(|node| self.state.is_online(node));
         if (is_purged || node.is_some()) && self.is_free(&replica) {
-            match node.filter(|_| !is_purged) {
-                Some(node) => {
-                    self.call(subject, node, Call::DeleteReplica(id, replica.generation()));
-                }
-                None => {
-                    let batch = self.forget_replica(replica);
-                    self.try_commit(batch.gone(subject));
-                }
+            if let Some(node) = node.filter(|_| !is_purged) {
+                self.call(subject, node, Call::DeleteReplica(id, replica.generation()));
+            } else {
+                let batch = self.forget_replica(replica);
+                self.try_commit(batch.gone(subject));
             }
         }
     }

@@ -125,6 +125,7 @@ impl State {
 
     /// What lies under a key.
     pub(crate) fn entry(&self, key: &str) -> Option<Entry> {
+        type Find = fn(&State, &str, &str) -> Option<Entry>;
         fn find<S: Kept>(state: &State, kind: &str, id: &str) -> Option<Entry>
         where
             Entry: From<Object<S>>,
@@ -134,7 +135,7 @@ impl State {
             S::map(state).get(&id).cloned().map(Entry::from)
         }
         let (kind, id) = keys::parse(key)?;
-        let objects: [fn(&State, &str, &str) -> Option<Entry>; 8] = [
+        let objects: [Find; 8] = [
             find::<model::NodeSpec>,
             find::<model::HostSpec>,
             find::<model::PoolSpec>,

@@ -85,15 +85,14 @@ fn status(core: &Core, leader: Leader) -> Status {
     let facts = &core.state().facts;
     let mut troubles = Vec::new();
     let online = |liveness: Option<Liveness>| liveness == Some(Liveness::Online);
-    let mut nodes_well = 0;
     for (name, node) in &facts.nodes {
         let liveness = node.status.as_ref().map(|status| status.liveness);
-        nodes_well += usize::from(online(liveness));
         if !online(liveness) {
             let message = away(liveness.unwrap_or(Liveness::NOT_SEEN)).to_owned();
             troubles.push(trouble(Subject::Node(name.clone()), Severity::Error, message));
         }
     }
+    let nodes_well = facts.nodes.len() - troubles.len();
     let hosts = core.state().hosts.values();
     let hosts_well =
         hosts.filter(|host| online(host.status.as_ref().map(|it| it.liveness))).count();
