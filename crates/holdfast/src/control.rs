@@ -21,7 +21,6 @@ pub(crate) const LISTEN: &str = "127.0.0.1:7440";
 
 /// Commands of the control plane.
 #[derive(Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "there is one, from the start to the end")]
 pub(crate) enum Typed {
     /// Run the control plane
     Serve(Serve),

@@ -129,11 +129,9 @@ fn status(core: &Core, leader: Leader) -> Status {
             troubles.push(trouble(Subject::Volume(*id), severity, message));
         }
     }
-    for blocked in core.blocked() {
-        if !matches!(blocked.subject, Subject::Volume(_)) {
-            let message = blocked.reason.clone();
-            troubles.push(trouble(blocked.subject.clone(), Severity::Warning, message));
-        }
+    for blocked in core.blocked().filter(|it| !matches!(it.subject, Subject::Volume(_))) {
+        let (subject, message) = (blocked.subject.clone(), blocked.reason.clone());
+        troubles.push(trouble(subject, Severity::Warning, message));
     }
     troubles.sort_by_key(|trouble| std::cmp::Reverse(trouble.severity));
     let more_troubles = count(troubles.len().saturating_sub(Status::MOST_TROUBLES));

@@ -245,7 +245,7 @@ mod tests {
     fn ports_in_use_are_named_with_what_to_do() {
         // Addresses of loopback are plenty: this one is of this process.
         let pid = std::process::id().to_be_bytes();
-        let address: IpAddr = [127, 200 | pid[1], pid[2], pid[3].max(1)].into();
+        let address: IpAddr = [127, 0xC8 | pid[1], pid[2], pid[3].max(1)].into();
         free(address).unwrap();
         let _taken = TcpListener::bind((address, 7442)).unwrap();
         let refused = free(address).unwrap_err().to_string();

@@ -66,7 +66,9 @@ async fn snapshots_of_a_group_are_of_one_moment() {
                 let disk = |(address, volume)| Disk::attach(address, volume).unwrap();
                 let mut disks: Vec<Disk> = served.into_iter().map(disk).collect();
                 for number in 1.. {
-                    disks.iter_mut().for_each(|disk| write(disk, block, number));
+                    for disk in &mut disks {
+                        write(disk, block, number);
+                    }
                     count.fetch_add(1, Ordering::Relaxed);
                     if end.load(Ordering::Relaxed) {
                         return;
@@ -88,7 +90,9 @@ async fn snapshots_of_a_group_are_of_one_moment() {
     let after = written.load(Ordering::Relaxed);
     until("it goes on", async || written.load(Ordering::Relaxed) > after + 100).await;
     stop.store(true, Ordering::Relaxed);
-    writers.into_iter().for_each(|writer| writer.join().unwrap());
+    for writer in writers {
+        writer.join().unwrap();
+    }
     for (nth, pair) in (1..).zip(taken) {
         let copies: [VolumeId; 2] = [id(100 * nth).unwrap(), id(100 * nth + 1).unwrap()];
         let first = restored(&remote, (copies[0], pair[0])).await;
