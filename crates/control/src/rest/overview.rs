@@ -129,7 +129,7 @@ fn status(core: &Core, leader: Leader) -> Status {
             troubles.push(trouble(Subject::Volume(*id), severity, message));
         }
     }
-    for blocked in core.blocked().filter(|it| !matches!(it.subject, Subject::Volume(_))) {
+    for blocked in core.blocked().iter().filter(|it| !matches!(it.subject, Subject::Volume(_))) {
         let (subject, message) = (blocked.subject.clone(), blocked.reason.clone());
         troubles.push(trouble(subject, Severity::Warning, message));
     }
