@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, IF_MATCH};
 use http::uri::{Authority, Scheme};
 use http::{HeaderName, HeaderValue, Uri};
@@ -22,17 +23,19 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::answer::Received;
-use crate::{At, Body, IfMatch, NoBody, NoQuery, Route, Subscription, TlsClient, Watch, route};
+use crate::{
+    At, Body, IfMatch, NoBody, NoQuery, Route, Subscription, TlsClient, Token, Watch, route,
+};
 
 /// How to reach a server.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct ClientConfig {
     /// Host and port.
     pub server: Authority,
     /// Whom to believe; nothing: plain HTTP.
     pub tls: Option<TlsClient>,
     /// The token to send.
-    pub token: Option<String>,
+    pub token: Option<Token>,
     /// How long a call may take, all in all.
     pub patience: Duration,
     /// The largest answer, in bytes.
@@ -44,20 +47,6 @@ impl ClientConfig {
     pub fn plain(server: Authority) -> ClientConfig {
         let (patience, largest) = (Duration::from_secs(10), 64 << 20);
         ClientConfig { server, tls: None, token: None, patience, largest }
-    }
-}
-
-/// The token stays unseen.
-impl std::fmt::Debug for ClientConfig {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let ClientConfig { server, tls, token, patience, largest } = self;
-        f.debug_struct("ClientConfig")
-            .field("server", server)
-            .field("tls", &tls.is_some())
-            .field("token", &token.as_ref().map(|_| "…"))
-            .field("patience", patience)
-            .field("largest", largest)
-            .finish()
     }
 }
 
@@ -74,6 +63,17 @@ pub enum CallError {
         server: Authority,
         /// What the system said.
         source: Box<dyn Error + Send + Sync>,
+    },
+    /// It is there, and cannot be believed.
+    #[error(
+        "{server} is not believed: {reason}; are these the authorities of this server, and is \
+         that its name?"
+    )]
+    Distrusted {
+        /// Which server.
+        server: Authority,
+        /// What is wrong with its certificate, or with its TLS.
+        reason: String,
     },
     /// It took too long; whether it was done is not known.
     #[error("there was no answer within {after:?}; ask again")]
@@ -109,7 +109,7 @@ impl CallError {
             CallError::Unreachable { .. }
             | CallError::TimedOut { .. }
             | CallError::Broken { .. } => Blame::Retry,
-            CallError::Unreadable { .. } => Blame::Operator,
+            CallError::Unreadable { .. } | CallError::Distrusted { .. } => Blame::Operator,
             CallError::Unsendable { .. } => Blame::Bug,
         }
     }
@@ -120,7 +120,9 @@ impl From<CallError> for Problem {
     fn from(error: CallError) -> Problem {
         let kind = match &error {
             CallError::Refused(problem) => return problem.clone(),
-            CallError::Unreachable { .. } | CallError::Broken { .. } => Kind::NodeUnavailable,
+            CallError::Unreachable { .. }
+            | CallError::Broken { .. }
+            | CallError::Distrusted { .. } => Kind::NodeUnavailable,
             CallError::TimedOut { .. } => Kind::TimedOut,
             CallError::Unreadable { .. } | CallError::Unsendable { .. } => Kind::Internal,
         };
@@ -133,7 +135,6 @@ impl From<CallError> for Problem {
 pub struct Client {
     pool: Pool<HttpsConnector<HttpConnector>, Full<Bytes>>,
     config: Arc<ClientConfig>,
-    token: Option<HeaderValue>,
 }
 
 impl Client {
@@ -158,54 +159,70 @@ impl Client {
             .pool_idle_timeout(Duration::from_secs(30))
             .pool_max_idle_per_host(8)
             .build(connector);
-        let token = config.token.as_ref().map(|token| {
-            let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
-                .map_err(|_| unsendable("the token has characters that none can have".into()))?;
-            value.set_sensitive(true);
-            Ok::<_, CallError>(value)
-        });
-        Ok(Client { pool, token: token.transpose()?, config: Arc::new(config) })
+        Ok(Client { pool, config: Arc::new(config) })
     }
 
     /// Makes a request and reads the whole answer.
-    pub async fn call<P, Q, B, A>(
+    pub fn call<P, Q, B, A>(
         &self,
         route: &Route<P, Q, B, A>,
         at: P,
         query: Q,
         body: B,
-    ) -> Result<A, CallError>
+    ) -> BoxFuture<'_, Result<A, CallError>>
     where
         P: At,
         Q: Serialize,
         B: Body,
-        A: Received,
+        A: Received + 'static,
     {
-        self.call_seeing(route, at, query, body, None).await
+        self.call_seeing(route, at, query, body, None)
     }
 
     /// The same, to be refused unless the thing is still at the generation `seen`.
-    pub async fn call_seeing<P, Q, B, A>(
+    ///
+    /// What it takes to talk is behind a pointer: it is compiled here, once, and not again in every
+    /// program that asks.
+    #[expect(clippy::needless_pass_by_value, reason = "callers hand over what they ask")]
+    pub fn call_seeing<P, Q, B, A>(
         &self,
         route: &Route<P, Q, B, A>,
         at: P,
         query: Q,
         body: B,
         seen: Option<Generation>,
-    ) -> Result<A, CallError>
+    ) -> BoxFuture<'_, Result<A, CallError>>
     where
         P: At,
         Q: Serialize,
         B: Body,
-        A: Received,
+        A: Received + 'static,
     {
-        let mut request = self.request(route, &at, &query, &body)?;
-        request.headers_mut().insert(ACCEPT, HeaderValue::from_static(A::MEDIA));
-        if let Some(seen) = seen {
-            request.headers_mut().insert(IF_MATCH, header_of(&IfMatch::tag(seen))?);
-        }
-        let whole = self.in_time(self.fetch(request)).await?;
-        A::read(&whole).map_err(|reason| CallError::Unreadable { reason })
+        let request = self.request(route, &at, &query, &body).and_then(|mut request| {
+            request.headers_mut().insert(ACCEPT, HeaderValue::from_static(A::MEDIA));
+            if let Some(seen) = seen {
+                request.headers_mut().insert(IF_MATCH, header_of(&IfMatch::tag(seen))?);
+            }
+            Ok(request)
+        });
+        self.read(request)
+    }
+
+    fn read<A: Received + 'static>(
+        &self,
+        request: Result<http::Request<Full<Bytes>>, CallError>,
+    ) -> BoxFuture<'_, Result<A, CallError>> {
+        let whole = self.whole(request);
+        Box::pin(async move {
+            A::read(&whole.await?).map_err(|reason| CallError::Unreadable { reason })
+        })
+    }
+
+    fn whole(
+        &self,
+        request: Result<http::Request<Full<Bytes>>, CallError>,
+    ) -> BoxFuture<'_, Result<Bytes, CallError>> {
+        Box::pin(async move { self.in_time(self.fetch(request?)).await })
     }
 
     /// Reads events, going on after `last` if there is one.
@@ -217,14 +234,23 @@ impl Client {
     where
         E: DeserializeOwned,
     {
-        let mut request = self.request(route, &(), &NoQuery {}, &NoBody)?;
-        request.headers_mut().insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
-        if let Some(last) = &last {
-            let name = HeaderName::from_static("last-event-id");
-            request.headers_mut().insert(name, header_of(last)?);
-        }
-        let answer = self.in_time(self.send(request)).await?;
-        Ok(Subscription::new(answer, last))
+        let request = self.request(route, &(), &NoQuery {}, &NoBody)?;
+        Ok(Subscription::new(self.open(request, last.as_ref()).await?, last))
+    }
+
+    fn open<'a>(
+        &'a self,
+        mut request: http::Request<Full<Bytes>>,
+        last: Option<&'a String>,
+    ) -> BoxFuture<'a, Result<Incoming, CallError>> {
+        Box::pin(async move {
+            request.headers_mut().insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
+            if let Some(last) = last {
+                let name = HeaderName::from_static("last-event-id");
+                request.headers_mut().insert(name, header_of(last)?);
+            }
+            self.in_time(self.send(request)).await
+        })
     }
 
     async fn in_time<T>(
@@ -262,8 +288,8 @@ impl Client {
         if bytes.is_some() {
             request = request.header(CONTENT_TYPE, "application/json");
         }
-        if let Some(token) = &self.token {
-            request = request.header(AUTHORIZATION, token);
+        if let Some(token) = &self.config.token {
+            request = request.header(AUTHORIZATION, token.header());
         }
         let body = Full::new(bytes.unwrap_or_default().into());
         request.body(body).map_err(|error| unsendable(&error))
@@ -278,10 +304,17 @@ impl Client {
     async fn send(&self, request: http::Request<Full<Bytes>>) -> Result<Incoming, CallError> {
         let answer = self.pool.request(request).await.map_err(|error| {
             let server = self.config.server.clone();
-            if error.is_connect() {
-                CallError::Unreachable { server, source: error.into() }
-            } else {
-                CallError::Broken { source: error.into() }
+            match distrust(&error) {
+                Some(reason) => CallError::Distrusted { server, reason },
+                None if error.is_connect() => {
+                    CallError::Unreachable { server, source: error.into() }
+                }
+                None if self.config.tls.is_none() && is_no_http(&error) => {
+                    let reason = "it is no HTTP; if the server speaks TLS, name the authorities \
+                                  to believe (--ca)";
+                    CallError::Unreadable { reason: reason.to_owned() }
+                }
+                None => CallError::Broken { source: error.into() },
             }
         })?;
         let status = answer.status();
@@ -306,6 +339,38 @@ impl Client {
             CallError::Broken { source: error }
         })
     }
+}
+
+/// Whether what came back, or that nothing did, is not what a server of HTTP does.
+fn is_no_http(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<hyper::Error>() {
+            return error.is_parse();
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// What TLS found wrong, if that is why.
+fn distrust(error: &(dyn Error + 'static)) -> Option<String> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(wrong) = error.downcast_ref::<rustls::Error>() {
+            return Some(match wrong {
+                rustls::Error::InvalidMessage(_) => "it does not speak TLS".to_owned(),
+                wrong => wrong.to_string(),
+            });
+        }
+        // An I/O error shows the cause of what it carries as its own.
+        let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        cause = match inner {
+            Some(inner) => Some(inner),
+            None => error.source(),
+        };
+    }
+    None
 }
 
 fn header_of(text: &str) -> Result<HeaderValue, CallError> {

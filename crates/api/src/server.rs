@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use futures::future::BoxFuture;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
@@ -54,7 +55,7 @@ impl Default for Limits {
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The address could not be had.
-    #[error("cannot listen on {listen}; is it in use? Choose another with --listen")]
+    #[error("cannot listen on {listen}; if it is in use or not of this machine, choose another")]
     Listen {
         /// Where.
         listen: SocketAddr,
@@ -90,11 +91,18 @@ impl Server {
     }
 
     /// Serves until `stop` ends, then finishes the answers under way, within the limit.
-    pub async fn run(self, router: Router, stop: impl Future<Output = ()>) {
+    pub fn run(
+        self,
+        router: Router,
+        stop: impl Future<Output = ()> + Send + 'static,
+    ) -> BoxFuture<'static, ()> {
+        Box::pin(self.serve(router, Box::pin(stop)))
+    }
+
+    async fn serve(self, router: Router, mut stop: BoxFuture<'static, ()>) {
         let connections = Arc::new(Semaphore::new(self.limits.connections));
         let graceful = GracefulShutdown::new();
         let mut open_ones = JoinSet::new();
-        let mut stop = std::pin::pin!(stop);
         loop {
             let accepted = async {
                 let permit = Arc::clone(&connections).acquire_owned().await;

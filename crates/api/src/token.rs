@@ -6,7 +6,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use http::{HeaderMap, header};
+use http::{HeaderMap, HeaderValue, header};
 use model::{Kind, Problem};
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
@@ -66,12 +66,50 @@ pub enum TokenError {
         /// Which line, from 1.
         line: usize,
     },
+    /// It is no token.
+    #[error(
+        "{path} does not hold a token: it must be one word of 16 to 512 visible characters, \
+         without the role that stands before it in the file of the server"
+    )]
+    NotOne {
+        /// Which file.
+        path: PathBuf,
+    },
     /// There is none: nobody could ever do anything.
     #[error("there is no token in {path}; add one such as: admin $(openssl rand -hex 32)")]
     Empty {
         /// Which file.
         path: PathBuf,
     },
+}
+
+/// What a caller shows. It is never printed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token(HeaderValue);
+
+impl Token {
+    /// Reads the file that holds it, and nothing else.
+    pub fn read(path: &Path) -> Result<Token, TokenError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| TokenError::Read { path: path.to_owned(), source })?;
+        Token::new(text.trim()).ok_or_else(|| TokenError::NotOne { path: path.to_owned() })
+    }
+
+    /// The token, if it can be one.
+    pub fn new(text: &str) -> Option<Token> {
+        let mut value = HeaderValue::from_str(&format!("Bearer {text}")).ok()?;
+        value.set_sensitive(true);
+        is_token(text).then_some(Token(value))
+    }
+
+    /// As it is sent.
+    pub(crate) fn header(&self) -> &HeaderValue {
+        &self.0
+    }
+}
+
+fn is_token(text: &str) -> bool {
+    (16..=512).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 type Fingerprint = [u8; 32];
@@ -109,8 +147,7 @@ impl Tokens {
             let token = token.trim();
             let known = |known: &&Role| known.name() == role && **known != Role::Anybody;
             let role = *Role::ALL.iter().find(known).ok_or_else(bad)?;
-            let visible = token.bytes().all(|byte| byte.is_ascii_graphic());
-            if !visible || !(16..=512).contains(&token.len()) {
+            if !is_token(token) {
                 return Err(bad());
             }
             tokens.push((fingerprint(token), role));

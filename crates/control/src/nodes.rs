@@ -29,7 +29,7 @@ pub struct Reach {
     /// Whom to believe; absent: engines are called without TLS.
     pub tls: Option<api::TlsClient>,
     /// What to show them; absent: nothing.
-    pub token: Option<String>,
+    pub token: Option<api::Token>,
 }
 
 /// One engine, as it is called.

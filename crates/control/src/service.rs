@@ -7,6 +7,7 @@ use std::sync::Arc;
 pub use api::StartError;
 use api::events::Log;
 use api::{Guard, Limits, Server, TlsServer, Tokens};
+use futures::future::BoxFuture;
 use store::contract::Store;
 use tokio::sync::watch;
 
@@ -69,7 +70,12 @@ impl Service {
     }
 
     /// Leads when it can, and serves, until `stop` ends; then finishes the answers under way.
-    pub async fn run(self, stop: impl Future<Output = ()> + Send + 'static) {
+    pub fn run(self, stop: impl Future<Output = ()> + Send + 'static) -> BoxFuture<'static, ()> {
+        // Behind a pointer: all that runs below is compiled here, not in each program that runs it.
+        Box::pin(self.serve(Box::pin(stop)))
+    }
+
+    async fn serve(self, stop: BoxFuture<'static, ()>) {
         let (ended, is_over) = watch::channel(false);
         let (shared, policy) = (Arc::clone(&self.shared), self.policy);
         let leading = tokio::spawn(lead::run(shared, policy, is_over));

@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 pub struct Netns {
     name: String,
     cards: (String, String),
+    outside: Ipv4Addr,
     address: Ipv4Addr,
 }
 
@@ -27,12 +28,12 @@ impl Netns {
         let [_, _, high, low] = process.to_be_bytes();
         // Four addresses for each: two processes at once differ in the middle.
         let base = u32::from(Ipv4Addr::new(10, high, low, 0)) + u32::from(nth % 64) * 4;
-        let (outer, address) = (Ipv4Addr::from(base + 1), Ipv4Addr::from(base + 2));
-        let made = Netns { name, cards, address };
+        let (outside, address) = (Ipv4Addr::from(base + 1), Ipv4Addr::from(base + 2));
+        let made = Netns { name, cards, outside, address };
         let (name, (out, inside)) = (&made.name, &made.cards);
         ip(&["netns", "add", name])?;
         ip(&["link", "add", out, "type", "veth", "peer", "name", inside, "netns", name])?;
-        ip(&["addr", "add", &format!("{outer}/30"), "dev", out])?;
+        ip(&["addr", "add", &format!("{outside}/30"), "dev", out])?;
         ip(&["link", "set", out, "up"])?;
         ip(&["-n", name, "addr", "add", &format!("{address}/30"), "dev", inside])?;
         ip(&["-n", name, "link", "set", "lo", "up"])?;
@@ -43,6 +44,11 @@ impl Netns {
     /// Its address.
     pub fn address(&self) -> Ipv4Addr {
         self.address
+    }
+
+    /// The address of this machine at the other end of the cable.
+    pub fn outside(&self) -> Ipv4Addr {
+        self.outside
     }
 
     /// The same command, inside.

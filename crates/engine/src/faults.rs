@@ -1,8 +1,8 @@
 //! Faults on purpose, for tests: what is ordered over the node API is looked up here for each
 //! answer of a disk and of a child. Only with the feature `faults`.
 //!
-//! One table for the process: a fault names its disk or its target, so engines of one process do not
-//! get in each other's way.
+//! One table for the process: a fault names its disk or its target, so engines of one process do
+//! not get in each other's way.
 
 use std::ops::Range;
 use std::path::Path;

@@ -1,13 +1,20 @@
 //! `holdfast control`: the control plane.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use api::{TlsClient, Token};
 use clap::{Args, Subcommand};
-use control::{Config, Service};
+use control::{Config, Policy, Reach, Service};
+use model::Size;
+use store::client::Client;
 
-use crate::{stop, store::Reach};
+use crate::stop;
+use crate::store::{Certificates, LOCAL};
+use crate::typed::{Every, Guarded, Guards, every, some_time, time};
 
 /// Where REST is served unless told otherwise.
 pub(crate) const LISTEN: &str = "127.0.0.1:7440";
@@ -22,21 +29,219 @@ pub(crate) enum Typed {
 /// Options of `control serve`.
 #[derive(Args)]
 pub(crate) struct Serve {
-    #[command(flatten)]
-    reach: Reach,
     /// Where to serve REST
-    #[arg(long, value_name = "ADDR:PORT", default_value = LISTEN)]
+    #[arg(long, value_name = "ADDR:PORT", default_value = LISTEN, help_heading = "REST")]
     listen: SocketAddr,
+    #[command(flatten, next_help_heading = "REST")]
+    guarded: Guarded,
+    /// Servers of the store, separated by commas
+    #[arg(
+        long, value_name = "URL,…", value_delimiter = ',', env = "HOLDFAST_STORE",
+        default_value = LOCAL, help_heading = "Store"
+    )]
+    store: Vec<String>,
+    #[command(flatten)]
+    certificates: Certificates,
+    /// Use TLS for engines, and believe only those with a certificate of these authorities (PEM)
+    #[arg(long, value_name = "FILE", help_heading = "Engines")]
+    engine_ca: Option<PathBuf>,
+    /// A file with the token for engines, of an admin
+    #[arg(long, value_name = "FILE", help_heading = "Engines")]
+    engine_token_file: Option<PathBuf>,
+    #[command(flatten, next_help_heading = "Policy")]
+    policy: TypedPolicy,
+}
+
+/// What operators decide; whatever is left out stays as usual.
+#[derive(Args)]
+struct TypedPolicy {
+    /// How long a lost copy may stay away before another is made, unless its volume says otherwise
+    /// [default: 10m]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    replace_after: Option<Duration>,
+    /// How many rebuilds may run at once in the cluster [default: any number]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    rebuilds: Option<u32>,
+    /// How many rebuilds may run at once from or to one node [default: 4]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    rebuilds_per_node: Option<u32>,
+    /// How often a copy may fail to be rebuilt before another takes its place [default: 3]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    rebuild_attempts: Option<u32>,
+    /// How much may be promised in a pool, in percent of its capacity [default: 250]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(100..))]
+    pool_commitment: Option<u32>,
+    /// Free room a thin copy needs beyond what is written, in percent of its size [default: 40]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
+    volume_commitment: Option<u32>,
+    /// The same for the copies of a new volume [default: 40]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
+    volume_commitment_initial: Option<u32>,
+    /// Free room a snapshot needs, in percent of the size of its volume [default: 40]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
+    snapshot_commitment: Option<u32>,
+    /// Room in a pool that nothing new may take [default: 16MiB]
+    #[arg(long, value_name = "SIZE")]
+    watermark: Option<Size>,
+    /// How often every copy is read and checked; or `never` [default: 30d]
+    #[arg(long, value_name = "TIME", value_parser = every)]
+    scrub_every: Option<Every>,
+    /// How many copies of one node may be checked at once [default: 1]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    scrubs_per_node: Option<u32>,
+    /// Move copies when the fill of two pools differs by more than this [default: only when asked]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    rebalance_above: Option<u32>,
+    /// How often daemons show that they are there [default: 2s]
+    #[arg(long, value_name = "TIME", value_parser = some_time)]
+    heartbeat: Option<Duration>,
+    /// When one that does not is taken for gone [default: 10s]
+    #[arg(long, value_name = "TIME", value_parser = some_time)]
+    heartbeat_deadline: Option<Duration>,
+}
+
+impl TypedPolicy {
+    fn policy(self) -> Result<Policy> {
+        let mut policy = Policy::default();
+        let Policy { settings, pace } = &mut policy;
+        // What was typed replaces what is usual, and nothing else does.
+        macro_rules! set {
+            ($($typed:ident => $place:expr;)+) => {$(
+                if let Some(typed) = self.$typed {
+                    $place = typed.into();
+                }
+            )+};
+        }
+        set! {
+            replace_after => settings.replace_after;
+            rebuilds => settings.rebuilds;
+            rebuilds_per_node => settings.rebuilds_per_node;
+            rebuild_attempts => settings.rebuild_attempts;
+            pool_commitment => settings.pool_commitment;
+            volume_commitment => settings.volume_commitment;
+            volume_commitment_initial => settings.volume_commitment_initial;
+            snapshot_commitment => settings.snapshot_commitment;
+            watermark => settings.watermark;
+            scrub_every => settings.scrub_every;
+            scrubs_per_node => settings.scrubs_per_node;
+            rebalance_above => settings.rebalance_above;
+            heartbeat => pace.heartbeat;
+            heartbeat_deadline => pace.deadline;
+        }
+        ensure!(
+            pace.deadline >= pace.heartbeat * 2,
+            "--heartbeat-deadline ({:?}) must be twice --heartbeat ({:?}) or more: one that is \
+             late once is not gone",
+            pace.deadline,
+            pace.heartbeat
+        );
+        Ok(policy)
+    }
+}
+
+impl From<Every> for Option<Duration> {
+    fn from(Every(time): Every) -> Option<Duration> {
+        time
+    }
+}
+
+impl Serve {
+    fn config(self) -> Result<Config> {
+        let Guards { tls, tokens } = self.guarded.read(self.listen)?;
+        let reach = Reach {
+            tls: self.engine_ca.as_deref().map(TlsClient::read).transpose()?,
+            token: self.engine_token_file.as_deref().map(Token::read).transpose()?,
+        };
+        Ok(Config { listen: self.listen, tls, tokens, reach, policy: self.policy.policy()? })
+    }
 }
 
 impl Typed {
     pub(crate) async fn run(self) -> Result<()> {
         let Typed::Serve(typed) = self;
-        let store = Arc::new(typed.reach.connect().await?);
-        let service = Service::bind(&Config::plain(typed.listen), store).await?;
-        tracing::info!("listening on {}", service.local_addr()?);
+        let options = typed.certificates.options()?;
+        let endpoints = typed.store.clone();
+        let config = typed.config()?;
+        let secure = config.tls.is_some();
+        let store = Arc::new(Client::connect(&endpoints, options).await?);
+        let service = Service::bind(&config, store).await?;
+        let scheme = if secure { "https" } else { "http" };
+        tracing::info!("listening on {scheme}://{}", service.local_addr()?);
         service.run(stop::asked()).await;
         tracing::info!("stopped");
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        serve: Serve,
+    }
+
+    fn config(words: &[&str]) -> Result<Config, String> {
+        let words = ["serve"].into_iter().chain(words.iter().copied());
+        let cli = Cli::try_parse_from(words).map_err(|error| error.to_string())?;
+        cli.serve.config().map_err(|error| format!("{error:#}"))
+    }
+
+    #[test]
+    fn what_is_typed_replaces_what_is_usual() {
+        let usual = config(&[]).unwrap();
+        assert_eq!(format!("{:?}", usual.policy), format!("{:?}", Policy::default()));
+        let words = ["--replace-after", "1h", "--rebuilds", "7", "--scrub-every", "never"];
+        let more = ["--watermark", "1GiB", "--heartbeat", "1s", "--heartbeat-deadline", "3s"];
+        let policy = config(&[words, more].concat()).unwrap().policy;
+        assert_eq!(policy.settings.replace_after, Duration::from_hours(1));
+        assert_eq!(policy.settings.rebuilds, Some(7));
+        assert_eq!(policy.settings.scrub_every, None);
+        assert_eq!(policy.settings.watermark, Size::gib(1));
+        assert_eq!(policy.pace.deadline, Duration::from_secs(3));
+    }
+
+    #[test]
+    fn what_the_help_calls_usual_is_usual() {
+        let command = Cli::command();
+        let mut words = Vec::new();
+        for argument in command.get_arguments() {
+            let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+            let usual = help.split_once("[default: ").and_then(|(_, rest)| rest.split_once(']'));
+            // Some are usually not set at all, which has no value to type.
+            match (argument.get_long(), usual) {
+                (Some("rebuilds" | "rebalance-above") | None, _) | (_, None) => {}
+                (Some(name), Some((value, _))) => {
+                    words.extend([format!("--{name}"), value.to_owned()]);
+                }
+            }
+        }
+        assert_eq!(words.len(), 2 * 12, "{words:?}");
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let policy = config(&words).unwrap().policy;
+        assert_eq!(format!("{policy:?}"), format!("{:?}", Policy::default()));
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_with_what_to_do() {
+        for (words, says) in [
+            (&["--heartbeat", "9s"][..], "--heartbeat-deadline"),
+            (&["--replace-after", "10"], "30s, 10m"),
+            (&["--rebuilds", "0"], "--rebuilds"),
+            (&["--pool-commitment", "99"], "--pool-commitment"),
+            (&["--cert", "x.pem"], "--key"),
+            (&["--store-cert", "x.pem"], "--store-ca"),
+            (&["--cert", "/nonexistent.pem", "--key", "/nonexistent.key"], "/nonexistent"),
+            (&["--token-file", "/nonexistent"], "/nonexistent"),
+            (&["--engine-token-file", "/nonexistent"], "/nonexistent"),
+            (&["--engine-ca", "/nonexistent"], "/nonexistent"),
+        ] {
+            let refused = config(words).unwrap_err();
+            assert!(refused.contains(says), "{words:?}: {refused}");
+        }
     }
 }

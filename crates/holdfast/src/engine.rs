@@ -25,6 +25,7 @@ use crate::typed::{bytes, secret};
 
 /// Commands of the engine.
 #[derive(Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one, from the start to the end")]
 pub(crate) enum Typed {
     /// Run the engine of a node of a cluster: pools and replicas by orders over its node API
     Run(run::Run),

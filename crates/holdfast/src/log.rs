@@ -1,7 +1,11 @@
 //! What the programs say about themselves, on standard error.
 
-use std::io::IsTerminal;
+use std::fs::File;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::sync::OnceLock;
 
+use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use tracing_subscriber::EnvFilter;
 
@@ -45,14 +49,34 @@ impl std::str::FromStr for EnvFilterText {
     }
 }
 
-/// Starts logging. Called once, before anything else runs.
-pub(crate) fn start(typed: &Typed) {
+/// Where lines go instead of standard error, once there is such a place.
+static FILE: OnceLock<File> = OnceLock::new();
+
+/// Starts logging. Called once, before anything else runs. Colours are for terminals only, and
+/// not for what may go to a file later.
+pub(crate) fn start(typed: &Typed, colours: bool) {
     let lines = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(&typed.log.0))
-        .with_writer(std::io::stderr)
+        .with_writer(place)
         .with_target(false);
     match typed.log_format {
-        Format::Text => lines.with_ansi(std::io::stderr().is_terminal()).init(),
+        Format::Text => lines.with_ansi(colours && std::io::stderr().is_terminal()).init(),
         Format::Json => lines.json().init(),
+    }
+}
+
+/// From now on lines are added to this file: something else is shown on the terminal.
+pub(crate) fn to(path: &Path) -> Result<()> {
+    let file = File::options().create(true).append(true).open(path);
+    let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+    // A second call changes nothing: there is one screen.
+    let _ = FILE.set(file);
+    Ok(())
+}
+
+fn place() -> Box<dyn Write> {
+    match FILE.get() {
+        Some(file) => Box::new(file),
+        None => Box::new(std::io::stderr()),
     }
 }

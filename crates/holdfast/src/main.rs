@@ -98,7 +98,7 @@ fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()
 fn main() -> ExitCode {
     let matches = Cli::command().bin_name(called().replace('-', " ")).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    log::start(&cli.log);
+    log::start(&cli.log, !matches!(cli.command, Command::Up(_)));
     match cli.command.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -14,6 +14,9 @@ use store::server::{Config, Retention, Server, Tls as ServerTls};
 
 use crate::stop;
 
+/// The store of this machine, unless told otherwise.
+pub(crate) const LOCAL: &str = "http://127.0.0.1:2379";
+
 /// Commands of the store.
 #[derive(Subcommand)]
 pub(crate) enum Typed {
@@ -56,14 +59,14 @@ pub(crate) struct Serve {
 
 /// How to reach a store.
 #[derive(Args)]
-pub(crate) struct Reach {
+struct Reach {
     /// Servers of the store, separated by commas
     #[arg(
         long,
         value_name = "URL,…",
         value_delimiter = ',',
         env = "HOLDFAST_STORE",
-        default_value = "http://127.0.0.1:2379"
+        default_value = LOCAL
     )]
     endpoints: Vec<String>,
     /// The authority that signed the servers' certificates, a PEM file; for https
@@ -113,22 +116,46 @@ impl Typed {
 
 impl Reach {
     /// A client, once a server has answered.
-    pub(crate) async fn connect(&self) -> Result<Client> {
+    async fn connect(&self) -> Result<Client> {
         let files = Files { ca: &self.ca, cert: &self.cert, key: &self.key };
         Ok(Client::connect(&self.endpoints, files.options()?).await?)
     }
 }
 
+/// Certificates for a store, where other servers have theirs beside them.
+#[derive(Args)]
+pub(crate) struct Certificates {
+    /// The authority that signed the certificates of the store, a PEM file; for https
+    #[arg(long, value_name = "FILE", help_heading = "Store")]
+    store_ca: Option<PathBuf>,
+    /// Our certificate for the store, if it wants one, a PEM file
+    #[arg(
+        long, value_name = "FILE", requires_all = ["store_ca", "store_key"],
+        help_heading = "Store"
+    )]
+    store_cert: Option<PathBuf>,
+    /// Private key of our certificate for the store, a PEM file
+    #[arg(long, value_name = "FILE", requires = "store_cert", help_heading = "Store")]
+    store_key: Option<PathBuf>,
+}
+
+impl Certificates {
+    /// How a client behaves that has these.
+    pub(crate) fn options(&self) -> Result<Options> {
+        let Certificates { store_ca: ca, store_cert: cert, store_key: key } = self;
+        Files { ca, cert, key }.options()
+    }
+}
+
 /// Certificates for a store, each a PEM file.
-pub(crate) struct Files<'a> {
-    pub(crate) ca: &'a Option<PathBuf>,
-    pub(crate) cert: &'a Option<PathBuf>,
-    pub(crate) key: &'a Option<PathBuf>,
+struct Files<'a> {
+    ca: &'a Option<PathBuf>,
+    cert: &'a Option<PathBuf>,
+    key: &'a Option<PathBuf>,
 }
 
 impl Files<'_> {
-    /// How a client behaves that has these.
-    pub(crate) fn options(&self) -> Result<Options> {
+    fn options(&self) -> Result<Options> {
         let identity = match (self.cert, self.key) {
             (Some(cert), Some(key)) => Some((read(cert)?.into_bytes(), read(key)?.into_bytes())),
             _ => None,

@@ -6,6 +6,7 @@
 //! /holdfast/targetRecord/VOLUME        who owns a volume; written by the engine of its target
 //! /holdfast/failover/ID                a target on the move
 //! /holdfast/rebuild/ID                 a rebuild that has ended
+//! /holdfast/scrubbed/REPLICA           when a copy was last checked to the end
 //! /holdfast/event/NUMBER               something that happened; 20 digits, so that order is order
 //! ```
 //!

@@ -37,6 +37,11 @@ pub trait Spec: Clone + fmt::Debug + PartialEq + Serialize + DeserializeOwned {
     /// The change, in effect. Again is the same as once.
     fn apply(&mut self, change: &Self::Change);
 
+    /// What no longer holds once it exists; whether there was any.
+    fn settle(&mut self) -> bool {
+        false
+    }
+
     /// Whether a request to create it once more asks for what is there.
     fn satisfies(&self, request: &Self) -> bool {
         self == request
@@ -73,6 +78,20 @@ impl<S: Spec> Object<S> {
         let lifecycle = Lifecycle::Creating {};
         let generation = Generation::FIRST;
         Ok(Object { id, generation, created_at: now, lifecycle, spec, status: None })
+    }
+
+    /// One that exists already and was found without a record; engines have seen this generation.
+    pub fn found(
+        id: S::Id,
+        spec: S,
+        seen: Option<Generation>,
+        now: Timestamp,
+    ) -> Result<Object<S>, Invalid> {
+        let mut object = Object::new(id, spec, now)?;
+        object.generation = seen.map_or(Generation::FIRST, Generation::next);
+        object.lifecycle = Lifecycle::Created { operation: None };
+        object.spec.settle();
+        Ok(object)
     }
 
     /// How it is told from others.
@@ -141,7 +160,11 @@ impl<S: Spec> Object<S> {
 
     /// All of it exists.
     pub fn made(&mut self) -> Result<(), Illegal> {
-        self.live(Life::Made)
+        self.live(Life::Made)?;
+        if self.spec.settle() {
+            self.generation = self.generation.next();
+        }
+        Ok(())
     }
 
     /// Writes down what is about to be done.

@@ -28,7 +28,8 @@ pub struct PoolSpec {
     /// touched, so that a repeated attempt recognises what an earlier one has written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uuid: Option<PoolUuid>,
-    /// Never format: the pool is on the disks already.
+    /// Never format: the pool is on the disks already. So it is as soon as it was made, or a disk
+    /// that was swapped for an empty one would be formatted.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub import: bool,
     /// It was handed over: no engine may open it until it is imported again.
@@ -254,9 +255,14 @@ impl Spec for PoolSpec {
         }
     }
 
-    /// A request that leaves the uuid open is satisfied by whatever was chosen.
+    fn settle(&mut self) -> bool {
+        !core::mem::replace(&mut self.import, true)
+    }
+
+    /// A request that leaves the uuid open is satisfied by whatever was chosen, and one to make it
+    /// by a pool that was made.
     fn satisfies(&self, request: &PoolSpec) -> bool {
-        let uuid = request.uuid.or(self.uuid);
-        *self == PoolSpec { uuid, ..request.clone() }
+        let (uuid, import) = (request.uuid.or(self.uuid), request.import || self.import);
+        *self == PoolSpec { uuid, import, ..request.clone() }
     }
 }

@@ -51,6 +51,17 @@ impl TargetRecord {
         TargetRecord { epoch: label.epoch.next(), ..first }
     }
 
+    /// The ownership of a target that serves although the store was lost, with the copies of the
+    /// newest label.
+    pub fn adopted(
+        label: &Label,
+        (target, epoch): (TargetId, Epoch),
+        node: NodeName,
+    ) -> TargetRecord {
+        let first = TargetRecord::new(label.volume, target, node, label.set.clone());
+        TargetRecord { epoch, ..first }
+    }
+
     /// The next ownership: a new target, a higher epoch, the same copies.
     #[must_use]
     pub fn take(&self, target: TargetId, node: NodeName) -> TargetRecord {

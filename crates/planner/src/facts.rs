@@ -30,7 +30,7 @@ pub struct Facts {
     pub records: BTreeMap<VolumeId, TargetRecord>,
     /// Volumes as they were.
     pub snapshots: BTreeMap<SnapshotId, Snapshot>,
-    /// Targets on the move.
+    /// Targets on the move, and the last that were.
     pub failovers: BTreeMap<FailoverId, Failover>,
     /// Copies that engines report and of which there is no spec.
     pub stray_replicas: BTreeMap<ReplicaId, Stray<Label>>,

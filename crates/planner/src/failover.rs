@@ -20,6 +20,12 @@ pub(crate) fn moving(view: &View<'_>) -> BTreeSet<VolumeId> {
     view.facts.failovers.values().filter(|moving| !is_over(moving)).map(Failover::volume).collect()
 }
 
+/// Whether the target of a volume is on the move.
+pub(crate) fn is_moving(view: &View<'_>, volume: VolumeId) -> bool {
+    let mut of_volume = view.facts.failovers.values().filter(|it| it.volume() == volume);
+    of_volume.any(|failover| !is_over(failover))
+}
+
 fn is_over(failover: &Failover) -> bool {
     matches!(failover.stage(), Stage::Successful { .. } | Stage::Errored { .. })
 }

@@ -123,12 +123,12 @@ fn is_replaced(view: &View<'_>, target: &Target) -> bool {
     let spec = target.spec();
     let record = view.facts.records.get(&spec.volume);
     let outlived = record.is_some_and(|record| record.epoch() > spec.epoch);
-    let moving = crate::failover::moving(view).contains(&spec.volume);
     let left = match &target.status {
         Some(status) => status.connected.is_empty(),
         None => is_online(view, &spec.node),
     };
-    (spec.shutdown || outlived) && !moving && left
+    // The last question costs the most, and few targets come to it.
+    (spec.shutdown || outlived) && left && !crate::failover::is_moving(view, spec.volume)
 }
 
 fn sweep_replica(round: &mut Round<'_, '_>, replica: &Replica) {

@@ -55,4 +55,4 @@ pub use settings::Settings;
 pub use snapshot::{SnapshotAsk, check_snapshot, check_snapshot_group};
 pub use step::{Blocked, Plan, Step};
 pub use view::View;
-pub use volume::{VolumePlaces, admits, check_move, check_replica_count, place_volume};
+pub use volume::{VolumePlaces, check_move, check_replica_count, place_volume, rank};

@@ -1,6 +1,6 @@
 //! Requests that place copies: new volumes, clones, restored snapshots, more copies, moved ones.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::vec::Vec;
 
@@ -9,7 +9,7 @@ use model::{
 };
 
 use crate::member::{Condition, Situation};
-use crate::place::{Ask, Need, NoPlace, Refusal, admit, find, fits, take};
+use crate::place::{Ask, Need, NoPlace, Refusal, Score, admit, find, fits, take};
 use crate::view::{NodeView, PoolView, exists};
 use crate::{Budget, View};
 
@@ -222,12 +222,21 @@ fn stays_apart(view: &View<'_>, volume: &Volume, situation: &Situation<'_>) -> R
     Err(Problem::new(Kind::NoPlacement, detail))
 }
 
-/// Whether one more copy of a volume could go into a pool now.
-pub fn admits(view: &View<'_>, volume: &Volume, pool: &PoolName) -> Result<(), NoPlace> {
-    let Some(found) = view.pool(pool) else { return Err(NoPlace::default()) };
-    let ask = Situation::new(view, volume).ask(view);
-    let refused = |refusal| NoPlace::of_pools([(pool, refusal)].into());
-    admit(view, &Budget::new(), &ask, found).map_err(refused)
+/// For each pool, its place among those that could take one more copy of a volume now, from 1, or
+/// why it could not.
+pub fn rank(view: &View<'_>, volume: &Volume) -> BTreeMap<PoolName, Result<u32, Refusal>> {
+    let (ask, budget) = (Situation::new(view, volume).ask(view), Budget::new());
+    let mut ranks = BTreeMap::new();
+    let mut good = Vec::new();
+    for pool in view.pools.values() {
+        match admit(view, &budget, &ask, pool) {
+            Ok(()) => good.push((Score::new(view, &budget, &ask, pool), pool.pool.id())),
+            Err(refusal) => drop(ranks.insert(pool.pool.id().clone(), Err(refusal))),
+        }
+    }
+    good.sort_by_key(|(score, _)| *score);
+    ranks.extend((1..).zip(good).map(|(rank, (_, pool))| (pool.clone(), Ok(rank))));
+    ranks
 }
 
 /// Where a copy of a volume can move to: the pool that is asked for, or the best.

@@ -3,7 +3,8 @@
 //! Invariants:
 //! - a changed sum stays in memory until both copies of its page on the disk have it;
 //! - a sum may be changed without its page having been read, so overwrites need no reads;
-//! - pages that were read are copies of what is on the disk, and can be given up at any time.
+//! - a page in memory is what is on the disk with all changes since, and can be given up at any
+//!   time: it was read, or each of its sums was changed.
 //!
 //! Not here: reading and writing pages (`pool::load`, `pool::checkpointing`).
 
@@ -17,7 +18,7 @@ use crate::sums_page::{Page, SUMS};
 /// The cache.
 #[derive(Debug, Default)]
 pub(crate) struct Sums {
-    pages: BTreeMap<u64, Read>,
+    pages: BTreeMap<u64, Whole>,
     changes: BTreeMap<u64, Changes>,
     /// Changed sums in all pages.
     changed: usize,
@@ -25,11 +26,11 @@ pub(crate) struct Sums {
     hand: u64,
 }
 
-/// A page as it is on the disk.
+/// A page with all its sums.
 #[derive(Debug)]
-struct Read {
+struct Whole {
     sums: Page,
-    /// The copy to write first: the other one is known to be good.
+    /// The copy to write first: the other one is known to be good, or not needed.
     first: u8,
 }
 
@@ -42,6 +43,8 @@ pub(crate) struct Version(u64);
 struct Changes {
     sums: Vec<(u16, u32)>,
     version: Version,
+    /// Some of them were written with the page, which changed meanwhile.
+    has_written: bool,
 }
 
 impl Sums {
@@ -51,29 +54,40 @@ impl Sums {
 
     /// The sum, if it is in memory.
     pub(crate) fn get(&self, at: SumAt) -> Option<u32> {
-        if let Some(changes) = self.changes.get(&at.page)
-            && let Ok(found) = changes.sums.binary_search_by_key(&at.slot, |(slot, _)| *slot)
-        {
-            return Some(changes.sums[found].1);
+        if let Some(page) = self.pages.get(&at.page) {
+            return page.sums.get(usize::from(at.slot)).copied();
         }
-        self.pages.get(&at.page).map(|page| page.sums[usize::from(at.slot)])
+        let changes = self.changes.get(&at.page)?;
+        let found = changes.sums.binary_search_by_key(&at.slot, |(slot, _)| *slot).ok()?;
+        Some(changes.sums[found].1)
     }
 
     /// Changes a sum.
     pub(crate) fn set(&mut self, at: SumAt, sum: u32) {
         let changes = self.changes.entry(at.page).or_default();
         changes.version.0 += 1;
-        // Streams add at the end.
-        if changes.sums.last().is_none_or(|(slot, _)| *slot < at.slot) {
-            changes.sums.push((at.slot, sum));
-            self.changed += 1;
-            return;
+        let page = self.pages.get_mut(&at.page);
+        let is_known = page.is_some();
+        if let Some(place) = page.and_then(|page| page.sums.get_mut(usize::from(at.slot))) {
+            *place = sum;
         }
-        match changes.sums.binary_search_by_key(&at.slot, |(slot, _)| *slot) {
+        // Streams add at the end.
+        let behind = changes.sums.last().is_none_or(|(slot, _)| *slot < at.slot);
+        let place = if behind {
+            Err(changes.sums.len())
+        } else {
+            changes.sums.binary_search_by_key(&at.slot, |(slot, _)| *slot)
+        };
+        match place {
             Ok(found) => changes.sums[found].1 = sum,
             Err(place) => {
                 changes.sums.insert(place, (at.slot, sum));
                 self.changed += 1;
+                if changes.sums.len() == SUMS && !is_known && !changes.has_written {
+                    // What the disk has of it is not needed, not even after a crash: each of these
+                    // sums is in the journal, or its region is in doubt then.
+                    self.keep(at.page, Whole { sums: Box::new([0; SUMS]), first: 0 });
+                }
             }
         }
     }
@@ -83,7 +97,16 @@ impl Sums {
     pub(crate) fn load(&mut self, number: u64, [a, b]: [Option<Page>; 2]) {
         let first = u8::from(a.is_some() && b.is_none());
         let sums = a.or(b).unwrap_or_else(|| Box::new([0; SUMS]));
-        self.pages.insert(number, Read { sums, first });
+        self.keep(number, Whole { sums, first });
+    }
+
+    /// Keeps a page with all changes since, and gives up others.
+    fn keep(&mut self, number: u64, mut page: Whole) {
+        let changes = self.changes.get(&number);
+        for (slot, sum) in changes.into_iter().flat_map(|changes| &changes.sums) {
+            page.sums[usize::from(*slot)] = *sum;
+        }
+        self.pages.insert(number, page);
         while self.pages.len() > self.limit {
             let after = self.pages.range(self.hand..).map(|(number, _)| *number);
             let victim = after.clone().find(|other| *other != number);
@@ -110,30 +133,22 @@ impl Sums {
     /// A page as it should be on the disk, with its version and the copy to write first; nothing if
     /// it must be read first.
     pub(crate) fn image(&self, number: u64) -> Option<(Page, Version, u8)> {
-        let Read { sums, first } = self.pages.get(&number)?;
-        let mut sums = sums.clone();
+        let Whole { sums, first } = self.pages.get(&number)?;
         let changes = self.changes.get(&number);
-        for (slot, sum) in changes.into_iter().flat_map(|changes| &changes.sums) {
-            sums[usize::from(*slot)] = *sum;
-        }
-        Some((sums, changes.map_or(Version(0), |changes| changes.version), *first))
+        Some((sums.clone(), changes.map_or(Version(0), |changes| changes.version), *first))
     }
 
     /// Both copies on the disk are this image. Changes since are kept, with the older ones.
     pub(crate) fn written(&mut self, number: u64, version: Version) {
-        let Some(changes) = self.changes.get(&number) else { return };
-        if changes.version != version {
-            // The page in memory is not what is on the disk any more.
-            self.pages.remove(&number);
-            return;
-        }
         if let Some(page) = self.pages.get_mut(&number) {
-            for (slot, sum) in &changes.sums {
-                page.sums[usize::from(*slot)] = *sum;
-            }
             page.first = 0;
         }
-        self.changed -= changes.sums.len();
-        self.changes.remove(&number);
+        let Some(changes) = self.changes.get_mut(&number) else { return };
+        if changes.version == version {
+            self.changed -= changes.sums.len();
+            self.changes.remove(&number);
+        } else {
+            changes.has_written = true;
+        }
     }
 }

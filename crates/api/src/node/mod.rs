@@ -35,6 +35,6 @@ pub use carried::{
 #[cfg(feature = "faults")]
 pub use fault::{Fault, FaultKind, FaultPlace, Faults};
 pub use node_trait::{Answered, Node};
-pub use remote::Remote;
+pub use remote::{Contract, Remote};
 pub use serve::{Served, api, router};
 pub use statistics::{Histogram, Statistics, StatisticsOf, Traffic};

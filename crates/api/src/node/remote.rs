@@ -1,8 +1,7 @@
 //! An engine far away: the contract, over HTTP.
 
-use http::uri::Authority;
 use model::{
-    BlockDevice, Event, Label, Order, PoolName, PoolSpec, Problem, Rebuild, RebuildId, ReplicaId,
+    BlockDevice, Event, Label, Order, PoolName, PoolSpec, Rebuild, RebuildId, ReplicaId,
     ReplicaSpec, SnapshotId, TargetId, TargetSpec,
 };
 
@@ -12,219 +11,220 @@ use super::{
     Answered, Changed, Found, FoundSnapshot, Health, Node, NodeInfo, Numbered, Pace, Range,
     RebuildWish, Scrub, SnapshotWish, Statistics, TargetSnapshot, routes,
 };
-use crate::{
-    CallError, Client, ClientConfig, Ensured, Gone, NoBody, NoQuery, Page, Paging, Subscription,
-    Text,
-};
+use crate::{Ensured, Gone, NoBody, NoQuery, Page, Paging, Route, Text, Watch};
 
 /// An engine that is called over HTTP. Cheap to clone.
-#[derive(Clone, Debug)]
-pub struct Remote(Client);
+pub type Remote = crate::remote::Remote<Contract>;
 
-impl Remote {
-    /// The engine behind this client.
-    pub fn new(client: Client) -> Remote {
-        Remote(client)
-    }
+/// What is spoken with an engine.
+#[derive(Clone, Copy, Debug)]
+pub enum Contract {}
 
-    /// The engine at this address, without TLS and token.
-    pub fn plain(server: Authority) -> Result<Remote, CallError> {
-        Client::new(ClientConfig::plain(server)).map(Remote)
-    }
-
-    /// What happens there, going on after `last` if there is one.
-    pub async fn events(&self, last: Option<String>) -> Result<Subscription<Event>, CallError> {
-        self.0.watch(&routes::EVENTS, last).await
-    }
+impl crate::remote::Contract for Contract {
+    const EVENTS: Route<(), NoQuery, NoBody, Watch<Event>> = routes::EVENTS;
 }
 
 impl Node for Remote {
-    async fn health(&self) -> Answered<Health> {
-        let answer = self.0.call(&routes::HEALTH, (), NoQuery {}, NoBody);
-        answer.await.map_err(Problem::from)
+    fn health(&self) -> impl Future<Output = Answered<Health>> + Send {
+        self.ask(&routes::HEALTH, (), (NoQuery {}, NoBody), None)
     }
 
-    async fn node(&self) -> Answered<NodeInfo> {
-        let answer = self.0.call(&routes::NODE, (), NoQuery {}, NoBody);
-        answer.await.map_err(Problem::from)
+    fn node(&self) -> impl Future<Output = Answered<NodeInfo>> + Send {
+        self.ask(&routes::NODE, (), (NoQuery {}, NoBody), None)
     }
 
-    async fn pools(&self, paging: Paging) -> Answered<Page<Found<PoolSpec>>> {
-        let answer = self.0.call(&routes::POOLS, (), paging, NoBody);
-        answer.await.map_err(Problem::from)
+    fn pools(
+        &self,
+        paging: Paging,
+    ) -> impl Future<Output = Answered<Page<Found<PoolSpec>>>> + Send {
+        self.ask(&routes::POOLS, (), (paging, NoBody), None)
     }
 
-    async fn pool(&self, pool: PoolName) -> Answered<Found<PoolSpec>> {
-        let answer = self.0.call(&routes::POOL, (pool,), NoQuery {}, NoBody);
-        answer.await.map_err(Problem::from)
+    fn pool(&self, pool: PoolName) -> impl Future<Output = Answered<Found<PoolSpec>>> + Send {
+        self.ask(&routes::POOL, (pool,), (NoQuery {}, NoBody), None)
     }
 
-    async fn put_pool(
+    fn put_pool(
         &self,
         pool: PoolName,
         order: Order<PoolSpec>,
-    ) -> Answered<Ensured<Found<PoolSpec>>> {
-        let answer = self.0.call(&routes::PUT_POOL, (pool,), NoQuery {}, order);
-        answer.await.map_err(Problem::from)
+    ) -> impl Future<Output = Answered<Ensured<Found<PoolSpec>>>> + Send {
+        self.ask(&routes::PUT_POOL, (pool,), (NoQuery {}, order), None)
     }
 
-    async fn delete_pool(&self, pool: PoolName, order: Numbered) -> Answered<Gone> {
-        let answer = self.0.call(&routes::DELETE_POOL, (pool,), order, NoBody);
-        answer.await.map_err(Problem::from)
+    fn delete_pool(
+        &self,
+        pool: PoolName,
+        order: Numbered,
+    ) -> impl Future<Output = Answered<Gone>> + Send {
+        self.ask(&routes::DELETE_POOL, (pool,), (order, NoBody), None)
     }
 
-    async fn replicas(&self, paging: Paging) -> Answered<Page<Found<ReplicaSpec>>> {
-        let answer = self.0.call(&routes::REPLICAS, (), paging, NoBody);
-        answer.await.map_err(Problem::from)
+    fn replicas(
+        &self,
+        paging: Paging,
+    ) -> impl Future<Output = Answered<Page<Found<ReplicaSpec>>>> + Send {
+        self.ask(&routes::REPLICAS, (), (paging, NoBody), None)
     }
 
-    async fn replica(&self, replica: ReplicaId) -> Answered<Found<ReplicaSpec>> {
-        let answer = self.0.call(&routes::REPLICA, (replica,), NoQuery {}, NoBody);
-        answer.await.map_err(Problem::from)
+    fn replica(
+        &self,
+        replica: ReplicaId,
+    ) -> impl Future<Output = Answered<Found<ReplicaSpec>>> + Send {
+        self.ask(&routes::REPLICA, (replica,), (NoQuery {}, NoBody), None)
     }
 
-    async fn put_replica(
+    fn put_replica(
         &self,
         replica: ReplicaId,
         order: Order<ReplicaSpec>,
-    ) -> Answered<Ensured<Found<ReplicaSpec>>> {
-        let answer = self.0.call(&routes::PUT_REPLICA, (replica,), NoQuery {}, order);
-        answer.await.map_err(Problem::from)
+    ) -> impl Future<Output = Answered<Ensured<Found<ReplicaSpec>>>> + Send {
+        self.ask(&routes::PUT_REPLICA, (replica,), (NoQuery {}, order), None)
     }
 
-    async fn delete_replica(&self, replica: ReplicaId, order: Numbered) -> Answered<Gone> {
-        let answer = self.0.call(&routes::DELETE_REPLICA, (replica,), order, NoBody);
-        answer.await.map_err(Problem::from)
+    fn delete_replica(
+        &self,
+        replica: ReplicaId,
+        order: Numbered,
+    ) -> impl Future<Output = Answered<Gone>> + Send {
+        self.ask(&routes::DELETE_REPLICA, (replica,), (order, NoBody), None)
     }
 
-    async fn put_label(&self, replica: ReplicaId, label: Label) -> Answered<Ensured<Label>> {
-        let answer = self.0.call(&routes::PUT_LABEL, (replica,), NoQuery {}, label);
-        answer.await.map_err(Problem::from)
+    fn put_label(
+        &self,
+        replica: ReplicaId,
+        label: Label,
+    ) -> impl Future<Output = Answered<Ensured<Label>>> + Send {
+        self.ask(&routes::PUT_LABEL, (replica,), (NoQuery {}, label), None)
     }
 
-    async fn written(&self, replica: ReplicaId, paging: Paging) -> Answered<Page<Range>> {
-        let answer = self.0.call(&routes::WRITTEN, (replica,), paging, NoBody);
-        answer.await.map_err(Problem::from)
+    fn written(
+        &self,
+        replica: ReplicaId,
+        paging: Paging,
+    ) -> impl Future<Output = Answered<Page<Range>>> + Send {
+        self.ask(&routes::WRITTEN, (replica,), (paging, NoBody), None)
     }
 
-    async fn scrub(&self, replica: ReplicaId) -> Answered<Scrub> {
-        let answer = self.0.call(&routes::SCRUB, (replica,), NoQuery {}, NoBody);
-        answer.await.map_err(Problem::from)
+    fn scrub(&self, replica: ReplicaId) -> impl Future<Output = Answered<Scrub>> + Send {
+        self.ask(&routes::SCRUB, (replica,), (NoQuery {}, NoBody), None)
     }
 
-    async fn put_scrub(&self, replica: ReplicaId, order: Order<Pace>) -> Answered<Ensured<Scrub>> {
-        let answer = self.0.call(&routes::PUT_SCRUB, (replica,), NoQuery {}, order);
-        answer.await.map_err(Problem::from)
+    fn put_scrub(
+        &self,
+        replica: ReplicaId,
+        order: Order<Pace>,
+    ) -> impl Future<Output = Answered<Ensured<Scrub>>> + Send {
+        self.ask(&routes::PUT_SCRUB, (replica,), (NoQuery {}, order), None)
     }
 
-    async fn snapshots(&self, paging: Paging) -> Answered<Page<FoundSnapshot>> {
-        let answer = self.0.call(&routes::SNAPSHOTS, (), paging, NoBody);
-        answer.await.map_err(Problem::from)
+    fn snapshots(
+        &self,
+        paging: Paging,
+    ) -> impl Future<Output = Answered<Page<FoundSnapshot>>> + Send {
+        self.ask(&routes::SNAPSHOTS, (), (paging, NoBody), None)
     }
 
-    async fn put_snapshot(
+    fn put_snapshot(
         &self,
         replica: ReplicaId,
         snapshot: SnapshotId,
         wish: SnapshotWish,
-    ) -> Answered<Ensured<FoundSnapshot>> {
-        let answer = self.0.call(&routes::PUT_SNAPSHOT, (replica, snapshot), NoQuery {}, wish);
-        answer.await.map_err(Problem::from)
+    ) -> impl Future<Output = Answered<Ensured<FoundSnapshot>>> + Send {
+        self.ask(&routes::PUT_SNAPSHOT, (replica, snapshot), (NoQuery {}, wish), None)
     }
 
-    async fn delete_snapshot(&self, replica: ReplicaId, snapshot: SnapshotId) -> Answered<Gone> {
-        let answer = self.0.call(&routes::DELETE_SNAPSHOT, (replica, snapshot), NoQuery {}, NoBody);
-        answer.await.map_err(Problem::from)
+    fn delete_snapshot(
+        &self,
+        replica: ReplicaId,
+        snapshot: SnapshotId,
+    ) -> impl Future<Output = Answered<Gone>> + Send {
+        self.ask(&routes::DELETE_SNAPSHOT, (replica, snapshot), (NoQuery {}, NoBody), None)
     }
 
-    async fn changed(
+    fn changed(
         &self,
         replica: ReplicaId,
         snapshot: SnapshotId,
         changed: Changed,
-    ) -> Answered<Page<Range>> {
-        let answer = self.0.call(&routes::CHANGED, (replica, snapshot), changed, NoBody);
-        answer.await.map_err(Problem::from)
+    ) -> impl Future<Output = Answered<Page<Range>>> + Send {
+        self.ask(&routes::CHANGED, (replica, snapshot), (changed, NoBody), None)
     }
 
-    async fn targets(&self, paging: Paging) -> Answered<Page<Found<TargetSpec>>> {
-        let answer = self.0.call(&routes::TARGETS, (), paging, NoBody);
-        answer.await.map_err(Problem::from)
+    fn targets(
+        &self,
+        paging: Paging,
+    ) -> impl Future<Output = Answered<Page<Found<TargetSpec>>>> + Send {
+        self.ask(&routes::TARGETS, (), (paging, NoBody), None)
     }
 
-    async fn target(&self, target: TargetId) -> Answered<Found<TargetSpec>> {
-        let answer = self.0.call(&routes::TARGET, (target,), NoQuery {}, NoBody);
-        answer.await.map_err(Problem::from)
+    fn target(&self, target: TargetId) -> impl Future<Output = Answered<Found<TargetSpec>>> + Send {
+        self.ask(&routes::TARGET, (target,), (NoQuery {}, NoBody), None)
     }
 
-    async fn put_target(
+    fn put_target(
         &self,
         target: TargetId,
         order: Order<TargetSpec>,
-    ) -> Answered<Ensured<Found<TargetSpec>>> {
-        let answer = self.0.call(&routes::PUT_TARGET, (target,), NoQuery {}, order);
-        answer.await.map_err(Problem::from)
+    ) -> impl Future<Output = Answered<Ensured<Found<TargetSpec>>>> + Send {
+        self.ask(&routes::PUT_TARGET, (target,), (NoQuery {}, order), None)
     }
 
-    async fn delete_target(&self, target: TargetId, order: Numbered) -> Answered<Gone> {
-        let answer = self.0.call(&routes::DELETE_TARGET, (target,), order, NoBody);
-        answer.await.map_err(Problem::from)
+    fn delete_target(
+        &self,
+        target: TargetId,
+        order: Numbered,
+    ) -> impl Future<Output = Answered<Gone>> + Send {
+        self.ask(&routes::DELETE_TARGET, (target,), (order, NoBody), None)
     }
 
-    async fn put_target_snapshot(
+    fn put_target_snapshot(
         &self,
         target: TargetId,
         snapshot: SnapshotId,
         wish: SnapshotWish,
-    ) -> Answered<Ensured<TargetSnapshot>> {
-        let answer =
-            self.0.call(&routes::PUT_TARGET_SNAPSHOT, (target, snapshot), NoQuery {}, wish);
-        answer.await.map_err(Problem::from)
+    ) -> impl Future<Output = Answered<Ensured<TargetSnapshot>>> + Send {
+        self.ask(&routes::PUT_TARGET_SNAPSHOT, (target, snapshot), (NoQuery {}, wish), None)
     }
 
-    async fn rebuilds(&self, paging: Paging) -> Answered<Page<Rebuild>> {
-        let answer = self.0.call(&routes::REBUILDS, (), paging, NoBody);
-        answer.await.map_err(Problem::from)
+    fn rebuilds(&self, paging: Paging) -> impl Future<Output = Answered<Page<Rebuild>>> + Send {
+        self.ask(&routes::REBUILDS, (), (paging, NoBody), None)
     }
 
-    async fn rebuild(&self, rebuild: RebuildId) -> Answered<Rebuild> {
-        let answer = self.0.call(&routes::REBUILD, (rebuild,), NoQuery {}, NoBody);
-        answer.await.map_err(Problem::from)
+    fn rebuild(&self, rebuild: RebuildId) -> impl Future<Output = Answered<Rebuild>> + Send {
+        self.ask(&routes::REBUILD, (rebuild,), (NoQuery {}, NoBody), None)
     }
 
-    async fn put_rebuild(
+    fn put_rebuild(
         &self,
         rebuild: RebuildId,
         order: Order<RebuildWish>,
-    ) -> Answered<Ensured<Rebuild>> {
-        let answer = self.0.call(&routes::PUT_REBUILD, (rebuild,), NoQuery {}, order);
-        answer.await.map_err(Problem::from)
+    ) -> impl Future<Output = Answered<Ensured<Rebuild>>> + Send {
+        self.ask(&routes::PUT_REBUILD, (rebuild,), (NoQuery {}, order), None)
     }
 
-    async fn statistics(&self, paging: Paging) -> Answered<Page<Statistics>> {
-        let answer = self.0.call(&routes::STATISTICS, (), paging, NoBody);
-        answer.await.map_err(Problem::from)
+    fn statistics(
+        &self,
+        paging: Paging,
+    ) -> impl Future<Output = Answered<Page<Statistics>>> + Send {
+        self.ask(&routes::STATISTICS, (), (paging, NoBody), None)
     }
 
-    async fn devices(&self, paging: Paging) -> Answered<Page<BlockDevice>> {
-        let answer = self.0.call(&routes::DEVICES, (), paging, NoBody);
-        answer.await.map_err(Problem::from)
+    fn devices(&self, paging: Paging) -> impl Future<Output = Answered<Page<BlockDevice>>> + Send {
+        self.ask(&routes::DEVICES, (), (paging, NoBody), None)
     }
 
-    async fn metrics(&self) -> Answered<Text> {
-        let answer = self.0.call(&routes::METRICS, (), NoQuery {}, NoBody);
-        answer.await.map_err(Problem::from)
-    }
-
-    #[cfg(feature = "faults")]
-    async fn faults(&self) -> Answered<Faults> {
-        let answer = self.0.call(&routes::FAULTS, (), NoQuery {}, NoBody);
-        answer.await.map_err(Problem::from)
+    fn metrics(&self) -> impl Future<Output = Answered<Text>> + Send {
+        self.ask(&routes::METRICS, (), (NoQuery {}, NoBody), None)
     }
 
     #[cfg(feature = "faults")]
-    async fn put_faults(&self, faults: Faults) -> Answered<Ensured<Faults>> {
-        let answer = self.0.call(&routes::PUT_FAULTS, (), NoQuery {}, faults);
-        answer.await.map_err(Problem::from)
+    fn faults(&self) -> impl Future<Output = Answered<Faults>> + Send {
+        self.ask(&routes::FAULTS, (), (NoQuery {}, NoBody), None)
+    }
+
+    #[cfg(feature = "faults")]
+    fn put_faults(&self, faults: Faults) -> impl Future<Output = Answered<Ensured<Faults>>> + Send {
+        self.ask(&routes::PUT_FAULTS, (), (NoQuery {}, faults), None)
     }
 }

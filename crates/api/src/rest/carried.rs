@@ -1,6 +1,6 @@
 //! What travels to and from the control plane and is not a resource of the model by itself.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use axum::response::Response;
 use http::{HeaderValue, header};
@@ -167,6 +167,57 @@ pub struct Consent {
     pub lost_snapshots: BTreeSet<SnapshotId>,
 }
 
+/// One record of the store.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StoredSpec {
+    /// Where it lies.
+    pub key: String,
+    /// When it was last written: a number that grows with every write to the store.
+    pub revision: i64,
+    /// What is written there.
+    pub record: serde_json::Value,
+}
+
+/// What is found on the disks of nodes and the store does not know.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Recovery {
+    /// Pools that engines have open.
+    pub pools: BTreeSet<PoolName>,
+    /// Volumes, put together from the labels of their copies.
+    pub volumes: BTreeMap<VolumeId, FoundVolume>,
+    /// Snapshots of these volumes, and of those that are known.
+    pub snapshots: BTreeSet<SnapshotId>,
+    /// What was found and is left as it is, and why.
+    pub left: Vec<Trouble>,
+}
+
+/// A volume that was found on disks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FoundVolume {
+    /// Its size.
+    pub size: Size,
+    /// Its copies that were found, and in which pools.
+    pub copies: BTreeMap<ReplicaId, PoolName>,
+    /// Its copies that were not.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub missing: BTreeSet<ReplicaId>,
+    /// The node whose engine serves it; it goes on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub served_by: Option<NodeName>,
+}
+
+/// How to read a cluster back from its disks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct RecoverWish {
+    /// Volumes to read back although copies of them were not found: those will not come back. If
+    /// they do, and were newer, what only they have is lost.
+    pub incomplete: BTreeSet<VolumeId>,
+}
+
 impl Status {
     /// How many troubles one answer names.
     pub const MOST_TROUBLES: usize = 100;
@@ -208,8 +259,10 @@ impl Received for Backup {
 impl Json for Health {}
 impl Json for Status {}
 impl Json for Purge {}
+impl Json for Recovery {}
 
 impl Sent for Consent {}
+impl Sent for RecoverWish {}
 
 macro_rules! specs {
     ($($spec:ty),+) => {$(

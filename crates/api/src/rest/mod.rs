@@ -30,10 +30,10 @@ pub use asked::{
     RangesAsked, RebuildsAsked, ReplicasAsked, SnapshotsAsked, TargetsAsked, VolumesAsked,
 };
 pub use carried::{
-    Backup, Capacity, Consent, Health, Leader, Placement, Purge, Status, Tally, Trouble,
-    VolumeTally,
+    Backup, Capacity, Consent, FoundVolume, Health, Leader, Placement, Purge, RecoverWish,
+    Recovery, Status, StoredSpec, Tally, Trouble, VolumeTally,
 };
-pub use remote::Remote;
+pub use remote::{Contract, Remote};
 pub use routes::{Answered, Control};
 pub use serve::{Served, api, router};
 pub use wish::VolumeWish;

@@ -14,8 +14,8 @@ use model::{
 
 use super::{
     Backup, Consent, EventsAsked, FailoversAsked, GroupsAsked, Health, HostsAsked, NodesAsked,
-    Placement, PoolsAsked, Purge, RangesAsked, RebuildsAsked, ReplicasAsked, SnapshotsAsked,
-    Status, TargetsAsked, VolumeWish, VolumesAsked,
+    Placement, PoolsAsked, Purge, RangesAsked, RebuildsAsked, RecoverWish, Recovery, ReplicasAsked,
+    SnapshotsAsked, Status, StoredSpec, TargetsAsked, VolumeWish, VolumesAsked,
 };
 use crate::Method::{Delete, Get, Post, Put};
 use crate::Role::{Admin, Anybody, Editor, Viewer};
@@ -49,6 +49,14 @@ what is wrong";
                 Get "/v1/metrics" Viewer "Metrics for Prometheus";
             BACKUP backup() -> Backup;
                 Get "/v1/backup" Admin "The content of the store, to be imported elsewhere";
+            RECOVERY recovery() -> Recovery;
+                Get "/v1/recover" Viewer "What the disks of the nodes hold that the store does not \
+know";
+            RECOVER recover(body: RecoverWish,) -> Recovery;
+                Post "/v1/recover" Admin "Read pools, volumes and snapshots back from the disks, \
+when the store was lost";
+            SPECS specs(query: Paging,) -> Page<StoredSpec>;
+                Get "/v1/specs" Viewer "Everything that is stored, by key";
             KEPT_EVENTS kept_events(query: EventsAsked,) -> Page<Event>;
                 Get "/v1/events/kept" Viewer "What happened lately, the oldest first";
 

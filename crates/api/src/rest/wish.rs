@@ -63,6 +63,14 @@ pub enum VolumeWish {
         /// Which.
         replica: ReplicaId,
     },
+    /// Leave a copy alone, or use it again: it misses what is written meanwhile, and is brought in
+    /// sync when it is used again.
+    SetReplicaOffline {
+        /// Which.
+        replica: ReplicaId,
+        /// Whether to leave it alone.
+        offline: bool,
+    },
     /// Forget targets that were replaced and are shut down, even if their nodes do not answer.
     RemoveShutdownTargets {},
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use api::events::Log;
-use api::rest::fake::{Fake, One};
+use api::rest::fake::Fake;
 use api::rest::{
     Consent, Control, NodesAsked, Purge, RangesAsked, Remote, VolumeWish, VolumesAsked,
 };
@@ -283,7 +283,7 @@ async fn no_space_and_no_node() {
 async fn a_purge_takes_consent_to_what_is_lost() {
     let cost = Purge { lost_volumes: [volume_id()].into(), ..Purge::default() };
     let running = running(|fake| {
-        fake.has(One::Purge("node-1".to_owned(), cost.clone()));
+        fake.has(("node-1", cost.clone()));
     })
     .await;
     let remote = running.remote();
@@ -341,7 +341,7 @@ fn golden_event() -> Event {
 #[tokio::test]
 async fn everything_else_is_asked_and_answered() {
     let running = running(|fake| {
-        fake.has(One::Device(good("node-1"), golden("block-device.json")));
+        fake.has((good::<NodeName>("node-1"), golden::<BlockDevice>("block-device.json")));
     })
     .await;
     let remote = running.remote();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use api::node::Numbered;
 use api::node::routes::{DELETE_POOL, NODE, PUT_POOL};
-use api::{Client, ClientConfig, Guard, NoBody, NoQuery, TlsClient, TlsServer, Tokens};
+use api::{Client, ClientConfig, Guard, NoBody, NoQuery, TlsClient, TlsServer, Token, Tokens};
 use model::*;
 
 use crate::fake::{Running, golden, good, order};
@@ -29,7 +29,7 @@ async fn guarded() -> Running {
 
 fn client(running: &Running, token: Option<&str>) -> Client {
     let server = running.address.to_string().parse().unwrap();
-    let token = token.map(str::to_owned);
+    let token = token.map(|token| Token::new(token).unwrap());
     let config = ClientConfig { token, ..ClientConfig::plain(server) };
     assert!(!format!("{config:?}").contains("0123456789abcdef"), "{config:?}");
     Client::new(config).unwrap()
@@ -85,6 +85,23 @@ fn a_bad_file_of_tokens_is_refused_by_line() {
     }
 }
 
+#[test]
+fn a_token_is_one_word_that_is_never_printed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("token");
+    let read = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        Token::read(&path).map_err(|error| error.to_string())
+    };
+    let token = read(&format!("  {ADMIN}\n")).unwrap();
+    assert_eq!(token, Token::new(ADMIN).unwrap());
+    assert!(!format!("{token:?}").contains("0123456789abcdef"), "{token:?}");
+    for bad in ["", "short", &format!("admin {ADMIN}"), &format!("{ADMIN}\n{VIEWER}")] {
+        let refused = read(bad).unwrap_err();
+        assert!(refused.contains("one word") && !refused.contains("0123"), "{refused}");
+    }
+}
+
 #[tokio::test]
 async fn tls_is_spoken_and_strangers_are_not_believed() {
     let dir = tempfile::tempdir().unwrap();
@@ -110,6 +127,16 @@ async fn tls_is_spoken_and_strangers_are_not_believed() {
     assert!(call(&chain).await.is_ok());
     let refused = Problem::from(call(&stranger).await.unwrap_err());
     assert_eq!(refused.kind, Kind::NodeUnavailable);
+    assert!(refused.detail.contains("is not believed: invalid peer cert"), "{refused}");
+    // One that should have been asked with TLS, and one that cannot be.
+    let plain = client(&running, None).call(&NODE, (), NoQuery {}, NoBody).await.unwrap_err();
+    assert!(plain.to_string().contains("--ca"), "{plain}");
+    let unguarded = Running::with(Guard::default(), None).await;
+    let server = good(&format!("localhost:{}", unguarded.address.port()));
+    let tls = Some(TlsClient::read(&chain).unwrap());
+    let secured = Client::new(ClientConfig { tls, ..ClientConfig::plain(server) }).unwrap();
+    let refused = secured.call(&NODE, (), NoQuery {}, NoBody).await.unwrap_err();
+    assert!(refused.to_string().contains("does not speak TLS"), "{refused}");
     assert!(TlsClient::read(&empty).unwrap_err().to_string().contains("no certificate"));
     assert!(TlsServer::read(&chain, &chain).unwrap_err().to_string().contains("private key"));
 }

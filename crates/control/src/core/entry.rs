@@ -6,6 +6,8 @@ use model::{
     Subject, Target, TargetRecord, Volume, keys,
 };
 
+use super::Scrubbed;
+
 macro_rules! entries {
     ($($(#[doc = $doc:literal])+ $name:ident($of:ty), $id:expr;)+) => {
         /// One record of the store.
@@ -67,6 +69,8 @@ entries! {
     Failover(Failover), |failover: &Failover| failover.id();
     /// A rebuild that has ended.
     Rebuild(Rebuild), |rebuild: &Rebuild| rebuild.id;
+    /// When a copy was last checked.
+    Scrubbed(Scrubbed), |scrubbed: &Scrubbed| scrubbed.replica;
     /// Something that happened.
     Event(Event), |event: &Event| format!("{:020}", event.number);
 }
@@ -85,7 +89,7 @@ impl Entry {
             Entry::Group(group) => Some(Subject::SnapshotGroup(*group.id())),
             Entry::Record(record) => Some(Subject::Volume(record.volume())),
             Entry::Failover(failover) => Some(Subject::Volume(failover.volume())),
-            Entry::Rebuild(_) | Entry::Event(_) => None,
+            Entry::Rebuild(_) | Entry::Scrubbed(_) | Entry::Event(_) => None,
         }
     }
 }
@@ -106,6 +110,7 @@ impl<S: Spec> Stripped for Object<S> {
 impl Stripped for TargetRecord {}
 impl Stripped for Failover {}
 impl Stripped for Rebuild {}
+impl Stripped for Scrubbed {}
 impl Stripped for Event {}
 
 fn stripped<R: Stripped>(record: &R) -> R {

@@ -5,8 +5,9 @@
 //! path, so the stage in which they replace it passes at once.
 
 use model::{
-    Cause, EventName, Failover, FailoverPlan, Kind, Lifecycle, NodeName, Problem, Severity, Stage,
-    StageEvent, Subject, Target, TargetChange, TargetId, Timestamp, Volume, VolumeChange, VolumeId,
+    Cause, EventName, Failover, FailoverPlan, Illegal, Kind, Lifecycle, NodeName, Problem,
+    Severity, Stage, StageEvent, Subject, Target, TargetChange, TargetId, Timestamp, Volume,
+    VolumeChange, VolumeId,
 };
 
 use super::batch::{Batch, For};
@@ -14,6 +15,18 @@ use super::publish::{Opening, made};
 use super::replica::is_going;
 use super::wishes::Desk;
 use super::{Asked, Core};
+
+/// How many failovers that have ended are remembered.
+const MOST_FAILOVERS: usize = 1000;
+/// How many of them of one volume.
+const MOST_OF_VOLUME: usize = 20;
+
+/// The new target serves. The stages in between pass at once.
+fn arrived(failover: &mut Failover, to: TargetId, now: Timestamp) -> Result<(), Illegal> {
+    failover.on(StageEvent::Republished { to }, now)?;
+    failover.on(StageEvent::PathsReplaced, now)?;
+    failover.on(StageEvent::TargetDeleted, now)
+}
 
 impl Core {
     pub(crate) fn decide_republish(
@@ -104,6 +117,7 @@ impl Core {
             }
             Opening::Serves(target) => {
                 let message = format!("it is served by node {}", target.spec().node);
+                let to = *target.id();
                 let mut batch = made(target);
                 let old = self.state.facts.targets.get(&from);
                 if let Some(mut old) = old.filter(|old| !is_going(*old)).cloned()
@@ -111,8 +125,10 @@ impl Core {
                 {
                     batch = batch.put(old);
                 }
-                if let Some(failover) = self.failover_of(id) {
-                    batch = batch.drop(failover.clone());
+                if let Some(mut failover) = self.failover_of(id).cloned()
+                    && arrived(&mut failover, to, self.now).is_ok()
+                {
+                    batch = self.keep_failover(batch, failover);
                 }
                 let name = EventName::FailoverEnded;
                 let batch = batch.tell(subject.clone(), name, Severity::Info, message);
@@ -131,7 +147,34 @@ impl Core {
         }
     }
 
-    /// The old target of a failover that nobody wants any more stays as it was; the failover ends.
+    /// A failover that has ended is remembered, and no more of them than can be: of its volume, or
+    /// the write that deletes the volume would grow too large, and of all.
+    fn keep_failover(&self, batch: Batch, failover: Failover) -> Batch {
+        let ended = || self.state.facts.failovers.values().filter(|it| it.stage().is_ended());
+        let of_volume = || ended().filter(|it| it.volume() == failover.volume());
+        let age = |it: &&Failover| (it.updated_at(), it.id());
+        let oldest = if of_volume().count() >= MOST_OF_VOLUME {
+            of_volume().min_by_key(age)
+        } else if ended().count() >= MOST_FAILOVERS {
+            ended().min_by_key(age)
+        } else {
+            None
+        };
+        oldest.cloned().into_iter().fold(batch, Batch::drop).put(failover)
+    }
+
+    /// A failover of a volume that nobody uses any more ends without a new target.
+    pub(crate) fn end_failover(&self, volume: VolumeId, batch: Batch) -> Batch {
+        let Some(failover) = self.failover_of(volume) else { return batch };
+        let mut failover = failover.clone();
+        let problem = Problem::new(Kind::NotPublished, "the volume was unpublished meanwhile");
+        match failover.on(StageEvent::Fail(problem), self.now) {
+            Ok(()) => self.keep_failover(batch, failover),
+            Err(_) => batch.drop(failover),
+        }
+    }
+
+    /// With a volume what is remembered of its failovers goes.
     pub(crate) fn drop_failovers(&self, volume: VolumeId, mut batch: Batch) -> Batch {
         for failover in self.state.facts.failovers.values() {
             if failover.volume() == volume {

@@ -1,6 +1,7 @@
 //! Nodes and hosts: registration, heartbeats, and whether they answer.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use model::{
     EventName, Heartbeat, Host, HostAddress, HostChange, HostName, HostSpec, HostStatus,
@@ -12,7 +13,10 @@ use super::batch::Batch;
 use super::{Call, CallId, Core, Effect, calls::Calling};
 
 /// How much later nodes are listed again for each one that there is.
-const EACH: std::time::Duration = std::time::Duration::from_millis(60);
+const EACH: Duration = Duration::from_millis(60);
+
+/// So many listings in a row must fail before a node is in doubt: one alone says little.
+const FAILED_LISTINGS: u32 = 3;
 
 /// What was heard of a node.
 #[derive(Clone, Debug)]
@@ -27,12 +31,29 @@ pub(crate) struct Signs {
     listed: Option<Timestamp>,
     /// When it is to be listed again although nothing happens.
     list_at: Option<Timestamp>,
+    /// How many listings failed since one succeeded, and when the first of them did.
+    failed: u32,
+    failing_since: Option<Timestamp>,
 }
 
 impl Signs {
     fn new(now: Timestamp) -> Signs {
-        let (instance, version, listing, listed) = (None, None, None, None);
-        Signs { heard: now, instance, version, listing, listed, list_at: None }
+        Signs {
+            heard: now,
+            instance: None,
+            version: None,
+            listing: None,
+            listed: None,
+            list_at: None,
+            failed: 0,
+            failing_since: None,
+        }
+    }
+
+    /// Whether it says that it is there but does not say what it has.
+    fn is_mute(&self, now: Timestamp, deadline: Duration) -> bool {
+        let long = self.failing_since.is_some_and(|since| now.since(since) >= deadline);
+        self.failed >= FAILED_LISTINGS || long
     }
 }
 
@@ -58,8 +79,7 @@ impl Core {
 
     /// What daemons are told about their next heartbeat.
     pub fn heartbeat(&self) -> api::heartbeat::Heard {
-        let millis =
-            |wait: std::time::Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        let millis = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         let (next_in_millis, gone_in_millis) =
             (millis(self.pace.heartbeat), millis(self.pace.deadline));
         api::heartbeat::Heard { next_in_millis, gone_in_millis }
@@ -121,10 +141,12 @@ impl Core {
         }
     }
 
-    /// A machine that was not listed in this run of it is in doubt, whatever it says.
+    /// A machine that was not listed in this run of it, or cannot be any more, is in doubt,
+    /// whatever it says.
     fn sign(&mut self, name: &NodeName, sign: Sign) {
         let Some(signs) = self.signs.get(name) else { return };
-        if sign == Sign::Heartbeat && signs.listed.is_none() {
+        let is_mute = signs.listed.is_none() || signs.is_mute(self.now, self.pace.deadline);
+        if sign == Sign::Heartbeat && is_mute {
             return self.see_node(name);
         }
         let Some(node) = self.state.facts.nodes.get(name) else { return };
@@ -239,6 +261,7 @@ impl Core {
             return false;
         };
         (signs.listing, signs.listed) = (None, Some(now));
+        (signs.failed, signs.failing_since) = (0, None);
         signs.list_at.get_or_insert(now.after(again));
         self.watch_at = now;
         true
@@ -253,10 +276,15 @@ impl Core {
         let now = self.now;
         let Some(signs) = self.signs.get_mut(name) else { return };
         signs.listing = None;
-        signs.list_at = Some(now.after(std::time::Duration::from_secs(1)));
+        signs.list_at = Some(now.after(Duration::from_secs(1)));
+        signs.failed = signs.failed.saturating_add(1);
+        signs.failing_since.get_or_insert(now);
+        let is_mute = signs.is_mute(now, self.pace.deadline);
         self.watch_at = now;
         tracing::debug!(node = %name, %problem, "a node could not be listed");
-        self.sign(name, Sign::ListingFailed);
+        if is_mute {
+            self.sign(name, Sign::ListingFailed);
+        }
     }
 
     pub(crate) fn on_host_heard(&mut self, name: &HostName, beat: Heartbeat<HostAddress>) {

@@ -19,6 +19,7 @@ impl Core {
         if !self.listed(node, call) {
             return;
         }
+        self.note_unknown(node, &listing);
         let Listing { pools, replicas, targets, snapshots, rebuilds } = listing;
         let pools = pools.into_iter().map(|it| (it.id, (it.generation, it.status))).collect();
         self.take_pools(node, call, pools);

@@ -34,6 +34,7 @@ mod calls;
 mod effect;
 mod entry;
 mod failover;
+mod group;
 mod heard;
 mod ids;
 mod leaf;
@@ -44,6 +45,7 @@ mod purge;
 mod reconcile;
 mod recover;
 mod replica;
+mod scrubbed;
 mod snapshot;
 mod state;
 mod status;
@@ -68,6 +70,7 @@ pub use entry::Entry;
 use heard::Signs;
 use ids::Ids;
 use leaf::Leaf;
+pub use scrubbed::Scrubbed;
 pub use state::{LoadError, State};
 pub use wish::{Asked, Input, Wish};
 
@@ -116,6 +119,8 @@ pub struct Core {
     leaves: BTreeMap<Subject, Leaf>,
     calls: BTreeMap<CallId, Calling>,
     signs: BTreeMap<NodeName, Signs>,
+    /// What nodes said they have and nobody here knows.
+    unknown: BTreeMap<NodeName, Listing>,
     /// When nodes are to be looked at.
     watch_at: Timestamp,
     waiting: BTreeMap<Subject, Vec<(Ticket, For)>>,
@@ -156,6 +161,7 @@ impl Core {
             leaves: BTreeMap::new(),
             calls: BTreeMap::new(),
             signs: BTreeMap::new(),
+            unknown: BTreeMap::new(),
             watch_at: now,
             waiting: BTreeMap::new(),
             asked: VecDeque::new(),

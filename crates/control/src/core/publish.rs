@@ -291,7 +291,7 @@ impl Core {
             target.delete()?;
             batch = batch.put(target);
         }
-        Ok(self.drop_failovers(*volume.id(), batch).put(volume))
+        Ok(self.end_failover(*volume.id(), batch).put(volume))
     }
 
     pub(crate) fn go_on_unpublishing(

@@ -13,7 +13,7 @@ use planner::{Budget, Step, View, drain_status};
 use super::batch::Batch;
 use super::replica::{is_going, replica_spec};
 use super::wishes::Desk;
-use super::{Asked, Call, Core, Done, ids::Ids};
+use super::{Asked, Call, Core, Done, Scrubbed, ids::Ids};
 
 /// How many rebuilds that have ended are remembered.
 const MOST_REBUILDS: usize = 1000;
@@ -384,7 +384,10 @@ impl Core {
             }
             ScrubState::Completed {} => {
                 let at = scrub.ended_at.unwrap_or(self.now);
-                self.state.facts.scrubbed.insert(replica, at);
+                let bad_blocks = scrub.bad_blocks;
+                if self.state.scrubs.get(&replica).is_none_or(|last| last.at < at) {
+                    self.try_commit(Batch::new().put(Scrubbed { replica, at, bad_blocks }));
+                }
             }
             ScrubState::Cancelled {} | ScrubState::Failed { .. } => {}
         }

@@ -1,84 +1,315 @@
 //! Reading a cluster back from its disks, when the store was lost.
 //!
-//! Every copy that was served carries a label: volume, size, the copies and which of them are in
-//! sync. Of two labels of one volume the one with the higher stamp is right. What a label does not
-//! say (labels, policies, snapshots' groups) begins as for a new volume.
+//! Engines say which pools they have open. Every copy that was served carries a label: volume,
+//! size, the copies and which of them are in sync; every copy of a snapshot carries one too. Of two
+//! labels of one volume the one with the higher stamp is right. A volume that an engine still
+//! serves goes on being served: its target is taken over as it is.
+//!
+//! A volume is read back only if every copy that its newest label names was found: one that is
+//! missing may carry a newer label, by which those at hand are stale. Whoever knows that it will
+//! not come back says so.
+//!
+//! What no label says (labels, policies, groups of snapshots) begins as for something new.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use api::node::{Found, FoundSnapshot};
+use api::rest::{FoundVolume, Recovery, Trouble};
 use model::{
-    EventName, Label, Problem, Replica, ReplicaId, ReplicaSpec, Severity, Subject, TargetRecord,
-    Volume, VolumeId, VolumeSpec,
+    EventName, Label, NodeName, Pool, PoolName, PoolSpec, Problem, Replica, ReplicaId, ReplicaSpec,
+    Severity, Snapshot, SnapshotCopy, SnapshotId, SnapshotSpec, SnapshotState, SnapshotStatus,
+    Subject, Target, TargetRecord, TargetSpec, Volume, VolumeId, VolumeSpec,
 };
 
 use super::batch::Batch;
-use super::replica::replica_spec;
 use super::wishes::Desk;
-use super::{Asked, Core, Done};
+use super::{Asked, Core, Done, Listing};
 
-/// So many volumes at once: a write has a limit. Asking again brings the next.
-const AT_ONCE: usize = 10;
+/// So many records at once: a write has a limit. Asking again brings the next.
+const AT_ONCE: usize = 90;
+
+/// A volume, as its copies tell of it.
+struct Copies<'f> {
+    /// The newest.
+    label: &'f Label,
+    found: BTreeMap<ReplicaId, &'f Found<ReplicaSpec>>,
+    /// What serves it.
+    target: Option<&'f Found<TargetSpec>>,
+}
+
+/// What engines have and the store does not know, put together.
+#[derive(Default)]
+struct Findings<'f> {
+    pools: BTreeMap<&'f PoolName, (&'f NodeName, &'f Found<PoolSpec>)>,
+    volumes: BTreeMap<VolumeId, Copies<'f>>,
+    snapshots: BTreeMap<SnapshotId, Vec<(&'f PoolName, &'f FoundSnapshot)>>,
+    left: Vec<Trouble>,
+}
+
+impl<'f> Findings<'f> {
+    fn leave(&mut self, subject: Subject, message: impl Into<String>) {
+        let (severity, message) = (Severity::Warning, message.into());
+        self.left.push(Trouble { subject, severity, message });
+    }
+
+    fn add_replica(&mut self, found: &'f Found<ReplicaSpec>) {
+        let label = found.status.label.as_ref().filter(|label| label.replica == found.id);
+        let Some(label) = label else {
+            let message = format!("pool {} holds it without a label", found.spec.pool);
+            return self.leave(Subject::Replica(found.id), message);
+        };
+        let new = || Copies { label, found: BTreeMap::new(), target: None };
+        let copies = self.volumes.entry(label.volume).or_insert_with(new);
+        copies.found.insert(found.id, found);
+        if label.stamp() > copies.label.stamp() {
+            copies.label = label;
+        }
+    }
+
+    /// Of several targets the last to own the volume serves it.
+    fn add_target(&mut self, found: &'f Found<TargetSpec>) {
+        let Some(copies) = self.volumes.get_mut(&found.spec.volume) else { return };
+        let newest = copies.target.map_or(copies.label.epoch, |it| it.spec.epoch.next());
+        if found.spec.epoch >= newest && !found.spec.shutdown {
+            copies.target = Some(found);
+        }
+    }
+}
+
+impl Copies<'_> {
+    fn missing(&self) -> BTreeSet<ReplicaId> {
+        let members = self.label.set.replicas().iter();
+        members.filter(|id| !self.found.contains_key(id)).copied().collect()
+    }
+
+    /// Why it cannot be read back, if it cannot.
+    fn objection(&self, may_lack: bool) -> Option<String> {
+        if !self.label.set.in_sync().iter().any(|id| self.found.contains_key(id)) {
+            return Some(
+                "none of its copies in sync was found; start the engines that have them".to_owned(),
+            );
+        }
+        let missing = self.missing();
+        let first = missing.first().filter(|_| !may_lack)?;
+        Some(format!(
+            "{} of its copies were not found, {first} for one, and may be newer; start the engines \
+             that have them, or name the volume as incomplete if they will not come back",
+            missing.len()
+        ))
+    }
+}
 
 impl Core {
+    /// Keeps of a listing what nobody here knows.
+    pub(crate) fn note_unknown(&mut self, node: &NodeName, listing: &Listing) {
+        let facts = &self.state.facts;
+        let Listing { pools, replicas, targets, snapshots, .. } = listing;
+        let pools = pools.iter().filter(|it| !facts.pools.contains_key(&it.id));
+        let replicas = replicas.iter().filter(|it| !facts.replicas.contains_key(&it.id));
+        let targets = targets.iter().filter(|it| !facts.targets.contains_key(&it.id));
+        let snapshots =
+            snapshots.iter().filter(|it| !facts.snapshots.contains_key(&it.label.snapshot));
+        let unknown = Listing {
+            pools: pools.cloned().collect(),
+            replicas: replicas.cloned().collect(),
+            targets: targets.cloned().collect(),
+            snapshots: snapshots.cloned().collect(),
+            rebuilds: Vec::new(),
+        };
+        if unknown == Listing::default() {
+            self.unknown.remove(node);
+        } else {
+            self.unknown.insert(node.clone(), unknown);
+        }
+    }
+
+    /// What is found and not known yet.
+    fn findings(&self) -> Findings<'_> {
+        let facts = &self.state.facts;
+        let mut findings = Findings::default();
+        let nodes = self.unknown.iter().filter(|(node, _)| facts.nodes.contains_key(*node));
+        let nodes: Vec<(&NodeName, &Listing)> = nodes.collect();
+        for (node, listing) in &nodes {
+            for found in listing.pools.iter().filter(|it| !facts.pools.contains_key(&it.id)) {
+                if let Some((other, _)) = findings.pools.get(&found.id).copied() {
+                    let message = format!("node {node} has one too, and node {other}");
+                    findings.leave(Subject::Pool(found.id.clone()), message);
+                } else {
+                    findings.pools.insert(&found.id, (node, found));
+                }
+            }
+        }
+        for (_, listing) in &nodes {
+            for found in listing.replicas.iter().filter(|it| !facts.replicas.contains_key(&it.id)) {
+                findings.add_replica(found);
+            }
+        }
+        findings.volumes.retain(|id, _| !facts.volumes.contains_key(id));
+        for (_, listing) in &nodes {
+            for found in &listing.targets {
+                findings.add_target(found);
+            }
+            for found in &listing.snapshots {
+                self.add_snapshot(&mut findings, found);
+            }
+        }
+        findings
+    }
+
+    fn add_snapshot<'f>(&'f self, findings: &mut Findings<'f>, found: &'f FoundSnapshot) {
+        let label = &found.label;
+        if self.state.facts.snapshots.contains_key(&label.snapshot) {
+            return;
+        }
+        let known = self.state.facts.replicas.get(&label.replica).map(|it| &it.spec().pool);
+        let here = findings.volumes.get(&label.volume);
+        let here = here.and_then(|copies| copies.found.get(&label.replica));
+        if let Some(pool) = known.or(here.map(|found| &found.spec.pool)) {
+            findings.snapshots.entry(label.snapshot).or_default().push((pool, found));
+        } else {
+            let message = format!("copy {} that it was taken of is not known", label.replica);
+            findings.leave(Subject::Snapshot(label.snapshot), message);
+        }
+    }
+
+    /// What would be read back, and what not.
+    pub(crate) fn recovery(&self, incomplete: &BTreeSet<VolumeId>) -> Recovery {
+        let Findings { pools, volumes, snapshots, left } = self.findings();
+        let mut recovery = Recovery { left, ..Recovery::default() };
+        recovery.pools = pools.into_keys().cloned().collect();
+        for (id, copies) in volumes {
+            if let Some(message) = copies.objection(incomplete.contains(&id)) {
+                let (subject, severity) = (Subject::Volume(id), Severity::Error);
+                recovery.left.push(Trouble { subject, severity, message });
+                continue;
+            }
+            let places = copies.found.iter().map(|(id, it)| (*id, it.spec.pool.clone()));
+            let found = FoundVolume {
+                size: copies.label.size,
+                copies: places.collect(),
+                missing: copies.missing(),
+                served_by: copies.target.map(|target| target.spec.node.clone()),
+            };
+            recovery.volumes.insert(id, found);
+        }
+        let is_of = |found: &[(&PoolName, &FoundSnapshot)]| {
+            found.first().is_some_and(|(_, first)| {
+                let volume = first.label.volume;
+                self.state.volume(volume).is_some() || recovery.volumes.contains_key(&volume)
+            })
+        };
+        let known = snapshots.iter().filter(|(_, found)| is_of(found));
+        recovery.snapshots = known.map(|(id, _)| *id).collect();
+        recovery
+    }
+
+    /// First pools, then what lies in them, then snapshots; as much as one write may hold.
     pub(crate) fn decide_recover(
         &self,
         desk: &mut Desk<'_, '_>,
         asked: &Asked,
+        incomplete: &BTreeSet<VolumeId>,
     ) -> Result<Batch, Problem> {
-        let mut newest: BTreeMap<VolumeId, (&Label, BTreeMap<ReplicaId, &model::PoolName>)> =
-            BTreeMap::new();
-        for (id, stray) in &self.state.facts.stray_replicas {
-            let Some(label) = stray.label.as_ref().filter(|label| label.replica == *id) else {
-                continue;
-            };
-            if self.state.volume(label.volume).is_some() || self.state.pool(&stray.pool).is_none() {
-                continue;
-            }
-            let entry = newest.entry(label.volume).or_insert((label, BTreeMap::new()));
-            entry.1.insert(*id, &stray.pool);
-            if label.stamp() > entry.0.stamp() {
-                entry.0 = label;
+        let findings = self.findings();
+        let mut batch = Batch::new();
+        let is_full = |batch: &Batch| batch.puts().count() >= AT_ONCE;
+        for (name, (node, found)) in findings.pools {
+            if !is_full(&batch) {
+                batch = self.recover_pool(batch, name, (node, found))?;
             }
         }
-        let mut batch = Batch::new();
-        for (id, (label, found)) in newest.into_iter().take(AT_ONCE) {
-            let believed = label.set.in_sync().iter().any(|replica| found.contains_key(replica));
-            if believed {
-                batch = self.recover(desk, batch, (id, label), &found)?;
+        let pools_first = !batch.is_empty();
+        for (id, copies) in findings.volumes {
+            let homeless = |it: &&Found<ReplicaSpec>| self.state.pool(&it.spec.pool).is_none();
+            let waits = pools_first || copies.found.values().any(homeless);
+            if !waits && !is_full(&batch) && copies.objection(incomplete.contains(&id)).is_none() {
+                batch = self.recover_volume(desk, batch, id, &copies)?;
+            }
+        }
+        for (id, found) in findings.snapshots {
+            let volume = found.first().map(|(_, first)| first.label.volume);
+            let lives = volume.is_some_and(|volume| self.state.volume(volume).is_some());
+            if lives && !is_full(&batch) {
+                batch = recover_snapshot(batch, id, &found)?;
             }
         }
         let done = if batch.is_empty() { Done::Unchanged } else { Done::Changed };
         Ok(batch.reply(asked.ticket, done))
     }
 
-    fn recover(
+    fn recover_pool(
+        &self,
+        batch: Batch,
+        name: &PoolName,
+        (node, found): (&NodeName, &Found<PoolSpec>),
+    ) -> Result<Batch, Problem> {
+        let uuid = Some(found.status.uuid);
+        let spec = PoolSpec { node: node.clone(), uuid, ..found.spec.clone() };
+        let pool = Pool::found(name.clone(), spec, found.generation, self.now)?;
+        let message = format!("found on node {node}");
+        let batch = batch.put(pool);
+        Ok(batch.tell(Subject::Pool(name.clone()), EventName::Created, Severity::Warning, message))
+    }
+
+    fn recover_volume(
         &self,
         desk: &mut Desk<'_, '_>,
         mut batch: Batch,
-        (id, label): (VolumeId, &Label),
-        found: &BTreeMap<ReplicaId, &model::PoolName>,
+        id: VolumeId,
+        copies: &Copies<'_>,
     ) -> Result<Batch, Problem> {
-        let copies = u8::try_from(label.set.replicas().len()).unwrap_or(VolumeSpec::MOST_REPLICAS);
-        let spec = VolumeSpec::new(label.size, copies.clamp(1, VolumeSpec::MOST_REPLICAS));
-        let mut volume = Volume::new(id, spec, self.now)?;
-        volume.made()?;
+        let label = copies.label;
+        let members = label.set.replicas();
+        let count = u8::try_from(members.len()).unwrap_or(VolumeSpec::MOST_REPLICAS);
+        let count = count.clamp(1, VolumeSpec::MOST_REPLICAS);
+        let mut spec = VolumeSpec::new(label.size, count);
         let mut node = None;
-        for (replica, pool) in found {
-            if !label.set.replicas().contains(replica) {
-                continue;
-            }
-            node = node.or_else(|| self.state.pool(pool).map(|pool| pool.spec().node.clone()));
-            let spec = ReplicaSpec { size: label.size, ..replica_spec(&volume, (*pool).clone()) };
-            let mut made = Replica::new(*replica, spec, self.now)?;
-            made.made()?;
-            batch = batch.put(made);
+        // Copies that the newest label does not count are left to those who clear away.
+        for (replica, found) in copies.found.iter().filter(|(id, _)| members.contains(id)) {
+            (spec.thin, spec.encryption) = (found.spec.thin, found.spec.encryption.clone());
+            let home = self.state.pool(&found.spec.pool).map(|pool| pool.spec().node.clone());
+            node = node.or(home);
+            let spec = ReplicaSpec { size: label.size, volume: id, ..found.spec.clone() };
+            let replica = Replica::found(*replica, spec, found.generation, self.now)?;
+            batch = batch.put(replica);
         }
-        if let Some(node) = node {
+        if let Some(found) = copies.target {
+            let (epoch, node) = (found.spec.epoch, found.spec.node.clone());
+            batch = batch.put(TargetRecord::adopted(label, (found.id, epoch), node));
+            let target = Target::found(found.id, found.spec.clone(), found.generation, self.now)?;
+            batch = batch.put(target);
+        } else if let Some(node) = node {
             batch = batch.put(TargetRecord::recovered(label, desk.ids.target()?, node));
         }
-        let subject = Subject::Volume(id);
-        let message = format!("read back from {} copies on disks", found.len());
+        let volume = Volume::found(id, spec, None, self.now)?;
+        let message = format!("read back from {} copies on disks", copies.found.len());
         let batch = batch.put(volume);
-        Ok(batch.tell(subject, EventName::Created, Severity::Warning, message))
+        Ok(batch.tell(Subject::Volume(id), EventName::Created, Severity::Warning, message))
     }
+}
+
+fn recover_snapshot(
+    batch: Batch,
+    id: SnapshotId,
+    found: &[(&PoolName, &FoundSnapshot)],
+) -> Result<Batch, Problem> {
+    let Some((_, first)) = found.first() else { return Ok(batch) };
+    let label = &first.label;
+    let copy = |it: &FoundSnapshot| {
+        let (replica, usage) = (it.label.replica, it.usage);
+        SnapshotCopy { replica, online: true, usage }
+    };
+    let copies = found.iter().map(|(pool, it)| ((*pool).clone(), copy(it))).collect();
+    let spec = SnapshotSpec { volume: label.volume, group: None, labels: [].into() };
+    let mut snapshot = Snapshot::found(id, spec, None, label.taken_at)?;
+    snapshot.status = Some(SnapshotStatus {
+        state: SnapshotState::Ready,
+        taken_at: label.taken_at,
+        size: label.size,
+        consistency: label.consistency,
+        copies,
+    });
+    let message = format!("read back from {} copies on disks", found.len());
+    let batch = batch.put(snapshot);
+    Ok(batch.tell(Subject::Snapshot(id), EventName::Created, Severity::Warning, message))
 }

@@ -124,19 +124,27 @@ impl Core {
         let subject = Subject::Replica(id);
         let node = self.state.pool(&replica.spec().pool).map(|pool| pool.spec().node.clone());
         if self.leaf(&subject).gone || node.is_none() {
-            self.try_commit(Batch::new().drop(replica).gone(subject));
+            let batch = self.forget_replica(replica);
+            self.try_commit(batch.gone(subject));
             return;
         }
         let is_purged = self.is_purged(&replica.spec().pool);
         let node = node.filter(|node| self.state.is_online(node));
         if (is_purged || node.is_some()) && self.is_free(&replica) {
-            match node.filter(|_| !is_purged) {
-                Some(node) => {
-                    self.call(subject, node, Call::DeleteReplica(id, replica.generation()));
-                }
-                None => self.try_commit(Batch::new().drop(replica).gone(subject)),
+            if let Some(node) = node.filter(|_| !is_purged) {
+                self.call(subject, node, Call::DeleteReplica(id, replica.generation()));
+            } else {
+                let batch = self.forget_replica(replica);
+                self.try_commit(batch.gone(subject));
             }
         }
+    }
+
+    /// The record of a copy goes, with what is remembered of it.
+    fn forget_replica(&self, replica: Replica) -> Batch {
+        let scrubbed = self.state.scrubs.get(replica.id()).cloned();
+        let batch = Batch::new().drop(replica);
+        scrubbed.into_iter().fold(batch, Batch::drop)
     }
 
     /// Whether no target uses a copy and its volume does not count it. If only the record stands in

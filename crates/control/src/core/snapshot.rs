@@ -1,4 +1,4 @@
-//! Snapshots, groups of them, and what begins with them: restored volumes and clones.
+//! Snapshots, and what begins with them: restored volumes and clones.
 //!
 //! A snapshot is taken by the target of its volume, on all copies in sync at one moment. A volume
 //! that nobody serves does not change, so its copies are asked one after the other.
@@ -8,11 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use api::node::SnapshotWish;
 use model::{
     Consistency, EventName, Kind, Labels, Lifecycle, Problem, Replica, ReplicaId, Severity,
-    Snapshot, SnapshotCopy, SnapshotGroup, SnapshotGroupId, SnapshotGroupSpec, SnapshotGroupStatus,
-    SnapshotId, SnapshotSpec, SnapshotState, SnapshotStatus, Source, Subject, Usage, Volume,
-    VolumeChange, VolumeId, keys,
+    Snapshot, SnapshotCopy, SnapshotId, SnapshotSpec, SnapshotState, SnapshotStatus, Source,
+    Subject, Usage, Volume, VolumeChange, VolumeId, keys,
 };
-use planner::{Budget, SnapshotAsk, View, check_snapshot, check_snapshot_group, place_volume};
+use planner::{Budget, SnapshotAsk, View, check_snapshot, place_volume};
 
 use super::batch::{Batch, For};
 use super::ids::Ids;
@@ -42,7 +41,7 @@ impl Core {
         Ok(batch.wait(subject, For::End))
     }
 
-    fn begin_snapshot(
+    pub(crate) fn begin_snapshot(
         &self,
         volume: &Volume,
         id: SnapshotId,
@@ -235,131 +234,6 @@ impl Core {
         self.state.facts.stray_snapshots.retain(|(_, stray), found| {
             *stray != id || found.label.as_ref().is_none_or(|label| label.replica != replica)
         });
-    }
-
-    pub(crate) fn decide_create_group(
-        &self,
-        desk: &mut Desk<'_, '_>,
-        asked: &Asked,
-        id: SnapshotGroupId,
-        spec: &SnapshotGroupSpec,
-    ) -> Result<Batch, Problem> {
-        let subject = Subject::SnapshotGroup(id);
-        if let Some(group) = self.state.groups.get(&id) {
-            group.again(spec)?;
-            return Ok(match group.lifecycle() {
-                Lifecycle::Creating {} => Batch::new().wait(subject, For::End),
-                _ => Batch::new().reply(asked.ticket, Done::Unchanged),
-            });
-        }
-        let asks: Vec<SnapshotAsk> = spec
-            .snapshots
-            .iter()
-            .map(|(volume, snapshot)| SnapshotAsk { volume: *volume, snapshot: *snapshot })
-            .collect();
-        check_snapshot_group(desk.view, &asks)?;
-        for ask in &asks {
-            if self.state.facts.snapshots.contains_key(&ask.snapshot) {
-                let detail = format!("snapshot {} exists; use another id", ask.snapshot);
-                return Err(Problem::new(Kind::AlreadyExists, detail));
-            }
-        }
-        let group = SnapshotGroup::new(id, spec.clone(), self.now)?;
-        Ok(Batch::new().put(group).wait(subject, For::End))
-    }
-
-    pub(crate) fn decide_delete_group(
-        &self,
-        asked: &Asked,
-        id: SnapshotGroupId,
-    ) -> Result<Batch, Problem> {
-        let Some(group) = self.state.groups.get(&id) else {
-            return Ok(Batch::new().reply(asked.ticket, Done::Unchanged));
-        };
-        super::wishes::expect(group, asked)?;
-        let mut group = group.clone();
-        group.delete()?;
-        Ok(Batch::new().put(group).wait(Subject::SnapshotGroup(id), For::Gone))
-    }
-
-    pub(crate) fn drive_group(&mut self, id: SnapshotGroupId) {
-        let Some(group) = self.state.groups.get(&id).cloned() else { return };
-        if self.is_locked(&keys::of::<SnapshotGroup>(id)) {
-            return;
-        }
-        match group.lifecycle() {
-            Lifecycle::Creating {} => self.take_group(group),
-            Lifecycle::Created { .. } => {}
-            Lifecycle::Deleting {} | Lifecycle::Deleted {} => self.drop_group(group),
-        }
-    }
-
-    /// First all of its snapshots are written down together, then each is taken.
-    fn take_group(&mut self, mut group: SnapshotGroup) {
-        let id = *group.id();
-        let wanted = group.spec().snapshots.clone();
-        let snapshots = &self.state.facts.snapshots;
-        let known: Vec<&Snapshot> = wanted.values().filter_map(|id| snapshots.get(id)).collect();
-        if known.is_empty() && !self.failures.contains_key(&Subject::SnapshotGroup(id)) {
-            let mut batch = Batch::new();
-            for (volume, snapshot) in wanted {
-                let spec = SnapshotSpec { volume, group: Some(id), labels: Labels::new() };
-                let begun = match self.state.volume(volume) {
-                    Some(volume) => self.begin_snapshot(volume, snapshot, spec),
-                    None => Err(Problem::new(Kind::NotFound, format!("no volume {volume}"))),
-                };
-                match begun {
-                    Ok(begun) => batch = batch.and(begun),
-                    Err(problem) => return self.undo_group(group, problem),
-                }
-            }
-            return self.try_commit(batch);
-        }
-        if known.len() < wanted.len() || known.iter().any(|it| is_going(*it)) {
-            let problem = known.iter().find_map(|snapshot| {
-                self.failures.get(&Subject::Snapshot(*snapshot.id())).cloned()
-            });
-            let other = || Problem::new(Kind::NodeUnavailable, "not every snapshot was taken");
-            return self.undo_group(group, problem.unwrap_or_else(other));
-        }
-        if known.iter().all(|it| matches!(it.lifecycle(), Lifecycle::Created { .. }))
-            && group.made().is_ok()
-        {
-            let (state, taken_at) = (SnapshotState::Ready, group.created_at());
-            let consistency = Consistency::Crash;
-            group.status = Some(SnapshotGroupStatus { state, taken_at, consistency });
-            let subject = Subject::SnapshotGroup(id);
-            let message = format!("taken of {} volumes", group.spec().snapshots.len());
-            let batch = Batch::new().put(group).end(subject.clone(), Ok(Done::Created));
-            self.try_commit(batch.tell(subject, EventName::Created, Severity::Info, message));
-        }
-    }
-
-    fn undo_group(&mut self, mut group: SnapshotGroup, problem: Problem) {
-        let subject = Subject::SnapshotGroup(*group.id());
-        if group.delete().is_ok() {
-            self.failures.insert(subject, problem);
-            self.try_commit(Batch::new().put(group));
-        }
-    }
-
-    fn drop_group(&mut self, group: SnapshotGroup) {
-        let snapshots = group.spec().snapshots.values();
-        let known: Vec<Snapshot> =
-            snapshots.filter_map(|id| self.state.facts.snapshots.get(id)).cloned().collect();
-        if known.is_empty() {
-            let subject = Subject::SnapshotGroup(*group.id());
-            return self.try_commit(Batch::new().drop(group).gone(subject));
-        }
-        let mut batch = Batch::new();
-        for mut snapshot in known.into_iter().filter(|snapshot| !is_going(snapshot)) {
-            if snapshot.delete().is_ok() {
-                batch = batch.put(snapshot);
-            }
-        }
-        if !batch.is_empty() {
-            self.try_commit(batch);
-        }
     }
 
     /// A clone begins with a snapshot of its own, whose id follows from that of the clone.

@@ -7,16 +7,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use model::stored::Unreadable;
+use model::stored::{Record as _, Unreadable};
 use model::{
-    Event, Host, HostName, Node, NodeName, Object, Pool, PoolName, Rebuild, RebuildId, Replica,
-    ReplicaId, Snapshot, SnapshotGroup, SnapshotGroupId, SnapshotId, Spec, Target, TargetId,
-    TargetRecord, Volume, VolumeId, keys,
+    Event, Failover, Host, HostName, Node, NodeName, Object, Pool, PoolName, Rebuild, RebuildId,
+    Replica, ReplicaId, Snapshot, SnapshotGroup, SnapshotGroupId, SnapshotId, Spec, Target,
+    TargetId, TargetRecord, Volume, VolumeId, keys,
 };
 use planner::Facts;
 use store::contract::{KeyValue, Revision};
 
-use super::Entry;
+use super::{Entry, Scrubbed};
 
 /// A record that could not be read. Nothing may be written before it can be.
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +39,8 @@ pub struct State {
     pub(crate) groups: BTreeMap<SnapshotGroupId, SnapshotGroup>,
     /// Rebuilds that have ended.
     pub(crate) rebuilds: BTreeMap<RebuildId, Rebuild>,
+    /// The last scrub of each copy.
+    pub(crate) scrubs: BTreeMap<ReplicaId, Scrubbed>,
     /// What happened lately, by number.
     pub(crate) events: BTreeMap<u64, Event>,
     /// When each record was last written.
@@ -116,6 +118,50 @@ impl State {
         Ok(state)
     }
 
+    /// Where records lie, in order.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.revisions.keys().map(String::as_str)
+    }
+
+    /// What lies under a key.
+    pub(crate) fn entry(&self, key: &str) -> Option<Entry> {
+        type Find = fn(&State, &str, &str) -> Option<Entry>;
+        fn find<S: Kept>(state: &State, kind: &str, id: &str) -> Option<Entry>
+        where
+            Entry: From<Object<S>>,
+            S::Id: std::str::FromStr,
+        {
+            let id = id.parse().ok().filter(|_| kind == S::KIND)?;
+            S::map(state).get(&id).cloned().map(Entry::from)
+        }
+        let (kind, id) = keys::parse(key)?;
+        let objects: [Find; 8] = [
+            find::<model::NodeSpec>,
+            find::<model::HostSpec>,
+            find::<model::PoolSpec>,
+            find::<model::VolumeSpec>,
+            find::<model::ReplicaSpec>,
+            find::<model::TargetSpec>,
+            find::<model::SnapshotSpec>,
+            find::<model::SnapshotGroupSpec>,
+        ];
+        let object = objects.iter().find_map(|find| find(self, kind, id));
+        object.or_else(|| match kind {
+            TargetRecord::KIND => {
+                let record = self.facts.records.get(&id.parse().ok()?);
+                record.cloned().map(Entry::from)
+            }
+            Failover::KIND => {
+                let failover = self.facts.failovers.get(&id.parse().ok()?);
+                failover.cloned().map(Entry::from)
+            }
+            Rebuild::KIND => self.rebuilds.get(&id.parse().ok()?).cloned().map(Entry::from),
+            Scrubbed::KIND => self.scrubs.get(&id.parse().ok()?).cloned().map(Entry::from),
+            Event::KIND => self.events.get(&id.parse().ok()?).cloned().map(Entry::from),
+            _ => None,
+        })
+    }
+
     /// When a record was last written; zero: it does not exist.
     pub(crate) fn revision(&self, key: &str) -> Revision {
         self.revisions.get(key).copied().unwrap_or(Revision::ZERO)
@@ -171,6 +217,10 @@ impl State {
             Entry::Rebuild(rebuild) => {
                 self.rebuilds.insert(rebuild.id, *rebuild);
             }
+            Entry::Scrubbed(scrubbed) => {
+                self.facts.scrubbed.insert(scrubbed.replica, scrubbed.at);
+                self.scrubs.insert(scrubbed.replica, *scrubbed);
+            }
             Entry::Event(event) => {
                 self.events.insert(event.number, *event);
             }
@@ -221,6 +271,10 @@ impl State {
             }
             Entry::Rebuild(rebuild) => {
                 self.rebuilds.remove(&rebuild.id);
+            }
+            Entry::Scrubbed(scrubbed) => {
+                self.facts.scrubbed.remove(&scrubbed.replica);
+                self.scrubs.remove(&scrubbed.replica);
             }
             Entry::Event(event) => {
                 self.events.remove(&event.number);

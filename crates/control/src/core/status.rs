@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use model::{
-    Host, HostName, Nqn, Pool, PoolName, PoolState, Rebuild, RebuildId, Replica, ReplicaId,
-    ReplicaState, Snapshot, SnapshotId, SnapshotState, Subject, Target, Usage, Volume, VolumeId,
-    VolumeReplica, VolumeState, VolumeStatus, VolumeTarget,
+    Host, HostName, Node, NodeName, Nqn, Pool, PoolName, PoolState, Rebuild, RebuildId, Replica,
+    ReplicaId, ReplicaState, Snapshot, SnapshotId, SnapshotState, Subject, Target, Usage, Volume,
+    VolumeId, VolumeReplica, VolumeState, VolumeStatus, VolumeTarget,
 };
+
+use planner::Refusal;
 
 use super::{Core, State};
 
@@ -17,8 +19,13 @@ impl Core {
     }
 
     /// Where the engine of a node is called.
-    pub(crate) fn address_of(&self, node: &model::NodeName) -> Option<std::net::SocketAddr> {
+    pub(crate) fn address_of(&self, node: &NodeName) -> Option<std::net::SocketAddr> {
         self.state.node(node).map(|node| node.spec().address.api)
+    }
+
+    /// A node with what is seen of it.
+    pub fn node_seen(&self, name: &NodeName) -> Option<Node> {
+        self.state.node(name).cloned()
     }
 
     /// A volume with what is seen of it.
@@ -87,15 +94,10 @@ impl Core {
         all.into_values()
     }
 
-    /// For each pool that cannot take one more copy of a volume, why.
-    pub(crate) fn refusals(&self, volume: &Volume) -> BTreeMap<PoolName, String> {
+    /// For each pool, how good it is for one more copy of a volume, or why it cannot take one.
+    pub(crate) fn ranks(&self, volume: &Volume) -> BTreeMap<PoolName, Result<u32, Refusal>> {
         let view = planner::View::new(&self.state.facts, &self.settings, self.now);
-        let pools = self.state.facts.pools.keys();
-        let refused = pools.filter_map(|pool| {
-            let refusal = planner::admits(&view, volume, pool).err()?;
-            Some((pool.clone(), refusal.to_string()))
-        });
-        refused.collect()
+        planner::rank(&view, volume)
     }
 
     fn volume_status(&self, volume: &Volume) -> VolumeStatus {

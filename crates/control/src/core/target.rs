@@ -1,13 +1,13 @@
 //! Targets: opened, changed, closed.
 
 use model::{
-    Child, ChildPath, Lifecycle, NodeName, Replica, Subject, Target, TargetChange, TargetId,
-    VolumeId, keys,
+    Child, ChildPath, EventName, Kind, Lifecycle, NodeName, Problem, Replica, ReplicaId, Severity,
+    Subject, Target, TargetChange, TargetId, VolumeId, keys,
 };
 
 use super::batch::Batch;
 use super::replica::is_going;
-use super::{Call, Core};
+use super::{Asked, Call, Core, Done};
 
 impl Core {
     pub(crate) fn drive_target(&mut self, id: TargetId) {
@@ -79,6 +79,41 @@ impl Core {
             let is_shared = replica.spec().hosts == self.wanted_hosts(volume, child.replica);
             !reachable || (is_held && is_shared)
         })
+    }
+
+    /// Leaves a copy alone, or uses it again; never the last that is in sync.
+    pub(crate) fn decide_offline(
+        &self,
+        asked: &Asked,
+        id: VolumeId,
+        (replica, offline): (ReplicaId, bool),
+    ) -> Result<Batch, Problem> {
+        self.known_volume(id, asked)?;
+        let Some(target) = self.target_of(id) else {
+            let detail = format!("volume {id} is not published: none of its copies is in use");
+            return Err(Problem::new(Kind::NotPublished, detail));
+        };
+        let Some(child) = target.spec().child(replica) else {
+            let detail = format!("replica {replica} is no copy that volume {id} uses");
+            return Err(Problem::new(Kind::NotFound, detail));
+        };
+        if child.offline == offline {
+            return Ok(Batch::new().reply(asked.ticket, Done::Unchanged));
+        }
+        let in_sync = self.state.facts.records.get(&id).map(|record| record.set().in_sync());
+        let used = |other: &&Child| !other.offline && other.replica != replica;
+        let good = |other: &Child| in_sync.is_some_and(|good| good.contains(&other.replica));
+        if offline && !target.spec().children.iter().filter(used).any(good) {
+            let detail = format!("replica {replica} is the last copy of volume {id} in sync");
+            return Err(Problem::new(Kind::LastReplica, detail));
+        }
+        let child = Child { offline, ..child.clone() };
+        let mut target = target.clone();
+        target.change(TargetChange::PutChild { child }, self.now)?;
+        let what = if offline { "is left alone" } else { "is used again" };
+        let message = format!("copy {replica} {what}, as asked");
+        let batch = Batch::new().put(target).reply(asked.ticket, Done::Changed);
+        Ok(batch.tell(Subject::Volume(id), EventName::Changed, Severity::Info, message))
     }
 
     /// The target that a volume has now: not replaced, not going.

@@ -88,6 +88,12 @@ pub enum Wish {
         volume: VolumeId,
         replica: ReplicaId,
     },
+    /// Leave a copy alone, or use it again.
+    SetReplicaOffline {
+        volume: VolumeId,
+        replica: ReplicaId,
+        offline: bool,
+    },
     /// Forget targets that were replaced, whether their nodes answer or not.
     DropTargets(VolumeId),
     CreateSnapshot(SnapshotId, Box<SnapshotSpec>),
@@ -110,6 +116,7 @@ pub enum Wish {
     DeleteHost(HostName),
     /// Check a copy now.
     Scrub(ReplicaId),
-    /// Make specs for volumes whose copies are found on disks and which nobody knows.
-    Recover,
+    /// Make records of pools, volumes and snapshots that are found on disks and nobody knows; also
+    /// of these volumes, although copies of them were not found.
+    Recover(BTreeSet<VolumeId>),
 }

@@ -82,6 +82,9 @@ impl Core {
                 self.decide_move(desk, asked, *volume, (*replica, pool.as_ref()))
             }
             Wish::RemoveReplica { volume, replica } => self.decide_remove(asked, *volume, *replica),
+            Wish::SetReplicaOffline { volume, replica, offline } => {
+                self.decide_offline(asked, *volume, (*replica, *offline))
+            }
             Wish::DropTargets(volume) => self.decide_drop_targets(asked, *volume),
             Wish::CreateSnapshot(id, spec) => self.decide_create_snapshot(desk, asked, *id, spec),
             Wish::ChangeSnapshot(id, change) => {
@@ -110,7 +113,7 @@ impl Core {
             }
             Wish::DeleteHost(name) => self.decide_delete_host(asked, name),
             Wish::Scrub(replica) => self.decide_scrub(asked, *replica),
-            Wish::Recover => self.decide_recover(desk, asked),
+            Wish::Recover(incomplete) => self.decide_recover(desk, asked, incomplete),
         }
     }
 

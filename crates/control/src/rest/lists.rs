@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use api::rest::{
     EventsAsked, FailoversAsked, GroupsAsked, HostsAsked, NodesAsked, Placement, PoolsAsked, Purge,
-    RebuildsAsked, ReplicasAsked, SnapshotsAsked, TargetsAsked, VolumesAsked,
+    RebuildsAsked, ReplicasAsked, SnapshotsAsked, StoredSpec, TargetsAsked, VolumesAsked,
 };
 use api::{Page, Paging};
 use model::{
@@ -76,6 +76,19 @@ pub(crate) fn volumes(core: &Core, asked: &VolumesAsked) -> Result<Page<Volume>,
     page(&asked.paging(), ids, |id| core.volume_seen(id))
 }
 
+/// What is stored, as it is in memory: statuses are not.
+pub(super) fn specs(core: &Core, paging: &Paging) -> Result<Page<StoredSpec>, Problem> {
+    let keys = core.state().keys().map(str::to_owned);
+    let Page { items, after } = paging.cut(keys, String::clone)?;
+    let items = items.into_iter().filter_map(|key| {
+        let entry = core.state().entry(&key)?;
+        let record = entry.encode().ok().and_then(|text| serde_json::from_str(&text).ok())?;
+        let revision = core.state().revision(&key).0;
+        Some(StoredSpec { key, revision, record })
+    });
+    Ok(Page { items: items.collect(), after })
+}
+
 /// For each pool, whether a copy of the volume could go there.
 pub(super) fn placement(
     core: &Core,
@@ -83,15 +96,15 @@ pub(super) fn placement(
     paging: &Paging,
 ) -> Result<Page<Placement>, Problem> {
     let volume = core.state().volume(id).ok_or_else(|| missing("volume", &id))?;
-    let refusals = core.refusals(volume);
+    let ranks = core.ranks(volume);
     let pools = core.state().facts.pools.iter().map(|(name, pool)| {
         let mut copies = core.state().replicas_of(id);
         Placement {
             pool: name.clone(),
             node: pool.spec().node.clone(),
             replica: copies.find(|it| it.spec().pool == *name).map(|it| *it.id()),
-            rank: None,
-            refused: refusals.get(name).cloned(),
+            rank: ranks.get(name).and_then(|rank| rank.as_ref().ok()).copied(),
+            refused: ranks.get(name).and_then(|rank| rank.as_ref().err()).map(ToString::to_string),
         }
     });
     paging.cut(pools, |placement| placement.pool.to_string())

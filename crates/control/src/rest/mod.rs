@@ -5,14 +5,16 @@ pub(crate) mod lists;
 mod overview;
 mod through;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::heartbeat::{Farewell, Heard};
 use api::node::{Pace, Range, Scrub, Statistics};
 use api::rest::{
     Answered, Backup, Consent, Control, EventsAsked, FailoversAsked, GroupsAsked, Health,
-    HostsAsked, NodesAsked, Placement, PoolsAsked, Purge, RangesAsked, RebuildsAsked,
-    ReplicasAsked, SnapshotsAsked, Status, TargetsAsked, VolumeWish, VolumesAsked,
+    HostsAsked, NodesAsked, Placement, PoolsAsked, Purge, RangesAsked, RebuildsAsked, RecoverWish,
+    Recovery, ReplicasAsked, SnapshotsAsked, Status, StoredSpec, TargetsAsked, VolumeWish,
+    VolumesAsked,
 };
 use api::{Effect, Ensured, Gone, Page, Paging, Text};
 use model::{
@@ -74,7 +76,7 @@ fn pool(core: &Core, name: &PoolName) -> Result<Pool, Problem> {
 }
 
 fn node(core: &Core, name: &NodeName) -> Result<Node, Problem> {
-    core.state().node(name).cloned().ok_or_else(|| missing("node", name))
+    core.node_seen(name).ok_or_else(|| missing("node", name))
 }
 
 fn host(core: &Core, name: &HostName) -> Result<Host, Problem> {
@@ -99,6 +101,9 @@ fn wish_of(volume: VolumeId, wish: VolumeWish) -> Wish {
         VolumeWish::Modify { spec } => Wish::ModifyVolume(volume, spec),
         VolumeWish::MoveReplica { replica, pool } => Wish::MoveReplica { volume, replica, pool },
         VolumeWish::RemoveReplica { replica } => Wish::RemoveReplica { volume, replica },
+        VolumeWish::SetReplicaOffline { replica, offline } => {
+            Wish::SetReplicaOffline { volume, replica, offline }
+        }
         VolumeWish::RemoveShutdownTargets {} => Wish::DropTargets(volume),
     }
 }
@@ -118,6 +123,26 @@ impl Control for Rest {
 
     async fn backup(&self) -> Answered<Backup> {
         self.export().await
+    }
+
+    async fn recovery(&self) -> Answered<Recovery> {
+        self.one(|core| Ok(core.recovery(&BTreeSet::new())))
+    }
+
+    async fn recover(&self, wish: RecoverWish) -> Answered<Recovery> {
+        let found = self.one(|core| Ok(core.recovery(&wish.incomplete)))?;
+        // A write holds only so much.
+        while self.0.ask(Wish::Recover(wish.incomplete.clone()), None).await? == Done::Changed {}
+        let nodes: Vec<NodeName> =
+            self.one(|core| Ok(core.state().facts.nodes.keys().cloned().collect()))?;
+        for node in nodes {
+            self.0.feed(Input::NodeStirred(node));
+        }
+        Ok(found)
+    }
+
+    async fn specs(&self, paging: Paging) -> Answered<Page<StoredSpec>> {
+        self.one(|core| lists::specs(core, &paging))
     }
 
     async fn kept_events(&self, asked: EventsAsked) -> Answered<Page<Event>> {

@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 
 use api::Text;
 use api::rest::{Answered, Backup, Capacity, Leader, Status, Tally, Trouble, VolumeTally};
-use model::{ChildState, Kind, Liveness, PoolState, Problem, Severity, Subject, VolumeState};
+use model::{
+    Absence, ChildState, Doubt, Kind, Liveness, PoolState, Problem, Severity, Subject, VolumeState,
+};
 
 use super::Rest;
 use crate::core::Core;
@@ -61,19 +63,36 @@ impl Rest {
     }
 }
 
+/// Why a node is not online, and what to do.
+fn away(liveness: Liveness) -> &'static str {
+    match liveness {
+        Liveness::Online => "it is there",
+        Liveness::Unknown { reason: Doubt::NotSeen } => {
+            "its engine was not heard of since this control plane leads; does it run?"
+        }
+        Liveness::Unknown { reason: Doubt::Late } => "its engine is late with its heartbeat",
+        Liveness::Unknown { reason: Doubt::ListingFailed } => {
+            "its engine does not say what it has; can the control plane reach its API?"
+        }
+        Liveness::Offline { reason: Absence::Lapsed } => {
+            "nothing is heard of its engine; start it, or purge the node if it is lost"
+        }
+        Liveness::Offline { reason: Absence::Left } => "its engine was stopped",
+    }
+}
+
 fn status(core: &Core, leader: Leader) -> Status {
     let facts = &core.state().facts;
     let mut troubles = Vec::new();
     let online = |liveness: Option<Liveness>| liveness == Some(Liveness::Online);
-    let mut nodes_well = 0;
     for (name, node) in &facts.nodes {
         let liveness = node.status.as_ref().map(|status| status.liveness);
-        nodes_well += usize::from(online(liveness));
         if !online(liveness) {
-            let message = format!("{:?}", liveness.unwrap_or(Liveness::NOT_SEEN));
+            let message = away(liveness.unwrap_or(Liveness::NOT_SEEN)).to_owned();
             troubles.push(trouble(Subject::Node(name.clone()), Severity::Error, message));
         }
     }
+    let nodes_well = facts.nodes.len() - troubles.len();
     let hosts = core.state().hosts.values();
     let hosts_well =
         hosts.filter(|host| online(host.status.as_ref().map(|it| it.liveness))).count();
@@ -85,10 +104,14 @@ fn status(core: &Core, leader: Leader) -> Status {
         capacity.used = capacity.used.plus(status.used);
         capacity.committed = capacity.committed.plus(status.committed);
         pools_well += usize::from(status.state == PoolState::Online);
-        if matches!(status.state, PoolState::Faulted { .. } | PoolState::Suspect { .. }) {
-            let message = format!("{:?}", status.state);
-            troubles.push(trouble(Subject::Pool(name.clone()), Severity::Error, message));
-        }
+        let (severity, how, symptoms) = match &status.state {
+            PoolState::Faulted { symptoms } => (Severity::Error, "it does not work", symptoms),
+            PoolState::Suspect { symptoms } => (Severity::Warning, "a disk is dying", symptoms),
+            _ => continue,
+        };
+        let seen = symptoms.iter().map(|it| format!("{} {}", it.disk, it.detail));
+        let message = format!("{how}: {}", seen.collect::<Vec<_>>().join("; "));
+        troubles.push(trouble(Subject::Pool(name.clone()), severity, message));
     }
     let mut volumes = VolumeTally::default();
     for id in facts.volumes.keys() {
@@ -106,11 +129,9 @@ fn status(core: &Core, leader: Leader) -> Status {
             troubles.push(trouble(Subject::Volume(*id), severity, message));
         }
     }
-    for blocked in core.blocked() {
-        if !matches!(blocked.subject, Subject::Volume(_)) {
-            let message = blocked.reason.clone();
-            troubles.push(trouble(blocked.subject.clone(), Severity::Warning, message));
-        }
+    for blocked in core.blocked().filter(|it| !matches!(it.subject, Subject::Volume(_))) {
+        let (subject, message) = (blocked.subject.clone(), blocked.reason.clone());
+        troubles.push(trouble(subject, Severity::Warning, message));
     }
     troubles.sort_by_key(|trouble| std::cmp::Reverse(trouble.severity));
     let more_troubles = count(troubles.len().saturating_sub(Status::MOST_TROUBLES));
@@ -125,7 +146,7 @@ fn status(core: &Core, leader: Leader) -> Status {
         capacity,
         snapshots: count(facts.snapshots.len()),
         rebuilds: count(rebuilding(core)),
-        failovers: count(facts.failovers.len()),
+        failovers: count(facts.failovers.values().filter(|it| !it.stage().is_ended()).count()),
         troubles,
         more_troubles,
     }

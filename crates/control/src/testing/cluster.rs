@@ -79,6 +79,10 @@ impl Cluster {
             return Err(Problem::new(Kind::NodeUnavailable, detail));
         };
         let answer = match call {
+            Call::List if engine.mute > 0 => {
+                engine.mute -= 1;
+                Err(Problem::new(Kind::TimedOut, format!("node {node} lists nothing")))
+            }
             Call::List => Ok(Answer::Listing(Box::new(engine.list()))),
             Call::PutPool(name, order) => engine.put_pool(&name, &order),
             Call::DeletePool(name, _) => engine.delete_pool(&name),
@@ -96,9 +100,7 @@ impl Cluster {
             Call::PutSnapshot(replica, id, wish) => engine.put_snapshot(replica, id, &wish),
             Call::DeleteSnapshot(replica, id) => engine.delete_snapshot(replica, id),
             Call::PutRebuild(id, order) => return self.put_rebuild(node, id, &order.spec),
-            Call::PutScrub(..) | Call::Scrub(_) => {
-                Err(Problem::new(Kind::NotSupported, "no scrub in this world"))
-            }
+            Call::PutScrub(replica, _) | Call::Scrub(replica) => engine.scrub(replica),
         };
         self.settle();
         answer

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::node::{Found, FoundSnapshot, SnapshotWish};
+use api::node::{Found, FoundSnapshot, Scrub, ScrubState, SnapshotWish};
 use model::{
-    Admitted, DiskStatus, Epoch, Generation, Heartbeat, InstanceId, Kind, Label, NodeAddress,
-    NodeName, Nqn, Order, PoolName, PoolSpec, PoolState, PoolStatus, PoolUuid, Problem, Rebuild,
-    ReplicaId, ReplicaSet, ReplicaSpec, ReplicaState, ReplicaStatus, Size, SnapshotId,
-    SnapshotLabel, TargetId, TargetSpec, TargetStatus, Usage, VolumeId,
+    Admitted, DiskStatus, Encryption, Epoch, Generation, Heartbeat, InstanceId, Kind, Label,
+    NodeAddress, NodeName, Nqn, Order, PoolName, PoolSpec, PoolState, PoolStatus, PoolUuid,
+    Problem, Progress, Rebuild, ReplicaId, ReplicaSet, ReplicaSpec, ReplicaState, ReplicaStatus,
+    Size, SnapshotId, SnapshotLabel, TargetId, TargetSpec, TargetStatus, Timestamp, Usage,
+    VolumeId,
 };
 use uuid::Uuid;
 
@@ -31,6 +32,10 @@ pub struct Engine {
     pub targets: BTreeMap<TargetId, Serving>,
     pub(crate) snapshots: BTreeMap<(ReplicaId, SnapshotId), (SnapshotLabel, PoolName)>,
     pub(crate) rebuilds: Vec<Rebuild>,
+    /// Pools whose disks were swapped for empty ones.
+    pub blank: BTreeSet<PoolName>,
+    /// How many times it will not say what it has.
+    pub mute: u32,
     /// Orders to delete that must not be undone by late ones.
     deleted: BTreeMap<ReplicaId, Generation>,
 }
@@ -44,6 +49,13 @@ pub struct Copy {
     pub(crate) spec: ReplicaSpec,
     /// What is written with it.
     pub label: Option<Label>,
+}
+
+impl Copy {
+    /// How it is encrypted.
+    pub fn key(&self) -> Option<&Encryption> {
+        self.spec.encryption.as_ref()
+    }
 }
 
 /// A target on an engine.
@@ -85,6 +97,8 @@ impl Engine {
             targets: BTreeMap::new(),
             snapshots: BTreeMap::new(),
             rebuilds: Vec::new(),
+            blank: BTreeSet::new(),
+            mute: 0,
             deleted: BTreeMap::new(),
         }
     }
@@ -109,6 +123,13 @@ impl Engine {
         self.up = true;
         let next = self.instance.uuid().as_u128() + 1;
         self.instance = instance(next);
+    }
+
+    /// Somebody puts an empty disk where that of a pool was.
+    pub fn swap_disk(&mut self, pool: &PoolName) {
+        self.pools.remove(pool);
+        self.replicas.retain(|_, copy| copy.spec.pool != *pool);
+        self.blank.insert(pool.clone());
     }
 
     /// Copies of snapshots: of which copy, which snapshot.
@@ -181,6 +202,10 @@ impl Engine {
         if let Some((Some(have), spec)) = self.pools.get(name) {
             admit(order, *have, spec)?;
         }
+        if order.spec.import && self.blank.contains(name) {
+            return Err(missing("pool", name));
+        }
+        self.blank.remove(name);
         if order.spec.exported {
             self.pools.remove(name);
         } else {
@@ -263,6 +288,21 @@ impl Engine {
     ) -> Result<Answer, Problem> {
         let was_there = self.snapshots.remove(&(replica, id)).is_some();
         if was_there { Ok(Answer::Gone) } else { Err(missing("snapshot", &id)) }
+    }
+
+    /// A scrub that ends at once.
+    pub(crate) fn scrub(&self, replica: ReplicaId) -> Result<Answer, Problem> {
+        if !self.replicas.contains_key(&replica) {
+            return Err(missing("replica", &replica));
+        }
+        Ok(Answer::Scrub(Box::new(Scrub {
+            generation: Generation::FIRST,
+            state: ScrubState::Completed {},
+            progress: Progress::default(),
+            bad_blocks: 0,
+            started_at: Timestamp::from_millis(0),
+            ended_at: None,
+        })))
     }
 
     /// Writes what a target keeps with a copy.

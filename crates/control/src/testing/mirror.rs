@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use api::node::{RebuildWish, SnapshotWish, TargetSnapshot};
+use model::stored::decode;
 use model::{
-    ChildState, ChildStatus, End, Extent, FaultReason, HeldIo, HoldCause, Kind, NodeName, Order,
-    Problem, Rebuild, RebuildEvent, RebuildId, RebuildPlan, ReplicaId, SetChange, SnapshotId,
-    StopCause, TargetId, TargetRecord, TargetSpec, TargetState, TargetStatus, Timestamp,
+    Ana, ChildState, ChildStatus, End, Extent, FaultReason, HeldIo, HoldCause, Kind, Lifecycle,
+    NodeName, Order, Problem, Rebuild, RebuildEvent, RebuildId, RebuildPlan, ReplicaId, SetChange,
+    SnapshotGroup, SnapshotGroupId, SnapshotId, StopCause, TargetId, TargetRecord, TargetSpec,
+    TargetState, TargetStatus, Timestamp, keys,
 };
 
 use super::Cluster;
@@ -80,9 +82,11 @@ impl Cluster {
         let Some(serving) = engine.targets.get(&target) else {
             return Err(missing("target", &target));
         };
+        let not_held = wish.group.and_then(|group| self.not_held(group));
         let in_sync = |child: &&ChildStatus| child.state == ChildState::InSync;
         let replicas: BTreeSet<ReplicaId> =
             serving.status.children.iter().filter(in_sync).map(|child| child.replica).collect();
+        self.broken.extend(not_held);
         for engine in self.engines.values_mut() {
             for replica in &replicas {
                 if engine.replicas.contains_key(replica) {
@@ -91,6 +95,21 @@ impl Cluster {
             }
         }
         Ok(Answer::TargetSnapshot(Box::new(TargetSnapshot { snapshot, wish, replicas })))
+    }
+
+    /// While a group is being taken, no host may write to any of its volumes.
+    fn not_held(&self, group: SnapshotGroupId) -> Option<String> {
+        let key = keys::of::<SnapshotGroup>(group);
+        let records = self.records();
+        let found = records.iter().find(|found| *found.key == *key.as_bytes())?;
+        let group = decode::<SnapshotGroup>(&found.value).ok()?;
+        let takes = matches!(group.lifecycle(), Lifecycle::Creating {});
+        let volumes = &group.spec().snapshots;
+        let targets = self.engines.values().flat_map(|engine| engine.targets.values());
+        let served = targets.filter(|it| volumes.contains_key(&it.order.spec.volume));
+        let mut served = served.filter(|it| it.status.state.serves());
+        let open = served.find(|it| takes && it.order.spec.ana != Ana::Inaccessible)?;
+        Some(format!("hosts write to volume {} of {group:?}", open.order.spec.volume))
     }
 
     pub(crate) fn put_rebuild(

@@ -1,7 +1,7 @@
 //! A control plane in a cluster, one effect at a time.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use model::{Kind, Problem, Timestamp, VolumeId, keys};
 use planner::Settings;
@@ -62,6 +62,8 @@ pub struct Sim {
     last_ticket: u64,
     /// What callers were answered.
     pub answers: BTreeMap<Ticket, Result<Done, Problem>>,
+    /// When, by the clock on the wall: for benchmarks.
+    pub answered: BTreeMap<Ticket, Instant>,
     /// What was told.
     pub told: Vec<Telling>,
     /// Decides which of the pending effects is next; zero: the oldest.
@@ -91,6 +93,7 @@ impl Sim {
             settings,
             last_ticket: 0,
             answers: BTreeMap::new(),
+            answered: BTreeMap::new(),
             told: Vec::new(),
             seed: 0,
         };
@@ -209,6 +212,7 @@ impl Sim {
         match effect {
             Effect::Reply(ticket, result) => {
                 self.answers.insert(ticket, result);
+                self.answered.insert(ticket, Instant::now());
             }
             Effect::Tell(telling) => self.told.push(telling),
             Effect::Resign(_) => self.restart(),

@@ -5,6 +5,9 @@
 mod faults;
 mod health;
 mod leading;
+mod recover;
+mod remembered;
+mod safety;
 mod seeds;
 mod volumes;
 mod world;

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use control::core::{Done, Wish};
 use model::*;
-use store::contract::{Keys, Op, Txn};
 
 use crate::world::*;
 
@@ -178,29 +177,6 @@ fn a_node_that_is_gone_for_good_is_purged() {
     assert_eq!(sim.insist(&purge).unwrap(), Done::Gone);
     sim.cluster.engines.remove(&node);
     settle(&mut sim);
-}
-
-#[test]
-fn volumes_are_read_back_from_the_disks_when_the_store_forgot_them() {
-    let mut sim = cluster(3);
-    sim.insist(&create(1, 2)).unwrap();
-    sim.insist(&publish(1)).unwrap();
-    sim.insist(&unpublish(1)).unwrap();
-    let copies = sim.cluster.copies(volume(1));
-    let lost = ["volume", "replica", "targetRecord"];
-    let forget = lost.iter().fold(Txn::new(), |txn, kind| {
-        txn.then(Op::delete(Keys::prefix(format!("{}{kind}/", keys::ROOT))))
-    });
-    sim.cluster.txn(forget);
-    sim.restart();
-    sim.pass(Duration::from_mins(1));
-    assert!(sim.core.volume_seen(volume(1)).is_none());
-    assert_eq!(sim.cluster.copies(volume(1)), copies, "what nobody knows is not destroyed");
-    assert_eq!(sim.insist(&Wish::Recover).unwrap(), Done::Changed);
-    assert_eq!(sim.insist(&Wish::Recover).unwrap(), Done::Unchanged);
-    sim.insist(&publish(1)).unwrap();
-    settle(&mut sim);
-    assert_eq!(sim.cluster.copies(volume(1)), copies);
 }
 
 #[test]

@@ -105,6 +105,7 @@ pub(crate) fn check(sim: &Sim) {
             }
             Entry::Target(target) => {
                 assert!(target.lifecycle().is_idle(), "{target:?}");
+                assert_eq!(target.spec().ana, Ana::Optimized, "hosts wait: {target:?}");
                 wanted.push(format!("target {} on {}", target.id(), target.spec().node));
             }
             Entry::Snapshot(snapshot) => {
@@ -125,7 +126,9 @@ pub(crate) fn check(sim: &Sim) {
                     assert!(sim.core.snapshot_seen(*snapshot).is_some(), "part of {group:?} lacks");
                 }
             }
-            Entry::Failover(failover) => panic!("still moving: {failover:?}"),
+            Entry::Failover(failover) if !failover.stage().is_ended() => {
+                panic!("still moving: {failover:?}")
+            }
             _ => {}
         }
     }

@@ -1,9 +1,12 @@
 //! The lane `real`: whole programs, a real etcd, real files.
 #![cfg(test)]
 
+mod control;
 mod engine;
+mod nouns;
 mod nvme;
 mod pool;
 mod rest;
+mod secure;
 mod store;
 mod up;

@@ -250,8 +250,10 @@ struct Loop(PathBuf);
 
 impl Loop {
     /// None if this system has none: only root may, and containers often have no loop devices.
-    fn new(file: &Path) -> Option<Loop> {
-        let output = Process::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
+    fn new(file: &Path, sector: u32) -> Option<Loop> {
+        let size = format!("--sector-size={sector}");
+        let options = ["--find", "--show", &size];
+        let output = Process::new("losetup").args(options).arg(file).output().ok()?;
         let device = String::from_utf8(output.stdout).ok()?;
         output.status.success().then(|| Loop(device.trim().into()))
     }
@@ -263,16 +265,25 @@ impl Drop for Loop {
     }
 }
 
-#[test]
-fn a_pool_on_a_loop_device_survives_the_death_of_its_engine() {
+fn survive_on_a_loop_device(sector: u32) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("disk");
     std::fs::File::create(&file).unwrap().set_len(96 << 20).unwrap();
-    let Some(device) = Loop::new(&file) else {
+    let Some(device) = Loop::new(&file, sector) else {
         eprintln!("there are no loop devices here: nothing was tested");
         return;
     };
     survive(&device.0.display().to_string(), 3);
+}
+
+#[test]
+fn a_pool_on_a_loop_device_survives_the_death_of_its_engine() {
+    survive_on_a_loop_device(512);
+}
+
+#[test]
+fn a_pool_on_a_disk_with_sectors_of_4096_bytes_survives_the_death_of_its_engine() {
+    survive_on_a_loop_device(4096);
 }
 
 #[test]

@@ -10,8 +10,8 @@ use e2e::process::{Program, holdfast};
 use serde_json::{Value, json};
 
 /// A cluster with the addresses it printed.
-struct Up {
-    program: Program,
+pub(crate) struct Up {
+    pub(crate) program: Program,
     rest: String,
     store: String,
 }
@@ -27,7 +27,7 @@ fn command(dir: &Path, words: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
-fn up_with(dir: &Path, words: &[&str]) -> Result<Up> {
+pub(crate) fn up_with(dir: &Path, words: &[&str]) -> Result<Up> {
     let program = Program::start(&mut command(dir, words)?)?;
     let after = |line: &str, word: &str| line.split_once(word).map(|(_, rest)| rest.to_owned());
     let rest = program.wait_for("where REST is", |line| after(line, "curl http://"))?;
@@ -80,20 +80,32 @@ fn a_second_one_on_the_same_data_is_refused() -> Result<()> {
 }
 
 /// Addresses that no other run of the tests uses: each process has some of its own.
-fn address(nth: u32) -> String {
+pub(crate) fn address(nth: u32) -> String {
     let pid = std::process::id();
     format!("127.{}.{}.{}", 64 + pid % 128, pid / 128 % 256, 10 + 20 * nth)
 }
 
+impl Up {
+    /// A command of a user, for this cluster.
+    pub(crate) fn command(&self, words: &[&str]) -> Result<Command> {
+        let server = self.rest.split('/').next().context("an address")?;
+        let mut command = holdfast()?;
+        command.args(words).args(["--server", server]);
+        Ok(command)
+    }
+
+    /// What it prints.
+    pub(crate) fn run(&self, words: &[&str]) -> Result<String> {
+        let output = self.command(words)?.output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{words:?}: {said}");
+        Ok(String::from_utf8(output.stdout)?)
+    }
+}
+
 /// What a command of a user answers, as JSON.
-fn asked(up: &Up, words: &[&str]) -> Result<Value> {
-    let server = up.rest.split('/').next().context("an address")?;
-    let mut command = holdfast()?;
-    command.args(words).args(["-o", "json", "--server", server]);
-    let output = command.output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{words:?}: {said}");
-    Ok(serde_json::from_slice(&output.stdout)?)
+pub(crate) fn asked(up: &Up, words: &[&str]) -> Result<Value> {
+    Ok(serde_json::from_str(&up.run(&[words, &["-o", "json"]].concat())?)?)
 }
 
 #[test]

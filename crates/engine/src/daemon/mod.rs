@@ -48,14 +48,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::events::Log;
 use api::node::NodeInfo;
-use api::{Client, ClientConfig, Guard, Tokens};
+use api::{Client, ClientConfig, Guard, TlsServer, Tokens};
 use block::Bytes;
-use http::uri::Authority;
 use model::{Event, InstanceId, Invalid, NodeAddress, NodeName, Nqn};
 use nvme::pdu::Digests;
 use store::contract::Store;
@@ -86,22 +86,15 @@ pub struct Config {
     /// The folder of the keys that wrap those of encrypted replicas: one file per key, of its name.
     pub keys: Option<PathBuf>,
     /// Who may use the node API; nothing: everybody.
-    pub token_file: Option<PathBuf>,
+    pub tokens: Option<Arc<Tokens>>,
+    /// What the node API shows to its callers; nothing: plain HTTP.
+    pub tls: Option<TlsServer>,
     /// The control plane to register with.
-    pub control: Option<Control>,
+    pub control: Option<ClientConfig>,
     /// How long stopping may take.
     pub drain: Duration,
     /// Memory for the cache of each pool.
     pub pool_cache: Bytes,
-}
-
-/// How the control plane is reached.
-#[derive(Clone, Debug)]
-pub struct Control {
-    /// Host and port of its REST.
-    pub server: Authority,
-    /// A file with the token to send.
-    pub token_file: Option<PathBuf>,
 }
 
 /// Why a daemon could not start, or did not stop well.
@@ -122,17 +115,6 @@ pub enum DaemonError {
     /// Its folder cannot be used.
     #[error(transparent)]
     Dir(#[from] DirError),
-    /// The tokens cannot be read.
-    #[error(transparent)]
-    Tokens(#[from] api::TokenError),
-    /// The token for the control plane cannot be read.
-    #[error("cannot read the token in {}", .path.display())]
-    Token {
-        /// Which file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
     /// The control plane can never be called like this.
     #[error("the control plane cannot be called")]
     Control(#[source] api::CallError),
@@ -156,6 +138,9 @@ pub enum DaemonError {
     Slow(Duration),
 }
 
+/// Work of a daemon. Behind a pointer: it is compiled here, not in each program that runs one.
+pub type Running<T> = Pin<Box<dyn Future<Output = T>>>;
+
 /// A running engine with its API bound.
 pub struct Daemon {
     server: Server,
@@ -170,21 +155,26 @@ impl Daemon {
     /// Starts the reactors and opens the pools; nothing is answered before [`Daemon::run`].
     ///
     /// Targets need a store, in which the records of their volumes are.
-    pub async fn start(
+    pub fn start(
         config: Config,
         store: Option<Arc<dyn Store>>,
-    ) -> Result<Daemon, DaemonError> {
+    ) -> Running<Result<Daemon, DaemonError>> {
+        Box::pin(Daemon::begin(config, store))
+    }
+
+    async fn begin(config: Config, store: Option<Arc<dyn Store>>) -> Result<Daemon, DaemonError> {
         let addresses = config.listen.iter().chain([&config.api]);
         if let Some(address) = addresses.copied().find(|address| address.ip().is_unspecified()) {
             return Err(DaemonError::Wildcard { address });
         }
         let nqn = Nqn::node(&config.node)?;
         let wire_name = nvme::wire::Nqn::new(nqn.as_str())?;
-        let guard = guard(&config)?;
-        let heartbeats = config.control.as_ref().map(control_client).transpose()?;
+        let guard = Guard { tokens: config.tokens, ..Guard::default() };
+        let heartbeats = config.control.map(Client::new).transpose();
+        let heartbeats = heartbeats.map_err(DaemonError::Control)?;
         let dir = Dir::open(&config.dir)?;
         let known: Known = dir.read(&config.node)?;
-        let api = api::Server::bind(config.api, None, guard.limits).await?;
+        let api = api::Server::bind(config.api, config.tls.as_ref(), guard.limits).await?;
         let cores = config.cores.len();
         let server = Server::start(serve::Config {
             listen: config.listen,
@@ -223,7 +213,11 @@ impl Daemon {
     }
 
     /// Serves until `stop` ends; then says farewell, ends what is under way, and closes the pools.
-    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), DaemonError> {
+    pub fn run(self, stop: impl Future<Output = ()> + 'static) -> Running<Result<(), DaemonError>> {
+        Box::pin(self.serve(Box::pin(stop)))
+    }
+
+    async fn serve(self, stop: Running<()>) -> Result<(), DaemonError> {
         let Daemon { server, engine, api, guard, heartbeats, drain } = self;
         let (stopping, stopped) = watch::channel(false);
         let (info, events) = (engine.0.info.clone(), Arc::clone(&engine.0.events));
@@ -256,25 +250,6 @@ impl Daemon {
             Ok(Err(error)) => Err(DaemonError::Stop(io::Error::other(error))),
         }
     }
-}
-
-fn guard(config: &Config) -> Result<Guard, DaemonError> {
-    let tokens = config.token_file.as_deref().map(Tokens::read).transpose()?;
-    if tokens.is_none() && !config.api.ip().is_loopback() {
-        tracing::warn!("everybody who reaches {} may do everything: no tokens", config.api);
-    }
-    Ok(Guard { tokens: tokens.map(Arc::new), ..Guard::default() })
-}
-
-fn control_client(control: &Control) -> Result<Client, DaemonError> {
-    let read = |path: &PathBuf| {
-        let token = std::fs::read_to_string(path);
-        let failed = |source| DaemonError::Token { path: path.clone(), source };
-        token.map(|token| token.trim().to_owned()).map_err(failed)
-    };
-    let token = control.token_file.as_ref().map(read).transpose()?;
-    let config = ClientConfig { token, ..ClientConfig::plain(control.server.clone()) };
-    Client::new(config).map_err(DaemonError::Control)
 }
 
 fn new_instance() -> Result<InstanceId, DaemonError> {

@@ -16,8 +16,7 @@ use super::keys::Lock;
 use super::known::Known;
 use super::problems::{self, in_field};
 use crate::pools::{
-    self as engine_pools, Answer, LOOK_AGAIN, NewDisk, NewPool, Order as PoolOrder, PATIENCE,
-    PoolError,
+    self as engine_pools, Answer, NewDisk, NewPool, Order as PoolOrder, Patience, PoolError,
 };
 
 /// What an order did.
@@ -239,7 +238,9 @@ impl Engine {
             Did::Change
         } else if spec.import {
             let first = spec.disks.first().map_or("", |disk| disk.as_str());
-            let detail = format!("there is no pool on {first}; leave out import to make one");
+            let detail = format!(
+                "there is no pool on {first}; are these its disks? without import one is made"
+            );
             return Err(in_field("spec.disks", Kind::NotFound, detail));
         } else {
             self.make(name, spec).await?;
@@ -283,18 +284,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Opens a pool, with patience: the kernel closes the files of an engine that was killed a
-    /// moment after the engine is gone.
+    /// Opens a pool, with patience.
     async fn open_when_free(&self, name: &PoolName, spec: &PoolSpec) -> Answered<()> {
-        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let patience = Patience::begin();
         loop {
-            match self.open(name, spec).await {
-                Err(problem)
-                    if problem.kind == Kind::InUse && tokio::time::Instant::now() < deadline =>
-                {
-                    tokio::time::sleep(LOOK_AGAIN).await;
-                }
-                opened => return opened,
+            let opened = self.open(name, spec).await;
+            let in_use = opened.as_ref().is_err_and(|problem| problem.kind == Kind::InUse);
+            match patience.pause().filter(|_| in_use) {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => return opened,
             }
         }
     }

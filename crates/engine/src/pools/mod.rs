@@ -32,6 +32,8 @@ mod opening;
 mod order;
 mod seldom;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -69,9 +71,23 @@ const ORDER: u8 = 2;
 const SCRUB: u8 = 3;
 const RESUM: u8 = 4;
 
-/// How long the start of an engine waits for a disk that is in use, and how often it looks.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
-pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// Patience with a disk that is in use when an engine starts: the kernel closes the files of an
+/// engine that was killed a moment after the engine is gone.
+pub(crate) struct Patience(std::time::Instant);
+
+impl Patience {
+    /// It begins now.
+    pub(crate) fn begin() -> Patience {
+        Patience(std::time::Instant::now())
+    }
+
+    /// How long to wait before the next look; nothing when it is at its end.
+    pub(crate) fn pause(&self) -> Option<Duration> {
+        const MOST: Duration = Duration::from_secs(5);
+        const LOOK_AGAIN: Duration = Duration::from_millis(100);
+        (self.0.elapsed() < MOST).then_some(LOOK_AGAIN)
+    }
+}
 
 /// Largest piece of the pools' own I/O.
 const LARGEST: usize = 256 * PAGE;

@@ -52,7 +52,7 @@ impl Core {
             _ => Some((Fault::Unreachable, request.data)),
         };
         if let Some((fault, data)) = refused {
-            self.volumes.passed(way, tag, Err(fault), data, io);
+            self.volumes.passed((way, tag), Err(fault), data, io);
         }
     }
 
@@ -68,7 +68,7 @@ impl Core {
         if self.links.get_mut(key).is_some_and(|link| link.passed(direct)) {
             self.touch(key);
         }
-        self.volumes.passed(way, tag, completion, data, io);
+        self.volumes.passed((way, tag), completion, data, io);
     }
 
     /// The I/O queue of a host, if it is on this core.

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
-use std::time::Instant;
 
 use pool::{Change, Id};
 use reactor::{Event, Handler, Io, Key, Mailbox, Reactor, Undelivered};
@@ -13,7 +12,7 @@ use super::link::{Owner, Starter};
 use super::messages::Answering;
 use super::{POOL, StartError};
 use crate::device::Devices;
-use crate::pools::{Answer, LOOK_AGAIN, Order, PATIENCE, PoolError, Ticket};
+use crate::pools::{Answer, Order, Patience, PoolError, Ticket};
 
 /// Most orders to pools of a core at once.
 pub(super) const MOST_ASKED: u32 = 1024;
@@ -142,20 +141,19 @@ pub(super) fn open(
     Ok(())
 }
 
-/// Opens a pool, with patience: the kernel closes the files of an engine that was killed a moment
-/// after the engine is gone.
+/// Opens a pool, with patience.
 fn open_when_free(
     pool: &Pool,
     devices: &mut Devices<Starter>,
     reactor: &mut Reactor<Message>,
 ) -> Result<(), PoolError> {
-    let deadline = Instant::now() + PATIENCE;
+    let patience = Patience::begin();
     loop {
-        match open_one(pool, devices, reactor) {
-            Err(PoolError::InUse { .. }) if Instant::now() < deadline => {
-                std::thread::sleep(LOOK_AGAIN);
-            }
-            opened => return opened,
+        let opened = open_one(pool, devices, reactor);
+        let in_use = matches!(opened, Err(PoolError::InUse { .. }));
+        match patience.pause().filter(|_| in_use) {
+            Some(pause) => std::thread::sleep(pause),
+            None => return opened,
         }
     }
 }

@@ -165,8 +165,10 @@ impl Child {
     pub(super) fn handle_timeout(&mut self, io: &mut impl Io) {
         self.controller.handle_timeout(io);
         let now = instant(io);
-        let is_late = |asked: &Asked| matches!(asked, Asked::Passed(_, counted) if counted.age(now) >= PATIENCE);
-        if self.asked.values().any(is_late) {
+        let is_late = self.asked.values().any(
+            |asked| matches!(asked, Asked::Passed(_, counted) if counted.age(now) >= PATIENCE),
+        );
+        if is_late {
             self.controller.give_up("it did not answer in time", io);
         }
     }

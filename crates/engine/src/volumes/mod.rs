@@ -247,8 +247,7 @@ impl Volumes {
     /// A command for a replica of the same core has ended.
     pub(crate) fn passed(
         &mut self,
-        way: u64,
-        tag: u64,
+        (way, tag): (u64, u64),
         completion: Completion,
         data: Data,
         io: &mut impl Io,

@@ -1,12 +1,12 @@
 //! Whom to ask, and how to show the answer.
 
 use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use api::rest::Remote;
-use api::{Client, ClientConfig, Page, Paging, TlsClient};
+use api::{Client, ClientConfig, Page, Paging, TlsClient, Token};
 use clap::Args;
 use http::uri::Authority;
 use model::Problem;
@@ -78,19 +78,17 @@ impl Ask {
     }
 
     pub(crate) fn remote(&self) -> Result<Remote> {
-        let token = self.token_file.as_deref().map(token).transpose()?;
+        Ok(Remote::new(self.client(self.server.clone())?))
+    }
+
+    /// A client of any server, with the same token and authorities.
+    pub(crate) fn client(&self, server: Authority) -> Result<Client> {
+        let token = self.token_file.as_deref().map(Token::read).transpose()?;
         let tls = self.ca.as_deref().map(TlsClient::read).transpose()?;
         let patience = Duration::from_secs(self.timeout);
-        let config =
-            ClientConfig { token, tls, patience, ..ClientConfig::plain(self.server.clone()) };
-        Ok(Remote::new(Client::new(config)?))
+        let config = ClientConfig { token, tls, patience, ..ClientConfig::plain(server) };
+        Ok(Client::new(config)?)
     }
-}
-
-fn token(file: &Path) -> Result<String> {
-    let text = std::fs::read_to_string(file)
-        .with_context(|| format!("cannot read the token in {}", file.display()))?;
-    Ok(text.trim().to_owned())
 }
 
 /// All pages of a list.

@@ -25,9 +25,12 @@ pub(crate) enum Verb {
 impl Verb {
     pub(crate) async fn run(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
         let Verb::List { node, usable } = self;
-        let mut devices = all(|paging| remote.devices(node.clone(), paging)).await?;
-        devices.retain(|device| !usable || device.is_usable());
-        out.list(&devices)
+        let show = async |out: &mut Out<'_>| {
+            let mut devices = all(|paging| remote.devices(node.clone(), paging)).await?;
+            devices.retain(|device| !usable || device.is_usable());
+            out.list(&devices)
+        };
+        out.show(remote, show).await
     }
 }
 

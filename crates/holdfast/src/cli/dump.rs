@@ -37,6 +37,16 @@ pub(crate) struct Backup {
 /// Words in names of fields whose values nobody else may see.
 const SECRET: &[&str] = &["token", "secret", "password", "psk", "passphrase", "privatekey"];
 
+/// What secrets look like wherever they stand: a secret of NVMe in-band authentication, a key for
+/// TLS over NVMe, what is sent with a request.
+const LOOKS: &[&str] = &["DHHC-1:", "NVMeTLSkey-1:", "Bearer ", "Basic "];
+
+/// The last words of the first line of a private key in PEM.
+const KEY: &str = "PRIVATE KEY-----";
+
+/// What stands in their places.
+const REMOVED: &str = "(removed)";
+
 impl Typed {
     pub(crate) async fn run(self, out: &mut (dyn Write + Send)) -> Result<()> {
         let remote = self.ask.remote()?;
@@ -126,15 +136,26 @@ fn redact(value: &mut Value) {
             for (key, value) in map {
                 let key = key.to_ascii_lowercase().replace(['-', '_'], "");
                 if SECRET.iter().any(|word| key.contains(word)) {
-                    *value = json!("(removed)");
+                    *value = json!(REMOVED);
                 } else {
                     redact(value);
                 }
             }
         }
         Value::Array(items) => items.iter_mut().for_each(redact),
+        // The lines of a key have nothing to be known by: all of it goes.
+        Value::String(text) if text.contains(KEY) => REMOVED.clone_into(text),
+        // Not the whole of a long text, such as metrics: only the lines that have one.
+        Value::String(text) if looks_secret(text) => {
+            let line = |line| if looks_secret(line) { REMOVED } else { line };
+            *text = text.lines().map(line).collect::<Vec<_>>().join("\n");
+        }
         _ => {}
     }
+}
+
+fn looks_secret(text: &str) -> bool {
+    LOOKS.iter().any(|look| text.contains(look))
 }
 
 #[cfg(test)]
@@ -145,12 +166,18 @@ mod tests {
     fn secrets_are_removed_wherever_they_are() {
         let mut value = json!({
             "a": [{ "apiToken": "x", "ok": 1 }], "dhchap-secret": { "deep": "y" }, "key": "name",
+            "message": "asked with Bearer hunter2",
+            "metrics": "a 1\nb{key=\"DHHC-1:00:hunter2\"} 2\n",
+            "pem": "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----",
         });
         redact(&mut value);
         let wanted = json!({
             "a": [{ "apiToken": "(removed)", "ok": 1 }],
             "dhchap-secret": "(removed)",
             "key": "name",
+            "message": "(removed)",
+            "metrics": "a 1\n(removed)",
+            "pem": "(removed)",
         });
         assert_eq!(value, wanted);
     }

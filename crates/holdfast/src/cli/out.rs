@@ -137,10 +137,26 @@ impl<'a> Out<'a> {
         let mut stop = std::pin::pin!(stop::asked());
         loop {
             let mut text = Vec::new();
-            show(&mut Out::new(&mut text, self.format, self.colour)).await?;
+            match show(&mut Out::new(&mut text, self.format, self.colour)).await {
+                Ok(()) => {}
+                // What was never there is not worth waiting for.
+                Err(error) if last.is_empty() => return Err(error),
+                Err(error) => {
+                    // Whoever watches wants to know when it is back.
+                    tracing::warn!("{error:#}; trying again");
+                    text.clone_from(&last);
+                    events = None;
+                }
+            }
             if text != last {
-                let clear: &[u8] = if terminal { b"\x1b[H\x1b[2J\x1b[3J" } else { b"" };
-                self.to.write_all(clear)?;
+                let between: &[u8] = match self.format {
+                    _ if terminal => b"\x1b[H\x1b[2J\x1b[3J",
+                    _ if last.is_empty() => b"",
+                    Format::Table | Format::Wide => b"\n",
+                    Format::Yaml => b"---\n",
+                    Format::Json => b"",
+                };
+                self.to.write_all(between)?;
                 self.to.write_all(&text)?;
                 self.to.flush()?;
                 last = text;

@@ -1,33 +1,89 @@
 //! `holdfast recover`: what the disks say when the store is lost.
 //!
 //! Every replica carries a label with its volume, size and which copies are in sync. Of several
-//! labels of a volume the one with the highest stamp is right. This asks the engines directly, so
-//! it works without a control plane and without a store; it changes nothing.
+//! labels of a volume the one with the highest stamp is right. The control plane shows what it
+//! would read back, and does so when told to. Or the engines are asked directly, which works
+//! without a control plane and without a store, and changes nothing.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write;
 
 use anyhow::{Context, Result};
-use api::node::{Node, Remote};
+use api::node::{Node, Remote as Engine};
+use api::rest::{Control as _, RecoverWish, Recovery};
 use clap::Args;
 use http::uri::Authority;
-use model::{Label, NodeName, PoolName, ReplicaId, Size, SnapshotLabel, VolumeId};
+use model::{Label, NodeName, PoolName, ReplicaId, Size, SnapshotLabel, Subject, VolumeId};
 use serde::Serialize;
 
-use super::ask::all;
-use super::out::{Format, Out, Row};
+use super::ask::{Ask, all};
+use super::out::Row;
+use super::say;
 use super::table::{Cell, Column, Tone};
 
 /// Options of `recover`.
 #[derive(Args)]
 pub(crate) struct Typed {
-    /// The node API of every engine; may be given more than once
-    #[arg(long = "engine", value_name = "HOST:PORT", required = true)]
+    #[command(flatten)]
+    ask: Ask,
+    /// Read back what is shown; without it nothing is changed
+    #[arg(long)]
+    apply: bool,
+    /// Also read back this volume, of which copies were not found: they will not come back. May be
+    /// given more than once
+    #[arg(long, value_name = "VOLUME", requires = "apply")]
+    incomplete: Vec<VolumeId>,
+    /// Ask this engine by its node API instead of the control plane, and change nothing; may be
+    /// given more than once
+    #[arg(long = "engine", value_name = "HOST:PORT", conflicts_with = "apply")]
     engines: Vec<Authority>,
-    /// How to print
-    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
-    output: Format,
+}
+
+/// One thing that was found.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Line {
+    what: String,
+    found: String,
+    /// Whether it is read back.
+    good: bool,
+    verdict: String,
+}
+
+impl Line {
+    fn new(what: &Subject, found: String, verdict: &str) -> Line {
+        Line { what: say::subject(what), found, good: true, verdict: verdict.to_owned() }
+    }
+}
+
+fn lines(found: Recovery, verdict: &str) -> Vec<Line> {
+    let bare = |subject: Subject| Line::new(&subject, String::new(), verdict);
+    let mut lines: Vec<Line> = found.pools.into_iter().map(Subject::Pool).map(bare).collect();
+    for (id, volume) in found.volumes {
+        let copies = (volume.copies.len(), volume.copies.len() + volume.missing.len());
+        let served = volume.served_by.as_ref();
+        let served = served.map_or(String::new(), |node| format!(", served by {node}"));
+        let found = format!("{}, {} of {} copies{served}", volume.size, copies.0, copies.1);
+        lines.push(Line::new(&Subject::Volume(id), found, verdict));
+    }
+    lines.extend(found.snapshots.into_iter().map(Subject::Snapshot).map(bare));
+    for left in found.left {
+        let line = Line::new(&left.subject, String::new(), &left.message);
+        lines.push(Line { good: false, ..line });
+    }
+    lines
+}
+
+impl Row for Line {
+    const COLUMNS: &'static [Column] =
+        &[Column::Left("WHAT"), Column::Left("FOUND"), Column::Left("VERDICT")];
+
+    fn cells(&self) -> Vec<Cell> {
+        let tone = if self.good { Tone::Good } else { Tone::Bad };
+        let verdict = Cell::toned(&self.verdict, tone);
+        vec![self.what.as_str().into(), self.found.as_str().into(), verdict]
+    }
 }
 
 /// A copy as its engine has it.
@@ -62,20 +118,30 @@ impl Found {
 
 impl Typed {
     pub(crate) async fn run(self, to: &mut (dyn Write + Send)) -> Result<()> {
+        let (remote, mut out) = self.ask.open(to)?;
+        if self.engines.is_empty() {
+            let wish = RecoverWish { incomplete: self.incomplete.into_iter().collect() };
+            let (found, verdict) = if self.apply {
+                (remote.recover(wish).await?, "is read back")
+            } else {
+                (remote.recovery().await?, "can be read back: --apply")
+            };
+            return out.list(&lines(found, verdict));
+        }
         let (mut copies, mut snapshots) = (Vec::new(), Vec::new());
         for server in self.engines {
-            let engine = Remote::plain(server.clone())?;
+            let engine = Engine::new(self.ask.client(server.clone())?);
             let read = read(&engine).await;
             let (some, taken) = read.with_context(|| format!("cannot ask the engine {server}"))?;
             copies.extend(some);
             snapshots.extend(taken);
         }
         let found = put_together(copies, snapshots);
-        Out::new(to, self.output, false).list(&found)
+        out.list(&found)
     }
 }
 
-async fn read(engine: &Remote) -> Result<(Vec<Copy>, Vec<SnapshotLabel>)> {
+async fn read(engine: &Engine) -> Result<(Vec<Copy>, Vec<SnapshotLabel>)> {
     let node = engine.node().await?.name;
     let replicas = all(|paging| engine.replicas(paging)).await?;
     let copies = replicas.into_iter().filter_map(|replica| {

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use api::events::Log;
-use api::rest::fake::{Fake, One};
+use api::rest::fake::Fake;
 use api::rest::{Purge, Trouble};
 use api::{Guard, Server};
 use clap::{Parser, Subcommand};
@@ -64,8 +64,8 @@ fn cluster() -> Fake {
     };
     let purge =
         Purge { lost_volumes: [*golden::<Volume>("volume.json").id()].into(), ..Purge::default() };
-    fake.has(One::Purge(node.id().to_string(), purge))
-        .has(One::Device(node.id().clone(), golden("block-device.json")))
+    fake.has((node.id().as_str(), purge))
+        .has((node.id().clone(), golden::<BlockDevice>("block-device.json")))
         .has(node)
         .has(golden::<Host>("host.json"))
         .has(golden::<Pool>("pool.json"))
@@ -211,6 +211,17 @@ async fn verbs() {
     ];
     let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
     check("verbs.txt", &lines).await;
+}
+
+#[tokio::test]
+async fn a_resize_is_waited_for() {
+    let running = Running::with(cluster()).await;
+    let id = "5f0c54a1-9d6e-4b6a-8a53-0c1f4b7f8a10";
+    running.run(&format!("volume create --id {id} --size 10GiB --replicas 1")).await;
+    let grown = running.run(&format!("volume resize {id} 20GiB --wait")).await;
+    assert_eq!(grown, format!("volume {id} changed\n"));
+    let again = running.run(&format!("volume resize {id} 20GiB --wait")).await;
+    assert!(again.contains("unchanged"), "{again}");
 }
 
 #[tokio::test]

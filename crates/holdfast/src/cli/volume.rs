@@ -1,9 +1,12 @@
 //! `holdfast volume`.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
-use anyhow::{Context, Result};
-use api::rest::{Control, LabelMatch, Placement, RebuildsAsked, Remote, VolumeWish, VolumesAsked};
+use anyhow::{Context, Result, ensure};
+use api::rest::{
+    Control, LabelMatch, Placement, RebuildsAsked, Remote, ReplicasAsked, VolumeWish, VolumesAsked,
+};
 use clap::{Args, Subcommand, ValueEnum};
 use model::{
     HostName, Kind, NodeName, PoolName, ReplicaId, Size, Source, Volume, VolumeId, VolumeReplica,
@@ -12,6 +15,7 @@ use model::{
 use serde::Serialize;
 
 use super::ask::all;
+use super::bar::Bar;
 use super::create::{From, NewVolume, Properties, agreed};
 use super::out::{Out, Row};
 use super::say;
@@ -70,6 +74,9 @@ pub(crate) enum Verb {
         volume: VolumeId,
         /// The new size
         size: Size,
+        /// Show how far it is until every copy has it
+        #[arg(long)]
+        wait: bool,
     },
     /// Have another number of copies
     Replicas {
@@ -172,12 +179,19 @@ impl Verb {
             }
             Verb::Set { volume, properties } => set(remote, out, volume, properties).await,
             Verb::Placement { volume } => {
-                out.list(&all(|paging| remote.placement(volume, paging)).await?)
+                let show = async |out: &mut Out<'_>| {
+                    out.list(&all(|paging| remote.placement(volume, paging)).await?)
+                };
+                out.show(remote, show).await
             }
             Verb::Rebuilds { volume } => {
                 let asked = RebuildsAsked { volume: Some(volume), ..RebuildsAsked::default() };
-                out.list(&all(|paging| remote.rebuilds(asked.clone().at(paging))).await?)
+                let show = async |out: &mut Out<'_>| {
+                    out.list(&all(|paging| remote.rebuilds(asked.clone().at(paging))).await?)
+                };
+                out.show(remote, show).await
             }
+            Verb::Resize { volume, size, wait } => resize(remote, out, (volume, size), wait).await,
             Verb::RemoveReplica { yes: false, replica, .. } => {
                 agreed(false, &format!("this destroys replica {replica}"))
             }
@@ -193,7 +207,6 @@ impl Verb {
                 (volume, VolumeWish::Unpublish { host, force })
             }
             Verb::Republish { volume, node } => (volume, VolumeWish::Republish { node }),
-            Verb::Resize { volume, size } => (volume, VolumeWish::Resize { size }),
             Verb::Replicas { volume, count } => {
                 (volume, VolumeWish::SetReplicas { replicas: count })
             }
@@ -238,6 +251,48 @@ async fn create(remote: &Remote, out: &mut Out<'_>, new: NewVolume, from: From) 
     let (id, spec) = new.spec(source, size)?;
     let answer = remote.put_volume(id, spec).await?;
     out.done(&say::ensured(format!("volume {id}"), &answer), &answer)
+}
+
+/// How often the growth of copies is looked at.
+const AGAIN: Duration = Duration::from_millis(500);
+
+async fn resize(
+    remote: &Remote,
+    out: &mut Out<'_>,
+    (volume, size): (VolumeId, Size),
+    wait: bool,
+) -> Result<()> {
+    let answer = match remote.change_volume(volume, VolumeWish::Resize { size }, None).await {
+        // What was begun goes on; who waits need not ask again.
+        Err(problem) if wait && problem.kind == Kind::TimedOut => None,
+        answer => Some(answer?),
+    };
+    if wait {
+        grown(remote, volume, size).await?;
+    }
+    let Some(answer) = answer else {
+        return out.done(&format!("volume {volume} changed"), &remote.volume(volume).await?);
+    };
+    out.done(&say::ensured(format!("volume {volume}"), &answer), &answer)
+}
+
+/// Waits until every copy, and then the volume, has the size.
+async fn grown(remote: &Remote, volume: VolumeId, size: Size) -> Result<()> {
+    let asked = ReplicasAsked { volume: Some(volume), ..ReplicasAsked::default() };
+    let mut bar = Bar::new(format!("resize of {volume}"));
+    loop {
+        let now = remote.volume(volume).await?;
+        let copies = all(|paging| remote.replicas(asked.clone().at(paging))).await?;
+        let small = copies.iter().filter(|copy| copy.spec().size < size).count();
+        let under_way = !now.lifecycle().is_idle();
+        bar.count(small + usize::from(under_way));
+        if small == 0 && !under_way {
+            bar.end();
+            ensure!(now.spec().size >= size, "the resize of volume {volume} was undone: ask again");
+            return Ok(());
+        }
+        tokio::time::sleep(AGAIN).await;
+    }
 }
 
 /// Reads, changes and writes; again when somebody else was quicker.

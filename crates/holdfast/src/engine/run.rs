@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::engine::daemon::{Config, Control, Daemon};
+use ::engine::daemon::{Config, Daemon};
 use anyhow::{Context, Result};
+use api::{ClientConfig, TlsClient, Token};
 use block::Bytes;
 use clap::Args;
 use http::uri::Authority;
@@ -16,8 +17,8 @@ use store::client::Client;
 use store::contract::Store;
 
 use crate::stop;
-use crate::store::Files;
-use crate::typed::bytes;
+use crate::store::Certificates;
+use crate::typed::{Guarded, Guards, bytes};
 
 /// Options of `engine run`.
 #[derive(Args)]
@@ -41,27 +42,29 @@ pub(crate) struct Run {
     /// each, named as the key, that only its owner may read
     #[arg(long, value_name = "DIR")]
     keys: Option<PathBuf>,
-    /// Who may use the node API: a file with lines of a role and a token; without one, everybody
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
+    #[command(flatten, next_help_heading = "Node API")]
+    guarded: Guarded,
     /// The control plane to register with
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", help_heading = "Control plane")]
     control: Option<Authority>,
-    /// A file with the token for the control plane
-    #[arg(long, value_name = "FILE", requires = "control")]
+    /// A file with the token for the control plane, of an editor
+    #[arg(long, value_name = "FILE", requires = "control", help_heading = "Control plane")]
     control_token_file: Option<PathBuf>,
+    /// Use TLS for the control plane, and believe only one with a certificate of these authorities
+    /// (PEM)
+    #[arg(long, value_name = "FILE", requires = "control", help_heading = "Control plane")]
+    control_ca: Option<PathBuf>,
     /// Servers of the store, separated by commas; without one, no targets are served
-    #[arg(long, value_name = "URL,…", value_delimiter = ',', env = "HOLDFAST_STORE")]
+    #[arg(
+        long,
+        value_name = "URL,…",
+        value_delimiter = ',',
+        env = "HOLDFAST_STORE",
+        help_heading = "Store"
+    )]
     store: Vec<String>,
-    /// The authority that signed the certificates of the store, a PEM file; for https
-    #[arg(long, value_name = "FILE", requires = "store")]
-    store_ca: Option<PathBuf>,
-    /// Our certificate for the store, if it wants one, a PEM file
-    #[arg(long, value_name = "FILE", requires_all = ["store_ca", "store_key"])]
-    store_cert: Option<PathBuf>,
-    /// Private key of our certificate for the store, a PEM file
-    #[arg(long, value_name = "FILE", requires = "store_cert")]
-    store_key: Option<PathBuf>,
+    #[command(flatten)]
+    certificates: Certificates,
     /// Seconds that stopping may take
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     drain: u64,
@@ -72,9 +75,12 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn run(self) -> Result<()> {
-        let files = Files { ca: &self.store_ca, cert: &self.store_cert, key: &self.store_key };
-        let (endpoints, options) = (self.store, files.options()?);
-        let token_file = self.control_token_file;
+        let (endpoints, options) = (self.store, self.certificates.options()?);
+        let token = self.control_token_file.as_deref().map(Token::read).transpose()?;
+        let tls = self.control_ca.as_deref().map(TlsClient::read).transpose()?;
+        let control =
+            self.control.map(|server| ClientConfig { token, tls, ..ClientConfig::plain(server) });
+        let Guards { tls, tokens } = self.guarded.read(self.api)?;
         let config = Config {
             node: self.node,
             listen: self.listen,
@@ -82,8 +88,9 @@ impl Run {
             cores: self.cores,
             dir: self.dir,
             keys: self.keys,
-            token_file: self.token_file,
-            control: self.control.map(|server| Control { server, token_file }),
+            tokens,
+            tls,
+            control,
             drain: Duration::from_secs(self.drain),
             pool_cache: Bytes(self.pool_cache),
         };

@@ -3,7 +3,7 @@
 //! Each is its own process group, so that Ctrl-C reaches only `up`, which stops them in order. An
 //! engine that a killed `up` has left behind is recognised by its folder and stopped first.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -51,6 +51,23 @@ fn address(first: Ipv4Addr, nth: u8) -> IpAddr {
     Ipv4Addr::from_bits(first.to_bits().saturating_add(nth.into())).into()
 }
 
+/// The ports of an engine: NVMe/TCP and the node API.
+const PORTS: [u16; 2] = [4420, 7442];
+
+/// Whether an engine can have its ports: it would say so only in its log.
+fn free(address: IpAddr) -> Result<()> {
+    for port in PORTS {
+        let place = SocketAddr::new(address, port);
+        TcpListener::bind(place).with_context(|| {
+            format!(
+                "an engine cannot listen on {place}; if another holdfast up runs, choose other \
+                 addresses with --address"
+            )
+        })?;
+    }
+    Ok(())
+}
+
 impl Engines {
     /// Starts one for each node.
     pub(super) fn start(dir: &Path, (count, first): (u8, Ipv4Addr), at: &At) -> Result<Engines> {
@@ -60,6 +77,7 @@ impl Engines {
             let core = usize::from(nth) % cores;
             let mut engine = Engine::new(dir, &node, (address(first, nth), core), at)?;
             engine.stop_left_behind()?;
+            free(address(first, nth))?;
             engine.start()?;
             engines.push(engine);
         }
@@ -88,8 +106,7 @@ impl Engine {
             .with_context(|| format!("cannot make {}", folder.display()))?;
         let _: NodeName = node.parse()?;
         let place = folder.to_str().context("the folder's name must be UTF-8")?.to_owned();
-        let listen = SocketAddr::new(address, 4420).to_string();
-        let api = SocketAddr::new(address, 7442).to_string();
+        let [listen, api] = PORTS.map(|port| SocketAddr::new(address, port).to_string());
         let options = [
             ("--node", node.to_owned()),
             ("--listen", listen),
@@ -164,10 +181,10 @@ impl Engine {
                     (self.wait * 2).min(LONGEST)
                 };
                 let how = ended.map_or_else(|error| error.to_string(), |status| status.to_string());
-                let (node, wait, log) = (&self.node, self.wait, self.folder.join("engine.log"));
+                let (node, wait) = (&self.node, self.wait);
                 tracing::warn!(
-                    "the engine of {node} ended ({how}); it is started again in {wait:?}; see {}",
-                    log.display()
+                    "the engine of {node} ended ({how}); it is started again in {wait:?}{}",
+                    self.last_word()
                 );
                 self.running = None;
             }
@@ -176,6 +193,16 @@ impl Engine {
                 return error;
             }
         }
+    }
+
+    /// Why it ended, if it said so.
+    fn last_word(&self) -> String {
+        let path = self.folder.join("engine.log");
+        let log = std::fs::read(&path).unwrap_or_default();
+        let end = String::from_utf8_lossy(log.get(log.len().saturating_sub(4096)..).unwrap_or(&[]));
+        let why = end.lines().last().filter(|line| line.starts_with("error: "));
+        let why = why.map(|line| format!("; {line}")).unwrap_or_default();
+        format!("{why}; see {}", path.display())
     }
 
     async fn stop(&mut self) {
@@ -212,6 +239,17 @@ mod tests {
         let first = Ipv4Addr::new(127, 0, 0, 254);
         assert_eq!(address(first, 0).to_string(), "127.0.0.254");
         assert_eq!(address(first, 2).to_string(), "127.0.1.0");
+    }
+
+    #[test]
+    fn ports_in_use_are_named_with_what_to_do() {
+        // Addresses of loopback are plenty: this one is of this process.
+        let pid = std::process::id().to_be_bytes();
+        let address: IpAddr = [127, 0xC8 | pid[1], pid[2], pid[3].max(1)].into();
+        free(address).unwrap();
+        let _taken = TcpListener::bind((address, 7442)).unwrap();
+        let refused = free(address).unwrap_err().to_string();
+        assert!(refused.contains(":7442") && refused.contains("--address"), "{refused}");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use api::heartbeat::Heard;
 use api::rest::{Control, Remote, VolumeWish};
+use block::Bytes;
 use model::{
     Blame, DevicePath, Heartbeat, HostAddress, HostName, Kind, Labels, PoolSpec, Problem, Size,
     VolumeId, VolumeSpec,
@@ -89,7 +90,10 @@ pub(super) async fn make(
     }
     let volume = new_id()?;
     let copies = u8::try_from(nodes.len().min(2)).unwrap_or(2);
-    patiently(|| remote.put_volume(volume, VolumeSpec::new(SIZE, copies)))
+    // A small pool has a smaller one: some of a pool is its own.
+    let whole = Size::mib(1).bytes().0;
+    let half = Size::from(Bytes(size.bytes().0 / 2 / whole * whole));
+    patiently(|| remote.put_volume(volume, VolumeSpec::new(SIZE.min(half), copies)))
         .await
         .context("cannot make the first volume")?;
     // Written down once it is made: a run that is stopped before makes another one.

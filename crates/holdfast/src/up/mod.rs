@@ -12,9 +12,11 @@ use std::io::{IsTerminal, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use api::rest::Remote;
+use block::Bytes;
 use clap::Args;
 use control::Service;
 use model::Size;
@@ -24,7 +26,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use self::engines::Engines;
-use crate::{control as control_command, stop};
+use crate::{control as control_command, log, stop};
 
 /// Options of `up`.
 #[derive(Args)]
@@ -57,6 +59,15 @@ pub(crate) struct Typed {
     #[arg(long)]
     demo: bool,
 }
+
+/// The log of the store and the control plane while the screen is shown.
+const LOG: &str = "up.log";
+
+/// How often the few engines are asked what they have: what was written is seen soon.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// Without so much room not even the store can work.
+const LEAST_ROOM: Size = Size::mib(64);
 
 /// `etcd://HOST:PORT[,HOST:PORT…]` as typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,6 +117,7 @@ impl Typed {
         // Engines are given paths, and do not run where this command does.
         let dir = self.dir.canonicalize()?;
         let _only_one = lock(&dir)?;
+        self.check_room(&dir)?;
         let mut parts = self.start().await?;
         let mut engines = Engines::start(&dir, (self.nodes, self.address), &parts.at)?;
         let at = parts.at.clone();
@@ -115,9 +127,32 @@ impl Typed {
             ended = engines.watch() => Err(ended),
             ended = self.serve(&dir, &at) => ended,
         };
+        if ended.is_ok() && !self.demo {
+            // Whoever does not read it any more need not be told.
+            let _ = writeln!(std::io::stdout(), "stopping; the data stays in {}", dir.display());
+        }
         engines.stop().await;
         parts.stop().await?;
         ended
+    }
+
+    /// The files of pools are sparse: what is missing is missed only when it is written.
+    fn check_room(&self, dir: &Path) -> Result<()> {
+        let seen = rustix::fs::statvfs(dir)
+            .with_context(|| format!("cannot tell how much room {} has", dir.display()))?;
+        let free = whole_mib(seen.f_bavail.saturating_mul(seen.f_frsize));
+        let shown = dir.display();
+        if free < LEAST_ROOM {
+            bail!("{shown} has {free} left, and {LEAST_ROOM} are needed; choose another --dir");
+        }
+        let pools = whole_mib(self.pool_size.bytes().0.saturating_mul(self.nodes.into()));
+        if free < pools {
+            tracing::warn!(
+                "{shown} has {free} left, and the pools may grow to {pools}: writes fail when it \
+                 is full; see --pool-size"
+            );
+        }
+        Ok(())
     }
 
     /// The store and the control plane.
@@ -128,15 +163,18 @@ impl Typed {
             endpoints.clone()
         } else {
             let config = store::server::Config::new(self.dir.join("store"), self.store_listen);
-            let server = tokio::task::spawn_blocking(move || Server::open(config)).await??;
+            let opened = tokio::task::spawn_blocking(move || Server::open(config)).await?;
+            let server = opened.context("the store cannot start (--store-listen, --dir)")?;
             let address = server.local_addr();
             let serving = server.run(stopping.clone().cancelled_owned());
             store = Some(tokio::spawn(async move { Ok(serving.await?) }));
             vec![format!("http://{address}")]
         };
         let client = Client::connect(&endpoints, Options::default()).await?;
-        let config = control::Config::plain(self.listen);
-        let control = Service::bind(&config, Arc::new(client)).await?;
+        let mut config = control::Config::plain(self.listen);
+        config.policy.pace.listing = LOOK;
+        let bound = Service::bind(&config, Arc::new(client)).await;
+        let control = bound.context("REST cannot be served (--listen)")?;
         let rest = control.local_addr()?;
         let running = control.run(stopping.clone().cancelled_owned());
         let control = tokio::spawn(async move {
@@ -159,12 +197,19 @@ impl Typed {
         let mut out = std::io::stdout();
         let hello = hello(at, dir, volume);
         if out.is_terminal() {
+            // Lines of the log would be written across the screen.
+            log::to(&dir.join(LOG))?;
             return screen::live(&remote, &hello, &mut out).await;
         }
         writeln!(out, "{hello}")?;
         out.flush()?;
         screen::lines(&remote, &mut out).await
     }
+}
+
+/// Rounded down, as people read it.
+fn whole_mib(bytes: u64) -> Size {
+    Bytes(bytes & !((1 << 20) - 1)).into()
 }
 
 fn hello(at: &At, dir: &Path, volume: Option<model::VolumeId>) -> String {
@@ -177,6 +222,9 @@ fn hello(at: &At, dir: &Path, volume: Option<model::VolumeId>) -> String {
          data     {}\n",
         dir.display()
     );
+    if std::io::stdout().is_terminal() {
+        text.extend(["  log      ", &dir.join(LOG).display().to_string(), "\n"]);
+    }
     let server = match rest.to_string() {
         usual if usual == control_command::LISTEN => String::new(),
         other => format!(" --server {other}"),

@@ -1,9 +1,9 @@
 //! Group commit: records wait in a batch; a batch is written as groups, one after another, and made
 //! durable by one flush of all disks (O2).
 //!
-//! Whoever wants its records durable waits for the flush. Whoever only changed something waits until
-//! its record is written: what was acknowledged then survives the death of this process, though not
-//! a power cut. Written batches gather until somebody asks for a flush.
+//! Whoever wants its records durable waits for the flush. Whoever only changed something waits
+//! until its record is written: what was acknowledged then survives the death of this process,
+//! though not a power cut. Written batches gather until somebody asks for a flush.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;

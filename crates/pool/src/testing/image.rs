@@ -2,7 +2,7 @@
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
-use alloc::vec;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use block::{Blocks, Bytes};
@@ -14,10 +14,11 @@ use crate::{
     BadPool, ClusterSize, Disk, Id, Member, NewPool, Place, Probe, Step, Superblock, create,
 };
 
-/// The disks of a pool; what was never written is zeros.
+/// The disks of a pool; what was never written is zeros. Copies share their blocks: a fuzzer makes
+/// many.
 #[derive(Clone, Debug)]
 pub struct Image {
-    blocks: BTreeMap<Place, Vec<u8>>,
+    blocks: BTreeMap<Place, Arc<[u8]>>,
     sizes: Vec<Blocks>,
 }
 
@@ -31,6 +32,9 @@ mod at {
     pub(super) const CRC: usize = 4092;
     pub(super) const ENTRY: usize = 32;
 }
+
+/// How the structures that have a checksum of their own begin.
+const KINDS: [&[u8]; 4] = [b"HOLDPOOL", b"HJNL", b"HSUM", b"HOLDCKPT"];
 
 impl Image {
     /// A new pool on disks of these sizes, with clusters of 256 KiB.
@@ -63,7 +67,7 @@ impl Image {
 
     /// Blocks from a place on; those beyond the end of the disk are zeros.
     pub fn read(&self, place: Place, blocks: u32) -> Vec<u8> {
-        let mut out = Vec::new();
+        let mut out = Vec::with_capacity(index(u64::from(blocks)) * BLOCK);
         for nth in 0..u64::from(blocks) {
             let at = Place { block: place.block.saturating_add(nth), ..place };
             match self.blocks.get(&at) {
@@ -81,7 +85,7 @@ impl Image {
             let inside =
                 self.sizes.get(usize::from(at.disk.0)).is_some_and(|size| at.block < size.0);
             assert!(inside, "{at:?} is not on the disks");
-            self.blocks.insert(at, block.to_vec());
+            self.blocks.insert(at, Arc::from(block));
         }
     }
 
@@ -90,8 +94,8 @@ impl Image {
         let inside =
             self.sizes.get(usize::from(place.disk.0)).is_some_and(|size| place.block < size.0);
         if inside {
-            let block = self.blocks.entry(place).or_insert_with(|| vec![0; BLOCK]);
-            for (to, from) in block.iter_mut().skip(offset).zip(bytes) {
+            let block = self.blocks.entry(place).or_insert_with(|| Arc::from([0; BLOCK]));
+            for (to, from) in Arc::make_mut(block).iter_mut().skip(offset).zip(bytes) {
                 *to = *from;
             }
         }
@@ -117,13 +121,17 @@ impl Image {
     pub fn seal(&mut self) {
         let places: Vec<Place> = self.blocks.keys().copied().collect();
         for place in places {
-            let Some(block) = self.blocks.get_mut(&place) else { continue };
+            let Some(shared) = self.blocks.get_mut(&place) else { continue };
+            if !KINDS.iter().any(|kind| shared.starts_with(kind)) {
+                continue;
+            }
+            let block = Arc::make_mut(shared);
             if block.starts_with(b"HOLDPOOL") {
                 seal_at(block, at::CRC);
             } else if block.starts_with(b"HJNL") || block.starts_with(b"HSUM") {
                 let crc = crc_around(block, 4);
                 set(block, 4, &crc.to_le_bytes());
-            } else if block.starts_with(b"HOLDCKPT") {
+            } else {
                 self.seal_checkpoint(place);
             }
         }

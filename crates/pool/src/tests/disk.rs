@@ -9,7 +9,6 @@ pub(super) use block::testing::Random;
 
 use crate::layout::{BLOCK, Place};
 
-const SECTOR: usize = 512;
 type Bytes = Arc<[u8]>;
 
 /// All disks of a pool.
@@ -21,6 +20,8 @@ pub(super) struct Disks {
     next: u64,
     /// Disks that say they flushed and did not.
     pub(super) lies: Lie,
+    /// Sectors of 4096 bytes, which are not torn, instead of 512.
+    pub(super) is_large: bool,
 }
 
 /// Which flushes do nothing.
@@ -123,7 +124,13 @@ impl Disks {
                 match fate {
                     0 => {}
                     1 => apply(&mut durable, at, block),
+                    _ if self.is_large => {
+                        if random.one_in(2) {
+                            apply(&mut durable, at, block);
+                        }
+                    }
                     _ => {
+                        const SECTOR: usize = 512;
                         let mut torn = durable.get(&at).map_or(vec![0; BLOCK], |old| old.to_vec());
                         for sector in 0..BLOCK / SECTOR {
                             if random.one_in(2) {
@@ -136,7 +143,8 @@ impl Disks {
                 }
             }
         }
-        Disks { durable, volatile: Vec::new(), next: self.next, lies: self.lies }
+        let (next, lies, is_large) = (self.next, self.lies, self.is_large);
+        Disks { durable, volatile: Vec::new(), next, lies, is_large }
     }
 
     /// What is there when the process died and the power stayed: all that was written, and of what

@@ -54,6 +54,7 @@ impl History {
     fn new(plan: Plan) -> History {
         let mut disks = new_disks(plan.sizes, 64);
         disks.lies = plan.lies;
+        disks.is_large = plan.seed % 4 == 3;
         let rig = import(disks, plan.sizes).unwrap();
         let (model, sizes) = (Model::default(), plan.sizes.to_vec());
         History { rig, model, random: Random(plan.seed), plan, sizes, cuts: 0 }

@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{
     Certificate, Identity as TlsIdentity, Server as Grpc, ServerTlsConfig, server::TcpIncoming,
@@ -184,7 +185,15 @@ impl Server {
     }
 
     /// Serves until `shutdown` is ready, then ends all streams and closes the store in order.
-    pub async fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
+    pub fn run(
+        self,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> BoxFuture<'static, Result<(), RunError>> {
+        // Behind a pointer: all that serves is compiled here, not in each program that runs it.
+        Box::pin(self.serve(Box::pin(shutdown)))
+    }
+
+    async fn serve(self, shutdown: BoxFuture<'static, ()>) -> Result<(), RunError> {
         let Self { listener, address, mut grpc, service, stop, closer } = self;
         let listener = tokio::net::TcpListener::from_std(listener)
             .map_err(|source| RunError::Listen { address, source })?;

@@ -18,8 +18,9 @@ use crate::heartbeat::{Farewell, Heard};
 use crate::node::{Pace, Range, Run, Scrub, ScrubState, Statistics};
 use crate::rest::{
     Answered, Backup, Consent, Control, EventsAsked, FailoversAsked, GroupsAsked, Health,
-    HostsAsked, NodesAsked, Placement, PoolsAsked, Purge, RangesAsked, RebuildsAsked,
-    ReplicasAsked, SnapshotsAsked, Status, TargetsAsked, VolumeWish, VolumesAsked,
+    HostsAsked, NodesAsked, Placement, PoolsAsked, Purge, RangesAsked, RebuildsAsked, RecoverWish,
+    Recovery, ReplicasAsked, SnapshotsAsked, Status, StoredSpec, TargetsAsked, VolumeWish,
+    VolumesAsked,
 };
 use crate::{Ensured, Gone, Page, Paging, Text};
 
@@ -42,6 +43,25 @@ impl Control for Fake {
 
     async fn backup(&self) -> Answered<Backup> {
         Ok(Backup(b"{}\n".to_vec()))
+    }
+
+    async fn recovery(&self) -> Answered<Recovery> {
+        Ok(Recovery::default())
+    }
+
+    async fn recover(&self, _body: RecoverWish) -> Answered<Recovery> {
+        Ok(Recovery::default())
+    }
+
+    async fn specs(&self, query: Paging) -> Answered<Page<StoredSpec>> {
+        let held = self.held();
+        let volumes = held.volumes.page(&query, |_| true)?;
+        let stored = volumes.items.iter().map(|volume| StoredSpec {
+            key: model::keys::of::<Volume>(volume.id()),
+            revision: 1,
+            record: serde_json::to_value(volume).unwrap_or_default(),
+        });
+        Ok(Page { items: stored.collect(), after: volumes.after })
     }
 
     async fn kept_events(&self, query: EventsAsked) -> Answered<Page<Event>> {

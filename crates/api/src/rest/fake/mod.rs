@@ -61,29 +61,8 @@ impl Fake {
     }
 
     /// It has these, too.
-    pub fn has(&self, one: impl Into<One>) -> &Fake {
-        let mut held = self.held();
-        match one.into() {
-            One::Node(node) => held.nodes.have(node),
-            One::Host(host) => held.hosts.have(host),
-            One::Pool(pool) => held.pools.have(pool),
-            One::Volume(volume) => held.volumes.have(volume),
-            One::Snapshot(snapshot) => held.snapshots.have(snapshot),
-            One::Group(group) => held.groups.have(group),
-            One::Replica(replica) => held.replicas.have(replica),
-            One::Target(target) => held.targets.have(target),
-            One::Rebuild(rebuild) => {
-                held.rebuilds.insert(rebuild.id, rebuild);
-            }
-            One::Failover(failover) => held.failovers.push(failover),
-            One::Event(event) => held.events.push(event),
-            One::Trouble(trouble) => held.troubles.push(trouble),
-            One::Device(node, device) => held.devices.entry(node).or_default().push(device),
-            One::Purge(what, purge) => {
-                held.purges.insert(what, purge);
-            }
-        }
-        drop(held);
+    pub fn has(&self, one: impl One) -> &Fake {
+        one.keep(&mut self.held());
         self
     }
 
@@ -206,47 +185,38 @@ fn served(volume: VolumeId, node: NodeName) -> Answered<VolumeTarget> {
 }
 
 /// Something a fake control plane can have.
-#[derive(Clone, Debug)]
-#[expect(missing_docs, reason = "the names of the resources")]
-#[expect(clippy::large_enum_variant, reason = "it lives for one call, in tests")]
-pub enum One {
-    Node(Node),
-    Host(Host),
-    Pool(Pool),
-    Volume(Volume),
-    Snapshot(Snapshot),
-    Group(SnapshotGroup),
-    Replica(Replica),
-    Target(Target),
-    Rebuild(Rebuild),
-    Failover(Failover),
-    Event(Event),
-    Trouble(Trouble),
-    Device(NodeName, BlockDevice),
-    Purge(String, Purge),
+pub trait One {
+    /// Puts it where it belongs.
+    fn keep(self, held: &mut Held);
 }
 
 macro_rules! ones {
-    ($($variant:ident($type:ty)),+) => {$(
-        impl From<$type> for One {
-            fn from(one: $type) -> One {
-                One::$variant(one)
+    ($($type:ty: |$held:ident, $one:pat_param| $keep:expr;)+) => {$(
+        impl One for $type {
+            fn keep(self, $held: &mut Held) {
+                let $one = self;
+                $keep;
             }
         }
     )+};
 }
 
-ones!(
-    Node(Node),
-    Host(Host),
-    Pool(Pool),
-    Volume(Volume),
-    Snapshot(Snapshot),
-    Group(SnapshotGroup),
-    Replica(Replica),
-    Target(Target),
-    Rebuild(Rebuild),
-    Failover(Failover),
-    Event(Event),
-    Trouble(Trouble)
-);
+ones! {
+    Node: |held, node| held.nodes.have(node);
+    Host: |held, host| held.hosts.have(host);
+    Pool: |held, pool| held.pools.have(pool);
+    Volume: |held, volume| held.volumes.have(volume);
+    Snapshot: |held, snapshot| held.snapshots.have(snapshot);
+    SnapshotGroup: |held, group| held.groups.have(group);
+    Replica: |held, replica| held.replicas.have(replica);
+    Target: |held, target| held.targets.have(target);
+    Rebuild: |held, rebuild| held.rebuilds.insert(rebuild.id, rebuild);
+    Failover: |held, failover| held.failovers.push(failover);
+    Event: |held, event| held.events.push(event);
+    Trouble: |held, trouble| held.troubles.push(trouble);
+    (NodeName, BlockDevice): |held, (node, device)| {
+        held.devices.entry(node).or_default().push(device);
+    };
+    // The name of a node or a pool, and what its purge would cost.
+    (&str, Purge): |held, (what, purge)| held.purges.insert(what.to_owned(), purge);
+}

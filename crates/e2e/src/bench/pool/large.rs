@@ -18,6 +18,8 @@ const POOL_BYTES: u64 = 10 << 40;
 const PARTS: u64 = 1_000_000;
 /// Clusters with every block.
 const WHOLE: u64 = 30_000;
+/// Writes under way at once: they share groups, so that the journal has room for all.
+const AT_ONCE: u64 = 256;
 /// Blocks of a cluster of 1 MiB.
 const CLUSTER: u64 = 256;
 /// Tells this program to open the pool on this file, and to say what memory that took.
@@ -34,8 +36,9 @@ pub(super) fn run(folder: &Path) -> Result<Vec<Figure>> {
     drop(rig);
     let blank = |bytes: u64| Plain::new(&path, bytes, Blocks(bytes / 4096));
     let mut plain = blank(POOL_BYTES)?;
-    for nth in 0..PARTS {
-        plain.run(write(nth * CLUSTER))?;
+    for first in (0..PARTS).step_by(usize::try_from(AT_ONCE)?) {
+        let some = first..PARTS.min(first + AT_ONCE);
+        plain.run_all(some.map(|nth| write(nth * CLUSTER)))?;
     }
     plain.run(Command::Flush)?;
     plain.sync()?;

@@ -61,12 +61,25 @@ impl Plain {
         Ok(plain)
     }
 
+    /// Carries out commands on at most a cluster each, or flushes, all at once.
+    pub(super) fn run_all(&mut self, commands: impl Iterator<Item = Command>) -> Result<()> {
+        for command in commands {
+            self.submit(command)?;
+        }
+        self.settle()
+    }
+
     /// Carries out a command on at most a cluster, or a flush.
     pub(super) fn run(&mut self, command: Command) -> Result<()> {
+        self.submit(command)?;
+        self.settle()
+    }
+
+    fn submit(&mut self, command: Command) -> Result<()> {
         let blocks = command.span().filter(|_| command.is_mutation()).map_or(0, |it| it.len().0);
         let bytes = self.zeros.get(..usize::try_from(blocks)? * BLOCK).unwrap_or_default();
         self.pool.submit(Token(1), REPLICA, command, bytes);
-        self.settle()
+        Ok(())
     }
 
     /// Has a checkpoint written.

@@ -84,7 +84,7 @@ async fn without_a_token_nothing_is_told() {
     let api = rig
         .program
         .wait_for("where its API is", |line| line.strip_prefix("node API on ").map(str::to_owned));
-    let token = Some("0123456789abcdef0123".to_owned());
+    let token = api::Token::new("0123456789abcdef0123");
     let config = ClientConfig { token, ..ClientConfig::plain(api.unwrap().parse().unwrap()) };
     let viewer = Remote::new(Client::new(config).unwrap());
     assert_eq!(viewer.node().await.unwrap().name.as_str(), "node-1");

@@ -5,7 +5,7 @@ mod cluster;
 mod faults;
 mod host;
 mod keys;
-mod rig;
+pub(crate) mod rig;
 mod targets;
 
 use api::node::{Changed, Node, Numbered, Pace, Range, ScrubState, SnapshotWish};

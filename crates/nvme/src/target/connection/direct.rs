@@ -1,8 +1,8 @@
 //! Commands of a host in this very process: they come and end without a stream.
 //!
 //! The host has connected, registered and reserved as any other; only its block commands take the
-//! short way. They pass the same checks as those of the stream at the moment they begin, and whoever
-//! takes the namespace over waits for them just the same.
+//! short way. They pass the same checks as those of the stream at the moment they begin, and
+//! whoever takes the namespace over waits for them just the same.
 
 use block::{Command, Fault};
 
@@ -24,7 +24,8 @@ impl Connection {
         }
     }
 
-    /// Begins a block command of this host. The rim carries it out, then [ends](Connection::end) it.
+    /// Begins a block command of this host. The rim carries it out, then [ends](Connection::end)
+    /// it.
     pub fn begin(
         &mut self,
         subsystem: &mut Subsystem,

@@ -1,0 +1,100 @@
+//! The store is lost; engines and their disks are not.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use control::core::{Done, Wish};
+use control::testing::Sim;
+use model::*;
+use store::contract::{Keys, Op, Txn};
+
+use crate::world::*;
+
+/// All that was stored is gone, and a new control plane begins.
+fn lose_store(sim: &mut Sim) {
+    sim.cluster.txn(Txn::new().then(Op::delete(Keys::prefix(keys::ROOT))));
+    sim.restart();
+    sim.pass(Duration::from_secs(15));
+    assert!(sim.core.volume_seen(volume(1)).is_none());
+}
+
+/// Asks until there is nothing more; how often something was read back.
+fn recover(sim: &mut Sim, incomplete: &[u32]) -> usize {
+    let incomplete: BTreeSet<VolumeId> = incomplete.iter().map(|it| volume(*it)).collect();
+    let wish = Wish::Recover(incomplete);
+    (0..100).take_while(|_| sim.insist(&wish).unwrap() == Done::Changed).count()
+}
+
+#[test]
+fn pools_volumes_and_snapshots_are_read_back_from_the_disks() {
+    let mut sim = cluster(3);
+    sim.insist(&create(1, 2)).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    sim.insist(&take(1, 1)).unwrap();
+    sim.insist(&unpublish(1)).unwrap();
+    let copies = sim.cluster.copies(volume(1));
+    lose_store(&mut sim);
+    assert_eq!(sim.cluster.copies(volume(1)), copies, "what nobody knows is not destroyed");
+    assert_eq!(recover(&mut sim, &[]), 3, "pools, then volumes, then snapshots");
+    sim.pass(Duration::from_secs(15));
+    assert_eq!(sim.core.snapshot_seen(snapshot(1)).unwrap().spec().volume, volume(1));
+    sim.insist(&publish(1)).unwrap();
+    settle(&mut sim);
+    assert_eq!(sim.cluster.copies(volume(1)), copies);
+}
+
+#[test]
+fn a_volume_that_is_served_goes_on_being_served() {
+    let mut sim = cluster(3);
+    sim.insist(&create(1, 2)).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    let before = status(&sim, 1).target.unwrap();
+    lose_store(&mut sim);
+    recover(&mut sim, &[]);
+    settle(&mut sim);
+    let after = status(&sim, 1).target.unwrap();
+    assert_eq!((after.id, after.epoch, &after.hosts), (before.id, before.epoch, &before.hosts));
+    sim.insist(&unpublish(1)).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    settle(&mut sim);
+}
+
+/// The copy at hand is stale and does not know it: only the other one does.
+#[test]
+fn a_volume_of_which_a_copy_is_missing_is_not_read_back_unless_its_owner_insists() {
+    let mut sim = cluster(2);
+    sim.insist(&create(1, 2)).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    let newer = status(&sim, 1).target.unwrap().node;
+    let stale = sim.cluster.copies(volume(1)).into_values().find(|it| *it != newer).unwrap();
+    sim.cluster.engine(stale.as_str()).stop();
+    sim.cluster.settle();
+    sim.pass(Duration::from_secs(15));
+    sim.cluster.engine(newer.as_str()).stop();
+    sim.cluster.engine(stale.as_str()).start();
+    lose_store(&mut sim);
+    assert_eq!(recover(&mut sim, &[]), 1, "the pool");
+    assert!(sim.core.volume_seen(volume(1)).is_none());
+    sim.cluster.engine(newer.as_str()).start();
+    sim.pass(Duration::from_secs(15));
+    assert_eq!(recover(&mut sim, &[]), 2, "the other pool, and the volume");
+    settle(&mut sim);
+    let (_, record) = sim.cluster.record(volume(1)).unwrap();
+    assert!(record.epoch() > Epoch::FIRST);
+}
+
+#[test]
+fn a_volume_is_read_back_from_what_is_left_if_its_owner_insists() {
+    let mut sim = cluster(3);
+    sim.insist(&create(1, 2)).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    sim.insist(&unpublish(1)).unwrap();
+    let gone = sim.cluster.copies(volume(1)).into_values().next().unwrap();
+    sim.cluster.engines.remove(&gone);
+    lose_store(&mut sim);
+    recover(&mut sim, &[]);
+    assert!(sim.core.volume_seen(volume(1)).is_none());
+    assert_eq!(recover(&mut sim, &[1]), 1);
+    settle(&mut sim);
+    assert_eq!(status(&sim, 1).state, VolumeState::Online, "a new copy was made");
+}

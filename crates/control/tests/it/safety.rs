@@ -1,0 +1,73 @@
+//! What must not happen to disks, nodes and keys, whatever the order of things.
+
+use std::time::Duration;
+
+use control::core::{Done, Wish};
+use control::testing::Sim;
+use model::*;
+
+use crate::world::*;
+
+fn liveness(sim: &Sim, node: &str) -> Liveness {
+    sim.core.node_seen(&good(node)).unwrap().status.unwrap().liveness
+}
+
+/// A disk that was swapped for an empty one is not formatted: the one with the data may come back.
+#[test]
+fn a_pool_that_was_made_is_never_made_again() {
+    let mut sim = cluster(3);
+    sim.insist(&create(1, 2)).unwrap();
+    let lost = sim.cluster.copies(volume(1)).into_values().next().unwrap();
+    let pool: PoolName = good(&lost.as_str().replace('n', "p"));
+    for restart in [false, true] {
+        let engine = sim.cluster.engine(lost.as_str());
+        engine.stop();
+        engine.swap_disk(&pool);
+        engine.start();
+        if restart {
+            sim.restart();
+        }
+        sim.pass(Duration::from_mins(5));
+        assert!(sim.cluster.engine(lost.as_str()).blank.contains(&pool), "it was formatted");
+    }
+    // Asked for once more, with the words that made it, it is there.
+    assert_eq!(sim.insist(&create_pool(1)).unwrap(), Done::Unchanged);
+}
+
+/// One question that was not answered says little; many do, and heartbeats do not outweigh them.
+#[test]
+fn a_node_is_in_doubt_only_after_several_failed_listings() {
+    let mut sim = cluster(2);
+    let told = |sim: &Sim| {
+        let doubts = |it: &&control::core::Telling| it.message.starts_with("in doubt");
+        sim.told.iter().filter(doubts).count()
+    };
+    sim.cluster.engine("n1").mute = 2;
+    sim.pass(Duration::from_secs(30));
+    assert_eq!(sim.cluster.engine("n1").mute, 0);
+    assert_eq!((liveness(&sim, "n1"), told(&sim)), (Liveness::Online, 0));
+    sim.cluster.engine("n1").mute = 1000;
+    sim.pass(Duration::from_secs(30));
+    let reason = Doubt::ListingFailed;
+    assert_eq!((liveness(&sim, "n1"), told(&sim)), (Liveness::Unknown { reason }, 1));
+    sim.cluster.engine("n1").mute = 0;
+    sim.pass(Duration::from_secs(3));
+    assert_eq!((liveness(&sim, "n1"), told(&sim)), (Liveness::Online, 1));
+}
+
+/// Every copy of an encrypted volume is: those it began with, and one that replaces a lost one.
+#[test]
+fn every_copy_of_an_encrypted_volume_is_encrypted() {
+    let mut sim = cluster(3);
+    let encryption = Some(Encryption { key: good("tenant-a") });
+    let spec = VolumeSpec { encryption: encryption.clone(), ..spec(2) };
+    sim.insist(&Wish::CreateVolume(volume(1), Box::new(spec))).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    let lost = sim.cluster.copies(volume(1)).into_values().next().unwrap();
+    sim.cluster.engine(lost.as_str()).stop();
+    sim.cluster.settle();
+    sim.pass(Duration::from_mins(3));
+    let engines = sim.cluster.engines.values().filter(|engine| engine.up);
+    let keys: Vec<_> = engines.flat_map(|it| it.replicas.values()).map(|it| it.key()).collect();
+    assert_eq!(keys, [encryption.as_ref(), encryption.as_ref()]);
+}

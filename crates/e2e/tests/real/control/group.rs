@@ -1,0 +1,104 @@
+//! Snapshots of two volumes at one moment, while a host writes to one and then to the other.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use api::rest::{Control as _, Remote};
+use e2e::fleet::id;
+use e2e::store::{Kind, StoreServer};
+use model::*;
+
+use super::rig::{World, publish, until};
+use crate::engine::rig::Disk;
+
+/// How many groups are taken.
+const GROUPS: u32 = 6;
+/// How many write at once, each to a block of its own.
+const WRITERS: u64 = 8;
+
+/// Writes a number, as often as it takes: a path that is closed for a moment is tried again.
+fn write(disk: &mut Disk, block: u64, number: u64) {
+    loop {
+        disk.begin_write(block, |block| block[..8].copy_from_slice(&number.to_le_bytes())).unwrap();
+        let (_, result, _) = disk.end().unwrap();
+        if result.is_ok() {
+            return;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// What each block says.
+fn numbers(disk: &mut Disk) -> Vec<u64> {
+    let number = |block| u64::from_le_bytes(disk.read_all(block)[..8].try_into().unwrap());
+    (0..WRITERS).map(number).collect()
+}
+
+async fn restored(remote: &Remote, (volume, snapshot): (VolumeId, SnapshotId)) -> Vec<u64> {
+    let source = Some(Source::Snapshot { snapshot });
+    let spec = VolumeSpec { source, ..VolumeSpec::new(Size::mib(16), 2) };
+    remote.put_volume(volume, spec).await.unwrap();
+    let address = publish(remote, volume).await.addresses[0];
+    numbers(&mut Disk::attach(address, volume).unwrap())
+}
+
+/// Every number is written to a block of the first volume, and when that is acknowledged to the
+/// same block of the second. So at any one moment the first is ahead by one at most, and never
+/// behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn snapshots_of_a_group_are_of_one_moment() {
+    let store = StoreServer::start(Kind::Embedded).unwrap();
+    let client = store.client().await.unwrap();
+    let world = World::start(&[store.endpoint()], client, (1, 2)).await;
+    let remote = world.leader().await;
+    let volumes: [VolumeId; 2] = [id(1).unwrap(), id(2).unwrap()];
+    let mut served = Vec::new();
+    for volume in volumes {
+        remote.put_volume(volume, VolumeSpec::new(Size::mib(16), 2)).await.unwrap();
+        let address = publish(&remote, volume).await.addresses[0];
+        served.push((address, volume));
+    }
+    let (stop, written) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|block| {
+            let (served, end, count) = (served.clone(), Arc::clone(&stop), Arc::clone(&written));
+            std::thread::spawn(move || {
+                let disk = |(address, volume)| Disk::attach(address, volume).unwrap();
+                let mut disks: Vec<Disk> = served.into_iter().map(disk).collect();
+                for number in 1.. {
+                    for disk in &mut disks {
+                        write(disk, block, number);
+                    }
+                    count.fetch_add(1, Ordering::Relaxed);
+                    if end.load(Ordering::Relaxed) {
+                        return;
+                    }
+                }
+            })
+        })
+        .collect();
+    let mut taken = Vec::new();
+    for nth in 1..=GROUPS {
+        let before = written.load(Ordering::Relaxed);
+        until("more is written", async || written.load(Ordering::Relaxed) > before + 100).await;
+        let pair: [SnapshotId; 2] = [id(10 * nth).unwrap(), id(10 * nth + 1).unwrap()];
+        let snapshots = volumes.into_iter().zip(pair).collect();
+        let spec = SnapshotGroupSpec { snapshots, labels: [].into() };
+        remote.put_group(id(nth).unwrap(), spec).await.unwrap();
+        taken.push(pair);
+    }
+    let after = written.load(Ordering::Relaxed);
+    until("it goes on", async || written.load(Ordering::Relaxed) > after + 100).await;
+    stop.store(true, Ordering::Relaxed);
+    for writer in writers {
+        writer.join().unwrap();
+    }
+    for (nth, pair) in (1..).zip(taken) {
+        let copies: [VolumeId; 2] = [id(100 * nth).unwrap(), id(100 * nth + 1).unwrap()];
+        let first = restored(&remote, (copies[0], pair[0])).await;
+        let second = restored(&remote, (copies[1], pair[1])).await;
+        for (one, two) in first.into_iter().zip(second) {
+            assert!(one == two || one == two + 1, "group {nth}: {one} and {two}");
+        }
+    }
+}

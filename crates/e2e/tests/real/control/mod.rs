@@ -1,0 +1,7 @@
+//! Control planes, as processes, over real stores and real engines.
+
+mod etcd;
+mod group;
+mod lease;
+mod recover;
+mod rig;

@@ -1,0 +1,174 @@
+//! Pools on a reactor without a kernel: time passes only when nothing else happens, and what was
+//! written is there when the engine is gone.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use block::{Blocks, Bytes, Command, Lba, Span};
+use pool::{Change, ClusterSize, Id, Label, NewReplica};
+use reactor::testing::simulated::{Simulated, World};
+use reactor::{Event, Handler, Io, Key, Moment, Slab};
+
+use super::{Answer, Ended, NewDisk, NewPool, Order, Pools, Rate, ScrubStatus, Ticket};
+use crate::device::Data;
+
+const KIND: u8 = 1;
+const POOL: Id = Id(1);
+const REPLICA: Id = Id(100);
+
+/// Hands everything to the pools.
+struct Hand(Pools);
+
+impl Handler for Hand {
+    type Message = ();
+
+    fn on(&mut self, event: Event<()>, io: &mut impl Io<Message = ()>) {
+        if let Event::Done { token, outcome } = event {
+            let (_, key) = token.parts();
+            self.0.on(key, outcome, io);
+        }
+    }
+
+    fn settle(&mut self, io: &mut impl Io<Message = ()>) -> bool {
+        self.0.retry(io);
+        true
+    }
+}
+
+/// An engine with nothing but pools.
+struct Lab {
+    world: World,
+    io: Simulated<()>,
+    hand: Hand,
+    owner: Key,
+}
+
+impl Lab {
+    fn start(world: &World) -> Lab {
+        let io = Simulated::new(world).unwrap();
+        let owner = Slab::new(1).insert(()).unwrap();
+        Lab { world: world.clone(), io, hand: Hand(Pools::new(KIND)), owner }
+    }
+
+    /// A new pool with a replica of 16 MiB.
+    fn new(seed: u64) -> Lab {
+        let world = World::new(seed);
+        world.put(&path(), vec![0; 64 << 20]);
+        let mut lab = Lab::start(&world);
+        let disks = vec![NewDisk { path: path(), id: Id(2) }];
+        let (name, cluster) = ("lab".to_owned(), ClusterSize::DEFAULT);
+        lab.order(Order::Create(NewPool { id: POOL, name, cluster, disks, force: false }));
+        let (origin, label, key) = (Id::NONE, Label::default(), Vec::new());
+        let (id, size) = (REPLICA, Blocks(4096));
+        let new = NewReplica { id, origin, size, thick: false, created: 0, label, key };
+        lab.order(Order::Change { pool: POOL, change: Change::Create(new) });
+        lab
+    }
+
+    /// Something happens, or time passes.
+    fn turn(&mut self) {
+        if !self.io.turn(&mut self.hand).moved {
+            self.world.advance(self.io.next_due().expect("nothing will ever happen"));
+        }
+    }
+
+    fn order(&mut self, order: Order) -> Answer {
+        self.hand.0.order(Ticket(7), order, &mut self.io);
+        loop {
+            if let Some((_, answer)) = self.hand.0.poll_answer() {
+                return answer.unwrap();
+            }
+            self.turn();
+        }
+    }
+
+    fn command(&mut self, command: Command, data: Data) -> Data {
+        let replica = self.hand.0.replica(POOL, REPLICA).unwrap();
+        self.hand.0.submit(replica, self.owner, command, data, &mut self.io).unwrap();
+        loop {
+            if let Some(Ended { completion, data, .. }) = self.hand.0.poll_ended() {
+                assert_eq!(completion, Ok(()), "{command:?}");
+                return data;
+            }
+            self.turn();
+        }
+    }
+
+    fn write(&mut self, first: u64, blocks: u64, byte: u8) {
+        let mut buffer = self.io.take(usize::try_from(blocks).unwrap() * 4096).unwrap();
+        buffer.fill(byte);
+        let span = Span::new(Lba(first), Blocks(blocks)).unwrap();
+        self.command(Command::Write { span, fua: false }, Data::Bytes(buffer.freeze()));
+    }
+
+    /// The byte that a block holds everywhere.
+    fn byte(&mut self, at: u64) -> u8 {
+        let span = Span::new(Lba(at), Blocks(1)).unwrap();
+        let buffer = self.io.take(4096).unwrap();
+        let Data::Fill(read) = self.command(Command::Read { span }, Data::Fill(buffer)) else {
+            panic!("a read without its data")
+        };
+        assert!(read.iter().all(|byte| *byte == read[0]), "block {at} is mixed");
+        read[0]
+    }
+
+    fn scrubbed(&mut self) -> ScrubStatus {
+        let Answer::Pool(status) = self.order(Order::Status(POOL)) else { panic!("no status") };
+        status.scrub.expect("a scrub")
+    }
+
+    fn now(&self) -> Moment {
+        self.world.now()
+    }
+}
+
+fn path() -> PathBuf {
+    PathBuf::from("/disk")
+}
+
+#[test]
+fn a_scrub_is_no_faster_than_its_rate_and_goes_on_beside_writes() {
+    let mut lab = Lab::new(1);
+    for mib in 0..6 {
+        lab.write(mib * 256, 256, 7);
+    }
+    let begun = lab.now();
+    lab.order(Order::Scrub { pool: POOL, rate: Rate(Bytes::mib(2)) });
+    let mut steps = 0;
+    loop {
+        let status = lab.scrubbed();
+        let passed = lab.now().since(begun).as_secs_f64();
+        let most = 1.0 + 2.0 * passed;
+        let checked = f64::from(u32::try_from(status.checked.0 >> 10).unwrap()) / 1024.0;
+        assert!(checked <= most, "{checked} MiB were looked at in {passed} s");
+        if !status.is_running {
+            assert_eq!((status.checked, status.bad), (Bytes::mib(6), Blocks(0)));
+            break;
+        }
+        steps += 1;
+        lab.write(0, 1, 8);
+        lab.turn();
+    }
+    assert!(steps > 6, "it was over at once");
+    // The last step of 1 MiB begins when the five before it have had their time.
+    assert!(lab.now().since(begun) >= Duration::from_millis(2500));
+}
+
+#[test]
+fn what_was_acknowledged_is_there_when_the_engine_died() {
+    let mut lab = Lab::new(2);
+    lab.write(0, 2, 1);
+    lab.write(300, 1, 2);
+    lab.command(Command::Flush, Data::None);
+    let zeroed = Span::new(Lba(300), Blocks(1)).unwrap();
+    lab.write(1, 1, 3);
+    lab.write(900, 1, 4);
+    lab.command(Command::WriteZeroes { span: zeroed, fua: false, deallocate: false }, Data::None);
+    // Nothing is flushed or closed: the files of this engine are simply there.
+    let world = lab.world.clone();
+    drop(lab);
+    let mut next = Lab::start(&world);
+    next.order(Order::Import { paths: vec![path()] });
+    let found = [0, 1, 300, 900, 901].map(|at| next.byte(at));
+    assert_eq!(found, [1, 3, 0, 4, 0]);
+}
