@@ -59,8 +59,8 @@ impl Lane {
                 cargo(&["test", "--package", "e2e", "--lib"])
             }
             Lane::Real => {
-                cargo(&["build", "--package", "holdfast"])?;
-                cargo(&["test", "--package", "e2e", "--test", "real"])
+                cargo(&["build", "--package", "holdfast", "--features", "faults"])?;
+                cargo(&["test", "--package", "e2e", "--features", "faults", "--test", "real"])
             }
             Lane::Kernel => {
                 cargo(&["build", "--package", "holdfast"])?;

@@ -1,6 +1,8 @@
 //! `holdfast engine run`: the engine of a node, by orders over its node API.
 
 mod cluster;
+#[cfg(feature = "faults")]
+mod faults;
 mod host;
 mod keys;
 pub(crate) mod rig;

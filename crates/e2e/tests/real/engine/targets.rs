@@ -3,6 +3,8 @@
 //! Every case runs with the embedded store and with etcd. The host verifies while it works; at the
 //! end everything is read back, and the replicas are compared block for block.
 
+use std::time::{Duration, Instant};
+
 use api::node::Node;
 use api::{Effect, Paging};
 use e2e::fleet::{Fleet, Plan};
@@ -36,6 +38,7 @@ macro_rules! with_each_store {
 with_each_store! {
     orders_are_followed_once_and_late_ones_refused
     a_volume_grows_and_is_snapshotted_as_a_whole
+    limits_hold_and_can_be_lifted
     a_child_that_was_killed_gets_what_it_missed
     a_child_that_hangs_is_left_behind_and_comes_back
     a_child_that_is_cut_off_is_left_behind_and_comes_back
@@ -57,7 +60,12 @@ async fn start(store: StoreKind) -> Fleet {
 }
 
 /// Shuts the target down and compares the replicas with what was written.
-async fn close_and_compare(fleet: &mut Fleet, on: usize, target: TargetId, mut host: Host) {
+pub(super) async fn close_and_compare(
+    fleet: &mut Fleet,
+    on: usize,
+    target: TargetId,
+    mut host: Host,
+) {
     host.check_all();
     host.flush();
     let record = fleet.record().await.unwrap();
@@ -123,6 +131,33 @@ async fn orders_are_followed_once_and_late_ones_refused(store: StoreKind) {
     assert!(node.delete_target(target(), numbered(12)).await.unwrap().was_there);
     assert!(!node.delete_target(target(), numbered(12)).await.unwrap().was_there);
     assert_eq!(node.targets(Paging::default()).await.unwrap().items, []);
+}
+
+/// So many commands cannot end sooner than a limit lets them go, however fast the machine is.
+async fn limits_hold_and_can_be_lifted(store: StoreKind) {
+    let mut fleet = start(store).await;
+    let spec = fleet.take(target(), 0).await.unwrap();
+    fleet.put(target(), 0, spec.clone()).await.unwrap().unwrap();
+    fleet.until_open(target(), 0).await.unwrap();
+    let mut disk = Disk::attach(fleet.machines[0].listen(), fleet.volume).unwrap();
+    let mut took = |blocks: u64, byte: u8| {
+        let begun = Instant::now();
+        (0..blocks).for_each(|block| disk.write(block, byte));
+        assert_eq!(disk.read(blocks - 1), byte);
+        begun.elapsed()
+    };
+    // What was saved up goes at once: a tenth of a second's worth, or one command and a bit.
+    let bandwidth = Limits { iops: None, bytes_per_second: Some(Limits::LEAST_BANDWIDTH) };
+    let five = Limits { iops: Some(5), bytes_per_second: None };
+    for (limits, blocks, least) in [(bandwidth, 384, 1300), (five, 8, 1100)] {
+        let limited = TargetSpec { limits, ..spec.clone() };
+        fleet.put(target(), 0, limited).await.unwrap().unwrap();
+        let took = took(blocks, 7);
+        assert!(took >= Duration::from_millis(least), "{blocks} blocks in {took:?}");
+    }
+    fleet.put(target(), 0, spec).await.unwrap().unwrap();
+    let took = took(400, 8);
+    assert!(took < Duration::from_secs(80), "five a second: {took:?}");
 }
 
 async fn a_volume_grows_and_is_snapshotted_as_a_whole(store: StoreKind) {

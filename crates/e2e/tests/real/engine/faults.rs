@@ -1,0 +1,113 @@
+//! Disks and children that misbehave as they are told: hosts notice nothing but time.
+//!
+//! Only with the feature `faults`, and a `holdfast` that was built with it.
+
+use api::node::{Fault, FaultKind, FaultPlace, Faults, Node as _, Remote};
+use e2e::fleet::{Fleet, Plan};
+use e2e::store::Kind as StoreKind;
+use model::*;
+
+use super::host::Host;
+use super::rig::{HOST, id};
+use super::targets::close_and_compare;
+
+const ROUNDS: usize = 20;
+
+fn target() -> TargetId {
+    id(40)
+}
+
+fn fault(place: FaultPlace, kind: FaultKind, count: u64) -> Fault {
+    Fault { place, kind, range: None, skip: 0, count: Some(count), hits: 0 }
+}
+
+fn child(fleet: &Fleet, nth: usize) -> FaultPlace {
+    FaultPlace::Child { target: target(), replica: fleet.machines[nth].replica }
+}
+
+fn disk(fleet: &Fleet, nth: usize) -> FaultPlace {
+    FaultPlace::Disk { disk: fleet.machines[nth].disk.to_str().unwrap().parse().unwrap() }
+}
+
+fn remote(fleet: &Fleet, nth: usize) -> Remote {
+    fleet.machines[nth].engine().unwrap().remote.clone()
+}
+
+/// An open target on the first node, and a host that has written something.
+async fn start() -> (Fleet, Host) {
+    let mut fleet = Fleet::start(Plan::usual(StoreKind::Embedded, HOST)).await.unwrap();
+    fleet.open(target(), 0).await.unwrap();
+    fleet.until_open(target(), 0).await.unwrap();
+    let mut host = Host::of(&fleet, 0).within(1024);
+    (0..ROUNDS).for_each(|_| host.round());
+    host.flush();
+    (fleet, host)
+}
+
+/// Injects a fault on a node, lets the host work, and tells how often it hit.
+async fn work_under(fleet: &Fleet, host: &mut Host, nth: usize, fault: Fault) -> u64 {
+    let node = remote(fleet, nth);
+    node.put_faults(Faults { faults: vec![fault] }).await.unwrap();
+    host.check_all();
+    (0..ROUNDS).for_each(|_| host.round());
+    host.check_all();
+    let hits = node.faults().await.unwrap().faults[0].hits;
+    node.put_faults(Faults::default()).await.unwrap();
+    hits
+}
+
+async fn state_of(fleet: &Fleet, nth: usize) -> (TargetState, ChildState) {
+    let status = remote(fleet, 0).target(target()).await.unwrap().status;
+    let replica = fleet.machines[nth].replica;
+    let child = status.children.iter().find(|child| child.replica == replica).unwrap();
+    (status.state, child.state)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_error_of_one_copy_is_read_past_and_repaired() {
+    let (mut fleet, mut host) = start().await;
+    let mut events = remote(&fleet, 0).events(None).await.unwrap();
+    let errors = fault(child(&fleet, 0), FaultKind::ReadError {}, 8);
+    assert_eq!(work_under(&fleet, &mut host, 0, errors).await, 8);
+    let mut repaired = 0;
+    while repaired < 8 {
+        let Some(api::Seen::Event(event)) = events.next().await.unwrap() else { panic!("missed") };
+        repaired += usize::from(event.name == EventName::Corrupted);
+    }
+    assert_eq!(state_of(&fleet, 0).await, (TargetState::Open, ChildState::InSync));
+    close_and_compare(&mut fleet, 0, target(), host).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_disk_reads_wrong_is_read_past_and_healed() {
+    let (mut fleet, mut host) = start().await;
+    let wrong = fault(disk(&fleet, 0), FaultKind::Corrupt {}, 8);
+    assert_eq!(work_under(&fleet, &mut host, 0, wrong).await, 8);
+    assert_eq!(state_of(&fleet, 0).await, (TargetState::Open, ChildState::InSync));
+    close_and_compare(&mut fleet, 0, target(), host).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_child_is_waited_for() {
+    let (mut fleet, mut host) = start().await;
+    let slow = fault(child(&fleet, 1), FaultKind::Delay { millis: 300 }, 8);
+    assert_eq!(work_under(&fleet, &mut host, 0, slow).await, 8);
+    let slow = fault(disk(&fleet, 2), FaultKind::Delay { millis: 300 }, 8);
+    assert_eq!(work_under(&fleet, &mut host, 2, slow).await, 8);
+    assert_eq!(state_of(&fleet, 1).await, (TargetState::Open, ChildState::InSync));
+    close_and_compare(&mut fleet, 0, target(), host).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_that_cannot_write_or_never_answers_is_left_behind_and_comes_back() {
+    let (mut fleet, mut host) = start().await;
+    for kind in [FaultKind::WriteError {}, FaultKind::Stall {}] {
+        let before = fleet.record().await.unwrap().set().generation();
+        let failing = fault(child(&fleet, 1), kind, 1);
+        assert_eq!(work_under(&fleet, &mut host, 0, failing).await, 1);
+        fleet.until_open(target(), 0).await.unwrap();
+        let after = fleet.record().await.unwrap().set().generation();
+        assert!(after > before, "it was never recorded stale");
+    }
+    close_and_compare(&mut fleet, 0, target(), host).await;
+}
