@@ -81,6 +81,17 @@ fn away(liveness: Liveness) -> &'static str {
     }
 }
 
+/// What is wrong with a pool, if anything is.
+fn unwell(state: &PoolState) -> Option<(Severity, String)> {
+    let (severity, how, symptoms) = match state {
+        PoolState::Faulted { symptoms } => (Severity::Error, "it does not work", symptoms),
+        PoolState::Suspect { symptoms } => (Severity::Warning, "a disk is dying", symptoms),
+        PoolState::Online | PoolState::Offline | PoolState::Unknown => return None,
+    };
+    let seen = symptoms.iter().map(|it| format!("{} {}", it.disk, it.detail));
+    Some((severity, format!("{how}: {}", seen.collect::<Vec<_>>().join("; "))))
+}
+
 fn status(core: &Core, leader: Leader) -> Status {
     let facts = &core.state().facts;
     let mut troubles = Vec::new();
@@ -104,14 +115,9 @@ fn status(core: &Core, leader: Leader) -> Status {
         capacity.used = capacity.used.plus(status.used);
         capacity.committed = capacity.committed.plus(status.committed);
         pools_well += usize::from(status.state == PoolState::Online);
-        let (severity, how, symptoms) = match &status.state {
-            PoolState::Faulted { symptoms } => (Severity::Error, "it does not work", symptoms),
-            PoolState::Suspect { symptoms } => (Severity::Warning, "a disk is dying", symptoms),
-            _ => continue,
-        };
-        let seen = symptoms.iter().map(|it| format!("{} {}", it.disk, it.detail));
-        let message = format!("{how}: {}", seen.collect::<Vec<_>>().join("; "));
-        troubles.push(trouble(Subject::Pool(name.clone()), severity, message));
+        if let Some((severity, message)) = unwell(&status.state) {
+            troubles.push(trouble(Subject::Pool(name.clone()), severity, message));
+        }
     }
     let mut volumes = VolumeTally::default();
     for id in facts.volumes.keys() {

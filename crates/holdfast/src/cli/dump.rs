@@ -110,6 +110,7 @@ async fn gather(remote: &Remote) -> Value {
         "failovers" failovers FailoversAsked;
         "events" kept_events EventsAsked;
     }
+    put("specs", said(all(|paging| remote.specs(paging)).await));
     let mut devices = Map::new();
     let nodes = all(|paging| remote.nodes(NodesAsked::default().at(paging))).await;
     for node in nodes.unwrap_or_default() {

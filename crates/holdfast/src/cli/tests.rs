@@ -231,7 +231,7 @@ async fn a_dump_has_everything_and_no_secret() {
     let dump: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(dump["volumes"].as_array().unwrap().len(), 2);
     assert_eq!(dump["devices"]["node-1"].as_array().unwrap().len(), 1);
-    for part in ["status", "nodes", "pools", "targets", "rebuilds", "events", "metrics"] {
+    for part in ["status", "specs", "nodes", "pools", "targets", "rebuilds", "events", "metrics"] {
         assert!(!dump[part].is_null() && dump[part].get("problem").is_none(), "{part}");
     }
 }

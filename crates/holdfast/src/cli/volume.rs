@@ -108,6 +108,18 @@ pub(crate) enum Verb {
         #[arg(long)]
         yes: bool,
     },
+    /// Leave a copy alone: it misses what is written until it is used again
+    Offline {
+        volume: VolumeId,
+        /// Which copy
+        replica: ReplicaId,
+    },
+    /// Use a copy again that was left alone; it is brought in sync
+    Online {
+        volume: VolumeId,
+        /// Which copy
+        replica: ReplicaId,
+    },
     /// For each pool, whether a copy could go there, and why not
     Placement { volume: VolumeId },
     /// Rebuilds of a volume, under way and ended
@@ -215,6 +227,12 @@ impl Verb {
             }
             Verb::RemoveReplica { volume, replica, .. } => {
                 (volume, VolumeWish::RemoveReplica { replica })
+            }
+            Verb::Offline { volume, replica } => {
+                (volume, VolumeWish::SetReplicaOffline { replica, offline: true })
+            }
+            Verb::Online { volume, replica } => {
+                (volume, VolumeWish::SetReplicaOffline { replica, offline: false })
             }
             Verb::ShutdownTargets { volume } => (volume, VolumeWish::RemoveShutdownTargets {}),
             _ => return Ok(()),
