@@ -124,6 +124,31 @@ pub enum Op {
     },
 }
 
+/// What an operation is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    Socket(Socket),
+    File(FileId),
+    Nobody,
+}
+
+impl Op {
+    /// What it is on.
+    pub(crate) fn owner(&self) -> Owner {
+        match self {
+            Op::Accept { listener: socket }
+            | Op::Receive { socket, .. }
+            | Op::ReceiveInto { socket, .. }
+            | Op::Send { socket, .. } => Owner::Socket(*socket),
+            Op::Read { file, .. }
+            | Op::Write { file, .. }
+            | Op::Sync { file }
+            | Op::Allocate { file, .. } => Owner::File(*file),
+            Op::Connect { .. } | Op::Timer { .. } => Owner::Nobody,
+        }
+    }
+}
+
 /// What becomes of a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {

@@ -25,7 +25,7 @@ use io_uring::types::{CancelBuilder, Fd};
 use io_uring::{IoUring, opcode};
 
 use crate::contract::{
-    Access, Detached, FileId, Handler, Io, Op, OpId, Opened, Refused, Socket, Token, Way,
+    Access, Detached, FileId, Handler, Io, Op, OpId, Opened, Owner, Refused, Socket, Token, Way,
 };
 use crate::mailbox::{Inbox, Mailbox, mailbox};
 use crate::memory::{Arena, Buffer, Class};
@@ -34,7 +34,7 @@ use crate::slab::{Key, Slab};
 use crate::timers::Timers;
 use crate::waiting::Waiting;
 use handles::Handle;
-use ops::{Address, Message, Owner, UnderWay, Work};
+use ops::{Address, Message, UnderWay, Work};
 use provided::Provided;
 pub use setup::{Config, SetupError, pin_to_core};
 
@@ -290,7 +290,7 @@ impl<M> Io for Reactor<M> {
         if let Op::Connect { to } = op {
             return self.connect(to, token);
         }
-        let owner = owner_of(&op);
+        let owner = op.owner();
         if owner != Owner::Nobody && self.handle_of(owner).is_none_or(|handle| handle.closing) {
             return Err(Refused::Closed(op));
         }
@@ -406,20 +406,6 @@ impl<M> Io for Reactor<M> {
         if handle.under_way == 0 {
             self.discard(Owner::File(file));
         }
-    }
-}
-
-fn owner_of(op: &Op) -> Owner {
-    match op {
-        Op::Accept { listener: socket }
-        | Op::Receive { socket, .. }
-        | Op::ReceiveInto { socket, .. }
-        | Op::Send { socket, .. } => Owner::Socket(*socket),
-        Op::Read { file, .. }
-        | Op::Write { file, .. }
-        | Op::Sync { file }
-        | Op::Allocate { file, .. } => Owner::File(*file),
-        Op::Connect { .. } | Op::Timer { .. } => Owner::Nobody,
     }
 }
 

@@ -11,7 +11,7 @@ use rustix::net::addr::SocketAddrArg;
 use super::handles::Handle;
 use super::provided::GROUP;
 use crate::chain::Chain;
-use crate::contract::{FileId, Socket, Space, Token};
+use crate::contract::{FileId, Owner, Socket, Space, Token};
 use crate::memory::{Arena, Buffer, Frozen};
 
 /// An operation under way. It owns everything the kernel reads or writes for it.
@@ -35,14 +35,6 @@ pub(super) enum Work {
     Sync { file: FileId },
     Allocate { file: FileId, at: u64, len: u64, space: Space },
     Timer,
-}
-
-/// Whose descriptor an operation uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Owner {
-    Socket(Socket),
-    File(FileId),
-    Nobody,
 }
 
 impl Work {

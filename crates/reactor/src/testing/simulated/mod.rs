@@ -21,7 +21,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use crate::contract::{
-    Access, Detached, FileId, Io, Op, OpId, Opened, Refused, Socket, Token, Way,
+    Access, Detached, FileId, Io, Op, OpId, Opened, Owner, Refused, Socket, Token, Way,
 };
 use crate::mailbox::{Inbox, Mailbox, mailbox};
 use crate::memory::{Arena, Buffer, Class, PAGE};
@@ -116,7 +116,7 @@ impl<M> Simulated<M> {
 
     /// Whether an operation may begin on what it names.
     fn is_open(&self, op: &Op) -> bool {
-        match owner(op) {
+        match op.owner() {
             Owner::Socket(socket) => self.sockets.get(socket.0).is_some_and(|s| !s.is_closing),
             Owner::File(file) => self.files.get(file.0).is_some_and(|f| !f.is_closing),
             Owner::Nobody => true,
@@ -216,7 +216,7 @@ impl<M> Io for Simulated<M> {
             Op::Timer { at } => at,
             _ => self.world.some_time_from_now(),
         };
-        let owner = owner(&op);
+        let owner = op.owner();
         let under_way = UnderWay { op, token, due, done: 0, is_cancelled: false };
         match self.ops.insert(under_way) {
             Ok(key) => {
@@ -296,27 +296,5 @@ impl<M> Io for Simulated<M> {
             open.is_closing = true;
             self.let_go_file(file);
         }
-    }
-}
-
-/// What an operation is on.
-#[derive(Clone, Copy)]
-enum Owner {
-    Socket(Socket),
-    File(FileId),
-    Nobody,
-}
-
-fn owner(op: &Op) -> Owner {
-    match op {
-        Op::Accept { listener: socket }
-        | Op::Receive { socket, .. }
-        | Op::ReceiveInto { socket, .. }
-        | Op::Send { socket, .. } => Owner::Socket(*socket),
-        Op::Read { file, .. }
-        | Op::Write { file, .. }
-        | Op::Sync { file }
-        | Op::Allocate { file, .. } => Owner::File(*file),
-        Op::Connect { .. } | Op::Timer { .. } => Owner::Nobody,
     }
 }

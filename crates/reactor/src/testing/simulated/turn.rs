@@ -3,9 +3,9 @@
 use std::io;
 use std::net::SocketAddr;
 
-use super::{End, Kind, Owner, RECEIVE, Simulated, UnderWay, owner};
+use super::{End, Kind, RECEIVE, Simulated, UnderWay};
 use crate::chain::Chain;
-use crate::contract::{Event, Handler, Op, Outcome, Socket};
+use crate::contract::{Event, Handler, Op, Outcome, Owner, Socket};
 use crate::memory::Buffer;
 use crate::slab::Key;
 
@@ -63,7 +63,7 @@ impl<M> Simulated<M> {
         // It is away while it is worked on; its name stays.
         let away = Op::Timer { at: under_way.due };
         let (op, done) = (core::mem::replace(&mut under_way.op, away), under_way.done);
-        let on = owner(&op);
+        let on = op.owner();
         let worked = if ending {
             let cancelled = io::Error::from_raw_os_error(libc::ECANCELED);
             Worked::Over(ended(op, Err(cancelled)))
@@ -108,7 +108,7 @@ impl<M> Simulated<M> {
 
     /// Whether what it is on is being closed.
     fn is_ending(&self, op: &Op) -> bool {
-        match owner(op) {
+        match op.owner() {
             Owner::Socket(socket) => self.sockets.get(socket.0).is_none_or(|held| held.is_closing),
             Owner::File(_) | Owner::Nobody => false,
         }
@@ -234,7 +234,7 @@ impl<M> Simulated<M> {
     }
 
     fn use_file(&mut self, op: Op) -> Outcome {
-        let path = match owner(&op) {
+        let path = match op.owner() {
             Owner::File(file) => self.files.get(file.0).map(|open| open.path.clone()),
             Owner::Socket(_) | Owner::Nobody => None,
         };
