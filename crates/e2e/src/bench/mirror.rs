@@ -23,7 +23,7 @@ use model::{ChildState, Nqn, RebuildState, ReplicaId};
 use nvme::initiator::Options as Wishes;
 use tokio::runtime::Runtime;
 
-use super::Options;
+use super::{Options, real};
 use crate::figure::{Figure, Target};
 use crate::fleet::{self, Fleet, Plan};
 use crate::store::Kind;
@@ -249,7 +249,7 @@ impl Bench {
             bail!("the rebuild did not end: {last:?}");
         };
         let seconds = end.since(last.started_at).as_secs_f64().max(1e-3);
-        let mib = ratio(last.progress.copied.bytes().0) / 1_048_576.0;
+        let mib = real(last.progress.copied.bytes().0) / 1_048_576.0;
         let most = reading.iops.min(writing.iops) * 0.25;
         println_rebuild(mib, seconds);
         let share = 100.0 * (mib / seconds) / most;
@@ -276,7 +276,7 @@ impl Bench {
         print("while it is rebuilt", Shape::new(Pattern::RandomWrite, 1), busy);
         let rebuilds = self.runtime.block_on(fleet.rebuilds(0, 2))?;
         let last = rebuilds.last().context("nothing is rebuilt")?;
-        println_progress(last.state(), ratio(last.progress.done.bytes().0) / 1_048_576.0);
+        println_progress(last.state(), real(last.progress.done.bytes().0) / 1_048_576.0);
         self.add("mirror-rebuild-user-p99", busy.p99 / quiet.p99, "x", Target::AtMost(2.0));
         self.runtime.block_on(fleet.until_open(target, 0))?;
         Ok(())
@@ -334,9 +334,9 @@ impl Shape {
 }
 
 fn seen(measured: &Measured) -> Seen {
-    let micros = |nanos: u64| ratio(nanos) / 1000.0;
+    let micros = |nanos: u64| real(nanos) / 1000.0;
     Seen {
-        iops: ratio(measured.commands) / measured.elapsed.as_secs_f64().max(1e-6),
+        iops: real(measured.commands) / measured.elapsed.as_secs_f64().max(1e-6),
         p50: micros(measured.latency.value_at_quantile(0.5)),
         p99: micros(measured.latency.value_at_quantile(0.99)),
         most: micros(measured.latency.max()),
@@ -372,11 +372,6 @@ fn writing_host(address: SocketAddr, name: String, load: Load) -> Writer {
     // An error ends the thread, which says why.
     let _ = has_begun.recv();
     writer
-}
-
-#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "for people to read")]
-fn ratio(count: u64) -> f64 {
-    count as f64
 }
 
 #[expect(clippy::print_stdout, reason = "printing is what a benchmark is for")]

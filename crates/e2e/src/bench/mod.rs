@@ -35,3 +35,16 @@ pub const BENCHES: &[Bench] = &[
     Bench { name: "pool", run: pool::run },
     Bench { name: "store", run: store::run },
 ];
+
+/// A count, to be printed or divided.
+#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "for people to read")]
+fn real(count: u64) -> f64 {
+    count as f64
+}
+
+/// The middle one; not a number if there is none.
+fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}

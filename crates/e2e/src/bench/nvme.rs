@@ -18,9 +18,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use reactor::testing::ping_pong::{self, Sending, Sizes};
 
-use super::Options;
 use super::pool::rig::{Rig, Until};
 use super::pool::{Random, read, write};
+use super::{Options, median, real};
 use crate::figure::{Figure, Target};
 use servers::{CLIENT_CORE, Kind, Running, SERVER_CORE, Storage};
 
@@ -204,7 +204,7 @@ fn bare_all(
 /// Writes all of it: memory that was never written is not memory yet, and whoever writes to it
 /// first waits until it is.
 fn fill(server: &Running) -> Result<()> {
-    let commands = ratio(servers::BYTES) / ratio(u64::try_from(FILL.bytes)?);
+    let commands = real(servers::BYTES) / real(u64::try_from(FILL.bytes)?);
     let mut time = Duration::from_secs(1);
     while server.measure(FILL, time)?.iops * time.as_secs_f64() < commands {
         time *= 2;
@@ -232,7 +232,7 @@ fn bare(shape: Shape, sending: Sending, time: Duration) -> Result<Seen> {
     let panicked = |_| anyhow::anyhow!("a ping-pong thread panicked");
     let seen = client.join().map_err(panicked)?.context("cannot ask")?;
     server.join().map_err(panicked)?.context("cannot answer")?;
-    let iops = ratio(seen.answers) / seen.elapsed.as_secs_f64();
+    let iops = real(seen.answers) / seen.elapsed.as_secs_f64();
     let p50 = seen.median.map_or(f64::NAN, |median| median.as_secs_f64() * 1e6);
     Ok(Seen { iops, p50, p99: None, cores: None })
 }
@@ -253,11 +253,6 @@ fn bare_file(path: &Path, shape: Shape, time: Duration) -> Result<Seen> {
         Ok(Seen { iops: seen.iops(), p50: f64::NAN, p99: None, cores: None })
     });
     thread.join().map_err(|_| anyhow::anyhow!("the load on the file panicked"))?
-}
-
-#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "for people to read")]
-fn ratio(count: u64) -> f64 {
-    count as f64
 }
 
 /// Everything that was measured: of each server and shape, its rounds.
@@ -303,7 +298,7 @@ impl Table {
         );
         for (server, Shape { rw, bytes, depth }, rounds) in &self.rows {
             let seen = typical(rounds);
-            let volume = seen.iops * ratio(u64::try_from(*bytes).unwrap_or(0)) / 1_048_576.0;
+            let volume = seen.iops * real(u64::try_from(*bytes).unwrap_or(0)) / 1_048_576.0;
             let p99 = seen.p99.map_or("-".into(), |p99| format!("{p99:.1}"));
             let per_core = match seen.cores {
                 Some(cores) if cores > 0.0 => format!("{:.0}", seen.iops / cores),
@@ -321,13 +316,6 @@ impl Table {
         }
         println!("{text}");
     }
-}
-
-/// The middle one; not a number if there is none.
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// Of every column the median.

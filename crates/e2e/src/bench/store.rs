@@ -14,7 +14,7 @@ use store::client::Client;
 use store::contract::{Compare, Is, Keys, Op, Query, Store as _, StoreExt as _, Txn};
 use tokio::runtime::Runtime;
 
-use super::Options;
+use super::{Options, median};
 use crate::figure::{Figure, Target};
 use crate::store::{KINDS, StoreServer};
 
@@ -185,9 +185,4 @@ fn report(what: &str, [embedded, etcd]: Both, unit: &str) {
     {
         println!("{what:32} embedded {embedded:10.1} {unit:6} etcd {etcd:10.1} {unit}");
     }
-}
-
-fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples.get(samples.len() / 2).copied().unwrap_or(f64::NAN)
 }

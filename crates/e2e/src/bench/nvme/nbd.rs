@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::servers::CLIENT_CORE;
-use super::{Seen, Shape, ratio};
+use super::{Seen, Shape, real};
 
 const GREETING: &[u8] = b"NBDMAGICIHAVEOPT";
 const REQUEST: u32 = 0x2560_9513;
@@ -109,7 +109,7 @@ impl Client {
             let index = self.latencies.len() * hundredths / 100;
             self.latencies.get(index).map_or(f64::NAN, |tenths| f64::from(*tenths) / 10.0)
         };
-        let iops = ratio(done) / time.as_secs_f64();
+        let iops = real(done) / time.as_secs_f64();
         Ok(Seen { iops, p50: at(50), p99: Some(at(99)), cores: None })
     }
 

@@ -17,7 +17,7 @@ use block::{Blocks, Command, Lba, Span};
 use engine::device::DeviceId;
 use pool::{Change, Id, Label, NewSnapshot};
 
-use super::Options;
+use super::{Options, median, real};
 use crate::figure::{Figure, Target};
 use rig::{Rig, Until};
 
@@ -71,11 +71,6 @@ fn one(at: u64) -> Span {
     Span::new(Lba(at), Blocks(1)).unwrap_or_else(|| unreachable!("one block"))
 }
 
-#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "for people to read")]
-pub(super) fn real(count: u64) -> f64 {
-    count as f64
-}
-
 fn filled(path: PathBuf, bytes: u64) -> Result<PathBuf> {
     use std::io::Write as _;
     let mut file = std::fs::File::create(&path).context("cannot make a file")?;
@@ -96,9 +91,8 @@ impl Ratios {
         self.0.push(ours / theirs);
     }
 
-    fn median(mut self) -> f64 {
-        self.0.sort_by(f64::total_cmp);
-        self.0.get(self.0.len() / 2).copied().unwrap_or(f64::NAN)
+    fn median(self) -> f64 {
+        median(self.0)
     }
 }
 
