@@ -8,6 +8,8 @@ pub(crate) enum Rule {
     AnswerWhenDurable,
     /// O2: a write or discard is answered when its record is written.
     AnswerWhenWritten,
+    /// O2: groups count as written in their order.
+    AnswerInOrder,
     /// O2: a group says of an earlier one that it is durable only when it is.
     ProvedWhenDurable,
     /// O2: recovery drops first writes whose data did not arrive.

@@ -3,6 +3,9 @@
 //! Engines are real processes on this machine, with pools in files. Every number is compared only
 //! with numbers of the same run.
 //!
+//! What is compared is measured in turns, round by round, on fleets of their own that are all there
+//! at once: a slow moment of the machine hits all of them. A ratio is the median of its rounds.
+//!
 //! What a write is compared with:
 //! - At depth 1 with the same write through a target that has one remote copy: what more copies
 //!   cost. The same against a copy without a target is watched: it adds the hop through the target,
@@ -11,15 +14,16 @@
 //!   the copies at once, as the target does. All of them share this machine, so a copy that has the
 //!   machine for itself is no measure of what a mirror could do here; that share is watched.
 
+mod turns;
+
 use std::net::SocketAddr;
-use std::sync::Barrier;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use block::Blocks;
 use engine::client::Session;
 use engine::client::perf::{self, Load, Measured, Pattern};
-use model::{ChildState, Nqn, RebuildState, ReplicaId};
+use model::{ChildState, Nqn, RebuildState, ReplicaId, VolumeId};
 use nvme::initiator::Options as Wishes;
 use tokio::runtime::Runtime;
 
@@ -41,29 +45,7 @@ struct Layout {
     copies: &'static [usize],
 }
 
-const ONE_REMOTE: Layout = Layout { name: "one remote copy", copies: &[1] };
-const TWO_REMOTE: Layout = Layout { name: "two remote copies", copies: &[1, 2] };
 const THREE: Layout = Layout { name: "one local, two remote", copies: &[0, 1, 2] };
-/// With the names of their figures: at depth 1 and at 32, each by what counts and by a bare copy.
-const TWO_WAY: (Layout, [&str; 4]) = (
-    TWO_REMOTE,
-    [
-        "mirror-2way-write-qd1-of-one-copy",
-        "mirror-2way-write-qd1-of-bare-copy",
-        "mirror-2way-write-qd32-of-slowest-leg",
-        "mirror-2way-write-qd32-of-bare-copy",
-    ],
-);
-const THREE_WAY: (Layout, [&str; 4]) = (
-    THREE,
-    [
-        "mirror-3way-write-qd1-of-one-copy",
-        "mirror-3way-write-qd1-of-bare-copy",
-        "mirror-3way-write-qd32-of-slowest-leg",
-        "mirror-3way-write-qd32-of-bare-copy",
-    ],
-);
-const LOCAL: Layout = Layout { name: "one local copy", copies: &[0] };
 
 /// What a load saw.
 #[derive(Clone, Copy)]
@@ -79,7 +61,7 @@ struct Seen {
 pub(super) fn run(options: Options) -> Result<Vec<Figure>> {
     let runtime = Runtime::new().context("cannot start a runtime")?;
     let mut bench = Bench { runtime, quick: options.quick, figures: Vec::new() };
-    bench.writes_and_reads()?;
+    bench.in_turns()?;
     bench.failures()?;
     Ok(bench.figures)
 }
@@ -131,96 +113,11 @@ impl Bench {
         Ok(median)
     }
 
-    fn writes_and_reads(&mut self) -> Result<()> {
-        let (qd1, qd32) =
-            (Shape::new(Pattern::RandomWrite, 1), Shape::new(Pattern::RandomWrite, 32));
-        let read = |depth| Shape::new(Pattern::RandomRead, depth);
-        // One copy without a target.
-        let mut fleet = self.fleet(ONE_REMOTE)?;
-        let machine = fleet.machine(1)?;
-        let (address, replica) = (machine.listen(), machine.replica);
-        let mut direct = held_replica(address, replica)?;
-        perf::run(&mut direct, fill(1))?;
-        let leg1 = self.measure("a copy by itself", &mut direct, qd1)?;
-        let leg32 = self.measure("a copy by itself", &mut direct, qd32)?;
-        drop(direct);
-        let address = self.open(&mut fleet)?;
-        let mut host = volume(address, &fleet)?;
-        let one1 = self.measure(ONE_REMOTE.name, &mut host, qd1)?;
-        self.measure(ONE_REMOTE.name, &mut host, qd32)?;
-        drop((host, fleet));
-        for (layout, [one_copy, bare1, slowest_leg, bare32]) in [TWO_WAY, THREE_WAY] {
-            let mut fleet = self.fleet(layout)?;
-            let slowest = self.together(&fleet, layout, qd32)?;
-            let address = self.open(&mut fleet)?;
-            let mut host = volume(address, &fleet)?;
-            let at1 = self.measure(layout.name, &mut host, qd1)?;
-            let at32 = self.measure(layout.name, &mut host, qd32)?;
-            self.add(one_copy, at1.p50 / one1.p50, "x", Target::AtMost(1.6));
-            self.add(bare1, at1.p50 / leg1.p50, "x", Target::Watched);
-            let share = |of: f64| 100.0 * at32.iops / of;
-            let (of_leg, of_bare) = (share(slowest), share(leg32.iops));
-            self.add(slowest_leg, of_leg, "%", Target::AtLeast(70.0));
-            self.add(bare32, of_bare, "%", Target::Watched);
-        }
-        // Reads of a local copy: by itself, and through a target.
-        let mut fleet = self.fleet(LOCAL)?;
-        let machine = fleet.machine(0)?;
-        let mut direct = held_replica(machine.listen(), machine.replica)?;
-        perf::run(&mut direct, fill(1))?;
-        let alone = self.measure("a local copy by itself", &mut direct, read(32))?;
-        drop(direct);
-        let address = self.open(&mut fleet)?;
-        let mut host = volume(address, &fleet)?;
-        let through = self.measure(LOCAL.name, &mut host, read(32))?;
-        let share = 100.0 * through.iops / alone.iops;
-        self.add("mirror-local-read-qd32-of-copy", share, "%", Target::AtLeast(95.0));
-        Ok(())
-    }
-
-    /// What the slowest copy gives while bare clients write to all of them: the median of three.
-    fn together(&self, fleet: &Fleet, layout: Layout, what: Shape) -> Result<f64> {
-        let barrier = Barrier::new(layout.copies.len());
-        let (barrier, time) = (&barrier, self.time() / 3);
-        let mut places = Vec::new();
-        for nth in layout.copies {
-            let machine = fleet.machine(*nth)?;
-            places.push((machine.listen(), machine.replica));
-        }
-        let all: Vec<Result<Vec<Seen>>> = std::thread::scope(|scope| {
-            let write = |(address, replica)| {
-                move || {
-                    let ready = held_replica(address, replica).and_then(|mut session| {
-                        perf::run(&mut session, fill(1))?;
-                        Ok(session)
-                    });
-                    // Whoever is not ready lets the others begin all the same.
-                    barrier.wait();
-                    let mut session = ready?;
-                    let run = |seed| Ok(seen(&perf::run(&mut session, what.load(time, seed))?));
-                    (1..=3).map(run).collect()
-                }
-            };
-            let writers: Vec<_> =
-                places.into_iter().map(|place| scope.spawn(write(place))).collect();
-            let panicked = |_| Err(anyhow::anyhow!("a client panicked"));
-            writers.into_iter().map(|one| one.join().unwrap_or_else(panicked)).collect()
-        });
-        let all = all.into_iter().collect::<Result<Vec<Vec<Seen>>>>()?;
-        let by_speed = |one: &Seen, other: &Seen| one.iops.total_cmp(&other.iops);
-        let nth = |nth| all.iter().filter_map(|runs| runs.get(nth).copied()).min_by(by_speed);
-        let mut slowest: Vec<Seen> = (0..3).filter_map(nth).collect();
-        slowest.sort_by(by_speed);
-        let median = *slowest.get(1).context("nothing was measured")?;
-        print("the slowest of its copies", what, median);
-        Ok(median.iops)
-    }
-
     fn failures(&mut self) -> Result<()> {
         let mut fleet = self.fleet(THREE)?;
         let address = self.open(&mut fleet)?;
         let target = fleet::id(40)?;
-        let mut host = volume(address, &fleet)?;
+        let mut host = volume(address, fleet.volume)?;
         perf::run(&mut host, fill(1))?;
         let large_read = Shape { blocks: 64, ..Shape::new(Pattern::Read, 8) };
         let large_write = Shape { blocks: 64, ..Shape::new(Pattern::Write, 8) };
@@ -347,8 +244,8 @@ fn session(address: SocketAddr, name: &str) -> Result<Session> {
     fleet::connect(address, (HOST, name), Wishes::default())
 }
 
-fn volume(address: SocketAddr, fleet: &Fleet) -> Result<Session> {
-    session(address, Nqn::volume(fleet.volume).as_str())
+fn volume(address: SocketAddr, id: VolumeId) -> Result<Session> {
+    session(address, Nqn::volume(id).as_str())
 }
 
 /// A copy, held as a target would hold it.

@@ -1,11 +1,13 @@
-//! Group commit: records wait in a batch; a batch is written as groups, one after another, and made
+//! Group commit: records wait in a batch; a batch is written as groups, a few at once, and made
 //! durable by one flush of all disks (O2).
 //!
 //! Whoever wants its records durable waits for the flush. Whoever only changed something waits
 //! until its record is written: what was acknowledged then survives the death of this process,
 //! though not a power cut. Written batches gather until somebody asks for a flush.
+//!
+//! Recovery stops at the first group that is missing, so groups count as written in their order.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use block::Fault;
@@ -26,6 +28,12 @@ use super::op::{Purpose, Work};
 const HEAVY: usize = 192 << 10;
 /// Writes wait when it has this many.
 const FULL: usize = 512 << 10;
+
+/// Most groups being written at once.
+const AT_ONCE: usize = 4;
+/// Answers that a group must bring for each that is being written: small groups cost as many writes
+/// as large ones.
+const WORTH: usize = 4;
 
 /// Entries of a hidden layer that move down with one batch.
 /// In tests few, so that histories are cut between.
@@ -86,26 +94,43 @@ impl Batch {
 /// Where a batch that is being written stands.
 ///
 /// ```text
-///   Next ──► Groups ──► Next … ──► Written ──(more records)──► Next
-///                                  Written ──(wanted durable)──► Flush ──► done
-///   Next ──(journal full)──► Stalled ──(checkpoint done)──► Next
-///                            Stalled ──(checkpoint has it)──► Absorbed ──► done
+///   Groups ──(all written, wanted durable)──► Flush ──► done
+///   Groups ──(journal full)──► Stalled ──(checkpoint done)──► Groups
+///                              Stalled ──(checkpoint has it)──► Absorbed ──► done
 /// ```
+///
+/// While nobody wants it durable, more records join it, and it rests when all are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Stage {
     #[default]
-    Next,
-    Groups {
-        left: u32,
-        good: [bool; 2],
-    },
-    /// All its records are in groups that were written, and nobody wants more.
-    Written,
+    Groups,
     Flush {
         left: u32,
     },
     Stalled,
     Absorbed,
+}
+
+/// A group that is being written.
+#[derive(Debug)]
+struct Flight {
+    /// Writes under way, of each copy.
+    left: [u32; 2],
+    good: [bool; 2],
+    /// Commands that end when it and all before it are written.
+    answers: Vec<OpId>,
+}
+
+impl Flight {
+    /// Whether nothing of it is under way.
+    fn is_over(&self) -> bool {
+        self.left == [0, 0]
+    }
+
+    /// Whether one copy is there. That is enough: recovery takes each block from either.
+    fn is_written(&self) -> bool {
+        (0..2).any(|copy| self.left[copy] == 0 && self.good[copy])
+    }
 }
 
 /// What is being written, or was and is not durable yet.
@@ -116,12 +141,44 @@ pub(super) struct Writing {
     done: usize,
     groups: u32,
     stage: Stage,
+    /// Groups being written, in order. The last has the number of the journal's position.
+    flights: VecDeque<Flight>,
 }
 
 impl Writing {
     /// Whether nothing happens to it by itself.
     pub(super) fn rests(&self) -> bool {
-        self.stage == Stage::Written
+        self.stage == Stage::Groups
+            && self.flights.is_empty()
+            && self.done == self.batch.payload.len()
+            && !self.batch.wanted
+    }
+
+    /// Whether records that wait may join it now.
+    fn takes(&self, open: &Batch) -> bool {
+        let in_flight = self.flights.len();
+        self.stage == Stage::Groups
+            && !self.batch.wanted
+            && in_flight < AT_ONCE
+            && (open.wanted || open.answers.len() >= WORTH * in_flight)
+    }
+
+    /// Commands whose groups are written, and all groups before; groups that are over are
+    /// forgotten.
+    fn written(&mut self) -> Vec<OpId> {
+        let mut answers = Vec::new();
+        for flight in self.flights.iter_mut() {
+            if !flight.is_written() && !left_out(Rule::AnswerInOrder) {
+                break;
+            }
+            if flight.is_written() {
+                answers.append(&mut flight.answers);
+            }
+        }
+        while self.flights.front().is_some_and(Flight::is_over) {
+            self.flights.pop_front();
+        }
+        answers
     }
 }
 
@@ -145,25 +202,24 @@ impl Pool {
         if self.broken {
             return self.fail_waiters();
         }
-        match self.writing.as_ref().map(|writing| writing.stage) {
-            None | Some(Stage::Written) if self.open.is_due() => {
-                let open = core::mem::take(&mut self.open);
-                let writing = self.writing.get_or_insert_default();
-                writing.batch.append(open);
-                // What recovery would have to check is bounded.
-                writing.batch.note_size();
-                if writing.batch.wanted {
-                    self.cut_checkpoint();
-                }
-                self.next_group();
-                true
-            }
-            Some(Stage::Stalled) => {
-                self.next_group();
-                false
-            }
-            _ => false,
+        if self.writing.as_ref().is_some_and(|writing| writing.stage == Stage::Stalled) {
+            self.next_groups();
+            return false;
         }
+        let takes = self.writing.as_ref().is_none_or(|writing| writing.takes(&self.open));
+        if !takes || !self.open.is_due() {
+            return false;
+        }
+        let open = core::mem::take(&mut self.open);
+        let writing = self.writing.get_or_insert_default();
+        writing.batch.append(open);
+        // What recovery would have to check is bounded.
+        writing.batch.note_size();
+        if writing.batch.wanted {
+            self.cut_checkpoint();
+        }
+        self.next_groups();
+        true
     }
 
     /// Blocks of the journal that are still needed.
@@ -171,84 +227,109 @@ impl Pool {
         self.position.number.wrapping_sub(self.tail)
     }
 
-    fn next_group(&mut self) {
-        let used = self.journal_used();
-        let Some(writing) = &mut self.writing else { return };
-        let rest = &writing.batch.payload[writing.done..];
-        let needs_group = !rest.is_empty() || (writing.batch.proof && writing.groups == 0);
-        if !needs_group {
-            return self.all_written();
+    /// Writes what is left of the batch, as far as it may be under way at once.
+    fn next_groups(&mut self) {
+        while let Some(writing) = &mut self.writing {
+            let proves = writing.batch.proof && writing.groups == 0;
+            if writing.done == writing.batch.payload.len() && !proves {
+                return self.all_written();
+            }
+            if writing.flights.len() == AT_ONCE || !self.next_group() {
+                return;
+            }
         }
+    }
+
+    /// Writes a group; false if the journal has no room for it.
+    fn next_group(&mut self) -> bool {
+        let used = self.journal_used();
+        let Some(writing) = &mut self.writing else { return false };
+        let rest = &writing.batch.payload[writing.done..];
         let most = index(MAX_GROUP.min(self.ring / 4)) * PAYLOAD;
         let len = prefix(rest, most.max(MAX_RECORD));
         let blocks = journal::group_blocks(len);
         if used + blocks > self.ring {
-            writing.stage = Stage::Stalled;
-            return self.stalled();
+            // Nobody may write over a group that is still being written.
+            if writing.flights.is_empty() {
+                writing.stage = Stage::Stalled;
+                self.stalled();
+            }
+            return false;
         }
         let mut bytes = Vec::new();
         let proved =
             if left_out(Rule::ProvedWhenDurable) { self.position.group } else { self.proved };
         let head = GroupHead { pool: self.superblock.mark(), after: self.position, proved };
         journal::encode_group(head, &rest[..len], &mut bytes);
+        writing.stage = Stage::Groups;
         writing.done += len;
         writing.groups += 1;
+        let has_all = writing.done == writing.batch.payload.len();
+        let answers =
+            if has_all { core::mem::take(&mut writing.batch.answers) } else { Vec::new() };
         let from = self.position.number;
         self.position.number += blocks;
         self.position.group += 1;
         let left = self.write_group(from, &bytes);
         if let Some(writing) = &mut self.writing {
-            writing.stage = Stage::Groups { left, good: [true; 2] };
+            let good = left.map(|writes| writes > 0);
+            writing.flights.push_back(Flight { left, good, answers });
         }
         if self.journal_used() > self.ring / 2 {
             self.checkpoint.want();
         }
+        true
     }
 
-    /// Asks for the writes of both copies, in two where the ring ends.
-    fn write_group(&mut self, from: u64, bytes: &[u8]) -> u32 {
+    /// Asks for the writes of both copies, in two where the ring ends; says how many of each.
+    fn write_group(&mut self, from: u64, bytes: &[u8]) -> [u32; 2] {
+        let group = self.position.group;
         let at = from % self.ring;
         let before_end = bytes.len().min(index(self.ring - at) * BLOCK);
         let (head, tail) = bytes.split_at(before_end);
-        let mut writes = 0;
+        let mut writes = [0; 2];
         let copies: &[u8] = if left_out(Rule::SecondCopy) { &[0] } else { &[0, 1] };
         for copy in copies.iter().copied() {
             let Some(area) = self.superblock.area(Use::Journal { copy }) else { continue };
             for (at, bytes) in [(at, head), (0, tail)] {
                 if !bytes.is_empty() {
                     let place = Place { block: area.start.block + at, ..area.start };
-                    self.write_own(Purpose::Group { copy }, place, bytes.to_vec());
-                    writes += 1;
+                    let purpose = Purpose::Group { copy, group };
+                    self.write_own(purpose, place, bytes.to_vec());
+                    writes[usize::from(copy)] += 1;
                 }
             }
         }
         writes
     }
 
-    pub(super) fn group_written(&mut self, copy: u8, good_write: bool) {
-        let Some(Writing { stage: Stage::Groups { left, good }, .. }) = &mut self.writing else {
+    /// A write of a copy of a group ended.
+    pub(super) fn group_written(&mut self, (copy, group): (u8, u64), good: bool) {
+        let Some(writing) = &mut self.writing else { return };
+        let since = index(self.position.group - group);
+        let Some(nth) = writing.flights.len().checked_sub(since + 1) else { return };
+        let (copy, flight) = (usize::from(copy), &mut writing.flights[nth]);
+        flight.left[copy] -= 1;
+        flight.good[copy] &= good;
+        if flight.is_over() && !flight.is_written() {
+            self.broken = true;
             return;
-        };
-        good[usize::from(copy)] &= good_write;
-        *left -= 1;
-        if *left == 0 {
-            // One good copy is enough to be durable; recovery takes each block from either.
-            if good.contains(&true) { self.next_group() } else { self.broken = true }
         }
+        let answers = writing.written();
+        self.answer(answers);
+        self.next_groups();
     }
 
-    /// Every record of the batch is in a group that was written.
+    /// Every record of the batch is in a group: if they are written, it can be made durable.
     fn all_written(&mut self) {
         let Some(writing) = &mut self.writing else { return };
-        let (answers, wanted) = (core::mem::take(&mut writing.batch.answers), writing.batch.wanted);
-        writing.stage = Stage::Written;
-        if wanted {
+        let is_next = writing.stage == Stage::Groups && writing.flights.is_empty();
+        if is_next && writing.batch.wanted {
             let left = self.flush_all(|| Purpose::GroupFlush);
             if let Some(writing) = &mut self.writing {
                 writing.stage = Stage::Flush { left };
             }
         }
-        self.answer(answers);
     }
 
     pub(super) fn group_flushed(&mut self, good: bool) {
@@ -352,6 +433,7 @@ impl Pool {
         if let Some(writing) = &mut self.writing {
             waiters.append(&mut writing.batch.waiters);
             waiters.append(&mut writing.batch.answers);
+            writing.flights.iter_mut().for_each(|flight| waiters.append(&mut flight.answers));
         }
         let any = !waiters.is_empty();
         for waiter in waiters {

@@ -276,7 +276,7 @@ impl Pool {
         match purpose {
             Purpose::Data { op, part } => self.data_done(op, part, result),
             Purpose::Page { page, copy } => self.page_read(page, copy, result.ok()),
-            Purpose::Group { copy } => self.group_written(copy, result.is_ok()),
+            Purpose::Group { copy, group } => self.group_written((copy, group), result.is_ok()),
             Purpose::GroupFlush => self.group_flushed(result.is_ok()),
             Purpose::Checkpoint { copy } => self.checkpoint_written(copy, result.is_ok()),
             Purpose::CheckpointFlush => self.checkpoint_flushed(result.is_ok()),

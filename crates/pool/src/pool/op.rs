@@ -160,7 +160,7 @@ pub(super) enum Purpose {
     /// A copy of a sums page.
     Page { page: u64, copy: u8 },
     /// A copy of a journal group.
-    Group { copy: u8 },
+    Group { copy: u8, group: u64 },
     /// The flush after a group.
     GroupFlush,
     /// A write of a checkpoint.

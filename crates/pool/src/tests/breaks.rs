@@ -85,6 +85,11 @@ fn answers_before_a_record_is_written() {
 }
 
 #[test]
+fn answers_before_an_earlier_group_is_written() {
+    check(Rule::AnswerInOrder);
+}
+
+#[test]
 fn groups_that_are_said_to_be_durable_and_are_not() {
     check(Rule::ProvedWhenDurable);
 }
