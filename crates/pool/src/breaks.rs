@@ -10,6 +10,10 @@ pub(crate) enum Rule {
     AnswerWhenWritten,
     /// O2: groups count as written in their order.
     AnswerInOrder,
+    /// O2: a flush that shall prove records begins when their data has been written.
+    DataBeforeFlush,
+    /// O7: so does the flush before the headers of a checkpoint that has them.
+    DataBeforeCheckpoint,
     /// O2: a group says of an earlier one that it is durable only when it is.
     ProvedWhenDurable,
     /// O2: recovery drops first writes whose data did not arrive.

@@ -20,6 +20,7 @@ use crate::sums_page;
 use crate::widen::count;
 
 use super::Pool;
+use super::ahead::BatchNumber;
 use super::op::Purpose;
 
 /// Most I/O of a checkpoint at once, so that it stays out of the way.
@@ -81,6 +82,8 @@ struct Run {
     reading: BTreeSet<u64>,
     /// Pages of this round that were written once.
     pages: BTreeMap<u64, Written>,
+    /// The last batch that it has.
+    batch: BatchNumber,
     /// Where the journal stands after the cut, when that is known.
     position: Option<Position>,
     /// Regions that it makes clean.
@@ -145,6 +148,8 @@ impl Pool {
         if let Some(writing) = &self.writing {
             regions.dirty.extend(&writing.batch.marks);
         }
+        let batch =
+            self.writing.as_ref().map_or_else(BatchNumber::default, |writing| writing.joined);
         let encoder = Encoder::cut(&mut self.state, &regions);
         let left = self.sums.dirty().collect();
         let jobs = VecDeque::from([Job::Body]);
@@ -160,6 +165,7 @@ impl Pool {
             outstanding,
             reading,
             pages,
+            batch,
             position,
             cleaned,
             good,
@@ -320,6 +326,12 @@ impl Pool {
         run.stage = match stage {
             Stage::First => Stage::FirstFlush,
             Stage::FirstFlush => Stage::Second,
+            // It has records whose data is still to be written, and must be flushed after that.
+            Stage::Second
+                if !self.ahead.is_over(run.batch) && !left_out(Rule::DataBeforeCheckpoint) =>
+            {
+                return false;
+            }
             Stage::Second => Stage::SecondFlush,
             Stage::SecondFlush if !run.pages.is_empty() => {
                 self.end_round();

@@ -21,8 +21,9 @@ use crate::widen::{count, index};
 use crate::wire::le16;
 
 use super::Pool;
+use super::ahead::BatchNumber;
 use super::lane::OpId;
-use super::op::{Purpose, Work};
+use super::op::{Op, Purpose, Work};
 
 /// A batch is written without being asked when it has this many bytes.
 const HEAVY: usize = 192 << 10;
@@ -32,8 +33,8 @@ const FULL: usize = 512 << 10;
 /// Most groups being written at once.
 const AT_ONCE: usize = 4;
 /// Answers that a group must bring for each that is being written: small groups cost as many writes
-/// as large ones.
-const WORTH: usize = 4;
+/// as large ones. In tests few, so that histories have several.
+const WORTH: usize = if cfg!(test) { 1 } else { 4 };
 
 /// Entries of a hidden layer that move down with one batch.
 /// In tests few, so that histories are cut between.
@@ -141,6 +142,8 @@ pub(super) struct Writing {
     done: usize,
     groups: u32,
     stage: Stage,
+    /// The last batch of records that joined it.
+    pub(super) joined: BatchNumber,
     /// Groups being written, in order. The last has the number of the journal's position.
     flights: VecDeque<Flight>,
 }
@@ -152,6 +155,11 @@ impl Writing {
             && self.flights.is_empty()
             && self.done == self.batch.payload.len()
             && !self.batch.wanted
+    }
+
+    /// Whether it goes on when something else has come to its end.
+    fn waits(&self) -> bool {
+        self.stage == Stage::Stalled || self.stage == Stage::Groups && self.batch.wanted
     }
 
     /// Whether records that wait may join it now.
@@ -192,7 +200,7 @@ impl Pool {
     /// The command ends when everything recorded so far is written.
     pub(super) fn wait_for_writing(&mut self, at: OpId) {
         if left_out(Rule::AnswerWhenWritten) {
-            return self.done(at, Ok(()));
+            return self.answer(alloc::vec![at]);
         }
         self.open.answers.push(at);
     }
@@ -202,7 +210,7 @@ impl Pool {
         if self.broken {
             return self.fail_waiters();
         }
-        if self.writing.as_ref().is_some_and(|writing| writing.stage == Stage::Stalled) {
+        if self.writing.as_ref().is_some_and(Writing::waits) {
             self.next_groups();
             return false;
         }
@@ -210,16 +218,22 @@ impl Pool {
         if !takes || !self.open.is_due() {
             return false;
         }
-        let open = core::mem::take(&mut self.open);
-        let writing = self.writing.get_or_insert_default();
-        writing.batch.append(open);
-        // What recovery would have to check is bounded.
-        writing.batch.note_size();
-        if writing.batch.wanted {
+        if self.join() {
             self.cut_checkpoint();
         }
         self.next_groups();
         true
+    }
+
+    /// The open batch joins what is being written; true if that is wanted durable.
+    fn join(&mut self) -> bool {
+        let open = core::mem::take(&mut self.open);
+        let writing = self.writing.get_or_insert_default();
+        writing.batch.append(open);
+        writing.joined = self.ahead.close();
+        // What recovery would have to check is bounded.
+        writing.batch.note_size();
+        writing.batch.wanted
     }
 
     /// Blocks of the journal that are still needed.
@@ -320,11 +334,13 @@ impl Pool {
         self.next_groups();
     }
 
-    /// Every record of the batch is in a group: if they are written, it can be made durable.
+    /// Every record of the batch is in a group: when they are written, and all data they speak of,
+    /// it can be made durable.
     fn all_written(&mut self) {
         let Some(writing) = &mut self.writing else { return };
-        let is_next = writing.stage == Stage::Groups && writing.flights.is_empty();
-        if is_next && writing.batch.wanted {
+        let is_written = writing.flights.is_empty()
+            && (self.ahead.is_over(writing.joined) || left_out(Rule::DataBeforeFlush));
+        if is_written && writing.stage == Stage::Groups && writing.batch.wanted {
             let left = self.flush_all(|| Purpose::GroupFlush);
             if let Some(writing) = &mut self.writing {
                 writing.stage = Stage::Flush { left };
@@ -346,10 +362,7 @@ impl Pool {
     fn stalled(&mut self) {
         if !self.checkpoint.is_running() {
             // Join what came since, so that the state is exactly what the batch leads to.
-            let open = core::mem::take(&mut self.open);
-            if let Some(writing) = &mut self.writing {
-                writing.batch.append(open);
-            }
+            self.join();
             self.checkpoint.want();
             self.cut_checkpoint();
         }
@@ -397,8 +410,9 @@ impl Pool {
 
     fn answer(&mut self, commands: Vec<OpId>) {
         for command in commands {
-            match self.ops.get(command).map(|op| &op.work) {
-                Some(Work::Change(_)) => self.changed(command, Ok(())),
+            match self.ops.get(command) {
+                Some(Op { work: Work::Change(_), .. }) => self.changed(command, Ok(())),
+                Some(Op { unrecorded: true, .. }) => self.recorded(command, true),
                 Some(_) => self.done(command, Ok(())),
                 None => {}
             }
@@ -437,10 +451,13 @@ impl Pool {
         }
         let any = !waiters.is_empty();
         for waiter in waiters {
-            let span = self.ops.get(waiter).and_then(super::op::Op::span);
+            let span = self.ops.get(waiter).and_then(Op::span);
             let fault = span.map_or(Fault::Internal, |span| Fault::Medium { span });
-            match self.ops.get(waiter).map(|op| &op.work) {
-                Some(Work::Change(_)) => self.changed(waiter, Err(crate::Refused::Broken)),
+            match self.ops.get(waiter) {
+                Some(Op { work: Work::Change(_), .. }) => {
+                    self.changed(waiter, Err(crate::Refused::Broken));
+                }
+                Some(Op { unrecorded: true, .. }) => self.recorded(waiter, false),
                 Some(_) => self.done(waiter, Err(fault)),
                 None => {}
             }

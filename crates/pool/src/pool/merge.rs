@@ -228,8 +228,12 @@ impl Pool {
         let failed = !self.same_seers(layer) || parts.iter().any(|part| part.failed);
         for part in &mut parts {
             part.failed = failed;
-            let from = index(u64::from(part.offset));
-            self.finish_part(layer, part, &sums[from..from + usize::from(part.run.len)]);
+            if !failed {
+                self.enter_part(layer, part, part.sums(&sums));
+            }
+            self.disturb_resum(part);
+            self.state.unpin(layer, part.logical, part.cluster);
+            self.take_given_up();
         }
         if let Some(step) = &self.merging.step {
             self.state.unflatten(layer, step.logical);

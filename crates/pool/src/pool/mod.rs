@@ -10,6 +10,7 @@
 //!
 //! Not here: moving bytes, encryption, timers (the engine asks for checkpoints when idle).
 
+mod ahead;
 mod change;
 mod checkpointing;
 mod commit;
@@ -90,6 +91,7 @@ pub struct Pool {
     unproved: BTreeSet<u64>,
     /// The last group that is known to be durable.
     proved: u64,
+    ahead: ahead::Ahead,
     /// Writes that wait for a batch to be durable.
     parked: Vec<OpId>,
     /// Changes whose layer is hidden but whose delete is not durable.
@@ -154,6 +156,7 @@ impl Pool {
             writing: None,
             unproved: from.unproved,
             proved: from.position.group,
+            ahead: ahead::Ahead::default(),
             parked: Vec::new(),
             hiding: BTreeSet::new(),
             checkpoint: checkpointing::Checkpointing::new(from.slot, from.generation),
@@ -355,13 +358,17 @@ impl Pool {
             }
             Ok(_) => {}
         }
+        let over = self.ops.get_mut(at).filter(|op| op.outstanding == 0);
+        if let Some(batch) = over.and_then(|op| op.ahead.take()) {
+            self.ahead.end(batch);
+        }
         self.step_op(at);
     }
 
     /// Goes on with a command when all it waited for is there.
     fn step_op(&mut self, at: OpId) {
         let Some(op) = self.ops.get(at) else { return };
-        if op.outstanding > 0 {
+        if op.outstanding > 0 || op.unrecorded {
             return;
         }
         match op.work {

@@ -9,6 +9,7 @@ use crate::entity::{Id, Layer};
 use crate::layout::Cluster;
 use crate::widen::{count, index, low32};
 
+use super::ahead::BatchNumber;
 use super::change::Change;
 use super::effect::{Io, Token};
 use super::lane::OpId;
@@ -53,6 +54,14 @@ pub(super) struct Part {
     pub(super) failed: bool,
 }
 
+impl Part {
+    /// Of the sums of the command's buffer, those of this part.
+    pub(super) fn sums(self, all: &[u32]) -> &[u32] {
+        let from = index(u64::from(self.offset));
+        &all[from..from + usize::from(self.run.len)]
+    }
+}
+
 /// An operation under way.
 #[derive(Debug)]
 pub(super) struct Op {
@@ -66,13 +75,17 @@ pub(super) struct Op {
     pub(super) sums: Vec<u32>,
     /// Disk I/O and pages that it waits for.
     pub(super) outstanding: u32,
+    /// The batch of its record, while its data is being written.
+    pub(super) ahead: Option<BatchNumber>,
+    /// Its record is not written yet.
+    pub(super) unrecorded: bool,
 }
 
 impl Op {
     pub(super) fn new(token: Token, id: Id, work: Work, sums: Vec<u32>) -> Op {
         let layer = Layer::NONE;
-        let (parts, outstanding) = (Vec::new(), 0);
-        Op { token, id, work, layer, parts, sums, outstanding }
+        let (parts, outstanding, ahead, unrecorded) = (Vec::new(), 0, None, false);
+        Op { token, id, work, layer, parts, sums, outstanding, ahead, unrecorded }
     }
 
     /// The blocks of a block command.

@@ -27,6 +27,8 @@ pub(super) struct Resum {
     /// First block of the next step; blocks are only looked at in the first doubtful region.
     next: u64,
     running: bool,
+    /// A write to blocks of the step ended while it was under way.
+    disturbed: bool,
 }
 
 impl Pool {
@@ -88,7 +90,7 @@ impl Pool {
             return false;
         }
         let Some(first) = self.next_doubtful() else { return false };
-        self.resum.running = true;
+        self.resum = Resum { next: first, running: true, disturbed: false };
         self.enter(Op::new(token, Id::NONE, Work::Resum(first), Vec::new()), Claim::Free);
         self.run();
         true
@@ -114,6 +116,15 @@ impl Pool {
         None
     }
 
+    /// A write ended: what a step read before says nothing.
+    pub(super) fn disturb_resum(&mut self, part: &Part) {
+        if let Resum { running: true, next, .. } = self.resum {
+            let first = self.physical(part.cluster, part.run.first);
+            let end = first + u64::from(part.run.len);
+            self.resum.disturbed |= end > next && first < next + STEP;
+        }
+    }
+
     pub(super) fn start_resum(&mut self, at: OpId, first: u64) {
         let blocks = self.resum_blocks(first);
         let inside = first & (self.state.size.blocks() - 1);
@@ -131,37 +142,42 @@ impl Pool {
         STEP.min(self.state.size.blocks() - (first & (self.state.size.blocks() - 1)))
     }
 
-    /// First the known sums, then the blocks, then new sums where they differ. A sum that changed
-    /// meanwhile is that of a newer write, and is left alone.
+    /// First the known sums, then the blocks, then new sums where they differ. A block that was just
+    /// written for the first time has the right sum, though its data may be on its way; when any
+    /// write ended meanwhile, the step is taken again.
     pub(super) fn step_resum(&mut self, at: OpId, first: u64) {
         let failed = |op: &Op| op.parts.iter().any(|part| part.failed);
         if self.ops.get(at).is_some_and(failed) {
             // Its doubt ends as well: reading it will fail.
-            self.resum = Resum { next: first + self.resum_blocks(first), running: false };
-            return self.done(at, Ok(()));
+            return self.end_resum(at, first + self.resum_blocks(first));
         }
         if self.request_sums(at) {
             return;
         }
         let blocks = self.resum_blocks(first);
-        let known = |pool: &Pool, at| pool.sums.get(pool.geography.sum_at(at)).unwrap_or(0);
-        let now: Vec<u32> = (first..first + blocks).map(|at| known(self, at)).collect();
         let Some(op) = self.ops.get_mut(at) else { return };
         if op.parts.len() == 1 {
+            let known = |at| self.sums.get(self.geography.sum_at(at)).unwrap_or(0);
+            op.sums.extend((first..first + blocks).map(known));
             // The buffer's sums are found behind the known ones.
             let part = Part { offset: low32(blocks), ..op.parts[0] };
-            op.sums = now;
             op.sums.resize(index(blocks) * 2, 0);
             return self.read_part(at, part, Buffer::Own);
         }
         let sums = core::mem::take(&mut op.sums);
         let (before, found) = sums.split_at(index(blocks));
         for (nth, physical) in (first..first + blocks).enumerate() {
-            if now[nth] == before[nth] && found[nth] != before[nth] {
+            let is_known = self.is_fresh(physical..physical + 1);
+            if !is_known && !self.resum.disturbed && found[nth] != before[nth] {
                 self.sums.set(self.geography.sum_at(physical), found[nth]);
             }
         }
-        self.resum = Resum { next: first + blocks, running: false };
+        let next = if self.resum.disturbed { first } else { first + blocks };
+        self.end_resum(at, next);
+    }
+
+    fn end_resum(&mut self, at: OpId, next: u64) {
+        self.resum = Resum { next, running: false, disturbed: false };
         self.done(at, Ok(()));
     }
 }

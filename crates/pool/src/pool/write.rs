@@ -1,7 +1,11 @@
-//! Writes, discards and repairs: choose the way of each block, write, then record.
+//! Writes, discards and repairs: choose the way of each block, then write it.
 //!
 //! A write is planned without side effects. If anything must be durable first, it is parked and
 //! planned anew after the next batch.
+//!
+//! Blocks new to the map are entered there, and recorded, when their data is sent: both are written
+//! at once, and the write ends when both are (O1). Until then nobody sees these blocks: whatever
+//! overlaps waits in the lane, and so do snapshots.
 
 use block::{Blocks, Command, Fault, Lba, Span};
 
@@ -11,7 +15,7 @@ use crate::entity::Layer;
 use crate::layout::Cluster;
 use crate::map::{Packed, Says};
 use crate::record::{self, FirstWrite, MAX_FIRST, Record};
-use crate::widen::{count, index, low32};
+use crate::widen::{count, low32};
 
 use super::Pool;
 use super::effect::{Buffer, Effect};
@@ -54,11 +58,12 @@ impl Pool {
         match planned {
             Ok(()) if parts.is_empty() => return self.done(at, Ok(())),
             Ok(()) => {
-                self.allocate(layer, &mut parts);
+                self.allocate(&mut parts);
                 if let Some(op) = self.ops.get_mut(at) {
                     op.parts = parts;
                 }
-                return self.issue(at);
+                self.issue(at);
+                return self.record_ahead(at);
             }
             Err(Wait::NoSpace) => return self.done(at, Err(Fault::NoSpace)),
             Err(Wait::Batch) => {}
@@ -125,7 +130,7 @@ impl Pool {
     }
 
     /// Whether a block of the range was first written in a batch that is not proved yet.
-    fn is_fresh(&self, blocks: core::ops::Range<u64>) -> bool {
+    pub(super) fn is_fresh(&self, blocks: core::ops::Range<u64>) -> bool {
         if left_out(Rule::ProveBeforeRewrite) {
             return false;
         }
@@ -196,8 +201,8 @@ impl Pool {
         planned
     }
 
-    /// Gives clusters to the parts that need one, and keeps them there.
-    fn allocate(&mut self, layer: Layer, parts: &mut [Part]) {
+    /// Gives clusters to the parts that need one.
+    fn allocate(&mut self, parts: &mut [Part]) {
         let mut given: Option<(u32, Cluster)> = None;
         for part in parts {
             if part.cluster == NEW {
@@ -209,16 +214,31 @@ impl Pool {
                 given = Some((part.logical, cluster));
                 part.cluster = cluster;
             }
-            match part.way {
-                Way::First => self.state.pin(layer, part.logical, part.cluster),
-                Way::InPlace => {
-                    let region = self.region(part.cluster);
-                    *self.overwriting.entry(region).or_default() += 1;
-                    self.hot.insert(region);
-                }
-                Way::Read => {}
+            if part.way == Way::InPlace {
+                let region = self.region(part.cluster);
+                *self.overwriting.entry(region).or_default() += 1;
+                self.hot.insert(region);
             }
         }
+    }
+
+    /// Enters and records the blocks that are new to the map.
+    fn record_ahead(&mut self, at: OpId) {
+        let Some(op) = self.ops.get_mut(at) else { return };
+        if op.parts.iter().all(|part| part.way != Way::First) {
+            return;
+        }
+        op.unrecorded = true;
+        op.ahead = Some(self.ahead.begin());
+        let layer = op.layer;
+        let (parts, sums) = (core::mem::take(&mut op.parts), core::mem::take(&mut op.sums));
+        for part in parts.iter().filter(|part| part.way == Way::First) {
+            self.enter_part(layer, part, part.sums(&sums));
+        }
+        if let Some(op) = self.ops.get_mut(at) {
+            (op.parts, op.sums) = (parts, sums);
+        }
+        self.wait_for_writing(at);
     }
 
     fn issue(&mut self, at: OpId) {
@@ -241,14 +261,14 @@ impl Pool {
         let Some(op) = self.ops.get_mut(at) else { return };
         let parts = core::mem::take(&mut op.parts);
         let sums = core::mem::take(&mut op.sums);
-        let layer = op.layer;
         let span = op.span();
         let durable = matches!(op.work, Work::Block(Command::Write { fua: true, .. }));
-        let recorded = parts.iter().any(|part| part.way == Way::First);
         let mut failed = None;
         for part in &parts {
-            let from = index(u64::from(part.offset));
-            self.finish_part(layer, part, &sums[from..from + usize::from(part.run.len)]);
+            if part.way == Way::InPlace {
+                self.overwritten(part, part.sums(&sums));
+            }
+            self.disturb_resum(part);
             if part.failed && failed.is_none() {
                 failed = Some(part);
             }
@@ -264,39 +284,44 @@ impl Pool {
                 self.done(at, Err(Fault::Medium { span: lost }));
             }
             _ if durable => self.wait_for_commit(at),
-            _ if recorded => self.wait_for_writing(at),
             _ => self.done(at, Ok(())),
         }
     }
 
-    /// Takes in what a part wrote: sums, and for blocks new to the map a record (O1).
-    pub(super) fn finish_part(&mut self, layer: Layer, part: &Part, sums: &[u32]) {
-        let Part { logical, cluster, run, .. } = *part;
+    /// Its record is written, or never will be.
+    pub(super) fn recorded(&mut self, at: OpId, good: bool) {
+        let Some(op) = self.ops.get_mut(at) else { return };
+        op.unrecorded = false;
+        op.parts.iter_mut().for_each(|part| part.failed |= !good);
+        self.step_op(at);
+    }
+
+    fn overwritten(&mut self, part: &Part, sums: &[u32]) {
         if !part.failed {
-            let first = self.physical(cluster, run.first);
-            for (physical, sum) in (first..).zip(sums) {
-                self.sums.set(self.geography.sum_at(physical), *sum);
-            }
-            if part.way != Way::InPlace {
-                self.state.make_valid(layer, logical, cluster, run);
-                self.open.fresh.extend(first..first + u64::from(run.len));
-                self.record_first(FirstWrite { layer, logical, cluster, first: run.first }, sums);
-                self.take_given_up();
-            }
+            self.set_sums(part, sums);
         }
-        match part.way {
-            Way::First => {
-                self.state.unpin(layer, logical, cluster);
-                self.take_given_up();
-            }
-            Way::InPlace => {
-                let region = self.region(cluster);
-                if let Some(under_way) = self.overwriting.get_mut(&region) {
-                    *under_way -= 1;
-                }
-            }
-            Way::Read => {}
+        let region = self.region(part.cluster);
+        if let Some(under_way) = self.overwriting.get_mut(&region) {
+            *under_way -= 1;
         }
+    }
+
+    fn set_sums(&mut self, part: &Part, sums: &[u32]) {
+        let first = self.physical(part.cluster, part.run.first);
+        for (physical, sum) in (first..).zip(sums) {
+            self.sums.set(self.geography.sum_at(physical), *sum);
+        }
+    }
+
+    /// Takes in blocks that are new to the map: their sums, where they are, and the record of that.
+    pub(super) fn enter_part(&mut self, layer: Layer, part: &Part, sums: &[u32]) {
+        let Part { logical, cluster, run, .. } = *part;
+        self.set_sums(part, sums);
+        self.state.make_valid(layer, logical, cluster, run);
+        let first = self.physical(cluster, run.first);
+        self.open.fresh.extend(first..first + u64::from(run.len));
+        self.record_first(FirstWrite { layer, logical, cluster, first: run.first }, sums);
+        self.take_given_up();
     }
 
     fn record_first(&mut self, mut at: FirstWrite, sums: &[u32]) {

@@ -90,6 +90,37 @@ fn answers_before_an_earlier_group_is_written() {
 }
 
 #[test]
+fn a_flush_of_records_before_their_data_is_written() {
+    check(Rule::DataBeforeFlush);
+}
+
+#[test]
+fn a_checkpoint_of_records_before_their_data_is_written() {
+    check_directed(Rule::DataBeforeCheckpoint, |seed| {
+        let (sizes, id) = (&[3600], Id(1));
+        let mut rig = written(sizes, id);
+        // More records than the journal has room for wait for a flush: a checkpoint takes their
+        // place, and that of a write among them.
+        rig.submit(id, Command::Flush, Vec::new());
+        for byte in 0..80 {
+            rig.change(Change::Share { id, share: std::vec![byte; 4000] });
+        }
+        let span = Span::new(Lba(70), Blocks(1)).unwrap();
+        rig.slow = stamped(9);
+        rig.submit(id, Command::Write { span, fua: false }, stamped(9));
+        let mut random = Random(seed);
+        while !matches!(rig.step(&mut random), Moment::Quiet) {
+            let mut after = import(rig.disks.after_crash(&mut random), sizes)?;
+            let holds = after.stamps(id, 70, 1);
+            if !matches!(holds.as_deref(), Ok([0 | 9])) {
+                return Err(format!("the block holds {holds:?}"));
+            }
+        }
+        Ok(0)
+    });
+}
+
+#[test]
 fn groups_that_are_said_to_be_durable_and_are_not() {
     check(Rule::ProvedWhenDurable);
 }

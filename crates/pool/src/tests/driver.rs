@@ -50,6 +50,9 @@ pub(super) struct Rig {
     pub(super) doubted: Vec<(Id, Lba)>,
     /// Every disk I/O fails.
     pub(super) fails: bool,
+    /// A write of these bytes ends when nothing else is under way.
+    pub(super) slow: Vec<u8>,
+    late: Vec<Sent>,
     next: u64,
 }
 
@@ -124,6 +127,8 @@ fn recover(mut disks: Disks, superblock: Superblock) -> Result<Rig, ImportError>
                         buffers: BTreeMap::new(),
                         doubted: Vec::new(),
                         fails: false,
+                        slow: Vec::new(),
+                        late: Vec::new(),
                         next: 0,
                     });
                 }
@@ -184,7 +189,8 @@ impl Rig {
                     };
                     assert_eq!(bytes.len(), len);
                     let number = self.disks.write(place, &bytes);
-                    self.sent.push(Sent::Write { io, number });
+                    let sent = if bytes == self.slow { &mut self.late } else { &mut self.sent };
+                    sent.push(Sent::Write { io, number });
                 }
                 Effect::Flush { io, .. } => {
                     let covers = self.disks.completed();
@@ -201,6 +207,9 @@ impl Rig {
                     return Moment::Ended(Ended::Changed(token, result));
                 }
             }
+        }
+        if self.sent.is_empty() {
+            self.sent.append(&mut self.late);
         }
         if self.sent.is_empty() {
             return Moment::Quiet;
