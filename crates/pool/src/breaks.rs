@@ -22,6 +22,8 @@ pub(crate) enum Rule {
     CheckpointAfterDrop,
     /// O3: a block is rewritten in place only when its record is proved.
     ProveBeforeRewrite,
+    /// O3: a group proves only what was durable when it was written.
+    ProvedByLater,
     /// O4: a region is marked before it is overwritten.
     MarkBeforeOverwrite,
     /// O5: what is given up is used again only when that is durable.

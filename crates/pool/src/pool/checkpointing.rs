@@ -109,14 +109,14 @@ impl Checkpointing {
         self.run.is_none() && !self.wanted
     }
 
-    /// Whether the checkpoint being written was cut with the batch being written.
-    pub(super) fn has_current_batch(&self) -> bool {
-        self.run.as_ref().is_some_and(|run| run.position.is_none())
+    /// Whether the checkpoint being written was cut with this batch.
+    pub(super) fn was_cut_at(&self, batch: BatchNumber) -> bool {
+        self.run.as_ref().is_some_and(|run| run.batch == batch)
     }
 
-    /// The batch of the cut is done: the journal goes on from here.
-    pub(super) fn position_known(&mut self, position: Position) {
-        if let Some(run) = &mut self.run {
+    /// A batch is done, and the journal goes on from here.
+    pub(super) fn position_known(&mut self, batch: BatchNumber, position: Position) {
+        if let Some(run) = self.run.as_mut().filter(|run| run.batch == batch) {
             run.position.get_or_insert(position);
         }
     }

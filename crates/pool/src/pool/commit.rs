@@ -7,14 +7,14 @@
 //!
 //! Recovery stops at the first group that is missing, so groups count as written in their order.
 
-use alloc::collections::{BTreeSet, VecDeque};
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use block::Fault;
 
 use crate::breaks::{Rule, left_out};
 use crate::entity::Layer;
-use crate::journal::{self, GroupHead, MAX_GROUP, PAYLOAD};
+use crate::journal::{self, GroupHead, MAX_GROUP, PAYLOAD, Position};
 use crate::layout::{BLOCK, Cluster, Place, Use};
 use crate::record::{MAX_RECORD, Record};
 use crate::widen::{count, index};
@@ -73,11 +73,6 @@ impl Batch {
         self.wanted |= self.payload.len() >= HEAVY;
     }
 
-    /// Whether somebody waits for it.
-    fn is_due(&self) -> bool {
-        self.wanted || !self.answers.is_empty()
-    }
-
     fn append(&mut self, mut other: Batch) {
         self.payload.append(&mut other.payload);
         self.fresh.append(&mut other.fresh);
@@ -92,29 +87,28 @@ impl Batch {
     }
 }
 
-/// Where a batch that is being written stands.
+/// Where the batch that groups are written of stands.
 ///
 /// ```text
-///   Groups ──(all written, wanted durable)──► Flush ──► done
-///   Groups ──(journal full)──► Stalled ──(checkpoint done)──► Groups
-///                              Stalled ──(checkpoint has it)──► Absorbed ──► done
+///   Gathering ──(wanted durable, none is sealed)──► Sealing ──(all in groups)──► Sealed
+///       │                                              │                            │
+///       └──────────────(the journal is full)───────────┤            (all written: flush) ──► done
+///                                                      ▼
+///                        (a checkpoint has it) ──► Absorbed ──► done
 /// ```
 ///
-/// While nobody wants it durable, more records join it, and it rests when all are written.
+/// Records join it only while it gathers. Behind a sealed one the next gathers already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Stage {
+enum Stage {
     #[default]
-    Groups,
-    Flush {
-        left: u32,
-    },
-    Stalled,
+    Gathering,
+    Sealing,
     Absorbed,
 }
 
 /// A group that is being written.
 #[derive(Debug)]
-struct Flight {
+pub(super) struct Flight {
     /// Writes under way, of each copy.
     left: [u32; 2],
     good: [bool; 2],
@@ -134,60 +128,42 @@ impl Flight {
     }
 }
 
-/// What is being written, or was and is not durable yet.
+/// A batch that groups are written of.
 #[derive(Debug, Default)]
 pub(super) struct Writing {
     pub(super) batch: Batch,
     /// Bytes of its payload that groups have.
     done: usize,
-    groups: u32,
+    /// What its last group says to be durable, if it has one.
+    says: Option<u64>,
     stage: Stage,
     /// The last batch of records that joined it.
     pub(super) joined: BatchNumber,
-    /// Groups being written, in order. The last has the number of the journal's position.
-    flights: VecDeque<Flight>,
 }
 
 impl Writing {
-    /// Whether nothing happens to it by itself.
-    pub(super) fn rests(&self) -> bool {
-        self.stage == Stage::Groups
-            && self.flights.is_empty()
-            && self.done == self.batch.payload.len()
-            && !self.batch.wanted
+    fn has_rest(&self) -> bool {
+        self.done < self.batch.payload.len()
     }
+}
 
-    /// Whether it goes on when something else has come to its end.
-    fn waits(&self) -> bool {
-        self.stage == Stage::Stalled || self.stage == Stage::Groups && self.batch.wanted
-    }
+/// A batch whose records are all in groups, and which is made durable.
+#[derive(Debug)]
+pub(super) struct Sealed {
+    pub(super) batch: Batch,
+    says: Option<u64>,
+    joined: BatchNumber,
+    /// Where the journal stands after it.
+    position: Position,
+    /// Flushes under way, if they are.
+    flushes: Option<u32>,
+}
 
-    /// Whether records that wait may join it now.
-    fn takes(&self, open: &Batch) -> bool {
-        let in_flight = self.flights.len();
-        self.stage == Stage::Groups
-            && !self.batch.wanted
-            && in_flight < AT_ONCE
-            && (open.wanted || open.answers.len() >= WORTH * in_flight)
-    }
-
-    /// Commands whose groups are written, and all groups before; groups that are over are
-    /// forgotten.
-    fn written(&mut self) -> Vec<OpId> {
-        let mut answers = Vec::new();
-        for flight in self.flights.iter_mut() {
-            if !flight.is_written() && !left_out(Rule::AnswerInOrder) {
-                break;
-            }
-            if flight.is_written() {
-                answers.append(&mut flight.answers);
-            }
-        }
-        while self.flights.front().is_some_and(Flight::is_over) {
-            self.flights.pop_front();
-        }
-        answers
-    }
+/// Blocks whose records are durable in groups up to one that no durable group proves.
+#[derive(Debug)]
+pub(crate) struct Unproved {
+    pub(crate) group: u64,
+    pub(crate) blocks: BTreeSet<u64>,
 }
 
 impl Pool {
@@ -210,30 +186,58 @@ impl Pool {
         if self.broken {
             return self.fail_waiters();
         }
-        if self.writing.as_ref().is_some_and(Writing::waits) {
+        self.flush_sealed();
+        let seals = self.may_seal();
+        if !seals && !self.may_gather() {
             self.next_groups();
             return false;
         }
-        let takes = self.writing.as_ref().is_none_or(|writing| writing.takes(&self.open));
-        if !takes || !self.open.is_due() {
-            return false;
-        }
-        if self.join() {
+        self.join();
+        if seals {
             self.cut_checkpoint();
+            if let Some(writing) = &mut self.writing {
+                writing.stage = Stage::Sealing;
+            }
         }
         self.next_groups();
         true
     }
 
-    /// The open batch joins what is being written; true if that is wanted durable.
-    fn join(&mut self) -> bool {
+    /// Whether the next batch is to be made durable, and can be.
+    fn may_seal(&self) -> bool {
+        let writing = self.writing.as_ref();
+        let wanted = self.open.wanted || writing.is_some_and(|writing| writing.batch.wanted);
+        wanted
+            && self.sealed.is_none()
+            && writing.is_none_or(|writing| writing.stage == Stage::Gathering)
+    }
+
+    /// Whether a group of what waits is worth its writes.
+    fn may_gather(&self) -> bool {
+        let is_ready = self.writing.as_ref().is_none_or(|writing| {
+            let takes_more = !writing.has_rest() && !writing.batch.is_full();
+            writing.stage == Stage::Gathering && takes_more
+        });
+        let (answers, under_way) = (self.open.answers.len(), self.flights.len());
+        is_ready && answers > 0 && answers >= WORTH * under_way && under_way < AT_ONCE
+    }
+
+    /// Whether nothing happens by itself.
+    pub(super) fn commit_rests(&self) -> bool {
+        let rests = |writing: &Writing| {
+            writing.stage == Stage::Gathering && !writing.has_rest() && !writing.batch.wanted
+        };
+        self.flights.is_empty() && self.sealed.is_none() && self.writing.as_ref().is_none_or(rests)
+    }
+
+    /// The open batch joins what is being written.
+    fn join(&mut self) {
         let open = core::mem::take(&mut self.open);
         let writing = self.writing.get_or_insert_default();
         writing.batch.append(open);
         writing.joined = self.ahead.close();
         // What recovery would have to check is bounded.
         writing.batch.note_size();
-        writing.batch.wanted
     }
 
     /// Blocks of the journal that are still needed.
@@ -243,13 +247,41 @@ impl Pool {
 
     /// Writes what is left of the batch, as far as it may be under way at once.
     fn next_groups(&mut self) {
-        while let Some(writing) = &mut self.writing {
-            let proves = writing.batch.proof && writing.groups == 0;
-            if writing.done == writing.batch.payload.len() && !proves {
-                return self.all_written();
-            }
-            if writing.flights.len() == AT_ONCE || !self.next_group() {
+        while let Some(writing) = &self.writing {
+            let is_sealing = writing.stage == Stage::Sealing;
+            // O3: an empty group, if there is no other that says so.
+            let proves = is_sealing && writing.batch.proof && writing.says < Some(self.proved);
+            if writing.stage == Stage::Absorbed || !writing.has_rest() && !is_sealing {
                 return;
+            }
+            if !writing.has_rest() && !proves {
+                return self.seal();
+            }
+            if self.flights.len() == AT_ONCE || !self.next_group() {
+                return;
+            }
+        }
+    }
+
+    /// All records of the batch are in groups.
+    fn seal(&mut self) {
+        if let Some(Writing { batch, says, joined, .. }) = self.writing.take() {
+            let (position, flushes) = (self.position, None);
+            self.sealed = Some(Sealed { batch, says, joined, position, flushes });
+            self.flush_sealed();
+        }
+    }
+
+    /// Makes the sealed batch durable when its groups are written, and all data they speak of.
+    fn flush_sealed(&mut self) {
+        let Some(sealed) = &self.sealed else { return };
+        let under_way = count(self.flights.len());
+        let is_written = self.position.group - under_way >= sealed.position.group
+            && (self.ahead.is_over(sealed.joined) || left_out(Rule::DataBeforeFlush));
+        if is_written && sealed.flushes.is_none() {
+            let flushes = self.flush_all(|| Purpose::GroupFlush);
+            if let Some(sealed) = &mut self.sealed {
+                sealed.flushes = Some(flushes);
             }
         }
     }
@@ -263,9 +295,8 @@ impl Pool {
         let len = prefix(rest, most.max(MAX_RECORD));
         let blocks = journal::group_blocks(len);
         if used + blocks > self.ring {
-            // Nobody may write over a group that is still being written.
-            if writing.flights.is_empty() {
-                writing.stage = Stage::Stalled;
+            // Nobody may write over a group that is still being written, or not durable.
+            if self.flights.is_empty() && self.sealed.is_none() {
                 self.stalled();
             }
             return false;
@@ -275,20 +306,19 @@ impl Pool {
             if left_out(Rule::ProvedWhenDurable) { self.position.group } else { self.proved };
         let head = GroupHead { pool: self.superblock.mark(), after: self.position, proved };
         journal::encode_group(head, &rest[..len], &mut bytes);
-        writing.stage = Stage::Groups;
         writing.done += len;
-        writing.groups += 1;
-        let has_all = writing.done == writing.batch.payload.len();
-        let answers =
-            if has_all { core::mem::take(&mut writing.batch.answers) } else { Vec::new() };
+        writing.says = Some(proved);
+        let answers = if writing.has_rest() {
+            Vec::new()
+        } else {
+            core::mem::take(&mut writing.batch.answers)
+        };
         let from = self.position.number;
         self.position.number += blocks;
         self.position.group += 1;
         let left = self.write_group(from, &bytes);
-        if let Some(writing) = &mut self.writing {
-            let good = left.map(|writes| writes > 0);
-            writing.flights.push_back(Flight { left, good, answers });
-        }
+        let good = left.map(|writes| writes > 0);
+        self.flights.push_back(Flight { left, good, answers });
         if self.journal_used() > self.ring / 2 {
             self.checkpoint.want();
         }
@@ -319,42 +349,53 @@ impl Pool {
 
     /// A write of a copy of a group ended.
     pub(super) fn group_written(&mut self, (copy, group): (u8, u64), good: bool) {
-        let Some(writing) = &mut self.writing else { return };
         let since = index(self.position.group - group);
-        let Some(nth) = writing.flights.len().checked_sub(since + 1) else { return };
-        let (copy, flight) = (usize::from(copy), &mut writing.flights[nth]);
+        let Some(nth) = self.flights.len().checked_sub(since + 1) else { return };
+        let (copy, flight) = (usize::from(copy), &mut self.flights[nth]);
         flight.left[copy] -= 1;
         flight.good[copy] &= good;
         if flight.is_over() && !flight.is_written() {
             self.broken = true;
             return;
         }
-        let answers = writing.written();
+        let answers = self.written_groups();
         self.answer(answers);
-        self.next_groups();
     }
 
-    /// Every record of the batch is in a group: when they are written, and all data they speak of,
-    /// it can be made durable.
-    fn all_written(&mut self) {
-        let Some(writing) = &mut self.writing else { return };
-        let is_written = writing.flights.is_empty()
-            && (self.ahead.is_over(writing.joined) || left_out(Rule::DataBeforeFlush));
-        if is_written && writing.stage == Stage::Groups && writing.batch.wanted {
-            let left = self.flush_all(|| Purpose::GroupFlush);
-            if let Some(writing) = &mut self.writing {
-                writing.stage = Stage::Flush { left };
+    /// Commands whose groups are written, and all groups before; groups that are over are
+    /// forgotten.
+    fn written_groups(&mut self) -> Vec<OpId> {
+        let mut answers = Vec::new();
+        for flight in &mut self.flights {
+            if flight.is_written() {
+                answers.append(&mut flight.answers);
+            } else if !left_out(Rule::AnswerInOrder) {
+                break;
             }
         }
+        while self.flights.front().is_some_and(Flight::is_over) {
+            self.flights.pop_front();
+        }
+        answers
     }
 
     pub(super) fn group_flushed(&mut self, good: bool) {
-        let Some(writing) = &mut self.writing else { return };
-        let Stage::Flush { left } = &mut writing.stage else { return };
+        let Some(Sealed { flushes: Some(left), .. }) = &mut self.sealed else { return };
         *left -= 1;
         self.broken |= !good;
-        if *left == 0 && !self.broken {
-            self.batch_done();
+        if *left == 0
+            && !self.broken
+            && let Some(Sealed { mut batch, says, joined, position, .. }) = self.sealed.take()
+        {
+            self.proved = position.group;
+            let is_open = |unproved: &Unproved| Some(unproved.group) > says;
+            self.unproved.retain(|one| is_open(one) && !left_out(Rule::ProvedByLater));
+            if says.is_some() {
+                let blocks = core::mem::take(&mut batch.fresh);
+                self.unproved.push(Unproved { group: position.group, blocks });
+            }
+            self.checkpoint.position_known(joined, position);
+            self.batch_done(batch);
         }
     }
 
@@ -366,11 +407,10 @@ impl Pool {
             self.checkpoint.want();
             self.cut_checkpoint();
         }
-        if self.checkpoint.has_current_batch() {
-            self.checkpoint.position_known(self.position);
-            if let Some(writing) = &mut self.writing {
-                writing.stage = Stage::Absorbed;
-            }
+        let Some(writing) = &mut self.writing else { return };
+        if self.checkpoint.was_cut_at(writing.joined) {
+            self.checkpoint.position_known(writing.joined, self.position);
+            writing.stage = Stage::Absorbed;
         }
     }
 
@@ -381,20 +421,14 @@ impl Pool {
 
     /// A checkpoint became durable; if it absorbed the batch, so is that.
     pub(super) fn checkpoint_absorbed(&mut self) {
-        if self.batch_is_absorbed() {
-            self.batch_done();
+        if let Some(writing) = self.writing.take_if(|writing| writing.stage == Stage::Absorbed) {
+            self.proved = self.position.group;
+            self.unproved.clear();
+            self.batch_done(writing.batch);
         }
     }
 
-    fn batch_done(&mut self) {
-        let Some(Writing { batch, groups, stage, .. }) = self.writing.take() else { return };
-        if stage == Stage::Absorbed {
-            self.unproved.clear();
-        } else if groups > 0 {
-            self.unproved = batch.fresh;
-        }
-        self.proved = self.position.group;
-        self.checkpoint.position_known(self.position);
+    fn batch_done(&mut self, batch: Batch) {
         for cluster in batch.freed {
             self.state.space.release(cluster);
         }
@@ -444,11 +478,13 @@ impl Pool {
         let mut waiters = core::mem::take(&mut self.open.waiters);
         waiters.append(&mut self.parked);
         waiters.append(&mut self.open.answers);
-        if let Some(writing) = &mut self.writing {
-            waiters.append(&mut writing.batch.waiters);
-            waiters.append(&mut writing.batch.answers);
-            writing.flights.iter_mut().for_each(|flight| waiters.append(&mut flight.answers));
+        let writing = self.writing.as_mut().map(|writing| &mut writing.batch);
+        let sealed = self.sealed.as_mut().map(|sealed| &mut sealed.batch);
+        for batch in writing.into_iter().chain(sealed) {
+            waiters.append(&mut batch.waiters);
+            waiters.append(&mut batch.answers);
         }
+        self.flights.iter_mut().for_each(|flight| waiters.append(&mut flight.answers));
         let any = !waiters.is_empty();
         for waiter in waiters {
             let span = self.ops.get(waiter).and_then(Op::span);

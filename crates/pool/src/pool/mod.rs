@@ -43,7 +43,7 @@ pub use change::{Change, KEY_CHECK, NewReplica, NewSnapshot};
 pub use effect::{Buffer, DiskFailed, Effect, Io, Token};
 pub use report::{Health, Usage};
 
-use commit::{Batch, Writing};
+use commit::{Batch, Flight, Sealed, Unproved, Writing};
 use lane::{Claim, Lane, OpId};
 use op::{IoTable, Op, Pending, Purpose, Table, Way, Work};
 
@@ -86,9 +86,14 @@ pub struct Pool {
     ring: u64,
     /// Records that no group has yet.
     open: Batch,
+    /// Records that groups are written of.
     writing: Option<Writing>,
-    /// Blocks first written in the newest durable batch, whose durability no later group proves.
-    unproved: BTreeSet<u64>,
+    /// Records that are in groups, and made durable.
+    sealed: Option<Sealed>,
+    /// Groups being written, in order. The last has the number of the journal's position.
+    flights: VecDeque<Flight>,
+    /// What is durable, though the journal does not say so.
+    unproved: Vec<Unproved>,
     /// The last group that is known to be durable.
     proved: u64,
     ahead: ahead::Ahead,
@@ -154,7 +159,9 @@ impl Pool {
             superblock: from.superblock,
             open: Batch::default(),
             writing: None,
-            unproved: from.unproved,
+            sealed: None,
+            flights: VecDeque::new(),
+            unproved: alloc::vec![Unproved { group: from.position.group, blocks: from.unproved }],
             proved: from.position.group,
             ahead: ahead::Ahead::default(),
             parked: Vec::new(),

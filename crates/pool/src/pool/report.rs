@@ -157,7 +157,7 @@ impl Pool {
     pub fn is_idle(&self) -> bool {
         self.ops.len() == 0
             && self.ios.len() == 0
-            && self.writing.as_ref().is_none_or(super::commit::Writing::rests)
+            && self.commit_rests()
             && self.checkpoint.is_idle()
             && self.effects.is_empty()
     }

@@ -200,7 +200,7 @@ impl Pool {
     pub(super) fn advance_export(&mut self) {
         let Export::Asked(token) = self.export else { return };
         let quiet = self.ops.len() == 0
-            && self.writing.as_ref().is_none_or(super::commit::Writing::rests)
+            && self.commit_rests()
             && self.checkpoint.is_idle()
             && self.table.is_none();
         if self.broken {

@@ -18,6 +18,7 @@ use crate::record::{self, FirstWrite, MAX_FIRST, Record};
 use crate::widen::{count, low32};
 
 use super::Pool;
+use super::commit::Batch;
 use super::effect::{Buffer, Effect};
 use super::lane::OpId;
 use super::op::{self, Part, Pending, Purpose, Way, Work};
@@ -134,10 +135,10 @@ impl Pool {
         if left_out(Rule::ProveBeforeRewrite) {
             return false;
         }
-        let writing = self.writing.as_ref().map(|writing| &writing.batch.fresh);
-        [Some(&self.open.fresh), writing, Some(&self.unproved)]
-            .into_iter()
-            .flatten()
+        let unproved = self.unproved.iter().map(|unproved| &unproved.blocks);
+        self.batches()
+            .map(|batch| &batch.fresh)
+            .chain(unproved)
             .any(|set| !set.is_empty() && set.range(blocks.clone()).next().is_some())
     }
 
@@ -168,9 +169,14 @@ impl Pool {
     /// Whether a record that is not durable gave the block up.
     pub(super) fn was_given_up(&self, cluster: Cluster, block: u16) -> bool {
         let physical = self.physical(cluster, block);
-        let writing = self.writing.as_ref();
-        self.open.cleared.contains(&physical)
-            || writing.is_some_and(|writing| writing.batch.cleared.contains(&physical))
+        self.batches().any(|batch| batch.cleared.contains(&physical))
+    }
+
+    /// Those that are not durable.
+    fn batches(&self) -> impl Iterator<Item = &Batch> {
+        let writing = self.writing.as_ref().map(|writing| &writing.batch);
+        let sealed = self.sealed.as_ref().map(|sealed| &sealed.batch);
+        core::iter::once(&self.open).chain(writing).chain(sealed)
     }
 
     /// A repair writes blocks where they are, in whatever layer that is.

@@ -141,6 +141,11 @@ fn a_rewrite_before_its_record_is_proved() {
 }
 
 #[test]
+fn a_group_that_proves_what_came_after_it() {
+    check(Rule::ProvedByLater);
+}
+
+#[test]
 fn an_overwrite_before_its_region_is_marked() {
     check(Rule::MarkBeforeOverwrite);
 }
