@@ -179,6 +179,8 @@ struct Pending {
 enum Carried {
     /// A change of replicas, snapshots or disks.
     Change,
+    /// A question for runs of blocks.
+    Question,
     /// A disk that is being added, the last of the slot's.
     AddDisk { slot: Key },
     /// A repair with these bytes.
@@ -380,7 +382,23 @@ impl Pools {
                 let key = old.rewrap(wrapped, &new)?;
                 return self.change(ticket, pool, Change::Rewrap { id, key }, io);
             }
-            Order::Accept { pool, id, span } => self.find_open(pool)?.1.pool.accept(id, span)?,
+            Order::Accept { pool, id, span } => {
+                let slot = self.find(pool)?;
+                let token = self.pend(ticket, Carried::Change)?;
+                self.find_open(pool)?.1.pool.accept(token, id, span);
+                self.drain(slot, io);
+                return Ok(());
+            }
+            Order::Written(runs) => {
+                return self.question(ticket, pool::About::Written(runs.id), runs, io);
+            }
+            Order::Doubtful(runs) => {
+                return self.question(ticket, pool::About::Doubtful(runs.id), runs, io);
+            }
+            Order::ChangedSince { older, runs } => {
+                let about = pool::About::Changed { older, newer: runs.id };
+                return self.question(ticket, about, runs, io);
+            }
             question => {
                 let answer = self.answer(&question, instant(io))?;
                 self.answers.push_back((ticket, Ok(answer)));
@@ -401,16 +419,6 @@ impl Pools {
                 let pool = &self.find_open(*pool)?.1.pool;
                 let found = pool.entity(*id).and_then(|entity| entity_status(pool, entity));
                 Answer::Entity(Box::new(found.ok_or(pool::Refused::NotFound)?))
-            }
-            Order::Written(Runs { pool, id, from, most }) => {
-                Answer::Runs(self.find_open(*pool)?.1.pool.written(*id, *from, *most)?)
-            }
-            Order::Doubtful(Runs { pool, id, from, most }) => {
-                Answer::Runs(self.find_open(*pool)?.1.pool.doubtful(*id, *from, *most)?)
-            }
-            Order::ChangedSince { older, runs: Runs { pool, id, from, most } } => {
-                let pool = &mut self.find_open(*pool)?.1.pool;
-                Answer::Runs(pool.changed_between(*older, *id, *from, *most)?)
             }
             Order::Measure(pool) => {
                 let slot = self.find(*pool)?;
@@ -443,6 +451,21 @@ impl Pools {
         let disks = self.slots.get(slot)?.disks.iter();
         let disks = disks.map(|disk| (disk.path.clone(), disk.blocks)).collect();
         Some(status_of(&open.pool, disks, open.care.scrub_status()))
+    }
+
+    /// Asks what may need reads.
+    fn question(
+        &mut self,
+        ticket: Ticket,
+        about: pool::About,
+        Runs { pool, from, most, .. }: Runs,
+        io: &mut impl Io,
+    ) -> Result<(), PoolError> {
+        let slot = self.find(pool)?;
+        let token = self.pend(ticket, Carried::Question)?;
+        self.find_open(pool)?.1.pool.ask(token, pool::Question { about, from, most });
+        self.drain(slot, io);
+        Ok(())
     }
 
     fn change(

@@ -117,6 +117,9 @@ impl History {
                 }
                 Moment::Ended(Ended::Done(token, result)) => self.ended(token, result)?,
                 Moment::Ended(Ended::Changed(token, result)) => self.changed(token, result)?,
+                Moment::Ended(other @ Ended::Answered(..)) => {
+                    return Err(format!("nobody asked: {other:?}"));
+                }
                 Moment::Quiet if left == 0 => return Ok(()),
                 Moment::Quiet => {}
             }
