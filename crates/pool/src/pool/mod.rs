@@ -11,6 +11,7 @@
 //! Not here: moving bytes, encryption, timers (the engine asks for checkpoints when idle).
 
 mod ahead;
+mod batch;
 mod change;
 mod checkpointing;
 mod commit;
@@ -43,7 +44,7 @@ pub use change::{Change, KEY_CHECK, NewReplica, NewSnapshot};
 pub use effect::{Buffer, DiskFailed, Effect, Io, Token};
 pub use report::{Health, Usage};
 
-use commit::{Batch, Flight, Sealed, Unproved, Writing};
+use batch::{Batch, Flight, Sealed, Unproved, Writing};
 use lane::{Claim, Lane, OpId};
 use op::{IoTable, Op, Pending, Purpose, Table, Way, Work};
 
