@@ -10,6 +10,7 @@ pub mod bench;
 pub mod etcd;
 pub mod figure;
 pub mod fleet;
+pub mod loop_device;
 pub mod netns;
 pub mod process;
 pub mod python;

@@ -98,6 +98,10 @@ pub struct Mirror {
     pub(crate) failing: bool,
     /// Something changed that commands may wait for.
     pub(crate) poke: bool,
+    /// Something changed that others than commands look at.
+    pub(crate) stirred: bool,
+    /// Nothing but commands was under way when everything was looked at last.
+    calm: bool,
     pub(crate) sweep_at: Option<Instant>,
     pub(crate) own_flush: Option<Ticket>,
     pub(crate) now: Instant,
@@ -153,6 +157,8 @@ impl Mirror {
             hold_from: Some(now),
             failing: false,
             poke: true,
+            stirred: false,
+            calm: false,
             sweep_at: None,
             own_flush: None,
             now,
@@ -182,7 +188,7 @@ impl Mirror {
             }
             Err(fault) => self.effects.push_back(Effect::Done { token, result: Err(fault) }),
         }
-        self.run();
+        self.serve();
     }
 
     fn admit(&self, command: Command) -> Result<(), Fault> {
@@ -202,13 +208,14 @@ impl Mirror {
     /// Says what happened.
     pub fn apply(&mut self, event: Event, now: Instant) {
         self.pass(now);
+        self.calm &= matches!(event, Event::Ended { result: Ok(Answer::Done), .. });
         match event {
             Event::Attached { session, result } => self.attached(session, result),
             Event::Lost { session, why } => self.lost(session, why),
             Event::Ended { io, result } => self.ended(io, result),
             Event::Recorded { io, result } => self.recorded(io, result),
         }
-        self.run();
+        self.serve();
     }
 
     /// Lets time pass.
@@ -236,6 +243,7 @@ impl Mirror {
 
     fn ended(&mut self, io: Io, result: Result<Answer, Fault>) {
         let Some(pending) = self.ios.remove(&io) else { return };
+        self.calm &= matches!(pending.purpose, Purpose::Op(_));
         let done = result.as_ref().map(|_| ()).map_err(|fault| *fault);
         match pending.purpose {
             Purpose::Op(ticket) => self.op_answered(ticket, pending, done),
@@ -245,6 +253,31 @@ impl Mirror {
             Purpose::Snapshot => self.snapshot_answered(pending, done),
             Purpose::Measure => self.measured(pending, &result),
         }
+    }
+
+    /// Goes on with commands. That is all there is to do while nothing else is under way, and they
+    /// do not stir anything else up.
+    fn serve(&mut self) {
+        if self.calm {
+            self.pump_pace();
+            while let Some(ticket) = self.ready.pop() {
+                self.granted(ticket);
+            }
+        }
+        if !self.calm || self.stirred || self.poke || !self.aside.is_empty() {
+            self.run();
+        }
+    }
+
+    /// Whether nothing but commands is under way.
+    fn is_calm(&self) -> bool {
+        let is_changing =
+            self.snapshot.is_some() || self.resizing.is_some() || self.stopping.is_some();
+        let has_others = !self.jobs.is_empty()
+            || !self.copies.is_empty()
+            || !self.aside.is_empty()
+            || !self.waiting_orders.is_empty();
+        self.opened && self.hold_from.is_none() && !self.failing && !is_changing && !has_others
     }
 
     /// Thinks until nothing more happens by itself.
@@ -276,6 +309,8 @@ impl Mirror {
                 break;
             }
         }
+        self.stirred = false;
+        self.calm = self.is_calm();
         #[cfg(test)]
         self.check();
     }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use anyhow::{Context, Result};
+use e2e::loop_device::LoopDevice;
 use e2e::process::{Program, holdfast};
 use e2e::vm::{HOST, Link, SECOND_HOST, Vm};
 use tempfile::TempDir;
@@ -22,20 +23,22 @@ pub(crate) enum Ground {
     Pool,
     /// The same, encrypted.
     EncryptedPool,
+    /// A replica in a pool on a loop device.
+    LoopDevice,
 }
 
 impl Ground {
     /// Makes what it needs in a folder; the options that serve it.
-    fn options(self, nqn: &str, dir: &Path) -> Result<Vec<String>> {
+    fn options(self, nqn: &str, dir: &Path, device: Option<&LoopDevice>) -> Result<Vec<String>> {
         let shown = dir.display();
         if self == Ground::File {
-            let image = dir.join("namespace");
-            File::create(&image)
-                .and_then(|file| file.set_len(SIZE))
-                .with_context(|| format!("create {}", image.display()))?;
+            file(&dir.join("namespace"), SIZE)?;
             return Ok(vec!["--ns".into(), format!("{nqn}=file:{shown}/namespace")]);
         }
-        let pool = format!("tank={shown}/a,{shown}/b,create,size={SIZE}");
+        let pool = match device {
+            Some(device) => format!("tank={},create", device.path().display()),
+            None => format!("tank={shown}/a,{shown}/b,create,size={SIZE}"),
+        };
         let mut namespace = format!("{nqn}=replica:tank/vol,size={SIZE}");
         if self == Ground::EncryptedPool {
             let key = dir.join("key");
@@ -45,6 +48,22 @@ impl Ground {
         }
         Ok(vec!["--pool".into(), pool, "--ns".into(), namespace])
     }
+
+    /// The device that it lies on; without one, where there are none, it is like any other pool.
+    fn device(self, dir: &Path) -> Result<Option<LoopDevice>> {
+        if self != Ground::LoopDevice {
+            return Ok(None);
+        }
+        let disk = dir.join("disk");
+        file(&disk, 2 * SIZE)?;
+        Ok(LoopDevice::new(&disk, 512))
+    }
+}
+
+fn file(path: &Path, bytes: u64) -> Result<()> {
+    File::create(path)
+        .and_then(|file| file.set_len(bytes))
+        .with_context(|| format!("create {}", path.display()))
 }
 
 /// `holdfast engine serve` with one namespace.
@@ -53,6 +72,7 @@ pub(crate) struct Engine {
     ports: [u16; 2],
     options: Vec<String>,
     program: Program,
+    _device: Option<LoopDevice>,
     _dir: TempDir,
 }
 
@@ -61,13 +81,14 @@ impl Engine {
         static NEXT: AtomicU16 = AtomicU16::new(0);
         let nqn = format!("nqn.2026-11.test:engine-{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let dir = TempDir::new().context("make a directory for the disk image")?;
-        let mut options = ground.options(&nqn, dir.path())?;
+        let device = ground.device(dir.path())?;
+        let mut options = ground.options(&nqn, dir.path(), device.as_ref())?;
         if let Some(Secrets { host_nqn, host, controller }) = secrets {
             options.extend(["--host".into(), format!("{nqn}={host_nqn},{host},{controller}")]);
         }
         let ports = [free_port()?, free_port()?];
         let program = serve(ports, &options)?;
-        Ok(Engine { nqn, ports, options, program, _dir: dir })
+        Ok(Engine { nqn, ports, options, program, _device: device, _dir: dir })
     }
 }
 

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::path::{Path, PathBuf};
 use std::process::Command as Process;
 use std::time::{Duration, Instant};
 
 use block::{Blocks, Command, Lba, Span};
+use e2e::loop_device::LoopDevice;
 use e2e::process::{Program, holdfast};
 use engine::client::{Happened, Request, Session, SessionError};
 use engine::device::Data;
@@ -245,35 +245,15 @@ fn run(command: &mut Process) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A loop device over a file; gone when dropped.
-struct Loop(PathBuf);
-
-impl Loop {
-    /// None if this system has none: only root may, and containers often have no loop devices.
-    fn new(file: &Path, sector: u32) -> Option<Loop> {
-        let size = format!("--sector-size={sector}");
-        let options = ["--find", "--show", &size];
-        let output = Process::new("losetup").args(options).arg(file).output().ok()?;
-        let device = String::from_utf8(output.stdout).ok()?;
-        output.status.success().then(|| Loop(device.trim().into()))
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Process::new("losetup").arg("--detach").arg(&self.0).status();
-    }
-}
-
 fn survive_on_a_loop_device(sector: u32) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("disk");
     std::fs::File::create(&file).unwrap().set_len(96 << 20).unwrap();
-    let Some(device) = Loop::new(&file, sector) else {
+    let Some(device) = LoopDevice::new(&file, sector) else {
         eprintln!("there are no loop devices here: nothing was tested");
         return;
     };
-    survive(&device.0.display().to_string(), 3);
+    survive(&device.path().display().to_string(), 3);
 }
 
 #[test]

@@ -123,6 +123,7 @@ struct Runner<'a> {
 
 /// Runs a load on a session.
 pub fn run(session: &mut Session, load: Load) -> Result<Measured, LoadError> {
+    session.tell_time();
     let namespace = session
         .controller()
         .namespaces()

@@ -121,6 +121,11 @@ impl Session {
         self.reactor.take(bytes)
     }
 
+    /// Takes the time anew, after a while in which nothing was waited for.
+    pub fn tell_time(&mut self) {
+        self.reactor.tell_time();
+    }
+
     /// The time.
     pub fn now(&self) -> Moment {
         self.reactor.now()

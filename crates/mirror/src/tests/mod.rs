@@ -108,12 +108,12 @@ fn of_copies_that_lost_their_caches_the_one_that_did_first_is_believed() {
 
 #[test]
 fn a_copy_that_is_about_to_join_is_compared_too() {
-    once_failed(8821);
+    once_failed(18967);
 }
 
 #[test]
 fn a_copy_that_is_away_and_in_sync_has_every_mark() {
-    once_failed(10369);
+    once_failed(38747);
 }
 
 /// Each rule, and where to look for a history that needs it.
@@ -125,9 +125,9 @@ const NEEDED: &[(Broken, u64)] = &[
     (Broken::ReadInDoubt, 754),
     (Broken::CopyUnlocked, 3),
     (Broken::FlushInDoubt, 335),
-    (Broken::MarkedUnsettled, 10369),
+    (Broken::MarkedUnsettled, 38747),
     (Broken::LossForgotten, 7696),
-    (Broken::JoinerNotCompared, 8821),
+    (Broken::JoinerNotCompared, 18967),
     (Broken::NoFence, 0),
 ];
 

@@ -7,160 +7,27 @@
 //!
 //! Recovery stops at the first group that is missing, so groups count as written in their order.
 
-use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use block::Fault;
 
 use crate::breaks::{Rule, left_out};
-use crate::entity::Layer;
-use crate::journal::{self, GroupHead, MAX_GROUP, PAYLOAD, Position};
-use crate::layout::{BLOCK, Cluster, Place, Use};
+use crate::journal::{self, GroupHead, MAX_GROUP, PAYLOAD};
+use crate::layout::{BLOCK, Place, Use};
 use crate::record::MAX_RECORD;
 use crate::widen::{count, index};
 use crate::wire::le16;
 
 use super::Pool;
-use super::ahead::BatchNumber;
+use super::batch::{Batch, Flight, Sealed, Stage, Unproved, Writing};
 use super::lane::OpId;
 use super::op::{Op, Purpose, Work};
-
-/// A batch is written without being asked when it has this many bytes.
-const HEAVY: usize = 192 << 10;
-/// Writes wait when it has this many.
-const FULL: usize = 512 << 10;
 
 /// Most groups being written at once.
 const AT_ONCE: usize = 4;
 /// Answers that a group must bring for each that is being written: small groups cost as many writes
 /// as large ones. In tests few, so that histories have several.
 const WORTH: usize = if cfg!(test) { 1 } else { 4 };
-
-/// Records that become durable together, and what waits for that.
-#[derive(Debug, Default)]
-pub(super) struct Batch {
-    pub(super) payload: Vec<u8>,
-    /// Blocks with a first-write record in it.
-    pub(super) fresh: BTreeSet<u64>,
-    /// Blocks given up by its records.
-    pub(super) cleared: BTreeSet<u64>,
-    /// Clusters given up by its records.
-    pub(super) freed: Vec<Cluster>,
-    /// Regions marked by its records.
-    pub(super) marks: BTreeSet<u32>,
-    /// Layers hidden by its records.
-    pub(super) hidden: Vec<Layer>,
-    /// Commands that end when it is durable.
-    pub(super) waiters: Vec<OpId>,
-    /// Commands that end when it is written.
-    answers: Vec<OpId>,
-    /// Somebody waits for it to be durable.
-    pub(super) wanted: bool,
-    /// A group must be written even without records (O3).
-    pub(super) proof: bool,
-}
-
-impl Batch {
-    pub(super) fn is_full(&self) -> bool {
-        self.payload.len() >= FULL
-    }
-
-    pub(super) fn note_size(&mut self) {
-        self.wanted |= self.payload.len() >= HEAVY;
-    }
-
-    fn append(&mut self, mut other: Batch) {
-        self.payload.append(&mut other.payload);
-        self.fresh.append(&mut other.fresh);
-        self.cleared.append(&mut other.cleared);
-        self.freed.append(&mut other.freed);
-        self.marks.append(&mut other.marks);
-        self.hidden.append(&mut other.hidden);
-        self.waiters.append(&mut other.waiters);
-        self.answers.append(&mut other.answers);
-        self.wanted |= other.wanted;
-        self.proof |= other.proof;
-    }
-}
-
-/// Where the batch that groups are written of stands.
-///
-/// ```text
-///   Gathering ──(wanted durable, none is sealed)──► Sealing ──(all in groups)──► Sealed
-///       │                                              │                            │
-///       └──────────────(the journal is full)───────────┤            (all written: flush) ──► done
-///                                                      ▼
-///                        (a checkpoint has it) ──► Absorbed ──► done
-/// ```
-///
-/// Records join it only while it gathers. Behind a sealed one the next gathers already.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Stage {
-    #[default]
-    Gathering,
-    Sealing,
-    Absorbed,
-}
-
-/// A group that is being written.
-#[derive(Debug)]
-pub(super) struct Flight {
-    /// Writes under way, of each copy.
-    left: [u32; 2],
-    good: [bool; 2],
-    /// Commands that end when it and all before it are written.
-    answers: Vec<OpId>,
-}
-
-impl Flight {
-    /// Whether nothing of it is under way.
-    fn is_over(&self) -> bool {
-        self.left == [0, 0]
-    }
-
-    /// Whether one copy is there. That is enough: recovery takes each block from either.
-    fn is_written(&self) -> bool {
-        (0..2).any(|copy| self.left[copy] == 0 && self.good[copy])
-    }
-}
-
-/// A batch that groups are written of.
-#[derive(Debug, Default)]
-pub(super) struct Writing {
-    pub(super) batch: Batch,
-    /// Bytes of its payload that groups have.
-    done: usize,
-    /// What its last group says to be durable, if it has one.
-    says: Option<u64>,
-    stage: Stage,
-    /// The last batch of records that joined it.
-    pub(super) joined: BatchNumber,
-}
-
-impl Writing {
-    fn has_rest(&self) -> bool {
-        self.done < self.batch.payload.len()
-    }
-}
-
-/// A batch whose records are all in groups, and which is made durable.
-#[derive(Debug)]
-pub(super) struct Sealed {
-    pub(super) batch: Batch,
-    says: Option<u64>,
-    joined: BatchNumber,
-    /// Where the journal stands after it.
-    position: Position,
-    /// Flushes under way, if they are.
-    flushes: Option<u32>,
-}
-
-/// Blocks whose records are durable in groups up to one that no durable group proves.
-#[derive(Debug)]
-pub(crate) struct Unproved {
-    pub(crate) group: u64,
-    pub(crate) blocks: BTreeSet<u64>,
-}
 
 impl Pool {
     /// The command ends when everything recorded so far is durable.

@@ -12,6 +12,7 @@
 
 mod ahead;
 mod ask;
+mod batch;
 mod change;
 mod checkpointing;
 mod collapse;
@@ -48,7 +49,7 @@ pub use change::{Change, KEY_CHECK, NewReplica, NewSnapshot};
 pub use effect::{Buffer, DiskFailed, Effect, Io, Token};
 pub use report::{Health, Usage};
 
-use commit::{Batch, Flight, Sealed, Unproved, Writing};
+use batch::{Batch, Flight, Sealed, Unproved, Writing};
 use lane::{Claim, Lane, OpId};
 use op::{IoTable, Op, Pending, Purpose, Table, Way, Work};
 

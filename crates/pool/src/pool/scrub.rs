@@ -101,9 +101,9 @@ impl Pool {
         STEP.min(self.state.size.blocks() - (first & (self.state.size.blocks() - 1)))
     }
 
-    /// First the known sums, then the blocks, then new sums where they differ. A block that was just
-    /// written for the first time has the right sum, though its data may be on its way; when any
-    /// write ended meanwhile, the step is taken again.
+    /// First the known sums, then the blocks, then new sums where they differ. A block that was
+    /// just written for the first time has the right sum, though its data may be on its way; when
+    /// any write ended meanwhile, the step is taken again.
     pub(super) fn step_resum(&mut self, at: OpId, first: u64) {
         let failed = |op: &Op| op.parts.iter().any(|part| part.failed);
         if self.ops.get(at).is_some_and(failed) {

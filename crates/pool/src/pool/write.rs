@@ -20,7 +20,7 @@ use crate::record::{self, FirstWrite, MAX_FIRST, Record};
 use crate::widen::{count, low32};
 
 use super::Pool;
-use super::commit::Batch;
+use super::batch::Batch;
 use super::effect::{Buffer, Effect};
 use super::lane::OpId;
 use super::op::{self, Part, Pending, Purpose, Way, Work};

@@ -175,7 +175,8 @@ impl<M> Reactor<M> {
         self.sockets.len()
     }
 
-    fn tell_time(&mut self) {
+    /// Takes the time anew, for one who did not turn for a while.
+    pub fn tell_time(&mut self) {
         self.now = setup::monotonic_time();
     }
 

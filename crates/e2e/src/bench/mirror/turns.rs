@@ -120,7 +120,9 @@ impl Bench {
                 one.turn(what.load(Duration::from_millis(time), seed))?;
             }
         }
-        all.iter().for_each(|one| one.print(what));
+        for one in all {
+            one.print(what);
+        }
         Ok(())
     }
 

@@ -178,10 +178,10 @@ impl Bench {
         Ok(figure("pool-first-write-4k", ratios.median(), Target::AtLeast(0.6)))
     }
 
-    /// On a replica of its own, a small one. Each round ends when what the snapshot left is merged.
+    /// On a replica of its own. Each round ends when what the snapshot left is merged.
     fn after_snapshots(&mut self) -> Result<Figure> {
         let mut ratios = Ratios::default();
-        let blocks = BLOCKS / 8;
+        let blocks = BLOCKS / 2;
         let (of, time) = (Id(101), self.time);
         let device = self.rig.replica(of, Blocks(blocks))?;
         let mut at = 0..blocks;

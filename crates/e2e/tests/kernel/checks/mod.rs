@@ -98,11 +98,14 @@ mod pooled {
         fio_verifies_with_trim = super::data::fio_verifies_with_trim;
         discarded_and_zeroed_blocks_read_as_zeroes = super::data::discard;
         ext4_keeps_files = super::filesystem::ext4;
-        killing_the_target_fails_no_request = super::paths::kill_and_revive_synced;
+        killing_the_target_fails_no_request = super::paths::kill_and_revive;
+    }
+    tests! { V6_12, engine_on_a_loop_device, NoSecrets,
+        killing_the_target_on_a_loop_device = super::paths::kill_and_revive;
     }
     tests! { V6_12, encrypted_engine, NoSecrets,
         encrypted_ext4_keeps_files = super::filesystem::ext4;
-        killing_the_target_of_an_encrypted_replica = super::paths::kill_and_revive_synced;
+        killing_the_target_of_an_encrypted_replica = super::paths::kill_and_revive;
     }
 }
 
@@ -130,6 +133,10 @@ fn engine(vm: &Vm, secrets: Option<&Secrets>) -> Result<Box<dyn Target>> {
 
 fn pooled_engine(_: &Vm, secrets: Option<&Secrets>) -> Result<Box<dyn Target>> {
     Ok(Box::new(Engine::start(Ground::Pool, secrets)?))
+}
+
+fn engine_on_a_loop_device(_: &Vm, secrets: Option<&Secrets>) -> Result<Box<dyn Target>> {
+    Ok(Box::new(Engine::start(Ground::LoopDevice, secrets)?))
 }
 
 fn encrypted_engine(_: &Vm, secrets: Option<&Secrets>) -> Result<Box<dyn Target>> {

@@ -36,21 +36,12 @@ pub(super) fn lose_one_of_two(lab: &mut Lab) -> Result<()> {
     end_fio(lab, job)
 }
 
-/// With requests on the way, the target is killed and comes back.
+/// With requests on the way, the target is killed and comes back. It has a volatile cache, but what
+/// it acknowledged does not die with it.
 pub(super) fn kill_and_revive(lab: &mut Lab) -> Result<()> {
-    kill_under(lab, "")
-}
-
-/// The same with a target that has a volatile cache, which dies with it: a write is durable only
-/// when it asked for that.
-pub(super) fn kill_and_revive_synced(lab: &mut Lab) -> Result<()> {
-    kill_under(lab, "--sync=1")
-}
-
-fn kill_under(lab: &mut Lab, options: &str) -> Result<()> {
     let controller = lab.connect(Way::First, TIMERS)?;
     let disk = lab.disk()?;
-    let job = start_fio_with(lab, &disk, options)?;
+    let job = start_fio(lab, &disk)?;
     for _ in 0..2 {
         lab.await_requests(&disk, 200)?;
         let vm = lab.vm;
@@ -82,15 +73,11 @@ pub(super) fn lose_a_copy(lab: &mut Lab) -> Result<()> {
 
 /// Writes and verifies until a file appears.
 pub(super) fn start_fio(lab: &Lab, disk: &str) -> Result<Job> {
-    start_fio_with(lab, disk, "")
-}
-
-fn start_fio_with(lab: &Lab, disk: &str, options: &str) -> Result<Job> {
     lab.spawn(&format!(
         "rm -f /tmp/enough; while [ ! -e /tmp/enough ]; do \
            fio --name=steady --filename={disk} --direct=1 --ioengine=libaio --iodepth=8 \
-               --rw=randwrite --bs=4k --size=2m --verify=crc32c --verify_fatal=1 --minimal \
-               {options}; done"
+               --rw=randwrite --bs=4k --size=2m --verify=crc32c --verify_fatal=1 --minimal; \
+         done"
     ))
 }
 
