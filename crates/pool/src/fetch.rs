@@ -37,7 +37,8 @@ pub(crate) struct Piece {
 }
 
 impl Fetch {
-    pub(crate) fn new(slot: u8, copy: u8, bytes: Range<u64>) -> Fetch {
+    /// Of a slot and copy, these bytes of the body.
+    pub(crate) fn new((slot, copy): (u8, u8), bytes: Range<u64>) -> Fetch {
         Fetch { slot, copy, bytes, buffer: Vec::new(), left: 0, failed: false }
     }
 

@@ -219,6 +219,21 @@ impl Pools {
         }
     }
 
+    /// Asks what may need reads.
+    pub(super) fn question(
+        &mut self,
+        ticket: super::Ticket,
+        about: pool::About,
+        super::Runs { pool, from, most, .. }: super::Runs,
+        io: &mut impl Io,
+    ) -> Result<(), PoolError> {
+        let slot = self.find(pool)?;
+        let token = self.pend(ticket, Carried::Question)?;
+        self.find_open(pool)?.1.pool.ask(token, pool::Question { about, from, most });
+        self.drain(slot, io);
+        Ok(())
+    }
+
     /// Ends a question of a pool.
     fn told(&mut self, slot: Key, token: pool::Token, io: &mut impl Io) {
         let Some(open) = self.open_mut(slot) else { return };

@@ -453,21 +453,6 @@ impl Pools {
         Some(status_of(&open.pool, disks, open.care.scrub_status()))
     }
 
-    /// Asks what may need reads.
-    fn question(
-        &mut self,
-        ticket: Ticket,
-        about: pool::About,
-        Runs { pool, from, most, .. }: Runs,
-        io: &mut impl Io,
-    ) -> Result<(), PoolError> {
-        let slot = self.find(pool)?;
-        let token = self.pend(ticket, Carried::Question)?;
-        self.find_open(pool)?.1.pool.ask(token, pool::Question { about, from, most });
-        self.drain(slot, io);
-        Ok(())
-    }
-
     fn change(
         &mut self,
         ticket: Ticket,

@@ -41,7 +41,7 @@ impl Pool {
         let start = copy.pages.first().map_or(0, |(_, page)| page.range().start);
         let end = copy.pages.last().map_or(start, |(_, page)| page.range().end);
         let number = u8::from(first.is_some());
-        let mut fetch = Fetch::new(self.checkpoint.slot, number, start..end);
+        let mut fetch = Fetch::new((self.checkpoint.slot, number), start..end);
         let pieces = fetch.pieces(&self.superblock);
         let Some(run) = &mut self.checkpoint.run else { return };
         run.outstanding += low32(count(pieces.len()));

@@ -130,7 +130,7 @@ impl Pool {
 
     fn load_map(&mut self, key: PageKey, copy: u8, waiters: Vec<Holder>, failed: bool) {
         let bytes = self.state.page_of(key).map_or(0..0, |page| page.range());
-        let mut fetch = Fetch::new(self.checkpoint.slot, copy, bytes);
+        let mut fetch = Fetch::new((self.checkpoint.slot, copy), bytes);
         let pieces = fetch.pieces(&self.superblock);
         let generation = self.checkpoint.generation();
         let is_nowhere = pieces.is_empty();

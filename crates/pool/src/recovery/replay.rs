@@ -136,7 +136,7 @@ impl Recovery {
         else {
             return;
         };
-        let mut fetch = Fetch::new(slot, copy, page.range());
+        let mut fetch = Fetch::new((slot, copy), page.range());
         let pieces = fetch.pieces(&self.superblock);
         let is_nowhere = pieces.is_empty();
         self.fetches.insert(key, fetch);

@@ -1,8 +1,8 @@
 //! The state as it was when a checkpoint was cut, while it goes on changing.
 //!
 //! Invariant: an entry that the checkpoint has not written yet is as it was at the cut, or what it
-//! was is kept here. So the map of a pool is written a window at a time, and nothing waits. A window
-//! that is not in memory has not changed since the current checkpoint, and is copied from there.
+//! was is kept here. So the map of a pool is written a window at a time, and nothing waits.
+//! One that is not in memory has not changed since the current checkpoint, and is copied from it.
 //!
 //! Windows are written in the order of layers and logical clusters; layers made since the cut have
 //! higher numbers than all of it.
