@@ -26,8 +26,9 @@ const STEP: u64 = 256;
 pub(super) struct Resum {
     /// First block of the next step; blocks are only looked at in the first doubtful region.
     next: u64,
-    running: bool,
-    /// A write to blocks of the step ended while it was under way.
+    /// First block of the step under way.
+    step: Option<u64>,
+    /// A write to its blocks ended meanwhile, or more blocks are in doubt: it says nothing.
     disturbed: bool,
 }
 
@@ -78,7 +79,7 @@ impl Pool {
                 self.regions.doubtful.insert(region);
             }
         }
-        self.resum.next = 0;
+        self.resum = Resum { next: 0, disturbed: true, ..self.resum };
         Ok(())
     }
 
@@ -86,11 +87,11 @@ impl Pool {
     /// is under way. When the last step of a region is done, its doubt ends with the next
     /// checkpoint.
     pub fn resum(&mut self, token: Token) -> bool {
-        if self.resum.running {
+        if self.resum.step.is_some() {
             return false;
         }
         let Some(first) = self.next_doubtful() else { return false };
-        self.resum = Resum { next: first, running: true, disturbed: false };
+        self.resum = Resum { next: first, step: Some(first), disturbed: false };
         self.enter(Op::new(token, Id::NONE, Work::Resum(first), Vec::new()), Claim::Free);
         self.run();
         true
@@ -118,10 +119,10 @@ impl Pool {
 
     /// A write ended: what a step read before says nothing.
     pub(super) fn disturb_resum(&mut self, part: &Part) {
-        if let Resum { running: true, next, .. } = self.resum {
+        if let Some(step) = self.resum.step {
             let first = self.physical(part.cluster, part.run.first);
             let end = first + u64::from(part.run.len);
-            self.resum.disturbed |= end > next && first < next + STEP;
+            self.resum.disturbed |= end > step && first < step + STEP;
         }
     }
 
@@ -172,12 +173,12 @@ impl Pool {
                 self.sums.set(self.geography.sum_at(physical), found[nth]);
             }
         }
-        let next = if self.resum.disturbed { first } else { first + blocks };
-        self.end_resum(at, next);
+        self.end_resum(at, first + blocks);
     }
 
     fn end_resum(&mut self, at: OpId, next: u64) {
-        self.resum = Resum { next, running: false, disturbed: false };
+        let next = if self.resum.disturbed { self.resum.next } else { next };
+        self.resum = Resum { next, step: None, disturbed: false };
         self.done(at, Ok(()));
     }
 }
