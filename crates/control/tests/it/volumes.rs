@@ -48,8 +48,8 @@ fn a_volume_outlives_the_node_of_its_target() {
     settle(&mut sim);
 }
 
-/// The node that is to serve a volume dies without a word: whoever waits is told as soon as there is
-/// doubt, long before the node is given up, and the next try finds another.
+/// The node that is to serve a volume dies without a word: whoever waits is told as soon as there
+/// is doubt, long before the node is given up, and the next try finds another.
 #[test]
 fn nobody_waits_for_a_node_in_doubt() {
     let mut sim = cluster(3);

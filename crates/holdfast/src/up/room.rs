@@ -1,5 +1,5 @@
-//! Room for the data of a cluster. The files of pools are sparse: what is missing is missed only when
-//! it is written, so it is said beforehand.
+//! Room for the data of a cluster. The files of pools are sparse: what is missing is missed only
+//! when it is written, so it is said beforehand.
 
 use std::convert::Infallible;
 use std::path::Path;
