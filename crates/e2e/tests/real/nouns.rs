@@ -167,7 +167,7 @@ fn every_noun_against_a_real_cluster() -> Result<()> {
     let record = stored(&format!("/holdfast/volume/{volume}")).context("the volume is stored")?;
     ensure!(record["record"]["record"]["spec"]["size"] == 2u64 << 30, "{record}");
     ensure!(record["revision"].as_i64().is_some_and(|revision| revision > 0), "{record}");
-    for key in ["node/node-1", "pool/node-1", &format!("targetRecord/{volume}")] {
+    for key in ["node/node-1", "pool/pool-1", &format!("targetRecord/{volume}")] {
         ensure!(stored(&format!("/holdfast/{key}")).is_some(), "{key} is not stored");
     }
 
