@@ -167,9 +167,9 @@ impl Pool {
         }
         let sums = core::mem::take(&mut op.sums);
         let (before, found) = sums.split_at(index(blocks));
-        for (nth, physical) in (first..first + blocks).enumerate() {
-            let is_known = self.is_fresh(physical..physical + 1);
-            if !is_known && !self.resum.disturbed && found[nth] != before[nth] {
+        let is_undisturbed = !self.resum.disturbed;
+        for (nth, physical) in (first..first + blocks).enumerate().filter(|_| is_undisturbed) {
+            if found[nth] != before[nth] && !self.is_fresh(physical..physical + 1) {
                 self.sums.set(self.geography.sum_at(physical), found[nth]);
             }
         }
