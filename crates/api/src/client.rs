@@ -130,35 +130,65 @@ impl From<CallError> for Problem {
     }
 }
 
+/// Connections that are kept for a while, in case there is more to say.
+pub(crate) type Connections = Pool<HttpsConnector<HttpConnector>, Full<Bytes>>;
+
+/// Connections to servers that are believed by `tls`; absent: only plain ones.
+pub(crate) fn connections(
+    tls: Option<TlsClient>,
+    patience: Duration,
+) -> Result<Connections, CallError> {
+    let tls = match tls {
+        Some(tls) => tls,
+        None => TlsClient::nobody()
+            .map_err(|error| CallError::Unsendable { reason: error.to_string() })?,
+    };
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_connect_timeout(Some(patience));
+    let connector = HttpsConnectorBuilder::new()
+        .with_tls_config(tls.config())
+        .https_or_http()
+        .enable_http1()
+        .wrap_connector(tcp);
+    let pool = Pool::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(Duration::from_secs(30))
+        .pool_max_idle_per_host(8)
+        .build(connector);
+    Ok(pool)
+}
+
+/// Why there was no answer.
+pub(crate) fn unanswered(
+    error: hyper_util::client::legacy::Error,
+    server: Authority,
+    is_plain: bool,
+) -> CallError {
+    match distrust(&error) {
+        Some(reason) => CallError::Distrusted { server, reason },
+        None if error.is_connect() => CallError::Unreachable { server, source: error.into() },
+        None if is_plain && is_no_http(&error) => {
+            let reason = "it is no HTTP; if the server speaks TLS, name the authorities to believe \
+                          (--ca)";
+            CallError::Unreadable { reason: reason.to_owned() }
+        }
+        None => CallError::Broken { source: error.into() },
+    }
+}
+
 /// Calls one server. Cheap to clone; clones share their connections.
 #[derive(Clone, Debug)]
 pub struct Client {
-    pool: Pool<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    pool: Connections,
     config: Arc<ClientConfig>,
 }
 
 impl Client {
     /// A client; nothing is connected before the first call.
     pub fn new(config: ClientConfig) -> Result<Client, CallError> {
-        let unsendable = |reason: String| CallError::Unsendable { reason };
-        let tls = match &config.tls {
-            Some(tls) => tls.clone(),
-            None => TlsClient::nobody().map_err(|error| unsendable(error.to_string()))?,
-        };
-        let mut tcp = HttpConnector::new();
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        tcp.set_connect_timeout(Some(config.patience));
-        let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(tls.config())
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(tcp);
-        let pool = Pool::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(Duration::from_secs(30))
-            .pool_max_idle_per_host(8)
-            .build(connector);
+        let pool = connections(config.tls.clone(), config.patience)?;
         Ok(Client { pool, config: Arc::new(config) })
     }
 
@@ -303,19 +333,7 @@ impl Client {
     /// The body of a success; anything else is read as a problem.
     async fn send(&self, request: http::Request<Full<Bytes>>) -> Result<Incoming, CallError> {
         let answer = self.pool.request(request).await.map_err(|error| {
-            let server = self.config.server.clone();
-            match distrust(&error) {
-                Some(reason) => CallError::Distrusted { server, reason },
-                None if error.is_connect() => {
-                    CallError::Unreachable { server, source: error.into() }
-                }
-                None if self.config.tls.is_none() && is_no_http(&error) => {
-                    let reason = "it is no HTTP; if the server speaks TLS, name the authorities \
-                                  to believe (--ca)";
-                    CallError::Unreadable { reason: reason.to_owned() }
-                }
-                None => CallError::Broken { source: error.into() },
-            }
+            unanswered(error, self.config.server.clone(), self.config.tls.is_none())
         })?;
         let status = answer.status();
         if status.is_success() {

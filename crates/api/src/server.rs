@@ -62,6 +62,12 @@ pub enum StartError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// Nobody can be called from here.
+    #[error("TLS cannot be set up for calls to others")]
+    Calls {
+        /// Why.
+        source: crate::CallError,
+    },
 }
 
 /// A server that has its address.

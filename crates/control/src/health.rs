@@ -1,8 +1,9 @@
-//! `GET /v1/health`: whether this control plane can do its work.
+//! `GET /v1/health` and `/v1/ready`: whether this control plane can do its work, and whether it is
+//! the one that does.
 
 use std::time::Duration;
 
-use api::rest::Health;
+use api::rest::{Health, Leader};
 use model::{Kind, Problem};
 use store::contract::{Keys, Query, Store};
 
@@ -10,7 +11,7 @@ use store::contract::{Keys, Query, Store};
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Reads the store, as every other answer has to.
-pub(crate) async fn health(store: &dyn Store) -> Result<Health, Problem> {
+pub(crate) async fn health(store: &dyn Store, leader: Leader) -> Result<Health, Problem> {
     let nothing = Query::keys(Keys::one("health")).limit(1);
     let unavailable = |detail: String| Problem::new(Kind::StoreUnavailable, detail);
     match tokio::time::timeout(PATIENCE, store.range(nothing)).await {
@@ -18,6 +19,7 @@ pub(crate) async fn health(store: &dyn Store) -> Result<Health, Problem> {
             status: "ok".to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             store_revision: page.revision.0,
+            leader,
         }),
         Ok(Err(error)) => Err(unavailable(format!("the store cannot be read: {error}"))),
         Err(_) => Err(unavailable(format!("the store did not answer within {PATIENCE:?}"))),

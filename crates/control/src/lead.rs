@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _};
-use model::{Event, NodeName, TargetRecord, VolumeId, keys, stored};
+use model::{NodeName, TargetRecord, VolumeId, keys, stored};
 use store::contract::{
     Answer as Read, Change, Keys, Query, Revision, StoreExt as _, SystemClock, Txn, TxnOutcome,
     WatchFrom, WriteError,
@@ -295,11 +295,4 @@ async fn watch_records(shared: Arc<Shared>, since: Revision, fail: mpsc::Sender<
     };
     // Nobody listens any more if the term is over.
     let _ = fail.send(why).await;
-}
-
-impl Shared {
-    /// Tells those who listen.
-    pub(crate) fn publish(&self, event: Event) {
-        self.events.push(|_| event);
-    }
 }

@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod callbacks;
 pub mod core;
 mod health;
 mod history;

@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 pub use api::StartError;
 use api::events::Log;
-use api::{Guard, Limits, Server, TlsServer, Tokens};
+use api::{Guard, Limits, Server, TlsClient, TlsServer, Tokens};
 use futures::future::BoxFuture;
 use store::contract::Store;
 use tokio::sync::watch;
 
+use crate::callbacks::Callbacks;
 use crate::lead::{self, Policy};
 use crate::nodes::Reach;
 use crate::rest::Rest;
@@ -30,6 +31,8 @@ pub struct Config {
     pub tokens: Option<Arc<Tokens>>,
     /// How engines are reached.
     pub reach: Reach,
+    /// Whom to believe of the addresses that watches name; absent: those with `https` are refused.
+    pub watch_tls: Option<TlsClient>,
     /// What it is told to do.
     pub policy: Policy,
 }
@@ -37,8 +40,9 @@ pub struct Config {
 impl Config {
     /// Plain HTTP for everybody, and the usual policy.
     pub fn plain(listen: SocketAddr) -> Config {
-        let (tls, tokens) = (None, None);
-        Config { listen, tls, tokens, reach: Reach::default(), policy: Policy::default() }
+        let (tls, tokens, watch_tls) = (None, None, None);
+        let (reach, policy) = (Reach::default(), Policy::default());
+        Config { listen, tls, tokens, reach, watch_tls, policy }
     }
 }
 
@@ -59,7 +63,10 @@ impl Service {
         let address = server.local_addr().map_or(config.listen, |address| address);
         let identity = format!("{address} {instance}");
         let events = Arc::new(Log::new(instance, EVENTS));
-        let shared = Arc::new(Shared::new(store, config.reach.clone(), identity, events));
+        let callbacks = Callbacks::new(config.watch_tls.clone())
+            .map_err(|source| StartError::Calls { source })?;
+        let outside = (config.reach.clone(), callbacks);
+        let shared = Arc::new(Shared::new(store, outside, identity, events));
         let guard = Guard { tokens: config.tokens.clone(), limits };
         Ok(Service { server, guard, shared, policy: config.policy.clone() })
     }

@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use api::events::Log;
+use api::rest::Leader;
 use model::{Event, Generation, InstanceId, Kind, Problem, Timestamp};
 use store::contract::Store;
 use tokio::sync::{Notify, oneshot};
 
+use crate::callbacks::Callbacks;
 use crate::core::{Asked, Core, Done, Input, Ticket, Wish};
 use crate::nodes::{Callers, Reach};
 
@@ -22,6 +24,8 @@ pub(crate) struct Shared {
     /// Who leads, as far as is known.
     pub(crate) leader: Mutex<Option<String>>,
     pub(crate) callers: Mutex<Callers>,
+    /// Who is called when something happens.
+    pub(crate) callbacks: Callbacks,
     term: Mutex<Option<Term>>,
     /// Something came for the term.
     stirred: Notify,
@@ -58,7 +62,7 @@ impl Clock {
 impl Shared {
     pub(crate) fn new(
         store: Arc<dyn Store>,
-        reach: Reach,
+        (reach, callbacks): (Reach, Callbacks),
         identity: String,
         events: Arc<Log<Event>>,
     ) -> Shared {
@@ -68,6 +72,7 @@ impl Shared {
             identity,
             leader: Mutex::new(None),
             callers: Mutex::new(Callers::new(reach)),
+            callbacks,
             term: Mutex::new(None),
             stirred: Notify::new(),
             clock: Clock::new(),
@@ -76,6 +81,15 @@ impl Shared {
 
     pub(crate) fn now(&self) -> Timestamp {
         self.clock.now()
+    }
+
+    /// Tells those who listen and those who want to be called.
+    pub(crate) fn publish(&self, event: Event) {
+        if let Some(term) = self.term().as_ref() {
+            let clock = self.clock;
+            self.callbacks.tell(&event, &term.core.state().watches, move || clock.now());
+        }
+        self.events.push(|_| event);
     }
 
     /// The term, while it lasts.
@@ -90,6 +104,7 @@ impl Shared {
     /// The term is over; those who wait are told.
     pub(crate) fn end(&self) {
         let ended = self.term().take();
+        self.callbacks.end();
         let Some(term) = ended else { return };
         for waiting in term.waiting.into_values() {
             // Whoever has gone needs no answer.
@@ -138,6 +153,15 @@ impl Shared {
         }
         self.stirred.notify_one();
         answered.await.unwrap_or_else(|_| Err(self.elsewhere()))
+    }
+
+    /// Who leads, as far as is known here.
+    pub(crate) fn who_leads(&self) -> Leader {
+        let here = self.term().is_some();
+        let known = self.leader.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // Its own name stays noted until another is heard of.
+        let name = known.filter(|name| here == (*name == self.identity));
+        Leader { here, name }
     }
 
     fn elsewhere(&self) -> Problem {

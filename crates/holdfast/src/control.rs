@@ -48,6 +48,10 @@ pub(crate) struct Serve {
     /// A file with the token for engines, of an admin
     #[arg(long, value_name = "FILE", help_heading = "Engines")]
     engine_token_file: Option<PathBuf>,
+    /// Call watches over TLS too, and believe only servers with a certificate of these authorities
+    /// (PEM)
+    #[arg(long, value_name = "FILE", help_heading = "Watches")]
+    watch_ca: Option<PathBuf>,
     #[command(flatten, next_help_heading = "Policy")]
     policy: TypedPolicy,
 }
@@ -152,7 +156,9 @@ impl Serve {
             tls: self.engine_ca.as_deref().map(TlsClient::read).transpose()?,
             token: self.engine_token_file.as_deref().map(Token::read).transpose()?,
         };
-        Ok(Config { listen: self.listen, tls, tokens, reach, policy: self.policy.policy()? })
+        let watch_tls = self.watch_ca.as_deref().map(TlsClient::read).transpose()?;
+        let policy = self.policy.policy()?;
+        Ok(Config { listen: self.listen, tls, tokens, reach, watch_tls, policy })
     }
 }
 
@@ -239,6 +245,7 @@ mod tests {
             (&["--token-file", "/nonexistent"], "/nonexistent"),
             (&["--engine-token-file", "/nonexistent"], "/nonexistent"),
             (&["--engine-ca", "/nonexistent"], "/nonexistent"),
+            (&["--watch-ca", "/nonexistent"], "/nonexistent"),
         ] {
             let refused = config(words).unwrap_err();
             assert!(refused.contains(says), "{words:?}: {refused}");

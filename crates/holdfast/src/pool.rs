@@ -14,7 +14,7 @@ use clap::{Args, Subcommand};
 use pool::{ClusterSize, Id, Label, NewReplica};
 
 use crate::block_on;
-use crate::cli::{Ask, PoolVerb};
+use crate::cli::{Ask, PoolVerb, Shows as _, explained};
 use crate::typed::bytes;
 
 /// `pool` with what is typed after it.
@@ -42,11 +42,14 @@ enum Verb {
 impl Typed {
     pub(crate) fn run(self) -> Result<()> {
         match self.verb {
-            Verb::Inspect { paths } => show(&pools::inspect(&paths)?),
+            Verb::Inspect { paths } => {
+                self.ask.once()?;
+                show(&pools::inspect(&paths)?)
+            }
             Verb::Cluster(verb) => block_on(async {
                 let mut stdout = std::io::stdout();
-                let (remote, mut out) = self.ask.open(&mut stdout)?;
-                verb.run(&remote, &mut out).await
+                let (remote, mut out) = self.ask.open(&mut stdout, verb.shows())?;
+                verb.run(&remote, &mut out).await.map_err(explained)
             }),
         }
     }

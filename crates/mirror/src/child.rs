@@ -261,7 +261,7 @@ impl Mirror {
 
     /// A child has failed. What becomes of the record is decided when the event is over.
     pub(crate) fn fail(&mut self, slot: Slot, reason: FaultReason) {
-        self.stirred = true;
+        self.calm = false;
         let Some(child) = self.child(slot) else { return };
         if !child.attached {
             return self.give_up(slot, reason);

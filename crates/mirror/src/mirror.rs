@@ -98,10 +98,9 @@ pub struct Mirror {
     pub(crate) failing: bool,
     /// Something changed that commands may wait for.
     pub(crate) poke: bool,
-    /// Something changed that others than commands look at.
-    pub(crate) stirred: bool,
-    /// Nothing but commands was under way when everything was looked at last.
-    calm: bool,
+    /// Nothing but commands is under way, and nothing changed that others look at since everything
+    /// was looked at.
+    pub(crate) calm: bool,
     pub(crate) sweep_at: Option<Instant>,
     pub(crate) own_flush: Option<Ticket>,
     pub(crate) now: Instant,
@@ -157,7 +156,6 @@ impl Mirror {
             hold_from: Some(now),
             failing: false,
             poke: true,
-            stirred: false,
             calm: false,
             sweep_at: None,
             own_flush: None,
@@ -264,7 +262,7 @@ impl Mirror {
                 self.granted(ticket);
             }
         }
-        if !self.calm || self.stirred || self.poke || !self.aside.is_empty() {
+        if !self.calm || self.poke || !self.aside.is_empty() {
             self.run();
         }
     }
@@ -309,7 +307,6 @@ impl Mirror {
                 break;
             }
         }
-        self.stirred = false;
         self.calm = self.is_calm();
         #[cfg(test)]
         self.check();

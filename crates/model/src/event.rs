@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::stored::Record;
 use crate::{
     HostName, NodeName, PoolName, ReplicaId, SnapshotGroupId, SnapshotId, TargetId, Timestamp,
-    VolumeId,
+    VolumeId, WatchName,
 };
 
 /// Something that happened.
@@ -43,6 +43,7 @@ pub enum Subject {
     Target(TargetId),
     Snapshot(SnapshotId),
     SnapshotGroup(SnapshotGroupId),
+    Watch(WatchName),
 }
 
 /// Whether somebody should look.

@@ -63,6 +63,7 @@ mod timestamp;
 mod topology;
 mod usage;
 mod volume;
+mod watch;
 
 pub use child::{Child, ChildEvent, ChildPath, ChildState, ChildStatus, FaultReason, Recorded};
 pub use device::{BlockDevice, DeviceKind, Obstacle};
@@ -81,8 +82,8 @@ pub use lifecycle::{Life, Lifecycle, Operation, Outcome};
 pub use limits::Limits;
 pub use liveness::{Absence, Doubt, Liveness, Sign};
 pub use name::{
-    AffinityGroup, CordonName, DevicePath, HostName, KeyName, LabelKey, LabelValue, NodeName,
-    PoolName,
+    AffinityGroup, CallbackUrl, CordonName, DevicePath, HostName, KeyName, LabelKey, LabelValue,
+    NodeName, PoolName, WatchName,
 };
 pub use node::{DrainStatus, Heartbeat, Node, NodeAddress, NodeChange, NodeSpec, NodeStatus};
 pub use note::Note;
@@ -116,3 +117,4 @@ pub use volume::{
     Encryption, Policy, Source, Volume, VolumeChange, VolumeReplica, VolumeSpec, VolumeState,
     VolumeStatus, VolumeTarget,
 };
+pub use watch::{Watch, WatchChange, WatchSpec, WatchStatus};

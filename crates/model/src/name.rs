@@ -30,7 +30,7 @@ macro_rules! names {
             fn from_str(text: &str) -> Result<$name, Invalid> {
                 match $check(text) {
                     Ok(()) => Ok($name(text.to_string())),
-                    Err(remedy) => Err(Invalid::text($what, text, remedy)),
+                    Err(remedy) => Err(Invalid::text($what, without_user(text), remedy)),
                 }
             }
         }
@@ -66,6 +66,10 @@ names! {
     AffinityGroup = "affinity group", grouped;
     /// An absolute path of a disk, partition or file on a node.
     DevicePath = "device path", path;
+    /// A wish to be called when something happens.
+    WatchName = "watch name", dns;
+    /// Where events are posted to: `http` or `https`, without a user, a password or a fragment.
+    CallbackUrl = "callback URL", callback;
     /// Key of a label, as in Kubernetes: `zone` or `example.org/disk-type`.
     LabelKey = "label key", label_key;
     /// Value of a label, as in Kubernetes; may be empty.
@@ -78,6 +82,12 @@ impl LabelKey {
 }
 
 type Remedy = &'static str;
+
+/// What may be repeated of a text that was refused: not the user and the password in a URL.
+fn without_user(text: &str) -> &str {
+    let url = text.contains("://");
+    text.rsplit_once('@').filter(|_| url).map_or(text, |(_, rest)| rest)
+}
 
 fn dns(text: &str) -> Result<(), Remedy> {
     const REMEDY: Remedy = "use 1 to 253 of a-z, 0-9, '-' and '.', with a letter or digit at both \
@@ -103,6 +113,30 @@ fn path(text: &str) -> Result<(), Remedy> {
     let good = text.len() <= 1024
         && !text.chars().any(char::is_control)
         && text.strip_prefix('/').is_some_and(|rest| rest.split('/').all(part));
+    good.then_some(()).ok_or(REMEDY)
+}
+
+fn callback(text: &str) -> Result<(), Remedy> {
+    const REMEDY: Remedy = "give http:// or https:// with a host, and a port and a path if need \
+         be, of at most 1024 characters, without a user, a password or a fragment, such as \
+         https://pager.example.org/holdfast";
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    let rest = rest.filter(|_| text.len() <= 1024).ok_or(REMEDY)?;
+    let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:@/?".contains(&b);
+    let (host, port) = match authority.rsplit_once(':') {
+        // Not the colon inside an address in brackets.
+        Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
+        _ => (authority, None),
+    };
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let is_host = match bare {
+        Some(address) => address.parse::<core::net::Ipv6Addr>().is_ok(),
+        None => dns(&host.to_ascii_lowercase()).is_ok(),
+    };
+    let digits = |port: &str| port.bytes().all(|b| b.is_ascii_digit());
+    let is_port = |port: &str| digits(port) && port.parse::<u16>().is_ok_and(|port| port > 0);
+    let good = is_host && port.is_none_or(is_port) && path.bytes().all(allowed);
     good.then_some(()).ok_or(REMEDY)
 }
 
@@ -135,6 +169,8 @@ fn alphanumeric_ends(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use alloc::format;
+
     use super::*;
     use proptest::prelude::*;
 
@@ -171,6 +207,49 @@ mod tests {
         check::<LabelValue>(&["", "ssd", "A_1.b"], &["-", "a b", ".a", "a/b", &"a".repeat(64)]);
     }
 
+    #[test]
+    fn addresses_to_call() {
+        let long = format!("http://a/{}", "b".repeat(1016));
+        check::<CallbackUrl>(
+            &[
+                "http://a",
+                "https://a.example.org:8443/x/y?z=1",
+                "http://127.0.0.1:80/",
+                "http://[::1]:7000/x",
+                "http://[::1]",
+                "http://A.example/",
+                &long[..1024],
+            ],
+            &[
+                "",
+                "a",
+                "ftp://a",
+                "file:///etc/passwd",
+                "http://",
+                "http:///x",
+                "http://user:secret@a/",
+                "http://a:0/",
+                "http://a:65536/",
+                "http://a:+80/",
+                "http://a:/",
+                "http://a b/",
+                "http://a/\r\nx: y",
+                "http://a/#x",
+                "http://[::1/",
+                "http://[a]/",
+                "http://a_b/",
+                "javascript:alert(1)",
+                &long,
+            ],
+        );
+    }
+
+    #[test]
+    fn a_password_is_not_repeated() {
+        let refused = "http://user:hunter2@a/".parse::<CallbackUrl>().unwrap_err().to_string();
+        assert!(refused.contains("a/") && !refused.contains("hunter2"), "{refused}");
+    }
+
     proptest! {
         #[test]
         fn names_survive_printing(text in "[a-z0-9]([a-z0-9-]{0,20}[a-z0-9])?(\\.[a-z0-9]+){0,3}") {
@@ -184,6 +263,7 @@ mod tests {
         fn any_text_is_a_name_or_refused(text in "\\PC{0,300}") {
             let _ = (text.parse::<NodeName>(), text.parse::<LabelKey>());
             let _ = (text.parse::<DevicePath>(), text.parse::<AffinityGroup>());
+            let _ = format!("http://{text}").parse::<CallbackUrl>();
         }
     }
 }

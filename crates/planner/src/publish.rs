@@ -56,6 +56,16 @@ pub fn publish(
             return Ok(Publishing::Already);
         }
         if hosts.is_empty() || volume.spec().shared {
+            // Whoever asks need not wait for what the node would say.
+            if !view.node(&target.spec().node).is_some_and(NodeView::is_online) {
+                let detail = format!(
+                    "node {} of the target of volume {} does not answer; try again when it does, \
+                     or when the target has moved",
+                    target.spec().node,
+                    volume.id()
+                );
+                return Err(Problem::new(Kind::NodeUnavailable, detail));
+            }
             return Ok(Publishing::Admit { target: *target.id() });
         }
         let other = hosts.keys().next().map_or("", HostName::as_str);

@@ -5,7 +5,8 @@ use alloc::format;
 use alloc::vec::Vec;
 
 use model::{
-    Kind, PoolName, Problem, ReplicaId, Size, Source, Topology, Volume, VolumeId, VolumeSpec, Zones,
+    Invalid, Kind, PoolName, Problem, ReplicaId, Size, Source, Topology, Volume, VolumeId,
+    VolumeSpec, Zones,
 };
 
 use crate::member::{Condition, Situation};
@@ -69,6 +70,7 @@ fn content(view: &View<'_>, spec: &VolumeSpec) -> Result<Option<Content>, Proble
                 return Err(Problem::new(Kind::NotFound, detail));
             };
             large_enough(spec, source.spec().size)?;
+            same_key(spec, source)?;
             let situation = Situation::new(view, source);
             let pools: BTreeSet<_> =
                 situation.good().map(|member| member.replica.spec().pool.clone()).collect();
@@ -85,6 +87,9 @@ fn content(view: &View<'_>, spec: &VolumeSpec) -> Result<Option<Content>, Proble
                 return Err(Problem::new(Kind::NotFound, detail));
             };
             large_enough(spec, status.size)?;
+            // Of a volume that has gone the engine knows.
+            let volume = source.and_then(|snapshot| facts.volumes.get(&snapshot.spec().volume));
+            volume.map_or(Ok(()), |volume| same_key(spec, volume))?;
             let online = status.copies.iter().filter(|(pool, copy)| {
                 copy.online && view.pool(pool).is_some_and(|pool| is_up(view, pool))
             });
@@ -105,6 +110,22 @@ fn large_enough(spec: &VolumeSpec, size: Size) -> Result<(), Problem> {
     }
     let detail = format!("the content has {size}; a volume that begins with it needs that much");
     Err(Problem::new(Kind::OutOfRange, detail))
+}
+
+/// What begins with the content of a volume shares its data key: another key for it would be
+/// another key for that volume too.
+fn same_key(spec: &VolumeSpec, source: &Volume) -> Result<(), Problem> {
+    let key = |spec: &VolumeSpec| spec.encryption.as_ref().map(|it| it.key.clone());
+    let (asked, has) = (key(spec), key(source.spec()));
+    if asked == has {
+        return Ok(());
+    }
+    let remedy = match has {
+        Some(key) => format!("name the key {key} of volume {}", source.id()),
+        None => format!("leave it out: volume {} is not encrypted", source.id()),
+    };
+    let shown = asked.map_or_else(|| "left out".into(), |key| format!("key {key}"));
+    Err(Invalid::new("encryption", shown, remedy).into())
 }
 
 fn is_up(view: &View<'_>, pool: &PoolView<'_>) -> bool {

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use axum::response::Response;
 use http::{HeaderValue, header};
 use model::{
-    HostChange, Invalid, NodeChange, NodeName, PoolChange, PoolName, PoolSpec, ReplicaId, Severity,
-    Size, SnapshotChange, SnapshotGroupChange, SnapshotGroupSpec, SnapshotId, SnapshotSpec, Spec,
-    Subject, TargetId, VolumeId, VolumeSpec,
+    Event, HostChange, Invalid, NodeChange, NodeName, PoolChange, PoolName, PoolSpec, ReplicaId,
+    Severity, Size, SnapshotChange, SnapshotGroupChange, SnapshotGroupSpec, SnapshotId,
+    SnapshotSpec, Spec, Subject, TargetId, VolumeId, VolumeSpec, WatchChange, WatchName, WatchSpec,
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,16 @@ pub struct Health {
     pub version: String,
     /// Revision of the store that was read to answer.
     pub store_revision: i64,
+    /// Who decides.
+    pub leader: Leader,
+}
+
+/// The answer of a process that runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Alive {
+    /// Version of this program.
+    pub version: String,
 }
 
 /// The whole cluster on one page.
@@ -218,6 +228,18 @@ pub struct RecoverWish {
     pub incomplete: BTreeSet<VolumeId>,
 }
 
+/// What is posted to the address of a watch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WatchCall {
+    /// Whose call it is.
+    pub watch: WatchName,
+    /// How many events of this watch were given up since the last one that was taken.
+    pub missed: u64,
+    /// What happened.
+    pub event: Event,
+}
+
 impl Status {
     /// How many troubles one answer names.
     pub const MOST_TROUBLES: usize = 100;
@@ -256,6 +278,7 @@ impl Received for Backup {
     }
 }
 
+impl Json for Alive {}
 impl Json for Health {}
 impl Json for Status {}
 impl Json for Purge {}
@@ -274,9 +297,10 @@ macro_rules! specs {
     )+};
 }
 
-specs!(PoolSpec, VolumeSpec, SnapshotSpec, SnapshotGroupSpec);
+specs!(PoolSpec, VolumeSpec, SnapshotSpec, SnapshotGroupSpec, WatchSpec);
 
 impl Sent for PoolChange {}
+impl Sent for WatchChange {}
 impl Sent for SnapshotGroupChange {}
 
 /// Registration comes with a heartbeat.

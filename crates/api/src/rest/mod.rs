@@ -30,8 +30,8 @@ pub use asked::{
     RangesAsked, RebuildsAsked, ReplicasAsked, SnapshotsAsked, TargetsAsked, VolumesAsked,
 };
 pub use carried::{
-    Backup, Capacity, Consent, FoundVolume, Health, Leader, Placement, Purge, RecoverWish,
-    Recovery, Status, StoredSpec, Tally, Trouble, VolumeTally,
+    Alive, Backup, Capacity, Consent, FoundVolume, Health, Leader, Placement, Purge, RecoverWish,
+    Recovery, Status, StoredSpec, Tally, Trouble, VolumeTally, WatchCall,
 };
 pub use remote::{Contract, Remote};
 pub use routes::{Answered, Control};

@@ -5,11 +5,11 @@ use model::{
     Node, NodeAddress, NodeChange, NodeName, Pool, PoolChange, PoolName, PoolSpec, Rebuild,
     RebuildId, Replica, ReplicaId, Snapshot, SnapshotChange, SnapshotGroup, SnapshotGroupChange,
     SnapshotGroupId, SnapshotGroupSpec, SnapshotId, SnapshotSpec, Target, TargetId, Volume,
-    VolumeId, VolumeSpec,
+    VolumeId, VolumeSpec, WatchChange, WatchName, WatchSpec,
 };
 
 use super::{
-    Answered, Backup, Consent, Control, EventsAsked, FailoversAsked, GroupsAsked, Health,
+    Alive, Answered, Backup, Consent, Control, EventsAsked, FailoversAsked, GroupsAsked, Health,
     HostsAsked, NodesAsked, Placement, PoolsAsked, Purge, RangesAsked, RebuildsAsked, RecoverWish,
     Recovery, ReplicasAsked, SnapshotsAsked, Status, StoredSpec, TargetsAsked, VolumeWish,
     VolumesAsked, routes,

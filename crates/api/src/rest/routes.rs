@@ -9,13 +9,13 @@ use model::{
     Node, NodeAddress, NodeChange, NodeName, Pool, PoolChange, PoolName, PoolSpec, Problem,
     Rebuild, RebuildId, Replica, ReplicaId, Snapshot, SnapshotChange, SnapshotGroup,
     SnapshotGroupChange, SnapshotGroupId, SnapshotGroupSpec, SnapshotId, SnapshotSpec, Target,
-    TargetId, Volume, VolumeId, VolumeSpec,
+    TargetId, Volume, VolumeId, VolumeSpec, WatchChange, WatchName, WatchSpec,
 };
 
 use super::{
-    Backup, Consent, EventsAsked, FailoversAsked, GroupsAsked, Health, HostsAsked, NodesAsked,
-    Placement, PoolsAsked, Purge, RangesAsked, RebuildsAsked, RecoverWish, Recovery, ReplicasAsked,
-    SnapshotsAsked, Status, StoredSpec, TargetsAsked, VolumeWish, VolumesAsked,
+    Alive, Backup, Consent, EventsAsked, FailoversAsked, GroupsAsked, Health, HostsAsked,
+    NodesAsked, Placement, PoolsAsked, Purge, RangesAsked, RebuildsAsked, RecoverWish, Recovery,
+    ReplicasAsked, SnapshotsAsked, Status, StoredSpec, TargetsAsked, VolumeWish, VolumesAsked,
 };
 use crate::Method::{Delete, Get, Post, Put};
 use crate::Role::{Admin, Anybody, Editor, Viewer};
@@ -40,8 +40,14 @@ macro_rules! or {
 macro_rules! each_route {
     ($then:ident) => {
         $then! {
+            LIVE live() -> Alive;
+                Get "/v1/live" Anybody "Whether this process answers; it asks nobody else";
+            READY ready() -> Health;
+                Get "/v1/ready" Anybody "Whether this control plane leads: 503 if another does, \
+or nobody";
             HEALTH health() -> Health;
-                Get "/v1/health" Anybody "Whether this control plane can do its work";
+                Get "/v1/health" Anybody "Whether this control plane can do its work, and who \
+leads";
             STATUS status() -> Status;
                 Get "/v1/status" Viewer "The whole cluster on one page: health, room, \
 what is wrong";
@@ -186,6 +192,20 @@ of a copy";
 
             FAILOVERS failovers(query: FailoversAsked,) -> Page<Failover>;
                 Get "/v1/failovers" Viewer "Failovers under way and the last that ended, by id";
+
+            WATCHES watches(query: Paging,) -> Page<model::Watch>;
+                Get "/v1/watches" Viewer "Addresses that are called when something happens, by \
+name";
+            WATCH watch(at: WatchName,) -> model::Watch;
+                Get "/v1/watches/{watch}" Viewer "One watch, with what became of its calls";
+            PUT_WATCH put_watch(at: WatchName, body: WatchSpec,) -> Ensured<model::Watch>;
+                Put "/v1/watches/{watch}" Admin "Have an address called when something happens";
+            CHANGE_WATCH change_watch(at: WatchName, body: WatchChange, if seen,)
+                -> Ensured<model::Watch>;
+                Post "/v1/watches/{watch}/changes" Admin "Watch something else, or have another \
+address called";
+            DELETE_WATCH delete_watch(at: WatchName, if seen,) -> Gone;
+                Delete "/v1/watches/{watch}" Admin "Call an address no more";
         }
     };
 }

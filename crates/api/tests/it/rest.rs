@@ -169,6 +169,7 @@ async fn what_is_not_there() {
         "nodes/node-9/purge",
         "nodes/node-9/devices",
         "hosts/h",
+        "watches/w",
         "pools/p",
         "pools/p/purge",
         &format!("volumes/{nobody}"),

@@ -3,7 +3,7 @@
 use model::stored::{self, Record, Unreadable};
 use model::{
     Event, Failover, Host, Node, Object, Pool, Rebuild, Replica, Snapshot, SnapshotGroup, Spec,
-    Subject, Target, TargetRecord, Volume, keys,
+    Subject, Target, TargetRecord, Volume, Watch, keys,
 };
 
 use super::Scrubbed;
@@ -63,6 +63,8 @@ entries! {
     Snapshot(Snapshot), |snapshot: &Snapshot| *snapshot.id();
     /// A group of snapshots, with its status.
     Group(SnapshotGroup), |group: &SnapshotGroup| *group.id();
+    /// An address to call.
+    Watch(Watch), |watch: &Watch| watch.id().clone();
     /// Who owns a volume.
     Record(TargetRecord), |record: &TargetRecord| record.volume();
     /// A target on the move.
@@ -87,6 +89,7 @@ impl Entry {
             Entry::Target(target) => Some(Subject::Target(*target.id())),
             Entry::Snapshot(snapshot) => Some(Subject::Snapshot(*snapshot.id())),
             Entry::Group(group) => Some(Subject::SnapshotGroup(*group.id())),
+            Entry::Watch(watch) => Some(Subject::Watch(watch.id().clone())),
             Entry::Record(record) => Some(Subject::Volume(record.volume())),
             Entry::Failover(failover) => Some(Subject::Volume(failover.volume())),
             Entry::Rebuild(_) | Entry::Scrubbed(_) | Entry::Event(_) => None,

@@ -51,6 +51,7 @@ mod state;
 mod status;
 mod target;
 mod volume;
+mod watch;
 mod wish;
 mod wishes;
 
@@ -299,7 +300,7 @@ impl Core {
             Subject::Snapshot(snapshot) => self.drive_snapshot(*snapshot),
             Subject::SnapshotGroup(group) => self.drive_group(*group),
             Subject::Node(node) => self.drive_node(node),
-            Subject::Host(_) => {}
+            Subject::Host(_) | Subject::Watch(_) => {}
         }
     }
 
@@ -379,6 +380,7 @@ fn going(subject: &Subject) -> Problem {
         Subject::Host(name) => format!("host {name}"),
         Subject::Replica(id) => format!("replica {id}"),
         Subject::Target(id) => format!("target {id}"),
+        Subject::Watch(name) => format!("watch {name}"),
     };
     Problem::new(Kind::Deleting, format!("{what} was deleted meanwhile"))
 }

@@ -196,7 +196,9 @@ impl Core {
         }
         let is_down = is_held && matches!(state, Some(TargetState::Shutdown { .. }));
         let is_late = self.now.since(since.max(self.began)) >= PATIENCE;
-        let absent = self.is_absent(&node);
+        // One that is in doubt was not when it was chosen: another is found sooner than it is back.
+        let is_new = matches!(target.lifecycle(), Lifecycle::Creating {});
+        let absent = self.is_absent(&node) || (is_new && !is_held && self.is_doubtful(&node));
         let problem = leaf.hopeless().cloned().or_else(|| {
             let (kind, why) = if absent {
                 (Kind::NodeUnavailable, "does not answer")

@@ -8,7 +8,7 @@ use model::{
     RebuildState, Replica, ReplicaChange, ReplicaId, Severity, Subject, Target, TargetChange,
     TargetId, Volume, VolumeChange, VolumeId,
 };
-use planner::{Budget, Step, View, drain_status};
+use planner::{Step, View, drain_status};
 
 use super::batch::Batch;
 use super::replica::{is_going, replica_spec};
@@ -126,14 +126,14 @@ impl Core {
                 let volume = self.volume(volume)?;
                 let from = self.target(from)?;
                 let view = View::new(&self.state.facts, &self.settings, self.now);
-                let mut desk = Desk { view: &view, budget: Budget::new(), ids };
+                let mut desk = Desk::new(&view, ids);
                 self.begin_failover(&mut desk, volume, from, (node, cause))
             }
             Step::Republish { volume, node, failover } => {
                 let failover = self.state.facts.failovers.get(&failover);
                 let from = failover.map(model::Failover::from).ok_or_else(passed)?;
                 let view = View::new(&self.state.facts, &self.settings, self.now);
-                let mut desk = Desk { view: &view, budget: Budget::new(), ids };
+                let mut desk = Desk::new(&view, ids);
                 self.republish(&mut desk, self.volume(volume)?, from, node)
             }
             Step::Reroute { volume, .. } => self.reroute(volume),

@@ -9,7 +9,9 @@
 //! missing may carry a newer label, by which those at hand are stale. Whoever knows that it will
 //! not come back says so.
 //!
-//! What no label says (labels, policies, groups of snapshots) begins as for something new.
+//! Groups of snapshots are put together from the snapshots that name them, when these are known.
+//!
+//! What no label says (labels, policies) begins as for something new.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,8 +19,9 @@ use api::node::{Found, FoundSnapshot};
 use api::rest::{FoundVolume, Recovery, Trouble};
 use model::{
     EventName, Label, NodeName, Pool, PoolName, PoolSpec, Problem, Replica, ReplicaId, ReplicaSpec,
-    Severity, Snapshot, SnapshotCopy, SnapshotId, SnapshotSpec, SnapshotState, SnapshotStatus,
-    Subject, Target, TargetRecord, TargetSpec, Volume, VolumeId, VolumeSpec,
+    Severity, Snapshot, SnapshotCopy, SnapshotGroup, SnapshotGroupId, SnapshotGroupSpec,
+    SnapshotGroupStatus, SnapshotId, SnapshotSpec, SnapshotState, SnapshotStatus, Subject, Target,
+    TargetRecord, TargetSpec, Volume, VolumeId, VolumeSpec,
 };
 
 use super::batch::Batch;
@@ -203,7 +206,8 @@ impl Core {
         recovery
     }
 
-    /// First pools, then what lies in them, then snapshots; as much as one write may hold.
+    /// First pools, then what lies in them, then snapshots, then their groups; as much as one write
+    /// may hold.
     pub(crate) fn decide_recover(
         &self,
         desk: &mut Desk<'_, '_>,
@@ -233,8 +237,48 @@ impl Core {
                 batch = recover_snapshot(batch, id, &found)?;
             }
         }
+        // A group is made once: all its snapshots must be known by then.
+        if batch.is_empty() {
+            for (id, snapshots) in self.groups_without_record() {
+                if !is_full(&batch) {
+                    batch = self.recover_group(batch, id, &snapshots)?;
+                }
+            }
+        }
         let done = if batch.is_empty() { Done::Unchanged } else { Done::Changed };
         Ok(batch.reply(asked.ticket, done))
+    }
+
+    /// Groups that snapshots name and nobody knows.
+    fn groups_without_record(&self) -> BTreeMap<SnapshotGroupId, Vec<&Snapshot>> {
+        let mut groups: BTreeMap<SnapshotGroupId, Vec<&Snapshot>> = BTreeMap::new();
+        for snapshot in self.state.facts.snapshots.values() {
+            let group = snapshot.spec().group.filter(|id| !self.state.groups.contains_key(id));
+            if let Some(group) = group {
+                groups.entry(group).or_default().push(snapshot);
+            }
+        }
+        groups
+    }
+
+    fn recover_group(
+        &self,
+        batch: Batch,
+        id: SnapshotGroupId,
+        snapshots: &[&Snapshot],
+    ) -> Result<Batch, Problem> {
+        let members = snapshots.iter().map(|it| (it.spec().volume, *it.id())).collect();
+        let spec = SnapshotGroupSpec { snapshots: members, labels: [].into() };
+        let mut group = SnapshotGroup::found(id, spec, None, self.now)?;
+        let first = snapshots.iter().find_map(|snapshot| snapshot.status.as_ref());
+        group.status = first.map(|first| SnapshotGroupStatus {
+            state: SnapshotState::Ready,
+            taken_at: first.taken_at,
+            consistency: first.consistency,
+        });
+        let message = format!("put together from {} snapshots", snapshots.len());
+        let (subject, batch) = (Subject::SnapshotGroup(id), batch.put(group));
+        Ok(batch.tell(subject, EventName::Created, Severity::Warning, message))
     }
 
     fn recover_pool(
@@ -300,7 +344,7 @@ fn recover_snapshot(
         SnapshotCopy { replica, online: true, usage }
     };
     let copies = found.iter().map(|(pool, it)| ((*pool).clone(), copy(it))).collect();
-    let spec = SnapshotSpec { volume: label.volume, group: None, labels: [].into() };
+    let spec = SnapshotSpec { volume: label.volume, group: label.group, labels: [].into() };
     let mut snapshot = Snapshot::found(id, spec, None, label.taken_at)?;
     snapshot.status = Some(SnapshotStatus {
         state: SnapshotState::Ready,

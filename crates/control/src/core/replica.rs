@@ -79,6 +79,16 @@ impl Core {
         })
     }
 
+    /// Whether a node answered, and it is not certain any more that it does.
+    pub(crate) fn is_doubtful(&self, node: &model::NodeName) -> bool {
+        use model::{Doubt, Liveness};
+        let status = self.state.node(node).and_then(|node| node.status.as_ref());
+        status.is_some_and(|status| match status.liveness {
+            Liveness::Unknown { reason } => reason != Doubt::NotSeen,
+            Liveness::Online | Liveness::Offline { .. } => false,
+        })
+    }
+
     fn order_replica(&mut self, replica: &Replica) {
         let node = self.state.pool(&replica.spec().pool).map(|pool| pool.spec().node.clone());
         let Some(node) = node.filter(|node| self.state.is_online(node)) else { return };

@@ -11,7 +11,7 @@ use model::{
     Snapshot, SnapshotCopy, SnapshotId, SnapshotSpec, SnapshotState, SnapshotStatus, Source,
     Subject, Usage, Volume, VolumeChange, VolumeId, keys,
 };
-use planner::{Budget, SnapshotAsk, View, check_snapshot, place_volume};
+use planner::{SnapshotAsk, View, check_snapshot, place_volume};
 
 use super::batch::{Batch, For};
 use super::ids::Ids;
@@ -291,7 +291,7 @@ impl Core {
         snapshot: SnapshotId,
     ) -> Result<Batch, Problem> {
         let view = View::new(&self.state.facts, &self.settings, self.now);
-        let mut desk = Desk { view: &view, budget: Budget::new(), ids };
+        let mut desk = Desk::new(&view, ids);
         let mut spec = volume.spec().clone();
         spec.source = Some(Source::Snapshot { snapshot });
         let places = place_volume(&view, &mut desk.budget, *volume.id(), &spec)?;

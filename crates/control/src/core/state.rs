@@ -11,7 +11,7 @@ use model::stored::{Record as _, Unreadable};
 use model::{
     Event, Failover, Host, HostName, Node, NodeName, Object, Pool, PoolName, Rebuild, RebuildId,
     Replica, ReplicaId, Snapshot, SnapshotGroup, SnapshotGroupId, SnapshotId, Spec, Target,
-    TargetId, TargetRecord, Volume, VolumeId, keys,
+    TargetId, TargetRecord, Volume, VolumeId, Watch, WatchName, keys,
 };
 use planner::Facts;
 use store::contract::{KeyValue, Revision};
@@ -37,6 +37,8 @@ pub struct State {
     pub(crate) hosts: BTreeMap<HostName, Host>,
     /// Groups of snapshots.
     pub(crate) groups: BTreeMap<SnapshotGroupId, SnapshotGroup>,
+    /// Addresses to call.
+    pub(crate) watches: BTreeMap<WatchName, Watch>,
     /// Rebuilds that have ended.
     pub(crate) rebuilds: BTreeMap<RebuildId, Rebuild>,
     /// The last scrub of each copy.
@@ -100,6 +102,7 @@ kept! {
     model::SnapshotSpec: facts.snapshots;
     model::HostSpec: hosts;
     model::SnapshotGroupSpec: groups;
+    model::WatchSpec: watches;
 }
 
 impl State {
@@ -135,7 +138,7 @@ impl State {
             S::map(state).get(&id).cloned().map(Entry::from)
         }
         let (kind, id) = keys::parse(key)?;
-        let objects: [Find; 8] = [
+        let objects: [Find; 9] = [
             find::<model::NodeSpec>,
             find::<model::HostSpec>,
             find::<model::PoolSpec>,
@@ -144,6 +147,7 @@ impl State {
             find::<model::TargetSpec>,
             find::<model::SnapshotSpec>,
             find::<model::SnapshotGroupSpec>,
+            find::<model::WatchSpec>,
         ];
         let object = objects.iter().find_map(|find| find(self, kind, id));
         object.or_else(|| match kind {
@@ -208,6 +212,7 @@ impl State {
             Entry::Group(group) => {
                 self.groups.insert(*group.id(), *group);
             }
+            Entry::Watch(watch) => self.put(*watch),
             Entry::Record(record) => {
                 self.facts.records.insert(record.volume(), *record);
             }
@@ -233,6 +238,7 @@ impl State {
         match entry {
             Entry::Node(node) => self.drop_one::<model::NodeSpec>(node.id()),
             Entry::Host(host) => self.drop_one::<model::HostSpec>(host.id()),
+            Entry::Watch(watch) => self.drop_one::<model::WatchSpec>(watch.id()),
             Entry::Pool(pool) => {
                 leave(&mut self.places.pools, &pool.spec().node, pool.id());
                 self.drop_one::<model::PoolSpec>(pool.id());

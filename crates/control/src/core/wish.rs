@@ -6,7 +6,7 @@ use model::{
     Generation, Heartbeat, HostAddress, HostChange, HostName, InstanceId, NodeAddress, NodeChange,
     NodeName, PoolChange, PoolName, PoolSpec, Problem, ReplicaId, Size, SnapshotChange,
     SnapshotGroupChange, SnapshotGroupId, SnapshotGroupSpec, SnapshotId, SnapshotSpec,
-    TargetRecord, VolumeId, VolumeSpec,
+    TargetRecord, VolumeId, VolumeSpec, WatchChange, WatchName, WatchSpec,
 };
 use store::contract::Revision;
 
@@ -114,6 +114,9 @@ pub enum Wish {
     PurgeNode(NodeName, BTreeSet<VolumeId>),
     ChangeHost(HostName, HostChange),
     DeleteHost(HostName),
+    CreateWatch(WatchName, Box<WatchSpec>),
+    ChangeWatch(WatchName, WatchChange),
+    DeleteWatch(WatchName),
     /// Check a copy now.
     Scrub(ReplicaId),
     /// Make records of pools, volumes and snapshots that are found on disks and nobody knows; also

@@ -16,6 +16,14 @@ pub(crate) struct Desk<'d, 'v> {
     pub(crate) view: &'d View<'v>,
     pub(crate) budget: Budget,
     pub(crate) ids: &'d mut Ids,
+    /// How many watches are granted.
+    pub(crate) watches: usize,
+}
+
+impl<'d, 'v> Desk<'d, 'v> {
+    pub(crate) fn new(view: &'d View<'v>, ids: &'d mut Ids) -> Desk<'d, 'v> {
+        Desk { view, budget: Budget::new(), ids, watches: 0 }
+    }
 }
 
 /// Refuses a caller who has not seen the newest generation.
@@ -32,7 +40,7 @@ impl Core {
         let mut decisions = Vec::with_capacity(asked.len());
         {
             let view = View::new(&self.state.facts, &self.settings, self.now);
-            let mut desk = Desk { view: &view, budget: Budget::new(), ids: &mut ids };
+            let mut desk = Desk::new(&view, &mut ids);
             for asked in asked {
                 let decision = self.decide(&mut desk, &asked);
                 decisions.push((asked, decision));
@@ -112,6 +120,9 @@ impl Core {
                 self.change_at_once(asked, host, change.clone(), Subject::Host)
             }
             Wish::DeleteHost(name) => self.decide_delete_host(asked, name),
+            Wish::CreateWatch(name, spec) => self.decide_create_watch(desk, asked, name, spec),
+            Wish::ChangeWatch(name, change) => self.decide_change_watch(asked, name, change),
+            Wish::DeleteWatch(name) => self.decide_delete_watch(asked, name),
             Wish::Scrub(replica) => self.decide_scrub(asked, *replica),
             Wish::Recover(incomplete) => self.decide_recover(desk, asked, incomplete),
         }

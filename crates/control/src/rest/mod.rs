@@ -4,6 +4,7 @@
 pub(crate) mod lists;
 mod overview;
 mod through;
+mod watches;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use api::heartbeat::{Farewell, Heard};
 use api::node::{Pace, Range, Scrub, Statistics};
 use api::rest::{
-    Answered, Backup, Consent, Control, EventsAsked, FailoversAsked, GroupsAsked, Health,
+    Alive, Answered, Backup, Consent, Control, EventsAsked, FailoversAsked, GroupsAsked, Health,
     HostsAsked, NodesAsked, Placement, PoolsAsked, Purge, RangesAsked, RebuildsAsked, RecoverWish,
     Recovery, ReplicasAsked, SnapshotsAsked, Status, StoredSpec, TargetsAsked, VolumeWish,
     VolumesAsked,
@@ -22,7 +23,7 @@ use model::{
     Kind, Node, NodeAddress, NodeChange, NodeName, Pool, PoolChange, PoolName, PoolSpec, Problem,
     Rebuild, RebuildId, Replica, ReplicaId, Snapshot, SnapshotChange, SnapshotGroup,
     SnapshotGroupChange, SnapshotGroupId, SnapshotGroupSpec, SnapshotId, SnapshotSpec, Target,
-    TargetId, Volume, VolumeId, VolumeSpec,
+    TargetId, Volume, VolumeId, VolumeSpec, Watch, WatchChange, WatchName, WatchSpec,
 };
 
 use crate::core::{Core, Done, Input, Wish};
@@ -109,8 +110,17 @@ fn wish_of(volume: VolumeId, wish: VolumeWish) -> Wish {
 }
 
 impl Control for Rest {
+    async fn live(&self) -> Answered<Alive> {
+        Ok(Alive { version: env!("CARGO_PKG_VERSION").to_owned() })
+    }
+
+    async fn ready(&self) -> Answered<Health> {
+        self.one(|_| Ok(()))?;
+        self.health().await
+    }
+
     async fn health(&self) -> Answered<Health> {
-        crate::health::health(&*self.0.store).await
+        crate::health::health(&*self.0.store, self.0.who_leads()).await
     }
 
     async fn status(&self) -> Answered<Status> {
@@ -410,6 +420,31 @@ impl Control for Rest {
 
     async fn failovers(&self, asked: FailoversAsked) -> Answered<Page<Failover>> {
         self.one(|core| lists::failovers(core, &asked))
+    }
+
+    async fn watches(&self, paging: Paging) -> Answered<Page<Watch>> {
+        self.watches_page(&paging)
+    }
+
+    async fn watch(&self, name: WatchName) -> Answered<Watch> {
+        self.watch_seen(&name)
+    }
+
+    async fn put_watch(&self, name: WatchName, spec: WatchSpec) -> Answered<Ensured<Watch>> {
+        self.make_watch(name, spec).await
+    }
+
+    async fn change_watch(
+        &self,
+        name: WatchName,
+        change: WatchChange,
+        seen: Option<Generation>,
+    ) -> Answered<Ensured<Watch>> {
+        self.alter_watch(name, change, seen).await
+    }
+
+    async fn delete_watch(&self, name: WatchName, seen: Option<Generation>) -> Answered<Gone> {
+        self.drop_watch(name, seen).await
     }
 }
 

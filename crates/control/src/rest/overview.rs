@@ -21,8 +21,8 @@ fn tally((well, all): (usize, usize)) -> Tally {
 
 impl Rest {
     pub(super) fn status_of_all(&self) -> Answered<Status> {
-        let name = self.0.identity.clone();
-        self.0.read(|core| Ok(status(core, Leader { here: true, name: Some(name) })))
+        let leader = self.0.who_leads();
+        self.0.read(|core| Ok(status(core, leader)))
     }
 
     pub(super) fn metrics_text(&self) -> Answered<Text> {

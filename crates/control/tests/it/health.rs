@@ -79,6 +79,8 @@ async fn without_its_store_it_says_so() {
     let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let gone = Client::lazy(&[format!("http://127.0.0.1:{port}")], Options::default()).unwrap();
     let running = Running::with(Arc::new(gone)).await;
+    assert_eq!(running.ask("GET", "/v1/live").await.status, 200);
+    assert_eq!(running.ask("GET", "/v1/ready").await.status, 503);
     let answer = running.ask("GET", "/v1/health").await;
     assert_eq!(answer.status, 503);
     let problem = answer.problem();

@@ -11,12 +11,13 @@ use store::contract::{Store, SystemClock};
 use store::testing::MemoryStore;
 use tokio::sync::oneshot;
 
-struct Running {
-    remote: Remote,
-    stop: oneshot::Sender<()>,
+/// A control plane that is told to stop when dropped.
+pub(crate) struct Running {
+    pub(crate) remote: Remote,
+    pub(crate) stop: oneshot::Sender<()>,
 }
 
-async fn start(store: &MemoryStore) -> Running {
+pub(crate) async fn start(store: &MemoryStore) -> Running {
     let config = Config::plain(SocketAddr::from(([127, 0, 0, 1], 0)));
     let store: Arc<dyn Store> = Arc::new(store.clone());
     let service = Service::bind(&config, store).await.unwrap();
@@ -28,7 +29,7 @@ async fn start(store: &MemoryStore) -> Running {
     Running { remote: Remote::plain(address.to_string().parse().unwrap()).unwrap(), stop }
 }
 
-async fn until_it_leads(running: &Running) {
+pub(crate) async fn until_it_leads(running: &Running) {
     while running.remote.status().await.is_err() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -45,6 +46,16 @@ async fn one_leads_and_when_it_stops_another_does() {
     let refused = second.remote.status().await.unwrap_err();
     assert_eq!(refused.kind, Kind::Unavailable);
     assert!(refused.detail.contains("lead"), "{}", refused.detail);
+    // Both are well, one of them is to be asked, and each says who that is.
+    for (running, leads) in [(&first, true), (&second, false)] {
+        assert!(running.remote.live().await.is_ok());
+        let health = running.remote.health().await.unwrap();
+        assert_eq!((health.leader.here, &health.leader.name), (leads, &status.leader.name));
+        match running.remote.ready().await {
+            Ok(ready) => assert!(leads && ready.leader.here),
+            Err(problem) => assert!(!leads && problem.kind.http() == 503, "{problem:?}"),
+        }
+    }
     first.stop.send(()).unwrap();
     until_it_leads(&second).await;
     assert_ne!(second.remote.status().await.unwrap().leader.name, status.leader.name);

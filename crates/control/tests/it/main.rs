@@ -10,4 +10,5 @@ mod remembered;
 mod safety;
 mod seeds;
 mod volumes;
+mod watches;
 mod world;

@@ -44,6 +44,35 @@ fn pools_volumes_and_snapshots_are_read_back_from_the_disks() {
 }
 
 #[test]
+fn groups_of_snapshots_are_put_together_again() {
+    let mut sim = cluster(3);
+    for number in [1, 2] {
+        sim.insist(&create(number, 2)).unwrap();
+        sim.insist(&publish(number)).unwrap();
+    }
+    sim.insist(&take(3, 1)).unwrap();
+    sim.insist(&take_group()).unwrap();
+    let spec = |sim: &Sim| {
+        let stored = sim.stored();
+        let groups = stored.into_iter().filter_map(|entry| match entry {
+            control::core::Entry::Group(group) => Some(group),
+            _ => None,
+        });
+        groups.map(|it| (*it.id(), it.spec().clone())).collect::<Vec<_>>()
+    };
+    let before = spec(&sim);
+    assert_eq!(before.len(), 1);
+    lose_store(&mut sim);
+    assert_eq!(recover(&mut sim, &[]), 4, "pools, volumes, snapshots, the group");
+    assert_eq!(spec(&sim), before);
+    let alone = sim.core.snapshot_seen(snapshot(3)).unwrap();
+    assert_eq!(alone.spec().group, None);
+    sim.insist(&Wish::DeleteGroup(group())).unwrap();
+    settle(&mut sim);
+    assert_eq!(spec(&sim), []);
+}
+
+#[test]
 fn a_volume_that_is_served_goes_on_being_served() {
     let mut sim = cluster(3);
     sim.insist(&create(1, 2)).unwrap();

@@ -71,3 +71,36 @@ fn every_copy_of_an_encrypted_volume_is_encrypted() {
     let keys: Vec<_> = engines.flat_map(|it| it.replicas.values()).map(|it| it.key()).collect();
     assert_eq!(keys, [encryption.as_ref(), encryption.as_ref()]);
 }
+
+/// A clone and a restored snapshot share the data key of their source, so they name its key.
+#[test]
+fn what_begins_with_encrypted_content_names_its_key() {
+    let mut sim = cluster(3);
+    let encryption = |key: &str| Some(Encryption { key: good(key) });
+    let make = |number: u32, source: Option<Source>, encryption: Option<Encryption>| {
+        let spec = VolumeSpec { source, encryption, ..spec(2) };
+        Wish::CreateVolume(volume(number), Box::new(spec))
+    };
+    sim.insist(&make(1, None, encryption("tenant-a"))).unwrap();
+    sim.insist(&make(2, None, None)).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    sim.insist(&take(1, 1)).unwrap();
+    let clone = Some(Source::Volume { volume: volume(1) });
+    let restore = Some(Source::Snapshot { snapshot: snapshot(1) });
+    let open = Some(Source::Volume { volume: volume(2) });
+    for (source, key, says) in [
+        (clone, None, "tenant-a"),
+        (clone, encryption("tenant-b"), "tenant-a"),
+        (restore, None, "tenant-a"),
+        (restore, encryption("tenant-b"), "tenant-a"),
+        (open, encryption("tenant-a"), "not encrypted"),
+    ] {
+        let refused = sim.insist(&make(3, source, key)).unwrap_err();
+        assert_eq!(refused.kind, Kind::InvalidArgument, "{refused:?}");
+        assert_eq!(refused.field.as_deref(), Some("encryption"), "{refused:?}");
+        assert!(refused.detail.contains(says), "{refused:?}");
+    }
+    sim.insist(&make(4, clone, encryption("tenant-a"))).unwrap();
+    sim.insist(&make(5, restore, encryption("tenant-a"))).unwrap();
+    settle(&mut sim);
+}

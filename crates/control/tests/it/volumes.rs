@@ -48,6 +48,30 @@ fn a_volume_outlives_the_node_of_its_target() {
     settle(&mut sim);
 }
 
+/// The node that is to serve a volume dies without a word: whoever waits is told as soon as there
+/// is doubt, long before the node is given up, and the next try finds another.
+#[test]
+fn nobody_waits_for_a_node_in_doubt() {
+    let mut sim = cluster(3);
+    sim.insist(&create(1, 2)).unwrap();
+    let node = sim.cluster.copies(volume(1)).into_values().next().unwrap();
+    sim.cluster.engine(node.as_str()).stop();
+    let Wish::Publish { volume, host, .. } = publish(1) else { panic!("it publishes") };
+    let ticket = sim.ask(Wish::Publish { volume, host, node: Some(node.clone()) });
+    let began = sim.now;
+    while !sim.answers.contains_key(&ticket) {
+        sim.pass(Duration::from_millis(500));
+    }
+    let refused = sim.answers.remove(&ticket).unwrap().unwrap_err();
+    assert_eq!(refused.kind, Kind::NodeUnavailable);
+    assert!(refused.detail.contains(node.as_str()), "{refused:?}");
+    assert!(sim.now.since(began) <= Duration::from_secs(5), "{:?}", sim.now.since(began));
+    sim.insist(&publish(1)).unwrap();
+    assert_ne!(status(&sim, 1).target.unwrap().node, node);
+    sim.cluster.engine(node.as_str()).start();
+    settle(&mut sim);
+}
+
 #[test]
 fn a_copy_that_comes_back_is_brought_in_sync() {
     let mut sim = cluster(3);

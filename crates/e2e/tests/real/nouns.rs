@@ -1,6 +1,11 @@
 //! Every noun of the command line, against a real cluster of `holdfast up`.
 
-use anyhow::{Context, Result, ensure};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use e2e::process::PATIENCE;
 use serde_json::Value;
 
 use crate::up::{Up, address, asked, up_with};
@@ -21,6 +26,104 @@ fn every_form(up: &Up, words: &[&str]) -> Result<Value> {
     asked(up, words)
 }
 
+/// What is posted next to an address that watches.
+fn posted(pager: &TcpListener) -> Result<Value> {
+    pager.set_nonblocking(true)?;
+    let deadline = Instant::now() + PATIENCE;
+    let mut stream = loop {
+        match pager.accept() {
+            Ok((stream, _)) => break stream,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                ensure!(Instant::now() < deadline, "nobody called");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(error) => bail!(error),
+        }
+    };
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut reader = BufReader::new(&stream);
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line)?;
+        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse()?;
+        }
+        if line.trim().is_empty() {
+            break;
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body)?;
+    write!(stream, "HTTP/1.1 204 X\r\nconnection: close\r\n\r\n")?;
+    Ok(serde_json::from_slice(&body)?)
+}
+
+/// An address is called when something happens, and no more when the watch is gone.
+fn watches(up: &Up) -> Result<()> {
+    let pager = TcpListener::bind("127.0.0.1:0")?;
+    let url = format!("http://{}/holdfast", pager.local_addr()?);
+    up.run(&["watch", "create", "pager", "--url", &url, "--node", "node-1"])?;
+    up.run(&["node", "label", "node-2", "rack=8"])?;
+    up.run(&["node", "label", "node-1", "rack=7"])?;
+    // The node may have something of its own to tell first, such as that it answers.
+    loop {
+        let call = posted(&pager)?;
+        ensure!(call["watch"] == "pager" && call["missed"] == 0, "{call}");
+        let subject = &call["event"]["subject"];
+        ensure!(subject["kind"] == "node" && subject["id"] == "node-1", "{call}");
+        if call["event"]["name"] == "changed" {
+            break;
+        }
+    }
+    every_form(up, &["watch", "list"])?;
+    let got = every_form(up, &["watch", "get", "pager"])?;
+    ensure!(got["spec"]["url"] == url.as_str(), "{got}");
+    ensure!(up.run(&["watch", "delete", "pager", "--yes"])?.contains("deleted"));
+    ensure!(up.run(&["watch", "delete", "pager", "--yes"])?.contains("was not there"));
+    Ok(())
+}
+
+/// For each pool whether a copy could go there, best first, or why not.
+fn placement(up: &Up, volume: &str) -> Result<()> {
+    let placement = every_form(up, &["volume", "placement", volume])?;
+    let pools = placement.as_array().context("a list")?;
+    ensure!(pools.len() == 3, "{placement}");
+    let (has, free): (Vec<&Value>, Vec<&Value>) =
+        pools.iter().partition(|pool| pool["replica"].is_string());
+    ensure!(has.len() == 2 && free.len() == 1, "{placement}");
+    ensure!(free[0]["rank"] == 1 && free[0]["refused"].is_null(), "{placement}");
+    for pool in has {
+        let why = pool["refused"].as_str().context("a reason")?;
+        ensure!(pool["rank"].is_null() && why.contains("copy"), "{placement}");
+    }
+    Ok(())
+}
+
+/// A copy is left alone and used again.
+fn offline(up: &Up, volume: &str) -> Result<()> {
+    let copies = asked(up, &["volume", "get", volume])?;
+    let copies = copies["status"]["replicas"].as_object().context("copies")?.clone();
+    let (copy, _) = copies.iter().next().context("a copy")?;
+    let is = |wanted: &str| -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let seen = asked(up, &["volume", "get", volume])?;
+            if seen["status"]["state"] == wanted {
+                return Ok(());
+            }
+            ensure!(Instant::now() < deadline, "not {wanted}: {seen}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    };
+    is("online")?;
+    up.run(&["volume", "offline", volume, copy])?;
+    is("degraded")?;
+    up.run(&["volume", "online", volume, copy])?;
+    is("online")
+}
+
 #[test]
 fn every_noun_against_a_real_cluster() -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -35,7 +138,9 @@ fn every_noun_against_a_real_cluster() -> Result<()> {
     let snapshot = id(&snapshot["now"])?;
     let group = asked(&up, &["group", "create", &volume])?;
     let group = id(&group["now"])?;
-    up.run(&["node", "label", "node-1", "rack=7"])?;
+    watches(&up)?;
+    placement(&up, &volume)?;
+    offline(&up, &volume)?;
     up.run(&["volume", "resize", &volume, "2GiB", "--wait"])?;
     ensure!(asked(&up, &["volume", "get", &volume])?["spec"]["size"] == 2u64 << 30);
 
@@ -53,12 +158,22 @@ fn every_noun_against_a_real_cluster() -> Result<()> {
         &["failover", "list"],
         &["device", "list", "node-1"],
         &["event", "list"],
-        &["volume", "placement", &volume],
         &["volume", "rebuilds", &volume],
         &["volume", "list", "--node", "node-1"],
         &["node", "list", "--label", "rack=7"],
     ] {
         every_form(&up, words)?;
+    }
+
+    // Everything that is stored, by key.
+    let specs: Value = serde_json::from_str(&up.get("v1/specs?limit=1000")?)?;
+    let specs = specs["items"].as_array().context("a list")?;
+    let stored = |key: &str| specs.iter().find(|spec| spec["key"] == key);
+    let record = stored(&format!("/holdfast/volume/{volume}")).context("the volume is stored")?;
+    ensure!(record["record"]["record"]["spec"]["size"] == 2u64 << 30, "{record}");
+    ensure!(record["revision"].as_i64().is_some_and(|revision| revision > 0), "{record}");
+    for key in ["node/node-1", "pool/pool-1", &format!("targetRecord/{volume}")] {
+        ensure!(stored(&format!("/holdfast/{key}")).is_some(), "{key} is not stored");
     }
 
     // What support and the careful ask for.

@@ -94,6 +94,15 @@ impl Up {
         Ok(command)
     }
 
+    /// What REST answers at a path, without the head.
+    pub(crate) fn get(&self, path: &str) -> Result<String> {
+        let server = self.rest.split('/').next().context("an address")?;
+        let answer = get(&format!("{server}/{path}"))?;
+        let (head, body) = answer.split_once("\r\n\r\n").context("an answer")?;
+        ensure!(head.starts_with("HTTP/1.1 200"), "{answer}");
+        Ok(body.to_owned())
+    }
+
     /// What it prints.
     pub(crate) fn run(&self, words: &[&str]) -> Result<String> {
         let output = self.command(words)?.output()?;

@@ -16,11 +16,18 @@ const AGAIN: Duration = Duration::from_secs(1);
 const LEAST: Duration = Duration::from_millis(100);
 const MOST: Duration = Duration::from_mins(1);
 
-/// Sends heartbeats until `stop` says so, then a farewell.
-pub(super) async fn run(client: Client, info: NodeInfo, mut stop: watch::Receiver<bool>) {
+/// Sends heartbeats until `stop` says so, then a farewell. Of several control planes one leads: the
+/// one that heard the last heartbeat gets the next, and the others are tried in turn as soon as it
+/// does not.
+pub(super) async fn run(clients: Vec<Client>, info: NodeInfo, mut stop: watch::Receiver<bool>) {
     let mut was_heard = None;
+    let mut hears = 0;
     loop {
-        let sent = beat(&client, &info).await;
+        let sent = tokio::select! {
+            sent = beat_any(&clients, &mut hears, &info) => sent,
+            // An error: whoever would have said so is gone.
+            _ = stop.wait_for(|stop| *stop) => break,
+        };
         let is_heard = sent.is_ok();
         if was_heard != Some(is_heard) {
             match &sent {
@@ -32,11 +39,10 @@ pub(super) async fn run(client: Client, info: NodeInfo, mut stop: watch::Receive
         let wait = sent.map_or(AGAIN, |heard: Heard| heard.next_in().clamp(LEAST, MOST));
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
-            // An error: whoever would have said so is gone.
             _ = stop.wait_for(|stop| *stop) => break,
         }
     }
-    if was_heard == Some(true) {
+    if let Some(client) = clients.get(hears).filter(|_| was_heard == Some(true)) {
         let farewell = Farewell { instance: info.instance };
         let at = (info.name.clone(),);
         match client.call(&heartbeat::NODE_FAREWELL, at, farewell, NoBody).await {
@@ -44,6 +50,28 @@ pub(super) async fn run(client: Client, info: NodeInfo, mut stop: watch::Receive
             Err(error) => tracing::warn!(%error, "the control plane was not told of the end"),
         }
     }
+}
+
+/// One heartbeat to the first that hears it, beginning with whoever heard the last; the error is
+/// that of the last one tried.
+async fn beat_any(
+    clients: &[Client],
+    hears: &mut usize,
+    info: &NodeInfo,
+) -> Result<Heard, CallError> {
+    let mut last = None;
+    let first = *hears;
+    for (index, client) in clients.iter().enumerate().cycle().skip(first).take(clients.len()) {
+        match beat(client, info).await {
+            Ok(heard) => {
+                *hears = index;
+                return Ok(heard);
+            }
+            Err(error) => last = Some(error),
+        }
+    }
+    let none = || CallError::Unsendable { reason: "no control plane is known".to_owned() };
+    Err(last.unwrap_or_else(none))
 }
 
 async fn beat(client: &Client, info: &NodeInfo) -> Result<Heard, CallError> {

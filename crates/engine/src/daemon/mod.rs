@@ -89,8 +89,8 @@ pub struct Config {
     pub tokens: Option<Arc<Tokens>>,
     /// What the node API shows to its callers; nothing: plain HTTP.
     pub tls: Option<TlsServer>,
-    /// The control plane to register with.
-    pub control: Option<ClientConfig>,
+    /// The control planes to register with: with whichever of them leads.
+    pub control: Vec<ClientConfig>,
     /// How long stopping may take.
     pub drain: Duration,
     /// Memory for the cache of each pool.
@@ -147,7 +147,7 @@ pub struct Daemon {
     engine: Engine,
     api: api::Server,
     guard: Guard,
-    heartbeats: Option<Client>,
+    heartbeats: Vec<Client>,
     drain: Duration,
 }
 
@@ -170,7 +170,7 @@ impl Daemon {
         let nqn = Nqn::node(&config.node)?;
         let wire_name = nvme::wire::Nqn::new(nqn.as_str())?;
         let guard = Guard { tokens: config.tokens, ..Guard::default() };
-        let heartbeats = config.control.map(Client::new).transpose();
+        let heartbeats = config.control.into_iter().map(Client::new).collect::<Result<_, _>>();
         let heartbeats = heartbeats.map_err(DaemonError::Control)?;
         let dir = Dir::open(&config.dir)?;
         let known: Known = dir.read(&config.node)?;
@@ -221,8 +221,8 @@ impl Daemon {
         let Daemon { server, engine, api, guard, heartbeats, drain } = self;
         let (stopping, stopped) = watch::channel(false);
         let (info, events) = (engine.0.info.clone(), Arc::clone(&engine.0.events));
-        let beats =
-            heartbeats.map(|client| tokio::spawn(heartbeat::run(client, info, stopped.clone())));
+        let beats = (!heartbeats.is_empty())
+            .then(|| tokio::spawn(heartbeat::run(heartbeats, info, stopped.clone())));
         let router = api::node::router(engine.clone(), Arc::clone(&events), guard);
         let mut until = stopped;
         let serving = tokio::spawn(api.run(router, async move {

@@ -4,12 +4,12 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use api::rest::Remote;
 use api::{Client, ClientConfig, Page, Paging, TlsClient, Token};
 use clap::Args;
 use http::uri::Authority;
-use model::Problem;
+use model::{Kind, Problem};
 
 use super::out::{Format, Out};
 
@@ -65,11 +65,28 @@ pub(crate) struct Ask {
 }
 
 impl Ask {
-    /// A client, and where to write.
-    pub(crate) fn open<'a>(&self, to: &'a mut (dyn Write + Send)) -> Result<(Remote, Out<'a>)> {
+    /// A client, and where to write; `shows`: whether it can be shown again and again.
+    pub(crate) fn open<'a>(
+        &self,
+        to: &'a mut (dyn Write + Send),
+        shows: bool,
+    ) -> Result<(Remote, Out<'a>)> {
+        if !shows {
+            self.once()?;
+        }
         let terminal = std::io::stdout().is_terminal();
         let colour = terminal && std::env::var_os("NO_COLOR").is_none();
         Ok((self.remote()?, Out::new(to, self.output, colour).watching(self.watch)))
+    }
+
+    /// Refuses to do again and again what is done once.
+    pub(crate) fn once(&self) -> Result<()> {
+        ensure!(
+            !self.watch,
+            "--watch goes on showing something, and this command does something once: leave it \
+             out; where there is a --wait, that shows how far it is"
+        );
+        Ok(())
     }
 
     /// Whether programs read the answer.
@@ -89,6 +106,20 @@ impl Ask {
         let config = ClientConfig { token, tls, patience, ..ClientConfig::plain(server) };
         Ok(Client::new(config)?)
     }
+}
+
+/// The error, with what to do about it here.
+pub(crate) fn explained(error: anyhow::Error) -> anyhow::Error {
+    let unknown = error
+        .downcast_ref::<Problem>()
+        .filter(|problem| problem.kind == Kind::Unauthenticated)
+        .map(|problem| {
+            format!(
+                "{}; name a file with your token: --token-file FILE, or HOLDFAST_TOKEN_FILE",
+                problem.detail
+            )
+        });
+    unknown.map_or(error, anyhow::Error::msg)
 }
 
 /// All pages of a list.

@@ -24,6 +24,7 @@ pub(crate) struct Typed {
 
 impl Typed {
     pub(crate) async fn run(self) -> Result<()> {
+        self.ask.once()?;
         let remote = self.ask.remote()?;
         let place = place(&remote, self.volume, self.host, self.ask.wants_json()).await?;
         let work = self.work;

@@ -34,8 +34,9 @@ pub(crate) struct Backup {
     file: PathBuf,
 }
 
-/// Words in names of fields whose values nobody else may see.
-const SECRET: &[&str] = &["token", "secret", "password", "psk", "passphrase", "privatekey"];
+/// Words in names of fields whose values nobody else may see; whoever knows the URL of a watch can
+/// often post there.
+const SECRET: &[&str] = &["token", "secret", "password", "psk", "passphrase", "privatekey", "url"];
 
 /// What secrets look like wherever they stand: a secret of NVMe in-band authentication, a key for
 /// TLS over NVMe, what is sent with a request.
@@ -49,6 +50,7 @@ const REMOVED: &str = "(removed)";
 
 impl Typed {
     pub(crate) async fn run(self, out: &mut (dyn Write + Send)) -> Result<()> {
+        self.ask.once()?;
         let remote = self.ask.remote()?;
         let mut everything = gather(&remote).await;
         redact(&mut everything);
@@ -63,6 +65,7 @@ impl Typed {
 
 impl Backup {
     pub(crate) async fn run(self, out: &mut (dyn Write + Send)) -> Result<()> {
+        self.ask.once()?;
         if self.file.exists() {
             bail!("{} exists; choose another file", self.file.display());
         }
@@ -110,6 +113,7 @@ async fn gather(remote: &Remote) -> Value {
         "failovers" failovers FailoversAsked;
         "events" kept_events EventsAsked;
     }
+    put("watches", said(all(|paging| remote.watches(paging)).await));
     put("specs", said(all(|paging| remote.specs(paging)).await));
     let mut devices = Map::new();
     let nodes = all(|paging| remote.nodes(NodesAsked::default().at(paging))).await;

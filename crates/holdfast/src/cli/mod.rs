@@ -30,17 +30,19 @@ mod target;
 #[cfg(test)]
 mod tests;
 mod volume;
+mod watch;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
-pub(crate) use ask::{Ask, all};
+pub(crate) use ask::{Ask, all, explained};
 pub(crate) use bench::place;
 pub(crate) use create::new_id;
 pub(crate) use event::line as event_line;
 pub(crate) use out::{Format, Out};
 pub(crate) use pool::Verb as PoolVerb;
 pub(crate) use status::screen;
+pub(crate) use table::{Tone, paint};
 
 /// A noun with what is typed after it.
 #[derive(Args)]
@@ -51,9 +53,40 @@ pub(crate) struct Noun<V: Subcommand> {
     verb: V,
 }
 
+/// A verb that may only show something.
+pub(crate) trait Shows {
+    /// Whether it does: then it can do so again whenever something happens (`--watch`).
+    fn shows(&self) -> bool;
+}
+
+macro_rules! shows {
+    ($($noun:ident: $($verb:ident)|+;)+) => {$(
+        impl Shows for $noun::Verb {
+            fn shows(&self) -> bool {
+                matches!(self, $($noun::Verb::$verb { .. })|+)
+            }
+        }
+    )+};
+}
+
+shows! {
+    volume: List | Get | Placement | Rebuilds;
+    node: List | Get;
+    pool: List | Get;
+    snapshot: List | Get;
+    group: List | Get;
+    replica: List | Get;
+    target: List | Get;
+    rebuild: List | Get;
+    failover: List;
+    device: List;
+    event: List | Follow;
+    host: List | Get;
+    watch: List | Get;
+}
+
 /// Commands for users of a cluster.
 #[derive(Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "there is one, from the start to the end")]
 pub(crate) enum Typed {
     /// The whole cluster on one screen: health, room, what is wrong and why
     Status(status::Typed),
@@ -81,6 +114,8 @@ pub(crate) enum Typed {
     Event(Noun<event::Verb>),
     /// Machines that use volumes
     Host(Noun<host::Verb>),
+    /// Addresses that are called when something happens
+    Watch(Noun<watch::Verb>),
     /// Put a load on a volume over NVMe/TCP and measure it
     Bench(bench::Typed),
     /// Write what support needs to know into a file, without secrets
@@ -98,9 +133,13 @@ impl Typed {
     }
 
     async fn write(self, to: &mut (dyn std::io::Write + Send)) -> Result<()> {
+        self.do_it(to).await.map_err(explained)
+    }
+
+    async fn do_it(self, to: &mut (dyn std::io::Write + Send)) -> Result<()> {
         macro_rules! noun {
             ($noun:expr) => {{
-                let (remote, mut out) = $noun.ask.open(to)?;
+                let (remote, mut out) = $noun.ask.open(to, $noun.verb.shows())?;
                 $noun.verb.run(&remote, &mut out).await
             }};
         }
@@ -117,6 +156,7 @@ impl Typed {
             Typed::Device(noun) => noun!(noun),
             Typed::Event(noun) => noun!(noun),
             Typed::Host(noun) => noun!(noun),
+            Typed::Watch(noun) => noun!(noun),
             Typed::Bench(typed) => typed.run().await,
             Typed::Dump(typed) => typed.run(to).await,
             Typed::Backup(typed) => typed.run(to).await,

@@ -118,7 +118,7 @@ impl Found {
 
 impl Typed {
     pub(crate) async fn run(self, to: &mut (dyn Write + Send)) -> Result<()> {
-        let (remote, mut out) = self.ask.open(to)?;
+        let (remote, mut out) = self.ask.open(to, false)?;
         if self.engines.is_empty() {
             let wish = RecoverWish { incomplete: self.incomplete.into_iter().collect() };
             let (found, verdict) = if self.apply {

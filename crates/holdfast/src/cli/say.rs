@@ -151,6 +151,7 @@ pub(crate) fn subject(subject: &Subject) -> String {
         Subject::Target(id) => format!("target {id}"),
         Subject::Snapshot(id) => format!("snapshot {id}"),
         Subject::SnapshotGroup(id) => format!("group {id}"),
+        Subject::Watch(name) => format!("watch {name}"),
     }
 }
 

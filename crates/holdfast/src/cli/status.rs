@@ -22,7 +22,7 @@ pub(crate) struct Typed {
 
 impl Typed {
     pub(crate) async fn run(self, to: &mut (dyn Write + Send)) -> Result<()> {
-        let (remote, mut out) = self.ask.open(to)?;
+        let (remote, mut out) = self.ask.open(to, true)?;
         let show = async |out: &mut Out<'_>| {
             let status = remote.status().await?;
             out.done(screen(&status, out.colour()).trim_end(), &status)

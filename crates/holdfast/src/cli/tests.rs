@@ -15,7 +15,7 @@ use model::*;
 use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 
-use super::{Noun, Typed, pool};
+use super::{Noun, Shows as _, Typed, pool};
 
 #[derive(Parser)]
 struct Cli {
@@ -36,7 +36,7 @@ impl Command {
         match self {
             Command::Cluster(typed) => typed.write(to).await,
             Command::Pool(noun) => {
-                let (remote, mut out) = noun.ask.open(to)?;
+                let (remote, mut out) = noun.ask.open(to, noun.verb.shows())?;
                 noun.verb.run(&remote, &mut out).await
             }
         }
@@ -71,6 +71,7 @@ fn cluster() -> Fake {
         .has(golden::<Pool>("pool.json"))
         .has(golden::<Volume>("volume.json"))
         .has(golden::<Volume>("volume-small.json"))
+        .has(golden::<Watch>("watch.json"))
         .has(golden::<Snapshot>("snapshot.json"))
         .has(golden::<SnapshotGroup>("snapshot-group.json"))
         .has(golden::<Replica>("replica.json"))
@@ -89,12 +90,16 @@ struct Running {
 
 impl Running {
     async fn with(fake: Fake) -> Running {
+        Running::guarded(fake, Guard::default()).await
+    }
+
+    async fn guarded(fake: Fake, guard: Guard) -> Running {
         let limits = Guard::default().limits;
         let server = Server::bind(([127, 0, 0, 1], 0).into(), None, limits).await.unwrap();
         let address = server.local_addr().unwrap();
         let instance = "00000000-0000-4000-8000-000000000001".parse().unwrap();
         let events = Arc::new(Log::new(instance, 4.try_into().unwrap()));
-        let router = api::rest::router(fake, events, Guard::default());
+        let router = api::rest::router(fake, events, guard);
         let (stop, stopped) = oneshot::channel::<()>();
         tokio::spawn(server.run(router, async move {
             let _ = stopped.await;
@@ -160,6 +165,8 @@ async fn tables() {
         "event list",
         "host list",
         "host list -o wide",
+        "watch list",
+        "watch get pager",
         "volume list --state faulted",
         "volume list --label app=db",
     ];
@@ -206,6 +213,18 @@ async fn verbs() {
         "node purge node-1".to_owned(),
         "node purge node-1 --yes".to_owned(),
         format!("replica scrub {REPLICA} --wait"),
+        "watch create chat --url http://chat.example.org/hook --severity error".to_owned(),
+        "watch create chat --url http://chat.example.org/hook --severity error".to_owned(),
+        "watch create chat --url http://chat.example.org/other".to_owned(),
+        "watch set chat --url http://chat.example.org/other --any-severity".to_owned(),
+        "watch get chat".to_owned(),
+        "watch delete chat --yes".to_owned(),
+        "watch delete chat --yes".to_owned(),
+        "watch create file --url file:///etc/passwd".to_owned(),
+        format!("watch create both --url http://a --volume {VOLUME} --node node-1"),
+        format!("volume resize {small} 2MiB --watch"),
+        "pool delete pool-1 --yes --watch".to_owned(),
+        "dump --to - --watch".to_owned(),
         "volume get 7".to_owned(),
         "volume list --state sad".to_owned(),
     ];
@@ -231,6 +250,7 @@ async fn a_dump_has_everything_and_no_secret() {
     let dump: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(dump["volumes"].as_array().unwrap().len(), 2);
     assert_eq!(dump["devices"]["node-1"].as_array().unwrap().len(), 1);
+    assert!(!text.contains("pager.example.org"), "the address of a watch may be a secret");
     for part in ["status", "specs", "nodes", "pools", "targets", "rebuilds", "events", "metrics"] {
         assert!(!dump[part].is_null() && dump[part].get("problem").is_none(), "{part}");
     }
@@ -243,6 +263,22 @@ async fn an_unreachable_server_is_named_with_what_to_do() {
     let error = Cli::parse_from(line).command.write(&mut text).await.unwrap_err();
     let said = format!("{error:#}");
     assert!(said.contains("127.0.0.1:1") && said.contains("is it running"), "{said}");
+}
+
+#[tokio::test]
+async fn who_shows_no_token_is_told_how_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tokens");
+    std::fs::write(&file, "viewer 0123456789abcdef0123456789abcdef\n").unwrap();
+    let tokens = Some(Arc::new(api::Tokens::read(&file).unwrap()));
+    let running = Running::guarded(cluster(), Guard { tokens, ..Guard::default() }).await;
+    let said = running.run("volume list").await;
+    assert!(said.contains("--token-file FILE") && said.contains("HOLDFAST_TOKEN_FILE"), "{said}");
+    assert!(said.contains("viewer"), "{said}");
+    let wrong = dir.path().join("wrong");
+    std::fs::write(&wrong, "ffffffffffffffffffffffffffffffff\n").unwrap();
+    let said = running.run(&format!("status --token-file {}", wrong.display())).await;
+    assert!(said.contains("--token-file FILE"), "{said}");
 }
 
 #[test]

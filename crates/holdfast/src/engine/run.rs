@@ -20,6 +20,9 @@ use crate::stop;
 use crate::store::Certificates;
 use crate::typed::{Guarded, Guards, bytes};
 
+/// How long a control plane may take to answer a heartbeat.
+const HEARTBEAT: Duration = Duration::from_secs(3);
+
 /// Options of `engine run`.
 #[derive(Args)]
 pub(crate) struct Run {
@@ -44,9 +47,9 @@ pub(crate) struct Run {
     keys: Option<PathBuf>,
     #[command(flatten, next_help_heading = "Node API")]
     guarded: Guarded,
-    /// The control plane to register with
-    #[arg(long, value_name = "HOST:PORT", help_heading = "Control plane")]
-    control: Option<Authority>,
+    /// The control planes to register with, separated by commas: whichever of them leads hears it
+    #[arg(long, value_name = "HOST:PORT,…", value_delimiter = ',', help_heading = "Control plane")]
+    control: Vec<Authority>,
     /// A file with the token for the control plane, of an editor
     #[arg(long, value_name = "FILE", requires = "control", help_heading = "Control plane")]
     control_token_file: Option<PathBuf>,
@@ -78,8 +81,14 @@ impl Run {
         let (endpoints, options) = (self.store, self.certificates.options()?);
         let token = self.control_token_file.as_deref().map(Token::read).transpose()?;
         let tls = self.control_ca.as_deref().map(TlsClient::read).transpose()?;
-        let control =
-            self.control.map(|server| ClientConfig { token, tls, ..ClientConfig::plain(server) });
+        let control = self.control.into_iter().map(|server| ClientConfig {
+            token: token.clone(),
+            tls: tls.clone(),
+            // So that one that is gone without a word is passed over in time.
+            patience: HEARTBEAT,
+            ..ClientConfig::plain(server)
+        });
+        let control = control.collect();
         let Guards { tls, tokens } = self.guarded.read(self.api)?;
         let config = Config {
             node: self.node,

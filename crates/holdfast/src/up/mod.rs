@@ -6,6 +6,7 @@
 mod demo;
 mod engines;
 mod first;
+mod room;
 mod screen;
 
 use std::io::{IsTerminal, Write};
@@ -16,7 +17,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use api::rest::Remote;
-use block::Bytes;
 use clap::Args;
 use control::Service;
 use model::Size;
@@ -66,9 +66,6 @@ const LOG: &str = "up.log";
 /// How often the few engines are asked what they have: what was written is seen soon.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// Without so much room not even the store can work.
-const LEAST_ROOM: Size = Size::mib(64);
-
 /// `etcd://HOST:PORT[,HOST:PORT…]` as typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Endpoints(Vec<String>);
@@ -117,7 +114,7 @@ impl Typed {
         // Engines are given paths, and do not run where this command does.
         let dir = self.dir.canonicalize()?;
         let _only_one = lock(&dir)?;
-        self.check_room(&dir)?;
+        room::check(&dir, (self.nodes, self.pool_size))?;
         let mut parts = self.start().await?;
         let mut engines = Engines::start(&dir, (self.nodes, self.address), &parts.at)?;
         let at = parts.at.clone();
@@ -134,25 +131,6 @@ impl Typed {
         engines.stop().await;
         parts.stop().await?;
         ended
-    }
-
-    /// The files of pools are sparse: what is missing is missed only when it is written.
-    fn check_room(&self, dir: &Path) -> Result<()> {
-        let seen = rustix::fs::statvfs(dir)
-            .with_context(|| format!("cannot tell how much room {} has", dir.display()))?;
-        let free = whole_mib(seen.f_bavail.saturating_mul(seen.f_frsize));
-        let shown = dir.display();
-        if free < LEAST_ROOM {
-            bail!("{shown} has {free} left, and {LEAST_ROOM} are needed; choose another --dir");
-        }
-        let pools = whole_mib(self.pool_size.bytes().0.saturating_mul(self.nodes.into()));
-        if free < pools {
-            tracing::warn!(
-                "{shown} has {free} left, and the pools may grow to {pools}: writes fail when it \
-                 is full; see --pool-size"
-            );
-        }
-        Ok(())
     }
 
     /// The store and the control plane.
@@ -199,17 +177,15 @@ impl Typed {
         if out.is_terminal() {
             // Lines of the log would be written across the screen.
             log::to(&dir.join(LOG))?;
-            return screen::live(&remote, &hello, &mut out).await;
+            return screen::live(&remote, (&hello, dir), &mut out).await;
         }
         writeln!(out, "{hello}")?;
         out.flush()?;
-        screen::lines(&remote, &mut out).await
+        tokio::select! {
+            ended = screen::lines(&remote, &mut out) => ended,
+            never = room::watch(dir) => match never {},
+        }
     }
-}
-
-/// Rounded down, as people read it.
-fn whole_mib(bytes: u64) -> Size {
-    Bytes(bytes & !((1 << 20) - 1)).into()
 }
 
 fn hello(at: &At, dir: &Path, volume: Option<model::VolumeId>) -> String {

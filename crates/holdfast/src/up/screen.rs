@@ -1,26 +1,35 @@
 //! What `up` shows: the cluster on a screen that changes, or a line an event.
 
 use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
 use api::Seen;
 use api::rest::{Control, NodesAsked, Remote, VolumesAsked};
 
-use crate::cli::{Format, Out, all, event_line, screen};
+use super::room;
+use crate::cli::{Format, Out, Tone, all, event_line, paint, screen};
 
 /// How often the screen is looked at.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// The screen, until it is dropped.
-pub(super) async fn live(remote: &Remote, hello: &str, out: &mut (dyn Write + Send)) -> Result<()> {
+pub(super) async fn live(
+    remote: &Remote,
+    (hello, dir): (&str, &Path),
+    out: &mut (dyn Write + Send),
+) -> Result<()> {
     let colour = std::env::var_os("NO_COLOR").is_none();
     let mut last = String::new();
     loop {
         let text = match drawn(remote, colour).await {
-            Ok(text) => format!("{hello}\n\n{text}"),
-            Err(error) => format!("{hello}\n\n{error:#}\n"),
+            Ok(text) => text,
+            Err(error) => format!("{error:#}\n"),
         };
+        let trouble = room::trouble(dir, room::LEAST).map(|it| paint(&it, Tone::Bad, colour));
+        let trouble = trouble.map_or_else(String::new, |it| format!("{it}\n\n"));
+        let text = format!("{hello}\n\n{trouble}{text}");
         if text != last {
             write!(out, "\x1b[H\x1b[2J{text}")?;
             out.flush()?;

@@ -46,6 +46,7 @@ fn resources() {
     check("volume-small.json", &sample::small_volume());
     check("snapshot.json", &sample::snapshot());
     check("snapshot-group.json", &sample::snapshot_group());
+    check("watch.json", &sample::watch());
     check("block-device.json", &sample::block_device());
     check(
         "problem.json",

@@ -86,6 +86,23 @@ pub(crate) fn host() -> Host {
     host
 }
 
+pub(crate) fn watch() -> Watch {
+    let spec = WatchSpec {
+        url: good("https://pager.example.org:8443/holdfast"),
+        about: Some(Subject::Volume(id(10))),
+        severity: Some(Severity::Warning),
+    };
+    let mut watch = Watch::new(good("pager"), spec, at(0)).unwrap();
+    watch.made().unwrap();
+    watch.status = Some(WatchStatus {
+        delivered: 7,
+        missed: 2,
+        delivered_at: Some(at(8)),
+        failure: Some("it answered 503".into()),
+    });
+    watch
+}
+
 pub(crate) fn pool() -> Pool {
     let disk: DevicePath = good("/dev/disk/by-id/nvme-eui.0025385b71b0c4a1");
     let spec = PoolSpec {

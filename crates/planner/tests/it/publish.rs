@@ -53,6 +53,13 @@ fn it_cannot_be_published() {
     check("node n1 offline; v1 x1: n1/p1 away=1m", None, "noHealthyReplica");
     check("node n1 cordoned; v1 x1: n1/p1 ok", None, "noPlacement");
     check("v1 x1 going", None, "deleting");
+    // A target that is there, on a node that is not.
+    for state in ["offline", "unknown"] {
+        let node = format!("node n1 {state}; v1 x2");
+        check(&format!("{node} at=n1 heal: n1/p1 ok, n2/p2 ok"), None, "nodeUnavailable");
+        let shared = format!("{node} shared at=n1 for=h2: n1/p1 ok, n2/p2 ok");
+        check(&shared, None, "nodeUnavailable");
+    }
 }
 
 #[track_caller]

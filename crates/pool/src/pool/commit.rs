@@ -39,7 +39,7 @@ impl Pool {
     /// The command ends when everything recorded so far is written.
     pub(super) fn wait_for_writing(&mut self, at: OpId) {
         if left_out(Rule::AnswerWhenWritten) {
-            return self.answer(alloc::vec![at]);
+            return self.answer(alloc::vec![at], true);
         }
         self.open.answers.push(at);
     }
@@ -222,7 +222,7 @@ impl Pool {
             return;
         }
         let answers = self.written_groups();
-        self.answer(answers);
+        self.answer(answers, true);
     }
 
     /// Commands whose groups are written, and all groups before; groups that are over are
@@ -299,18 +299,23 @@ impl Pool {
         for layer in &batch.hidden {
             self.hiding.remove(layer);
         }
-        self.answer(batch.answers);
-        self.answer(batch.waiters);
+        self.answer(batch.answers, true);
+        self.answer(batch.waiters, true);
         self.ready.append(&mut self.parked);
         self.collapse_hidden();
     }
 
-    fn answer(&mut self, commands: Vec<OpId>) {
+    /// What these commands waited for has come, or never will.
+    fn answer(&mut self, commands: Vec<OpId>, good: bool) {
         for command in commands {
+            let span = self.ops.get(command).and_then(Op::span);
+            let fault = span.map_or(Fault::Internal, |span| Fault::Medium { span });
             match self.ops.get(command) {
-                Some(Op { work: Work::Change(_), .. }) => self.changed(command, Ok(())),
-                Some(Op { unrecorded: true, .. }) => self.recorded(command, true),
-                Some(_) => self.done(command, Ok(())),
+                Some(Op { work: Work::Change(_), .. }) => {
+                    self.changed(command, good.then_some(()).ok_or(crate::Refused::Broken));
+                }
+                Some(Op { unrecorded: true, .. }) => self.recorded(command, good),
+                Some(_) => self.done(command, good.then_some(()).ok_or(fault)),
                 None => {}
             }
         }
@@ -330,18 +335,7 @@ impl Pool {
         }
         self.flights.iter_mut().for_each(|flight| waiters.append(&mut flight.answers));
         let any = !waiters.is_empty();
-        for waiter in waiters {
-            let span = self.ops.get(waiter).and_then(Op::span);
-            let fault = span.map_or(Fault::Internal, |span| Fault::Medium { span });
-            match self.ops.get(waiter) {
-                Some(Op { work: Work::Change(_), .. }) => {
-                    self.changed(waiter, Err(crate::Refused::Broken));
-                }
-                Some(Op { unrecorded: true, .. }) => self.recorded(waiter, false),
-                Some(_) => self.done(waiter, Err(fault)),
-                None => {}
-            }
-        }
+        self.answer(waiters, false);
         any
     }
 }

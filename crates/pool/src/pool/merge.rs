@@ -255,10 +255,9 @@ impl Pool {
     fn finish_merge(&mut self, at: OpId) {
         let Some(op) = self.ops.get_mut(at) else { return };
         let layer = op.layer;
-        let (mut parts, sums) = (core::mem::take(&mut op.parts), core::mem::take(&mut op.sums));
+        let (parts, sums) = (core::mem::take(&mut op.parts), core::mem::take(&mut op.sums));
         let failed = !self.same_seers(layer) || parts.iter().any(|part| part.failed);
-        for part in &mut parts {
-            part.failed = failed;
+        for part in &parts {
             if !failed {
                 self.enter_part(layer, part, part.sums(&sums));
             }

@@ -24,8 +24,9 @@ const STEP: u64 = 256;
 pub(super) struct Resum {
     /// First block of the next step; blocks are only looked at in the first doubtful region.
     next: u64,
-    running: bool,
-    /// A write to blocks of the step ended while it was under way.
+    /// First block of the step under way.
+    step: Option<u64>,
+    /// A write to its blocks ended meanwhile, or more blocks are in doubt: it says nothing.
     disturbed: bool,
 }
 
@@ -38,18 +39,18 @@ impl Pool {
 
     /// Doubt begins anew somewhere.
     pub(super) fn resum_again(&mut self) {
-        self.resum.next = 0;
+        self.resum = Resum { next: 0, disturbed: true, ..self.resum };
     }
 
     /// Gives the next blocks of the doubtful regions new sums. False if there are none, or a step
     /// is under way. When the last step of a region is done, its doubt ends with the next
     /// checkpoint.
     pub fn resum(&mut self, token: Token) -> bool {
-        if self.resum.running {
+        if self.resum.step.is_some() {
             return false;
         }
         let Some(first) = self.next_doubtful() else { return false };
-        self.resum = Resum { next: first, running: true, disturbed: false };
+        self.resum = Resum { next: first, step: Some(first), disturbed: false };
         self.enter(Op::new(token, Id::NONE, Work::Resum(first), Vec::new()), Claim::Free);
         self.run();
         true
@@ -77,10 +78,10 @@ impl Pool {
 
     /// A write ended: what a step read before says nothing.
     pub(super) fn disturb_resum(&mut self, part: &Part) {
-        if let Resum { running: true, next, .. } = self.resum {
+        if let Some(step) = self.resum.step {
             let first = self.physical(part.cluster, part.run.first);
             let end = first + u64::from(part.run.len);
-            self.resum.disturbed |= end > next && first < next + STEP;
+            self.resum.disturbed |= end > step && first < step + STEP;
         }
     }
 
@@ -125,18 +126,18 @@ impl Pool {
         }
         let sums = core::mem::take(&mut op.sums);
         let (before, found) = sums.split_at(index(blocks));
-        for (nth, physical) in (first..first + blocks).enumerate() {
-            let is_known = self.is_fresh(physical..physical + 1);
-            if !is_known && !self.resum.disturbed && found[nth] != before[nth] {
+        let is_undisturbed = !self.resum.disturbed;
+        for (nth, physical) in (first..first + blocks).enumerate().filter(|_| is_undisturbed) {
+            if found[nth] != before[nth] && !self.is_fresh(physical..physical + 1) {
                 self.sums.set(self.geography.sum_at(physical), found[nth]);
             }
         }
-        let next = if self.resum.disturbed { first } else { first + blocks };
-        self.end_resum(at, next);
+        self.end_resum(at, first + blocks);
     }
 
     fn end_resum(&mut self, at: OpId, next: u64) {
-        self.resum = Resum { next, running: false, disturbed: false };
+        let next = if self.resum.disturbed { self.resum.next } else { next };
+        self.resum = Resum { next, step: None, disturbed: false };
         self.done(at, Ok(()));
     }
 }

@@ -154,12 +154,21 @@ impl State {
         };
         cut(&mut entry.zero);
         entry.fragments.retain_mut(|fragment| {
+            let mut gone = fragment.valid.clone();
             cut(&mut fragment.valid);
             if fragment.valid.is_empty() {
                 self.freed.push(fragment.cluster);
                 self.space.give_up(fragment.cluster);
+                return false;
             }
-            !fragment.valid.is_empty()
+            // What the child hides it may hide by a record that is not durable: until it is, and
+            // this move with it, these places are not free (O5).
+            gone.subtract(&fragment.valid, size);
+            let base = u64::from(fragment.cluster.0) << size.shift();
+            for run in gone.runs(Run::of(0..size.blocks())) {
+                self.cleared.extend(run.blocks().map(|block| base + u64::from(block)));
+            }
+            true
         });
         let Some(child) = child.filter(|_| marked || !entry.is_empty()) else { return };
         if self.tier(child).is_ok_and(|tier| tier.damaged) {

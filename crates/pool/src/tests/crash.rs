@@ -55,6 +55,14 @@ fn long_histories_match_the_model() {
     }
 }
 
+/// Histories that failed once.
+#[test]
+fn what_a_collapse_finds_hidden_is_not_free_before_that_is_durable() {
+    let plan = Plan { seed: 700_073, sizes: &[2600], steps: 60, cut_every: 1, lies: Lie::None };
+    run(plan).unwrap();
+    run(Plan { seed: 1_700_003, sizes: &[7000, 2600], steps: 50, ..plan }).unwrap();
+}
+
 #[test]
 fn a_flush_left_out_is_noticed() {
     let noticed = (0..10).filter(|seed| {

@@ -6,18 +6,18 @@ use model::{
     BlockDevice, Consistency, Event, Failover, Generation, Heartbeat, Host, HostAddress,
     HostChange, HostName, HostSpec, HostStatus, Kind, Labels, Liveness, Node, NodeAddress,
     NodeChange, NodeName, Pool, PoolChange, PoolName, PoolSpec, PoolState, PoolStatus, Problem,
-    Progress, Rebuild, RebuildEvent, RebuildId, Replica, ReplicaId, Size, Snapshot, SnapshotChange,
+    Progress, Rebuild, RebuildId, Replica, ReplicaId, Size, Snapshot, SnapshotChange,
     SnapshotGroup, SnapshotGroupChange, SnapshotGroupId, SnapshotGroupSpec, SnapshotGroupStatus,
-    SnapshotId, SnapshotSpec, SnapshotState, SnapshotStatus, Subject, Target, TargetId, Volume,
-    VolumeId, VolumeSpec, VolumeState, VolumeStatus,
+    SnapshotId, SnapshotSpec, SnapshotState, SnapshotStatus, Target, TargetId, Volume, VolumeId,
+    VolumeSpec, VolumeState, VolumeStatus, Watch, WatchChange, WatchName, WatchSpec, WatchStatus,
 };
 
 use super::Fake;
-use super::seen::{VERSION, asks_for, count, is, labelled};
+use super::seen::{HEARD, VERSION, asks_for, asks_for_event, count, covered, is, labelled, well};
 use crate::heartbeat::{Farewell, Heard};
 use crate::node::{Pace, Range, Run, Scrub, ScrubState, Statistics};
 use crate::rest::{
-    Answered, Backup, Consent, Control, EventsAsked, FailoversAsked, GroupsAsked, Health,
+    Alive, Answered, Backup, Consent, Control, EventsAsked, FailoversAsked, GroupsAsked, Health,
     HostsAsked, NodesAsked, Placement, PoolsAsked, Purge, RangesAsked, RebuildsAsked, RecoverWish,
     Recovery, ReplicasAsked, SnapshotsAsked, Status, StoredSpec, TargetsAsked, VolumeWish,
     VolumesAsked,
@@ -29,8 +29,16 @@ fn no(kind: Kind, detail: impl std::fmt::Display) -> Problem {
 }
 
 impl Control for Fake {
+    async fn live(&self) -> Answered<Alive> {
+        Ok(Alive { version: VERSION.to_owned() })
+    }
+
+    async fn ready(&self) -> Answered<Health> {
+        Ok(well())
+    }
+
     async fn health(&self) -> Answered<Health> {
-        Ok(Health { status: "ok".to_owned(), version: VERSION.to_owned(), store_revision: 1 })
+        Ok(well())
     }
 
     async fn status(&self) -> Answered<Status> {
@@ -65,16 +73,8 @@ impl Control for Fake {
     }
 
     async fn kept_events(&self, query: EventsAsked) -> Answered<Page<Event>> {
-        let about = |event: &&Event| {
-            let subject = [
-                query.volume.map(Subject::Volume),
-                query.node.clone().map(Subject::Node),
-                query.pool.clone().map(Subject::Pool),
-            ];
-            subject.iter().flatten().all(|subject| *subject == event.subject)
-                && query.severity.is_none_or(|severity| event.severity >= severity)
-        };
-        let some: Vec<Event> = self.held().events.iter().filter(about).cloned().collect();
+        let held = self.held();
+        let some = held.events.iter().filter(|event| asks_for_event(&query, event)).cloned();
         query.paging().cut(some, |event| format!("{:020}", event.number))
     }
 
@@ -460,16 +460,7 @@ impl Control for Fake {
     }
 
     async fn put_rebuild(&self, at: RebuildId, body: Pace) -> Answered<Ensured<Rebuild>> {
-        let mut held = self.held();
-        let missing = || no(Kind::NotFound, format!("there is no rebuild {at}"));
-        let rebuild = held.rebuilds.get_mut(&at).ok_or_else(missing)?;
-        let event = match body.run {
-            Run::Run => RebuildEvent::Resume,
-            Run::Pause => RebuildEvent::Pause,
-            Run::Cancel => RebuildEvent::Cancel,
-        };
-        rebuild.on(event, self.now)?;
-        Ok(Ensured::changed(rebuild.clone()))
+        self.held().pace_rebuild(at, body.run, self.now)
     }
 
     async fn failovers(&self, query: FailoversAsked) -> Answered<Page<Failover>> {
@@ -477,16 +468,29 @@ impl Control for Fake {
         let some = held.failovers.iter().filter(|one| is(query.volume.as_ref(), &one.volume()));
         query.paging().cut(some.cloned(), |one| one.id().to_string())
     }
-}
 
-const HEARD: Heard = Heard { next_in_millis: 1000, gone_in_millis: 5000 };
-
-/// Refuses to lose what the caller does not know of.
-fn covered(purge: Option<&Purge>, consent: &Consent) -> Answered<()> {
-    if purge.is_none_or(|purge| purge.is_covered(consent)) {
-        return Ok(());
+    async fn watches(&self, query: Paging) -> Answered<Page<Watch>> {
+        self.held().watches.page(&query, |_| true)
     }
-    let detail = "data would be lost that the request does not name; look at the preview, and \
-                  name what may be lost";
-    Err(no(Kind::InUse, detail))
+
+    async fn watch(&self, at: WatchName) -> Answered<Watch> {
+        self.held().watches.get(&at)
+    }
+
+    async fn put_watch(&self, at: WatchName, body: WatchSpec) -> Answered<Ensured<Watch>> {
+        self.held().watches.put(&at, body, self.now, |_| Ok(WatchStatus::default()))
+    }
+
+    async fn change_watch(
+        &self,
+        at: WatchName,
+        body: WatchChange,
+        seen: Option<Generation>,
+    ) -> Answered<Ensured<Watch>> {
+        self.held().watches.change(&at, body, seen, self.now)
+    }
+
+    async fn delete_watch(&self, at: WatchName, seen: Option<Generation>) -> Answered<Gone> {
+        self.held().watches.delete(&at, seen)
+    }
 }

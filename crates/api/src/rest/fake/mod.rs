@@ -33,6 +33,7 @@ pub struct Held {
     groups: Things<model::SnapshotGroupSpec>,
     replicas: Things<model::ReplicaSpec>,
     targets: Things<model::TargetSpec>,
+    watches: Things<model::WatchSpec>,
     rebuilds: BTreeMap<RebuildId, Rebuild>,
     failovers: Vec<Failover>,
     scrubs: BTreeMap<model::ReplicaId, Scrub>,
@@ -210,6 +211,7 @@ ones! {
     SnapshotGroup: |held, group| held.groups.have(group);
     Replica: |held, replica| held.replicas.have(replica);
     Target: |held, target| held.targets.have(target);
+    model::Watch: |held, watch| held.watches.have(watch);
     Rebuild: |held, rebuild| held.rebuilds.insert(rebuild.id, rebuild);
     Failover: |held, failover| held.failovers.push(failover);
     Event: |held, event| held.events.push(event);

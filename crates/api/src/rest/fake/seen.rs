@@ -1,18 +1,30 @@
 //! What is seen of all together, and which of many are asked for.
 
 use model::{
-    Heartbeat, Labels, Liveness, Node, NodeAddress, NodeChange, NodeName, NodeSpec, NodeStatus,
-    Pool, PoolState, Timestamp, Volume, VolumeState,
+    Event, Heartbeat, Kind, Labels, Liveness, Node, NodeAddress, NodeChange, NodeName, NodeSpec,
+    NodeStatus, Pool, PoolState, Problem, Rebuild, RebuildEvent, RebuildId, Subject, Timestamp,
+    Volume, VolumeState,
 };
 
 use super::Held;
 use super::things::Things;
+use crate::Ensured;
+use crate::heartbeat::Heard;
+use crate::node::Run;
 use crate::rest::{
-    Answered, Capacity, LabelMatch, Leader, Status, Tally, VolumeTally, VolumesAsked,
+    Answered, Capacity, Consent, EventsAsked, Health, LabelMatch, Leader, Purge, Status, Tally,
+    VolumeTally, VolumesAsked,
 };
 
 /// The release it says it is.
 pub(super) const VERSION: &str = "0.0.0";
+
+/// It leads, and always has.
+pub(super) fn well() -> Health {
+    let leader = Leader { here: true, name: None };
+    let version = VERSION.to_owned();
+    Health { status: "ok".to_owned(), version, store_revision: 1, leader }
+}
 
 pub(super) fn count(some: usize) -> u64 {
     u64::try_from(some).unwrap_or(u64::MAX)
@@ -25,6 +37,16 @@ pub(super) fn is<T: PartialEq>(asked: Option<&T>, have: &T) -> bool {
 
 pub(super) fn labelled(asked: Option<&LabelMatch>, labels: &Labels) -> bool {
     asked.is_none_or(|asked| asked.admits(labels))
+}
+
+pub(super) fn asks_for_event(query: &EventsAsked, event: &Event) -> bool {
+    let subject = [
+        query.volume.map(Subject::Volume),
+        query.node.clone().map(Subject::Node),
+        query.pool.clone().map(Subject::Pool),
+    ];
+    subject.iter().flatten().all(|subject| *subject == event.subject)
+        && query.severity.is_none_or(|severity| event.severity >= severity)
 }
 
 pub(super) fn asks_for(query: &VolumesAsked, volume: &Volume) -> bool {
@@ -46,7 +68,37 @@ pub(super) fn asks_for(query: &VolumesAsked, volume: &Volume) -> bool {
         && labelled(query.label.as_ref(), &volume.spec().labels)
 }
 
+/// When the next heartbeat is due.
+pub(super) const HEARD: Heard = Heard { next_in_millis: 1000, gone_in_millis: 5000 };
+
+/// Refuses to lose what the caller does not know of.
+pub(super) fn covered(purge: Option<&Purge>, consent: &Consent) -> Answered<()> {
+    if purge.is_none_or(|purge| purge.is_covered(consent)) {
+        return Ok(());
+    }
+    let detail = "data would be lost that the request does not name; look at the preview, and \
+                  name what may be lost";
+    Err(Problem::new(Kind::InUse, detail))
+}
+
 impl Held {
+    pub(super) fn pace_rebuild(
+        &mut self,
+        at: RebuildId,
+        run: Run,
+        now: Timestamp,
+    ) -> Answered<Ensured<Rebuild>> {
+        let missing = || Problem::new(Kind::NotFound, format!("there is no rebuild {at}"));
+        let rebuild = self.rebuilds.get_mut(&at).ok_or_else(missing)?;
+        let event = match run {
+            Run::Run => RebuildEvent::Resume,
+            Run::Pause => RebuildEvent::Pause,
+            Run::Cancel => RebuildEvent::Cancel,
+        };
+        rebuild.on(event, now)?;
+        Ok(Ensured::changed(rebuild.clone()))
+    }
+
     pub(super) fn summary(&self) -> Status {
         let well =
             |node: &&Node| node.status.as_ref().is_some_and(|status| status.liveness.is_online());

@@ -1,6 +1,7 @@
 //! An engine among others: pools that change hands, tokens, the control plane.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use api::heartbeat::{self, Heard};
@@ -142,23 +143,71 @@ enum Told {
     Farewell(InstanceId),
 }
 
+/// A control plane that hears heartbeats while it leads.
+struct Ear {
+    address: String,
+    heard: mpsc::UnboundedReceiver<Told>,
+    leads: Arc<AtomicBool>,
+    serving: tokio::task::JoinHandle<()>,
+}
+
+/// Where it is told, and whether it leads.
+type Listening = (mpsc::UnboundedSender<Told>, Arc<AtomicBool>);
+
+impl Ear {
+    async fn open(leads: bool) -> Ear {
+        let (told, heard) = mpsc::unbounded_channel();
+        let leads = Arc::new(AtomicBool::new(leads));
+        let listen = ([127, 0, 0, 1], 0).into();
+        let server = Server::bind(listen, None, api::Limits::default()).await.unwrap();
+        let address = server.local_addr().unwrap().to_string();
+        let control = Api::new("control", "What hears heartbeats.")
+            .on(&heartbeat::NODE, async move |ear: Arc<Listening>, r| {
+                if !ear.1.load(Ordering::Relaxed) {
+                    return Err(Problem::new(Kind::Unavailable, "another leads"));
+                }
+                ear.0.send(Told::Beat(r.at.0, r.body.instance)).unwrap();
+                Ok(Heard { next_in_millis: 100, gone_in_millis: 1000 })
+            })
+            .on(&heartbeat::NODE_FAREWELL, async move |ear: Arc<Listening>, r| {
+                ear.0.send(Told::Farewell(r.query.instance)).unwrap();
+                Ok(Gone { was_there: true })
+            });
+        let router = control.router(Arc::new((told, Arc::clone(&leads))), Guard::default());
+        let serving = tokio::spawn(server.run(router, std::future::pending()));
+        Ear { address, heard, leads, serving }
+    }
+}
+
+/// One is away, one does not lead, one does; then the other does.
+#[tokio::test]
+async fn whichever_control_plane_leads_hears_it() {
+    let (mut first, mut second) = (Ear::open(false).await, Ear::open(true).await);
+    // A port that was free a moment ago: nobody answers there.
+    let away = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let control = format!("{away},{},{}", first.address, second.address);
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().join("engine");
+    let start = move || Rig::start("node-1", &dir, &["--control", &control]);
+    let rig = tokio::task::spawn_blocking(start).await.unwrap();
+    let instance = rig.remote.node().await.unwrap().instance;
+    let node: NodeName = "node-1".parse().unwrap();
+    let beat = Some(Told::Beat(node, instance));
+    assert_eq!(second.heard.recv().await, beat);
+    second.leads.store(false, Ordering::Relaxed);
+    first.leads.store(true, Ordering::Relaxed);
+    assert_eq!(first.heard.recv().await, beat);
+    first.leads.store(false, Ordering::Relaxed);
+    second.leads.store(true, Ordering::Relaxed);
+    while second.heard.try_recv().is_ok() {}
+    assert_eq!(second.heard.recv().await, beat);
+    first.serving.abort();
+    second.serving.abort();
+}
+
 #[tokio::test]
 async fn the_control_plane_hears_of_its_beginning_and_its_end() {
-    let (told, mut heard) = mpsc::unbounded_channel();
-    let listen = ([127, 0, 0, 1], 0).into();
-    let server = Server::bind(listen, None, api::Limits::default()).await.unwrap();
-    let address = server.local_addr().unwrap().to_string();
-    let control = Api::new("control", "What hears heartbeats.")
-        .on(&heartbeat::NODE, async move |told: Arc<mpsc::UnboundedSender<Told>>, r| {
-            told.send(Told::Beat(r.at.0, r.body.instance)).unwrap();
-            Ok(Heard { next_in_millis: 100, gone_in_millis: 1000 })
-        })
-        .on(&heartbeat::NODE_FAREWELL, async move |told: Arc<mpsc::UnboundedSender<Told>>, r| {
-            told.send(Told::Farewell(r.query.instance)).unwrap();
-            Ok(Gone { was_there: true })
-        });
-    let router = control.router(Arc::new(told), Guard::default());
-    let serving = tokio::spawn(server.run(router, std::future::pending()));
+    let Ear { address, mut heard, serving, .. } = Ear::open(true).await;
     let folder = tempfile::tempdir().unwrap();
     let dir = folder.path().join("engine");
     let start = move || Rig::start("node-1", &dir, &["--control", &address]);

@@ -1,0 +1,187 @@
+//! Watches: addresses are called when something happens, again if they do not take it, and by the
+//! next control plane too.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::Effect;
+use api::rest::{Control as _, WatchCall};
+use model::{Kind, Subject, Watch, WatchChange, WatchName, WatchSpec};
+use store::contract::SystemClock;
+use store::testing::MemoryStore;
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::TcpListener;
+
+use crate::leading::{Running, start, until_it_leads};
+
+/// Somebody who is called: answers the first calls with these statuses, all others with 200.
+struct Pager {
+    listener: TcpListener,
+    statuses: Vec<u16>,
+}
+
+impl Pager {
+    async fn with(statuses: &[u16]) -> Pager {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Pager { listener, statuses: statuses.iter().rev().copied().collect() }
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.listener.local_addr().unwrap()
+    }
+
+    /// The next call: its first line and what it carries.
+    async fn next(&mut self) -> (String, WatchCall) {
+        let (mut stream, _) = self.listener.accept().await.unwrap();
+        let mut reader = BufReader::new(&mut stream);
+        let (mut first, mut length) = (String::new(), 0);
+        reader.read_line(&mut first).await.unwrap();
+        loop {
+            let mut line = String::new();
+            reader.read_line(&mut line).await.unwrap();
+            if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+                length = value.trim().parse().unwrap();
+            }
+            if line.trim().is_empty() {
+                break;
+            }
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).await.unwrap();
+        let status = self.statuses.pop().unwrap_or(200);
+        let answer = format!(
+            "HTTP/1.1 {status} X\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\
+             connection: close\r\n\r\n"
+        );
+        stream.write_all(answer.as_bytes()).await.unwrap();
+        (first.trim().to_owned(), serde_json::from_slice(&body).unwrap())
+    }
+}
+
+fn name(text: &str) -> WatchName {
+    text.parse().unwrap()
+}
+
+/// Hears of one watch, which is all that happens here.
+fn about(other: &str, address: SocketAddr) -> WatchSpec {
+    let url = format!("http://{address}/hook?x=1").parse().unwrap();
+    WatchSpec { url, about: Some(Subject::Watch(name(other))), severity: None }
+}
+
+async fn leader(store: &MemoryStore) -> Running {
+    let running = start(store).await;
+    until_it_leads(&running).await;
+    running
+}
+
+async fn until_watch(running: &Running, what: &str, is_so: impl Fn(&Watch) -> bool) {
+    for _ in 0..500 {
+        if is_so(&running.remote.watch(name("pager")).await.unwrap()) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("waited in vain until {what}");
+}
+
+#[tokio::test]
+async fn an_address_is_called_by_whoever_leads_until_the_watch_is_gone() {
+    let store = MemoryStore::new(Arc::new(SystemClock::new()));
+    let mut pager = Pager::with(&[]).await;
+    let first = leader(&store).await;
+    let spec = about("other", pager.address());
+    let put = async |running: &Running, name: WatchName, spec: &WatchSpec| {
+        running.remote.put_watch(name, spec.clone()).await
+    };
+    assert_eq!(put(&first, name("pager"), &spec).await.unwrap().effect, Effect::Created);
+    assert_eq!(put(&first, name("pager"), &spec).await.unwrap().effect, Effect::Unchanged);
+    let elsewhere = about("another", pager.address());
+    let refused = put(&first, name("pager"), &elsewhere).await.unwrap_err();
+    assert_eq!(refused.kind, Kind::AlreadyExists);
+
+    put(&first, name("other"), &about("nothing", pager.address())).await.unwrap();
+    let (line, call) = pager.next().await;
+    assert_eq!(line, "POST /hook?x=1 HTTP/1.1");
+    assert_eq!((call.watch, call.missed), (name("pager"), 0));
+    assert_eq!(call.event.subject, Subject::Watch(name("other")));
+    until_watch(&first, "it is counted", |watch| {
+        let status = watch.status.as_ref().unwrap();
+        status.delivered == 1 && status.failure.is_none() && status.delivered_at.is_some()
+    })
+    .await;
+
+    // The next control plane knows of it.
+    first.stop.send(()).unwrap();
+    let second = leader(&store).await;
+    let change = WatchChange::Modify { spec: elsewhere };
+    second.remote.change_watch(name("other"), change, None).await.unwrap();
+    let (_, call) = pager.next().await;
+    assert_eq!(call.event.name, model::EventName::Changed);
+
+    // What is gone is not called: the next call is of another.
+    assert!(second.remote.delete_watch(name("pager"), None).await.unwrap().was_there);
+    assert!(!second.remote.delete_watch(name("pager"), None).await.unwrap().was_there);
+    put(&second, name("last"), &about("other", pager.address())).await.unwrap();
+    second.remote.delete_watch(name("other"), None).await.unwrap();
+    let (_, call) = pager.next().await;
+    assert_eq!((call.watch, call.event.name), (name("last"), model::EventName::Deleted));
+}
+
+#[tokio::test]
+async fn a_call_that_is_not_taken_is_made_again_and_given_up_in_the_end() {
+    let store = MemoryStore::new(Arc::new(SystemClock::new()));
+    // A redirect is not followed; the second event is not taken at all.
+    let mut pager = Pager::with(&[503, 302, 200, 500, 500, 500, 500, 500]).await;
+    let running = leader(&store).await;
+    let spec = about("other", pager.address());
+    running.remote.put_watch(name("pager"), spec).await.unwrap();
+    let silent = about("nothing", pager.address());
+    running.remote.put_watch(name("other"), silent.clone()).await.unwrap();
+    let mut numbers = Vec::new();
+    for _ in 0..2 {
+        numbers.push(pager.next().await.1.event.number);
+    }
+    until_watch(&running, "the reason is told", |watch| {
+        let failure = watch.status.as_ref().unwrap().failure.clone();
+        failure.is_some_and(|why| why.contains("302") && why.contains("not followed"))
+    })
+    .await;
+    numbers.push(pager.next().await.1.event.number);
+    assert!(numbers.iter().all(|number| *number == numbers[0]), "{numbers:?}");
+
+    running.remote.delete_watch(name("other"), None).await.unwrap();
+    for _ in 0..5 {
+        assert_eq!(pager.next().await.1.event.name, model::EventName::Deleted);
+    }
+    until_watch(&running, "it is given up", |watch| {
+        let status = watch.status.as_ref().unwrap();
+        (status.delivered, status.missed) == (1, 1)
+    })
+    .await;
+    running.remote.put_watch(name("other"), silent).await.unwrap();
+    let (_, call) = pager.next().await;
+    assert_eq!((call.event.name, call.missed), (model::EventName::Created, 1));
+}
+
+#[tokio::test]
+async fn there_is_a_most_of_them_and_tls_needs_authorities() {
+    let store = MemoryStore::new(Arc::new(SystemClock::new()));
+    let running = leader(&store).await;
+    let spec = about("nothing", "127.0.0.1:9".parse().unwrap());
+    let mut all = tokio::task::JoinSet::new();
+    for nth in 0..80 {
+        let (remote, spec) = (running.remote.clone(), spec.clone());
+        all.spawn(async move { remote.put_watch(name(&format!("w{nth}")), spec).await });
+    }
+    let (made, refused): (Vec<_>, Vec<_>) =
+        all.join_all().await.into_iter().partition(Result::is_ok);
+    assert_eq!((made.len(), refused.len()), (64, 16));
+    for refused in refused {
+        assert_eq!(refused.unwrap_err().kind, Kind::CapacityLimit);
+    }
+    let secure = WatchSpec { url: "https://pager.example.org/".parse().unwrap(), ..spec };
+    let refused = running.remote.put_watch(name("w0"), secure).await.unwrap_err();
+    assert_eq!(refused.field.as_deref(), Some("url"), "{refused:?}");
+    assert!(refused.detail.contains("--watch-ca"), "{refused:?}");
+}

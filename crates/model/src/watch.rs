@@ -1,0 +1,85 @@
+//! A wish to be called when something happens: an address to which events are posted.
+//!
+//! Deliberately not here: the calls (control). How often they are tried, and what becomes of events
+//! that nobody takes, is said in `docs/rest.md`.
+
+use alloc::string::String;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{CallbackUrl, Event, Invalid, Object, Severity, Spec, Subject, Timestamp, WatchName};
+
+/// A watch. It exists as soon as it is stored.
+pub type Watch = Object<WatchSpec>;
+
+/// What is wanted of a watch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct WatchSpec {
+    /// Where each event is posted to.
+    pub url: CallbackUrl,
+    /// Only events about this; absent: about anything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub about: Option<Subject>,
+    /// Only events that are at least so serious; absent: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub severity: Option<Severity>,
+}
+
+/// What can be done to a watch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(tag = "kind", rename_all = "camelCase", deny_unknown_fields)]
+pub enum WatchChange {
+    /// Watch something else, or call elsewhere.
+    Modify {
+        /// All of the spec.
+        spec: WatchSpec,
+    },
+}
+
+/// What became of the calls of a watch since its control plane leads.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct WatchStatus {
+    /// How many events were taken.
+    pub delivered: u64,
+    /// How many were given up: nobody took them, or more came than could wait.
+    pub missed: u64,
+    /// When one was last taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivered_at: Option<Timestamp>,
+    /// Why the last call failed; absent: it did not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
+}
+
+impl WatchSpec {
+    /// Whether an event is one that is waited for.
+    pub fn wants(&self, event: &Event) -> bool {
+        self.about.as_ref().is_none_or(|about| *about == event.subject)
+            && self.severity.is_none_or(|least| event.severity >= least)
+    }
+}
+
+impl Spec for WatchSpec {
+    const KIND: &'static str = "watch";
+    type Id = WatchName;
+    type Status = WatchStatus;
+    type Change = WatchChange;
+
+    fn validate(&self) -> Result<(), Invalid> {
+        Ok(())
+    }
+
+    fn check(&self, _: &WatchChange) -> Result<(), Invalid> {
+        Ok(())
+    }
+
+    fn apply(&mut self, change: &WatchChange) {
+        let WatchChange::Modify { spec } = change.clone();
+        *self = spec;
+    }
+}
