@@ -41,9 +41,9 @@ impl Pool {
         op.layer = entity.layer;
         op.sums.resize(index(span.len().0), 0);
         let layer = op.layer;
-        let windows = self.windows_of(span);
-        // Nothing is begun before all of it is known.
-        if windows.start() != windows.end() && self.await_seen(at, layer, span) {
+        // Nothing is begun before all of it is known. Of one cluster a flat table may know what is
+        // not in memory; of several one may, and another not.
+        if self.is_split(span) && self.await_seen(at, layer, span) {
             return;
         }
         let mut pieces = core::mem::take(&mut self.pieces);
@@ -75,6 +75,12 @@ impl Pool {
         self.pieces = pieces;
         self.request_sums(at);
         self.step_op(at);
+    }
+
+    /// Whether a span lies in several logical clusters.
+    fn is_split(&self, span: Span) -> bool {
+        let shift = self.state.size.shift();
+        span.start().0 >> shift != (span.end().0 - 1) >> shift
     }
 
     /// The windows of maps that a span lies in.
