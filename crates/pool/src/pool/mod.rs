@@ -327,6 +327,7 @@ impl Pool {
             self.advance_merge();
             let ended = self.advance_checkpoint();
             let committed = self.advance_commit();
+            self.feed_starved();
             if !ended && !committed && self.ready.is_empty() {
                 break;
             }

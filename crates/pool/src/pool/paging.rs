@@ -73,6 +73,11 @@ impl Paging {
         self.loading.is_empty() && self.trims.is_empty()
     }
 
+    /// Whether anybody waits for pages.
+    fn is_reading(&self) -> bool {
+        self.holds.values().any(|held| held.left > 0)
+    }
+
     pub(super) fn is_waiting(&self, holder: Holder) -> bool {
         self.holds.get(&holder).is_some_and(|held| held.left > 0)
     }
@@ -87,11 +92,10 @@ impl Paging {
 impl Pool {
     /// Has pages read. The holder is called again when all are there; they stay until it lets go.
     pub(super) fn await_pages(&mut self, holder: Holder, pages: Vec<PageKey>) {
-        let others = || self.paging.holds.values().any(|held| held.left > 0);
         if let Holder::Op(op) = holder
             && self.state.resident.is_over()
             && !self.paging.holds.contains_key(&holder)
-            && others()
+            && self.paging.is_reading()
         {
             return self.paging.starved.push_back(op);
         }
@@ -114,7 +118,13 @@ impl Pool {
         for page in held.pages {
             self.state.release(page);
         }
-        self.ready.extend(self.paging.starved.pop_front());
+    }
+
+    /// When nobody waits for pages, the next one that waited for others is tried.
+    pub(super) fn feed_starved(&mut self) {
+        if !self.paging.is_reading() {
+            self.ready.extend(self.paging.starved.pop_front());
+        }
     }
 
     /// A command was started: if nothing is missing any more, it needs no page.
@@ -187,7 +197,6 @@ impl Pool {
             if held.left == 0 {
                 let failed = held.failed;
                 self.resume(waiter, failed);
-                self.ready.extend(self.paging.starved.pop_front());
             }
         }
     }

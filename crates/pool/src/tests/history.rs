@@ -120,6 +120,9 @@ impl History {
                 Moment::Ended(other @ Ended::Answered(..)) => {
                     return Err(format!("nobody asked: {other:?}"));
                 }
+                Moment::Quiet if !self.model.intents.is_empty() => {
+                    return Err(format!("these never end: {:?}", self.model.intents));
+                }
                 Moment::Quiet if left == 0 => return Ok(()),
                 Moment::Quiet => {}
             }
