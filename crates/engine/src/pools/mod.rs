@@ -38,7 +38,6 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::Duration;
 
 use block::{Blocks, Bytes, Command, Fault};
 use pool::{Change, Effect, Id, KEY_CHECK, Limits, Pool, Recovery};
@@ -70,24 +69,6 @@ const FLIGHT: u8 = 1;
 const ORDER: u8 = 2;
 const SCRUB: u8 = 3;
 const RESUM: u8 = 4;
-
-/// Patience with a disk that is in use when an engine starts: the kernel closes the files of an
-/// engine that was killed a moment after the engine is gone.
-pub(crate) struct Patience(std::time::Instant);
-
-impl Patience {
-    /// It begins now.
-    pub(crate) fn begin() -> Patience {
-        Patience(std::time::Instant::now())
-    }
-
-    /// How long to wait before the next look; nothing when it is at its end.
-    pub(crate) fn pause(&self) -> Option<Duration> {
-        const MOST: Duration = Duration::from_secs(5);
-        const LOOK_AGAIN: Duration = Duration::from_millis(100);
-        (self.0.elapsed() < MOST).then_some(LOOK_AGAIN)
-    }
-}
 
 /// Largest piece of the pools' own I/O.
 const LARGEST: usize = 256 * PAGE;
