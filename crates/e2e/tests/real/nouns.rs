@@ -124,6 +124,17 @@ fn offline(up: &Up, volume: &str) -> Result<()> {
     is("online")
 }
 
+/// Rebuilds take orders: those that ended stay as they are, and say so.
+fn paces(up: &Up, volume: &str) -> Result<()> {
+    let rebuilds = asked(up, &["rebuild", "list", "--volume", volume])?;
+    let rebuild = id(rebuilds.get(0).context("a rebuild")?)?;
+    for verb in ["pause", "resume", "cancel"] {
+        let said = up.run(&["rebuild", verb, &rebuild])?;
+        ensure!(said.contains("unchanged"), "{verb}: {said}");
+    }
+    Ok(())
+}
+
 #[test]
 fn every_noun_against_a_real_cluster() -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -141,6 +152,7 @@ fn every_noun_against_a_real_cluster() -> Result<()> {
     watches(&up)?;
     placement(&up, &volume)?;
     offline(&up, &volume)?;
+    paces(&up, &volume)?;
     up.run(&["volume", "resize", &volume, "2GiB", "--wait"])?;
     ensure!(asked(&up, &["volume", "get", &volume])?["spec"]["size"] == 2u64 << 30);
 

@@ -118,3 +118,19 @@ proptest! {
         }
     }
 }
+
+/// Whatever people stick on a volume, what is wanted of it has room beside its copies.
+#[test]
+fn a_memo_leaves_out_what_has_no_room() {
+    let small = Memo::of(&sample::volume());
+    assert_eq!(*small.spec, sample::volume_spec());
+    let long = "x".repeat(60);
+    let labels = (10..10 + MOST_LABELS).map(|nth| {
+        (format!("{long}{nth}").parse().unwrap(), format!("{long}{nth}").parse().unwrap())
+    });
+    let spec = VolumeSpec { labels: labels.collect(), ..sample::volume_spec() };
+    let large = Memo::of(&Volume::new(small.volume, spec, Timestamp::EPOCH).unwrap());
+    assert!(large.fits());
+    let without = VolumeSpec { labels: Labels::new(), ..sample::volume_spec() };
+    assert_eq!(*large.spec, without);
+}
