@@ -9,9 +9,9 @@
 //! Invariants:
 //! - A watch has one line: its events are posted in order, one at a time. A slow address holds up
 //!   no other, and nobody waits for it.
-//! - Only a control plane that leads calls, and only what is kept in the store. The next one goes on
-//!   after the last event that the store says is done with: an event may be posted twice, and none
-//!   is left out but those that are counted as missed.
+//! - Only a control plane that leads calls, and only what is kept in the store. The next one goes
+//!   on after the last event that the store says is done with: an event may be posted twice, and
+//!   none is left out but those that are counted as missed.
 //! - A log names the watch, not its address.
 
 use std::collections::BTreeMap;

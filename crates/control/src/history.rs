@@ -1,8 +1,8 @@
 //! What happened: kept in the store, and then told to those who listen.
 //!
-//! An event is told when it is kept, so no two events ever have one number, and what was told can be
-//! read again. An event whose control plane died before it was kept was told to nobody: the change it
-//! is about is in the store.
+//! An event is told when it is kept, so no two events ever have one number, and what was told can
+//! be read again. An event whose control plane died before it was kept was told to nobody: the
+//! change it is about is in the store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +25,8 @@ const GATHER: Duration = Duration::from_millis(100);
 /// How soon after a failure they are written again.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// Numbers events, keeps the last in the store and tells them, until nobody has any more or somebody
-/// else leads.
+/// Numbers events, keeps the last in the store and tells them, until nobody has any more or
+/// somebody else leads.
 pub(crate) async fn keep(
     shared: Arc<Shared>,
     guard: Guard,
