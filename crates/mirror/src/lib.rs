@@ -45,6 +45,7 @@ mod copy;
 mod dirty;
 mod mirror;
 mod note;
+mod numbered;
 mod order;
 mod pace;
 mod policy;
