@@ -45,7 +45,6 @@ mod copy;
 mod dirty;
 mod mirror;
 mod note;
-mod numbered;
 mod order;
 mod pace;
 mod policy;

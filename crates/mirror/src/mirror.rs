@@ -3,7 +3,7 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
-use block::{BlockSize, Blocks, Command, Completion, Fault, Geometry, Instant, Lane};
+use block::{BlockSize, Blocks, Command, Completion, Fault, Geometry, Instant, Lane, Numbered};
 use model::{
     ChildState, ChildStatus, Note, Problem, Progress, Rebuild, TargetId, TargetState, Timestamp,
 };
@@ -12,7 +12,6 @@ use crate::api::{Answer, Effect, Event, Io, Opening, Session, Token};
 use crate::child::Child;
 use crate::copy::Copy;
 use crate::dirty::Dirty;
-use crate::numbered::Numbered;
 use crate::pace::{Bucket, Yielding};
 use crate::policy::Policy;
 use crate::rebuild::{Job, Resync};
@@ -80,6 +79,8 @@ pub struct Mirror {
     /// Reads that wait until their blocks are out of doubt.
     pub(crate) aside: Vec<Ticket>,
     pub(crate) buckets: (Bucket, Bucket),
+    /// Commands that had to wait for them.
+    pub(crate) held_back: u64,
     pub(crate) rebuild_bucket: Bucket,
     pub(crate) ios: Numbered<Pending>,
     pub(crate) jobs: BTreeMap<Slot, Job>,
@@ -146,6 +147,7 @@ impl Mirror {
                 Bucket::new(limits.iops, now),
                 Bucket::new(limits.bytes_per_second.map(|size| size.bytes().0), now),
             ),
+            held_back: 0,
             rebuild_bucket: Bucket::new(policy.rebuild_limit.map(|size| size.bytes().0), now),
             ios: Numbered::default(),
             jobs: BTreeMap::new(),
@@ -438,6 +440,11 @@ impl Mirror {
                 progress: progress(slot).filter(|_| child.state == ChildState::Rebuilding),
             })
             .collect()
+    }
+
+    /// How many commands of hosts had to wait for a limit.
+    pub fn held_back(&self) -> u64 {
+        self.held_back
     }
 
     /// Rebuilds that run or wait, then those that ended, newest last.

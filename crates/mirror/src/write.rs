@@ -87,7 +87,7 @@ impl Mirror {
                 self.paced.pop_front();
                 continue;
             };
-            let (command, ours) = (op.command, op.token.is_none());
+            let (command, ours, came) = (op.command, op.token.is_none(), op.started);
             let (iops, bytes) = &mut self.buckets;
             let open = iops.is_open(self.now) & bytes.is_open(self.now);
             if !open && !ours && self.verdict().is_none() {
@@ -95,6 +95,7 @@ impl Mirror {
             }
             self.paced.pop_front();
             if !ours {
+                self.held_back += u64::from(came < self.now);
                 let (iops, bytes) = &mut self.buckets;
                 iops.take(1);
                 let blocks = command.span().filter(|_| moves_bytes(command));

@@ -13,7 +13,7 @@ const FEWEST_PLACES: usize = 16;
 
 /// Things by number.
 #[derive(Debug)]
-pub(crate) struct Numbered<T> {
+pub struct Numbered<T> {
     /// A power of two of them, or none.
     places: Vec<Option<(u64, T)>>,
     /// How many are in places.
@@ -30,14 +30,15 @@ impl<T> Default for Numbered<T> {
 
 impl<T> Numbered<T> {
     /// Puts a thing in under a number that no other has.
-    pub(crate) fn insert(&mut self, number: u64, thing: T) {
+    pub fn insert(&mut self, number: u64, thing: T) {
         if self.placed * 2 >= self.places.len() && self.places.len() < MOST_PLACES {
             self.make_room();
         }
         self.put(number, thing);
     }
 
-    pub(crate) fn get(&self, number: u64) -> Option<&T> {
+    /// The thing of this number.
+    pub fn get(&self, number: u64) -> Option<&T> {
         match self.places.get(self.place_of(number)) {
             Some(Some((found, thing))) if *found == number => Some(thing),
             _ if self.apart.is_empty() => None,
@@ -45,7 +46,8 @@ impl<T> Numbered<T> {
         }
     }
 
-    pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
+    /// The thing of this number.
+    pub fn get_mut(&mut self, number: u64) -> Option<&mut T> {
         let place = self.place_of(number);
         match self.places.get_mut(place) {
             Some(Some((found, thing))) if *found == number => Some(thing),
@@ -54,7 +56,8 @@ impl<T> Numbered<T> {
         }
     }
 
-    pub(crate) fn remove(&mut self, number: u64) -> Option<T> {
+    /// Takes the thing of this number out.
+    pub fn remove(&mut self, number: u64) -> Option<T> {
         let place = self.place_of(number);
         let is_it = |placed: &mut (u64, T)| placed.0 == number;
         if let Some((_, thing)) = self.places.get_mut(place)?.take_if(is_it) {
@@ -64,32 +67,43 @@ impl<T> Numbered<T> {
         self.apart.remove(&number)
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// How many there are.
+    pub fn len(&self) -> usize {
         self.placed + self.apart.len()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// All of them, in no order that means anything.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         let placed = self.places.iter().flatten().map(|(number, thing)| (*number, thing));
         placed.chain(self.apart.iter().map(|(number, thing)| (*number, thing)))
     }
 
     /// All of them, in no order that means anything.
-    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         let placed = self.places.iter_mut().flatten().map(|(_, thing)| thing);
         placed.chain(self.apart.values_mut())
     }
 
     /// The numbers of those that are so, the lowest first.
-    pub(crate) fn those(&self, are: impl Fn(&T) -> bool) -> Vec<u64> {
+    pub fn those(&self, are: impl Fn(&T) -> bool) -> Vec<u64> {
         let mut numbers: Vec<u64> =
             self.iter().filter_map(|(number, thing)| are(thing).then_some(number)).collect();
         numbers.sort_unstable();
         numbers
+    }
+
+    /// Takes all of them out, the lowest number first.
+    pub fn take_all(&mut self) -> impl Iterator<Item = (u64, T)> + use<T> {
+        self.placed = 0;
+        let mut all: Vec<(u64, T)> = self.places.iter_mut().filter_map(Option::take).collect();
+        all.extend(core::mem::take(&mut self.apart));
+        all.sort_unstable_by_key(|(number, _)| *number);
+        all.into_iter()
     }
 
     fn place_of(&self, number: u64) -> usize {
@@ -156,5 +170,7 @@ mod tests {
         }
         let all: Vec<u64> = model.keys().copied().collect();
         assert_eq!(table.those(|_| true), all);
+        let taken: Vec<u64> = table.take_all().map(|(number, _)| number).collect();
+        assert!(taken == all && table.is_empty() && table.get(all[0]).is_none());
     }
 }
