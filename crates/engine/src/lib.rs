@@ -21,6 +21,7 @@ pub mod device;
 mod entropy;
 #[cfg(feature = "faults")]
 mod faults;
+mod patience;
 pub mod pools;
 pub mod serve;
 mod stream;

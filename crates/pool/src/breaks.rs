@@ -40,6 +40,8 @@ pub(crate) enum Rule {
     CollapseWhenDurable,
     /// A wrapped key is kept with its replica.
     KeepKeys,
+    /// Parts of maps are given up when they take too much memory.
+    GiveUpPages,
     /// There is a second copy of everything.
     SecondCopy,
 }

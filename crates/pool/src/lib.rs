@@ -31,6 +31,7 @@ mod bits;
 mod breaks;
 mod checkpoint;
 mod entity;
+mod fetch;
 mod journal;
 mod layout;
 mod life;
@@ -63,8 +64,8 @@ pub use layout::{BLOCK, Cluster, ClusterSize, Disk, Place};
 pub use life::{BadPool, NewPool, Probe, Step, assemble, create, wipe};
 pub use occupant::{OCCUPANT_BYTES, Occupant, occupant};
 pub use pool::{
-    Buffer, Change, DiskFailed, Effect, Health, Io, KEY_CHECK, Limits, NewReplica, NewSnapshot,
-    Pool, Token, Usage,
+    About, Buffer, Change, DiskFailed, Effect, Health, Io, KEY_CHECK, Limits, NewReplica,
+    NewSnapshot, Pool, Question, Runs, Token, Usage,
 };
 pub use recovery::{ImportError, Recovery};
 pub use state::Refused;

@@ -155,6 +155,18 @@ impl Packed {
         }
     }
 
+    /// What a checkpoint has of it: without fragments whose first write is under way.
+    pub(crate) fn written(&self) -> Packed {
+        match self {
+            Packed::Mixed(entry) => {
+                let mut entry = entry.clone();
+                entry.fragments.retain(|part| !part.valid.is_empty());
+                Packed::new(*entry)
+            }
+            other => other.clone(),
+        }
+    }
+
     /// Whether blocks are marked zero.
     pub(crate) fn has_marks(&self) -> bool {
         matches!(self, Packed::Mixed(entry) if !entry.zero.is_empty())

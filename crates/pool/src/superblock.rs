@@ -18,7 +18,7 @@ use crate::widen::{count, index, low16};
 use crate::wire::{le16, le32, le64, le128, set};
 
 /// The format this code writes, and the highest it reads.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 const MAGIC: &[u8; 8] = b"HOLDPOOL";
 
 /// Offsets, as in docs/format/pool.md.
@@ -88,8 +88,8 @@ pub enum NotSuper {
     /// Ours, but bytes are wrong.
     #[error("the superblock is damaged")]
     Damaged,
-    /// Written by a later version.
-    #[error("the pool has format {version}, this program reads up to {FORMAT_VERSION}; upgrade it")]
+    /// Written by another version.
+    #[error("the pool has format {version}; this program reads format {FORMAT_VERSION} only")]
     Version {
         /// What was found.
         version: u32,
@@ -146,7 +146,7 @@ impl Superblock {
             return Err(NotSuper::Damaged);
         }
         let version = le32(block, at::VERSION);
-        if version == 0 || version > FORMAT_VERSION {
+        if version != FORMAT_VERSION {
             return Err(NotSuper::Version { version });
         }
         let features = le64(block, at::INCOMPATIBLE);

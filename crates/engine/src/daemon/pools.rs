@@ -15,9 +15,8 @@ use super::kept;
 use super::keys::Lock;
 use super::known::Known;
 use super::problems::{self, in_field};
-use crate::pools::{
-    self as engine_pools, Answer, NewDisk, NewPool, Order as PoolOrder, Patience, PoolError,
-};
+use crate::patience::Patience;
+use crate::pools::{self as engine_pools, Answer, NewDisk, NewPool, Order as PoolOrder, PoolError};
 
 /// What an order did.
 #[derive(Clone, Copy, PartialEq, Eq)]

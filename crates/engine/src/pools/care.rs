@@ -36,10 +36,23 @@ struct Scrub {
     from: u64,
     /// Runs of this replica that are still to be looked at, the next one last.
     runs: Vec<(u64, u64)>,
+    /// All runs of this replica are known.
+    is_over: bool,
+    /// A question is under way: from this block of a replica on.
+    asked: Option<(Id, u64)>,
     /// A step is under way: these blocks.
     step: Option<Span>,
     /// When the next step may begin.
     due: Moment,
+}
+
+/// What a scrub does next.
+enum Next {
+    /// Looks at these blocks.
+    Step(Id, Span),
+    /// Asks for the runs of a replica from this block on.
+    Ask(Id, u64),
+    End,
 }
 
 impl Care {
@@ -71,8 +84,10 @@ impl Pools {
         let status = ScrubStatus { is_running: true, total, ..ScrubStatus::default() };
         // A step that is under way for an earlier scrub counts for this one.
         let step = open.care.scrub.as_ref().and_then(|scrub| scrub.step);
+        let asked = open.care.scrub.as_ref().and_then(|scrub| scrub.asked);
         let (id, from, runs, due) = (Id::NONE, 0, Vec::new(), io.now());
-        open.care.scrub = Some(Scrub { status, rate, id, from, runs, step, due });
+        let is_over = true;
+        open.care.scrub = Some(Scrub { status, rate, id, from, runs, is_over, asked, step, due });
         self.scrub(slot, io);
         Ok(())
     }
@@ -82,22 +97,46 @@ impl Pools {
         let now = io.now();
         let Some(open) = self.open_mut(slot) else { return };
         let Some(scrub) = &mut open.care.scrub else { return };
-        if !scrub.status.is_running || scrub.step.is_some() {
+        if !scrub.status.is_running || scrub.step.is_some() || scrub.asked.is_some() {
             return;
         }
         if scrub.due > now {
             let at = scrub.due;
             return self.tick_at(slot, at, io);
         }
-        let Some((id, span)) = scrub.next(&open.pool) else {
-            scrub.status.is_running = false;
-            return;
+        let (id, span) = match scrub.next(&open.pool) {
+            Next::Step(id, span) => (id, span),
+            Next::Ask(id, from) => {
+                scrub.asked = Some((id, from));
+                let (about, from) = (pool::About::Own(id), Blocks(from));
+                let question = pool::Question { about, from, most: RUNS };
+                open.pool.ask(pool::Token(Token::of(SCRUB, slot).0), question);
+                return self.drain(slot, io);
+            }
+            Next::End => {
+                scrub.status.is_running = false;
+                return;
+            }
         };
         scrub.step = Some(span);
         let bytes = span.len().0 * 4096;
         scrub.due = now.after(scrub.rate.time_for(bytes));
         open.pool.verify(pool::Token(Token::of(SCRUB, slot).0), id, span);
         self.drain(slot, io);
+    }
+
+    /// What a scrub asked for.
+    pub(super) fn scrub_told(&mut self, slot: Key, runs: pool::Runs, io: &mut impl Io) {
+        let Some(open) = self.open_mut(slot) else { return };
+        let Some(scrub) = &mut open.care.scrub else { return };
+        // An earlier scrub may have asked.
+        if scrub.asked.take() == Some((scrub.id, scrub.from)) {
+            scrub.is_over = runs.is_empty();
+            scrub.from = runs.last().map_or(scrub.from, |(_, end)| *end);
+            scrub.runs = runs;
+            scrub.runs.reverse();
+        }
+        self.scrub(slot, io);
     }
 
     /// A step of a scrub is done.
@@ -171,28 +210,23 @@ impl Rate {
 }
 
 impl Scrub {
-    /// The next blocks to look at.
-    fn next(&mut self, pool: &pool::Pool) -> Option<(Id, Span)> {
-        while self.runs.is_empty() {
-            let found = pool.written_own(self.id, Blocks(self.from), RUNS).unwrap_or_default();
-            if let Some((_, end)) = found.last() {
-                self.from = *end;
-                self.runs = found;
-                self.runs.reverse();
-            } else {
+    /// What is to be done next.
+    fn next(&mut self, pool: &pool::Pool) -> Next {
+        let Some((start, end)) = self.runs.last_mut() else {
+            if self.is_over {
                 let after = |entity: &&pool::Entity| entity.id > self.id;
-                self.id = pool.entities().find(after)?.id;
-                self.from = 0;
+                let Some(entity) = pool.entities().find(after) else { return Next::End };
+                (self.id, self.from, self.is_over) = (entity.id, 0, false);
             }
-        }
-        let (start, end) = self.runs.last_mut()?;
+            return Next::Ask(self.id, self.from);
+        };
         let next = (*start + STEP).min(*end);
         let span = Span::between(Lba(*start), Lba(next));
         *start = next;
         if next == *end {
             self.runs.pop();
         }
-        Some((self.id, span?))
+        span.map_or(Next::End, |span| Next::Step(self.id, span))
     }
 
     /// Notes how a step went. Damage is told from its first block on: the rest is looked at again.
@@ -203,7 +237,7 @@ impl Scrub {
             Err(_) => {
                 // It was deleted or shrunk meanwhile: on to the next.
                 self.runs.clear();
-                self.from = u64::MAX;
+                self.is_over = true;
                 return;
             }
         };

@@ -179,6 +179,7 @@ impl Pools {
                     self.changed(ticket, &what, result, io);
                 }
             }
+            Effect::Answered { token } => self.told(slot, token, io),
             Effect::Doubted { id, at } => {
                 let times = self.slots.get_mut(slot).and_then(|slot| slot.believed.again());
                 if let Some(times) = times {
@@ -218,6 +219,38 @@ impl Pools {
         }
     }
 
+    /// Asks what may need reads.
+    pub(super) fn question(
+        &mut self,
+        ticket: super::Ticket,
+        about: pool::About,
+        super::Runs { pool, from, most, .. }: super::Runs,
+        io: &mut impl Io,
+    ) -> Result<(), PoolError> {
+        let slot = self.find(pool)?;
+        let token = self.pend(ticket, Carried::Question)?;
+        self.find_open(pool)?.1.pool.ask(token, pool::Question { about, from, most });
+        self.drain(slot, io);
+        Ok(())
+    }
+
+    /// Ends a question of a pool.
+    fn told(&mut self, slot: Key, token: pool::Token, io: &mut impl Io) {
+        let Some(open) = self.open_mut(slot) else { return };
+        let runs = open.pool.take_answer(token);
+        match Token(token.0).parts() {
+            (SCRUB, _) => self.scrub_told(slot, runs.unwrap_or_default(), io),
+            (_, key) => {
+                let Some(Pending { ticket, what }) = self.pending.remove(key) else { return };
+                let answer = runs.map(|runs| match what {
+                    Carried::Question => Answer::Runs(runs),
+                    _ => Answer::Done,
+                });
+                self.answers.push_back((ticket, answer.map_err(PoolError::from)));
+            }
+        }
+    }
+
     fn changed(
         &mut self,
         ticket: super::Ticket,
@@ -226,7 +259,7 @@ impl Pools {
         io: &mut impl Io,
     ) {
         match what {
-            Carried::Change | Carried::Repair(_) => {}
+            Carried::Change | Carried::Question | Carried::Repair(_) => {}
             Carried::AddDisk { slot } => self.added(*slot, result.is_ok(), io),
             Carried::Leave { slot } => return self.written_down(*slot, result, io),
         }

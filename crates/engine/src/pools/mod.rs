@@ -38,7 +38,6 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::Duration;
 
 use block::{Blocks, Bytes, Command, Fault};
 use pool::{Change, Effect, Id, KEY_CHECK, Limits, Pool, Recovery};
@@ -70,24 +69,6 @@ const FLIGHT: u8 = 1;
 const ORDER: u8 = 2;
 const SCRUB: u8 = 3;
 const RESUM: u8 = 4;
-
-/// Patience with a disk that is in use when an engine starts: the kernel closes the files of an
-/// engine that was killed a moment after the engine is gone.
-pub(crate) struct Patience(std::time::Instant);
-
-impl Patience {
-    /// It begins now.
-    pub(crate) fn begin() -> Patience {
-        Patience(std::time::Instant::now())
-    }
-
-    /// How long to wait before the next look; nothing when it is at its end.
-    pub(crate) fn pause(&self) -> Option<Duration> {
-        const MOST: Duration = Duration::from_secs(5);
-        const LOOK_AGAIN: Duration = Duration::from_millis(100);
-        (self.0.elapsed() < MOST).then_some(LOOK_AGAIN)
-    }
-}
 
 /// Largest piece of the pools' own I/O.
 const LARGEST: usize = 256 * PAGE;
@@ -179,6 +160,8 @@ struct Pending {
 enum Carried {
     /// A change of replicas, snapshots or disks.
     Change,
+    /// A question for runs of blocks.
+    Question,
     /// A disk that is being added, the last of the slot's.
     AddDisk { slot: Key },
     /// A repair with these bytes.
@@ -380,7 +363,23 @@ impl Pools {
                 let key = old.rewrap(wrapped, &new)?;
                 return self.change(ticket, pool, Change::Rewrap { id, key }, io);
             }
-            Order::Accept { pool, id, span } => self.find_open(pool)?.1.pool.accept(id, span)?,
+            Order::Accept { pool, id, span } => {
+                let slot = self.find(pool)?;
+                let token = self.pend(ticket, Carried::Change)?;
+                self.find_open(pool)?.1.pool.accept(token, id, span);
+                self.drain(slot, io);
+                return Ok(());
+            }
+            Order::Written(runs) => {
+                return self.question(ticket, pool::About::Written(runs.id), runs, io);
+            }
+            Order::Doubtful(runs) => {
+                return self.question(ticket, pool::About::Doubtful(runs.id), runs, io);
+            }
+            Order::ChangedSince { older, runs } => {
+                let about = pool::About::Changed { older, newer: runs.id };
+                return self.question(ticket, about, runs, io);
+            }
             question => {
                 let answer = self.answer(&question, instant(io))?;
                 self.answers.push_back((ticket, Ok(answer)));
@@ -401,16 +400,6 @@ impl Pools {
                 let pool = &self.find_open(*pool)?.1.pool;
                 let found = pool.entity(*id).and_then(|entity| entity_status(pool, entity));
                 Answer::Entity(Box::new(found.ok_or(pool::Refused::NotFound)?))
-            }
-            Order::Written(Runs { pool, id, from, most }) => {
-                Answer::Runs(self.find_open(*pool)?.1.pool.written(*id, *from, *most)?)
-            }
-            Order::Doubtful(Runs { pool, id, from, most }) => {
-                Answer::Runs(self.find_open(*pool)?.1.pool.doubtful(*id, *from, *most)?)
-            }
-            Order::ChangedSince { older, runs: Runs { pool, id, from, most } } => {
-                let pool = &mut self.find_open(*pool)?.1.pool;
-                Answer::Runs(pool.changed_between(*older, *id, *from, *most)?)
             }
             Order::Measure(pool) => {
                 let slot = self.find(*pool)?;

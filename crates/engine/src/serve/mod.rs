@@ -46,6 +46,7 @@ pub use served::ServeError;
 pub use voluming::VolumeOrders;
 
 use crate::device::{Devices, TokenKinds};
+use crate::patience;
 
 /// Kinds of tokens.
 const DEVICE: u8 = 1;
@@ -277,6 +278,9 @@ fn prepare(
     let mut devices = Devices::new(TokenKinds { files: DEVICE, pools: POOL });
     devices.pools.set_cache(config.limits.pool_cache);
     pooling::open(config, index, &mut devices, &mut reactor)?;
+    if index == 0 {
+        config.listen.iter().for_each(|address| patience::wait_until_free(*address));
+    }
     let (handler, addresses) = Core::open(index, config, routes, (devices, &mut reactor))?;
     Ok((reactor, handler, addresses))
 }

@@ -12,7 +12,8 @@ use super::link::{Owner, Starter};
 use super::messages::Answering;
 use super::{POOL, StartError};
 use crate::device::Devices;
-use crate::pools::{Answer, Order, Patience, PoolError, Ticket};
+use crate::patience::Patience;
+use crate::pools::{Answer, Order, PoolError, Ticket};
 
 /// Most orders to pools of a core at once.
 pub(super) const MOST_ASKED: u32 = 1024;

@@ -14,6 +14,7 @@ use super::Pool;
 use super::effect::{Effect, Token};
 use super::lane::{Claim, OpId};
 use super::op::{Op, Work};
+use super::paging::Holder;
 
 /// Length of the check value in front of a wrapped key.
 pub const KEY_CHECK: usize = 16;
@@ -134,6 +135,11 @@ impl Pool {
     }
 
     pub(super) fn apply_change(&mut self, at: OpId, change: Change) {
+        if let Change::Resize { id, size } = change
+            && self.await_resize(at, id, size)
+        {
+            return;
+        }
         let result = match change {
             Change::Create(new) => self.create(new),
             Change::Snapshot { of, snapshot } => self.snapshot(of, snapshot),
@@ -235,6 +241,9 @@ impl Pool {
         if self.state.is_damaged(entity.layer) {
             return Err(Refused::Damaged);
         }
+        if size == entity.size {
+            return Ok(());
+        }
         let more = self.state.clusters_of(size).saturating_sub(self.state.clusters_of(entity.size));
         if entity.thick && !self.state.may_promise(more) {
             return Err(Refused::NoSpace);
@@ -242,6 +251,21 @@ impl Pool {
         self.state.resize(id, size)?;
         self.record(&Record::Resize { id, size });
         Ok(())
+    }
+
+    /// Whether a new size must wait: for the map, or for what an earlier one left beyond the end.
+    /// To shrink is done at once, and answered when nothing is left there.
+    fn await_resize(&mut self, at: OpId, id: Id, size: Blocks) -> bool {
+        let Some(entity) = self.state.entities.get(&id) else { return false };
+        let (layer, shrinks) = (entity.layer, size < entity.size);
+        let mut missing = Vec::new();
+        self.state.needs_resize(id, size.0, &mut missing);
+        if !missing.is_empty() {
+            self.await_pages(Holder::Op(at), missing);
+            return true;
+        }
+        // If it is refused, it is so when it is tried again.
+        (!shrinks || self.resize(id, size).is_ok()) && self.await_trim(at, layer)
     }
 
     fn update(&mut self, id: Id, change: impl FnOnce(&mut Entity)) -> Result<(), Refused> {

@@ -12,7 +12,8 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use crate::breaks::{Rule, left_out};
-use crate::checkpoint::{Encoder, Regions};
+use crate::checkpoint::{Encoder, Next, Regions};
+use crate::entity::Layer;
 use crate::journal::Position;
 use crate::layout::{BLOCK, Place, Use};
 use crate::sums::Version;
@@ -21,6 +22,7 @@ use crate::widen::count;
 
 use super::Pool;
 use super::ahead::BatchNumber;
+use super::copying::Copying;
 use super::op::Purpose;
 
 /// Most I/O of a checkpoint at once, so that it stays out of the way.
@@ -39,7 +41,7 @@ pub(super) struct Checkpointing {
     pub(super) slot: u8,
     generation: u64,
     wanted: bool,
-    run: Option<Run>,
+    pub(super) run: Option<Run>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +55,7 @@ enum Stage {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Job {
+pub(super) enum Job {
     /// The first or second copy to be written of a page.
     Page { page: u64 },
     /// The next part of the body, in both copies.
@@ -69,15 +71,15 @@ struct Written {
 }
 
 #[derive(Debug)]
-struct Run {
+pub(super) struct Run {
     stage: Stage,
-    encoder: Encoder,
+    pub(super) encoder: Encoder,
     /// Blocks of the body that were asked to be written.
     body: u64,
-    jobs: VecDeque<Job>,
+    pub(super) jobs: VecDeque<Job>,
     /// Pages for the rounds to come.
     left: VecDeque<u64>,
-    outstanding: u32,
+    pub(super) outstanding: u32,
     /// Pages that are being read.
     reading: BTreeSet<u64>,
     /// Pages of this round that were written once.
@@ -89,10 +91,24 @@ struct Run {
     /// Regions that it makes clean.
     cleaned: BTreeSet<u32>,
     good: [bool; 2],
-    pages_good: bool,
+    pub(super) pages_good: bool,
+    /// Pages of maps that are being copied.
+    pub(super) copying: Option<Copying>,
 }
 
 impl Checkpointing {
+    /// Which checkpoint is the current one.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The map of a layer is lost: the checkpoint being written has none of it.
+    pub(super) fn leave_out(&mut self, layer: Layer, is_being_written: bool) {
+        if let Some(run) = &mut self.run {
+            run.encoder.leave_out(layer, is_being_written);
+        }
+    }
+
     pub(super) fn new(slot: u8, generation: u64) -> Checkpointing {
         Checkpointing { slot, generation, wanted: false, run: None }
     }
@@ -170,6 +186,7 @@ impl Pool {
             cleaned,
             good,
             pages_good,
+            copying: None,
         });
         self.next_round();
     }
@@ -190,7 +207,9 @@ impl Pool {
         if self.checkpoint.wanted && self.checkpoint.run.is_none() {
             self.open.wanted = true;
         }
-        if self.sums.is_heavy() && self.checkpoint.is_idle() {
+        let heavy =
+            self.sums.is_heavy() || self.state.resident.is_heavy() || self.state.seeks_lost();
+        if heavy && self.checkpoint.is_idle() {
             self.checkpoint.want();
             self.open.wanted = true;
         }
@@ -228,7 +247,14 @@ impl Pool {
     /// Makes the next part of the body, and has it written; false if there is none.
     fn write_body(&mut self) -> bool {
         let Some(run) = &mut self.checkpoint.run else { return false };
-        let Some(bytes) = run.encoder.next(&mut self.state, CHUNK) else { return false };
+        let bytes = match run.encoder.next(&mut self.state, CHUNK) {
+            Next::Bytes(bytes) => bytes,
+            Next::Copy(copy) => {
+                self.copy_pages(copy, None);
+                return true;
+            }
+            Next::End => return false,
+        };
         let at = 1 + run.body;
         run.body += count(bytes.len() / BLOCK);
         run.outstanding += 2;
@@ -399,6 +425,12 @@ impl Pool {
         if let Some(position) = run.position {
             self.tail = position.number;
         }
+        let (index, lost) = run.encoder.into_parts();
+        self.state.settle_windows(Some(index));
+        if self.state.seeks_lost() {
+            self.state.free_lost(&lost);
+        }
+        self.end_choke();
         self.checkpoint_absorbed();
         self.move_smaller_slot();
     }
@@ -408,6 +440,8 @@ impl Pool {
     fn give_up_checkpoint(&mut self) {
         let Some(run) = self.checkpoint.run.take() else { return };
         self.state.end_cut();
+        self.state.settle_windows(None);
+        self.end_choke();
         self.regions.dirty.extend(run.cleaned);
         let absorbing = run.position.is_some() && self.batch_is_absorbed();
         self.broken |= absorbing || self.journal_used() > self.ring * 3 / 4;

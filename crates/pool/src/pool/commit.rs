@@ -14,7 +14,7 @@ use block::Fault;
 use crate::breaks::{Rule, left_out};
 use crate::journal::{self, GroupHead, MAX_GROUP, PAYLOAD};
 use crate::layout::{BLOCK, Place, Use};
-use crate::record::{MAX_RECORD, Record};
+use crate::record::MAX_RECORD;
 use crate::widen::{count, index};
 use crate::wire::le16;
 
@@ -28,10 +28,6 @@ const AT_ONCE: usize = 4;
 /// Answers that a group must bring for each that is being written: small groups cost as many writes
 /// as large ones. In tests few, so that histories have several.
 const WORTH: usize = if cfg!(test) { 1 } else { 4 };
-
-/// Entries of a hidden layer that move down with one batch.
-/// In tests few, so that histories are cut between.
-const MOVES: usize = if cfg!(test) { 2 } else { 4096 };
 
 impl Pool {
     /// The command ends when everything recorded so far is durable.
@@ -325,31 +321,12 @@ impl Pool {
         }
     }
 
-    /// Collapses hidden layers whose delete is durable, some entries with each batch.
-    pub(super) fn collapse_hidden(&mut self) {
-        let Some(layer) = self.state.collapsible(&self.hiding) else { return };
-        let moved = self.state.move_down(layer, u32::MAX, MOVES);
-        let is_empty = self.state.layers.get(&layer).is_some_and(|tier| tier.map.is_empty());
-        if let Ok(Some(last)) = moved {
-            self.record(&Record::Move { layer, last });
-            self.open.wanted = true;
-        }
-        if is_empty && self.state.collapse(layer).is_ok() {
-            self.record(&Record::Collapse(layer));
-            self.open.wanted = true;
-        }
-    }
-
-    /// Whether clusters will come from layers that are still to be collapsed.
-    pub(super) fn collapse_is_due(&self) -> bool {
-        !self.hiding.is_empty() || self.state.collapsible(&self.hiding).is_some()
-    }
-
     /// Nothing can be made durable any more: whoever waits for that is told so.
     fn fail_waiters(&mut self) -> bool {
         let mut waiters = core::mem::take(&mut self.open.waiters);
         waiters.append(&mut self.parked);
         waiters.append(&mut self.open.answers);
+        self.paging.take_waiters(&mut waiters);
         let writing = self.writing.as_mut().map(|writing| &mut writing.batch);
         let sealed = self.sealed.as_mut().map(|sealed| &mut sealed.batch);
         for batch in writing.into_iter().chain(sealed) {

@@ -85,6 +85,11 @@ pub enum Effect {
         /// How.
         result: Result<(), Refused>,
     },
+    /// A question has ended; [`crate::Pool::answer`] has the answer.
+    Answered {
+        /// Which one.
+        token: Token,
+    },
     /// A block of a doubtful region did not match its sum and was believed: the mirror should
     /// compare it.
     Doubted {

@@ -26,12 +26,14 @@ use crate::bits::Run;
 use crate::entity::{Id, Layer};
 use crate::layout::{BLOCK, Cluster};
 use crate::map::Fragment;
+use crate::state::PageKey;
 use crate::widen::{count, index, low32};
 
 use super::Pool;
 use super::effect::{Buffer, Token};
 use super::lane::{Claim, OpId};
 use super::op::{Op, Part, Purpose, Way, Work};
+use super::paging::Holder;
 
 /// Most blocks, and most runs of them, that move in one step.
 const BLOCKS: u64 = 256;
@@ -44,12 +46,16 @@ pub(super) struct Merging {
     hand: (Layer, u32),
     /// A cluster was given up, and nobody asked yet for a commit that frees it.
     owes: bool,
+    /// The window that was read to be merged.
+    page: Option<PageKey>,
 }
 
 /// A step of a merge.
 #[derive(Debug)]
 struct Step {
     logical: u32,
+    /// Its window, which is held.
+    page: PageKey,
     into: Cluster,
     /// Entities that see the layer, in whose lanes it is.
     lanes: Vec<Id>,
@@ -66,13 +72,37 @@ impl Pool {
             return;
         }
         self.begin_merge();
-        if self.merging.step.is_none() && core::mem::take(&mut self.merging.owes) {
+        if self.merging.step.is_some() || self.paging.is_waiting(Holder::Merge) {
+            return;
+        }
+        if let Some(page) = self.merging.page.take() {
+            self.state.tried(page);
+            self.let_go(Holder::Merge);
+        }
+        if core::mem::take(&mut self.merging.owes) {
             self.open.wanted = true;
         }
     }
 
+    /// A window was read that has something to be merged.
+    pub(super) fn merge_has_page(&mut self, failed: bool) {
+        let Some((layer, window)) = self.merging.page else { return };
+        self.merging.hand = (layer, *self.state.logicals(window).start());
+        if failed {
+            self.state.tried((layer, window));
+        }
+    }
+
     fn begin_merge(&mut self) {
-        let Some((layer, logical)) = self.state.next_split(self.merging.hand) else { return };
+        let Some((layer, logical)) = self.state.next_split(self.merging.hand) else {
+            if self.merging.page.is_none()
+                && let Some(page) = self.state.absent_split()
+            {
+                self.merging.page = Some(page);
+                self.await_pages(Holder::Merge, alloc::vec![page]);
+            }
+            return;
+        };
         self.merging.hand = (layer, logical.saturating_add(1));
         let base = u64::from(logical) << self.state.size.shift();
         let span = Span::new(Lba(base), Blocks(self.state.size.blocks()));
@@ -86,8 +116,10 @@ impl Pool {
             let enters = self.lanes.entry(*id).or_default().enter(at, Claim::Write(span));
             waits += usize::from(!enters);
         }
+        let page = (layer, self.state.window_of(logical));
+        self.state.hold(page);
         self.merging.step =
-            Some(Step { logical, into: Cluster(0), lanes, waits, bytes: Vec::new() });
+            Some(Step { logical, page, into: Cluster(0), lanes, waits, bytes: Vec::new() });
         if waits == 0 {
             self.read_merge(at);
         }
@@ -243,7 +275,11 @@ impl Pool {
 
     fn leave_merge(&mut self, at: OpId) {
         self.ops.remove(at);
-        let lanes = self.merging.step.take().map(|step| step.lanes);
+        let step = self.merging.step.take();
+        if let Some(step) = &step {
+            self.state.release(step.page);
+        }
+        let lanes = step.map(|step| step.lanes);
         for id in lanes.into_iter().flatten() {
             self.leave_lane(at, id);
         }

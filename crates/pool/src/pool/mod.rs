@@ -11,15 +11,19 @@
 //! Not here: moving bytes, encryption, timers (the engine asks for checkpoints when idle).
 
 mod ahead;
+mod ask;
 mod batch;
 mod change;
 mod checkpointing;
+mod collapse;
 mod commit;
+mod copying;
 mod effect;
 mod lane;
 mod load;
 mod merge;
 mod op;
+mod paging;
 mod read;
 mod report;
 mod scrub;
@@ -40,6 +44,7 @@ use crate::sums::Sums;
 use crate::superblock::Superblock;
 use crate::widen::{count, index, low32};
 
+pub use ask::{About, Question, Runs};
 pub use change::{Change, KEY_CHECK, NewReplica, NewSnapshot};
 pub use effect::{Buffer, DiskFailed, Effect, Io, Token};
 pub use report::{Health, Usage};
@@ -56,8 +61,9 @@ const MAX_TRANSFER: u64 = 16384;
 pub struct Limits {
     /// Most commands at once; more are answered with *busy*.
     pub commands: usize,
-    /// Memory for what can be read or worked out again: half for sums pages, half for places of
-    /// blocks under snapshots. Changed sums may exceed it until they are written.
+    /// Memory for what can be read or worked out again: half for sums pages, a quarter for maps, a
+    /// quarter for places of blocks under snapshots. What has changed may exceed it until it is
+    /// written, and what one command needs may.
     pub cache: Bytes,
 }
 
@@ -105,6 +111,9 @@ pub struct Pool {
     checkpoint: checkpointing::Checkpointing,
     merging: merge::Merging,
     loading: BTreeMap<u64, load::Loading>,
+    paging: paging::Paging,
+    /// Answers that nobody has taken yet.
+    answers: BTreeMap<Token, Result<Runs, Refused>>,
     ops: Table<Op>,
     ios: IoTable,
     lanes: BTreeMap<Id, Lane>,
@@ -170,6 +179,8 @@ impl Pool {
             checkpoint: checkpointing::Checkpointing::new(from.slot, from.generation),
             merging: merge::Merging::default(),
             loading: BTreeMap::new(),
+            paging: paging::Paging::default(),
+            answers: BTreeMap::new(),
             ops: Table::default(),
             ios: IoTable::default(),
             lanes: BTreeMap::new(),
@@ -189,6 +200,11 @@ impl Pool {
             // journal counts as full: the next thing to become durable is a checkpoint.
             pool.tail = pool.position.number.wrapping_sub(pool.ring);
             pool.checkpoint.want();
+        }
+        let layers = pool.state.layers.keys().copied();
+        let untrimmed = layers.filter(|layer| pool.state.untrimmed(*layer).is_some());
+        for layer in untrimmed.collect::<Vec<_>>() {
+            pool.trim(layer);
         }
         pool.collapse_hidden();
         pool.run();
@@ -291,6 +307,8 @@ impl Pool {
             Purpose::GroupFlush => self.group_flushed(result.is_ok()),
             Purpose::Checkpoint { copy } => self.checkpoint_written(copy, result.is_ok()),
             Purpose::CheckpointFlush => self.checkpoint_flushed(result.is_ok()),
+            Purpose::Map { key, at } => self.map_read(key, at, result.ok()),
+            Purpose::Copy { at } => self.copy_read(at, result.ok()),
             Purpose::Table => self.table_step_done(result.is_ok()),
         }
         drop(bytes);
@@ -305,16 +323,29 @@ impl Pool {
             }
             self.advance_table();
             self.advance_export();
+            self.advance_trim();
             self.advance_merge();
             let ended = self.advance_checkpoint();
             let committed = self.advance_commit();
+            self.feed_starved();
             if !ended && !committed && self.ready.is_empty() {
                 break;
             }
         }
+        if self.state.resident.is_over() {
+            self.state.shed();
+        }
     }
 
     fn start(&mut self, at: OpId) {
+        let holds = self.holds_any();
+        self.begin(at);
+        if holds {
+            self.was_started(at);
+        }
+    }
+
+    fn begin(&mut self, at: OpId) {
         let Some(op) = self.ops.get(at) else { return };
         if let Some(span) = op.span() {
             // The replica may have been shrunk or deleted since the command was taken.
@@ -323,10 +354,14 @@ impl Pool {
                 Some(entity) if span.end().0 > entity.size.0 => {
                     return self.done(at, Err(Fault::OutOfRange { span }));
                 }
+                Some(entity) if self.state.is_damaged(entity.layer) => {
+                    return self.done(at, Err(Fault::Medium { span }));
+                }
                 Some(_) => {}
             }
         }
         match op.work.clone() {
+            Work::Ask(_) => self.start_ask(at),
             Work::Change(change) => self.apply_change(at, *change),
             Work::Repair(span) => self.start_write(at, span),
             Work::Verify(span) => self.start_read(at, span),

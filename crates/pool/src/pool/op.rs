@@ -27,6 +27,8 @@ pub(super) enum Work {
     Resum(u64),
     /// A step of a merge.
     Merge,
+    /// A question.
+    Ask(alloc::boxed::Box<super::ask::Asking>),
     /// A change of replicas or snapshots.
     Change(alloc::boxed::Box<Change>),
 }
@@ -79,13 +81,15 @@ pub(super) struct Op {
     pub(super) ahead: Option<BatchNumber>,
     /// Its record is not written yet.
     pub(super) unrecorded: bool,
+    /// Of a discard, the blocks that are done.
+    pub(super) done: u64,
 }
 
 impl Op {
     pub(super) fn new(token: Token, id: Id, work: Work, sums: Vec<u32>) -> Op {
         let layer = Layer::NONE;
         let (parts, outstanding, ahead, unrecorded) = (Vec::new(), 0, None, false);
-        Op { token, id, work, layer, parts, sums, outstanding, ahead, unrecorded }
+        Op { token, id, work, layer, parts, sums, outstanding, ahead, unrecorded, done: 0 }
     }
 
     /// The blocks of a block command.
@@ -93,7 +97,7 @@ impl Op {
         match &self.work {
             Work::Block(command) => command.span(),
             Work::Repair(span) | Work::Verify(span) => Some(*span),
-            Work::Resum(_) | Work::Merge | Work::Change(_) => None,
+            Work::Resum(_) | Work::Merge | Work::Ask(_) | Work::Change(_) => None,
         }
     }
 }
@@ -180,6 +184,10 @@ pub(super) enum Purpose {
     Checkpoint { copy: u8 },
     /// A flush of a checkpoint.
     CheckpointFlush,
+    /// A part of a page of a map.
+    Map { key: crate::state::PageKey, at: u32 },
+    /// A part of pages that a checkpoint copies.
+    Copy { at: u32 },
     /// A superblock, or a flush between superblocks.
     Table,
 }

@@ -4,6 +4,7 @@ use block::{Fault, Lba, Span};
 
 use crate::bits::Run;
 use crate::breaks::{Rule, left_out};
+use crate::entity::Layer;
 use crate::layout::Cluster;
 use crate::widen::{count, index, low32};
 
@@ -11,6 +12,7 @@ use super::Pool;
 use super::effect::{Buffer, Effect};
 use super::lane::OpId;
 use super::op::{self, Part, Pending, Purpose, Way, Work};
+use super::paging::Holder;
 
 /// The runs of a span in each logical cluster, with the offset in the span.
 pub(super) fn by_cluster(span: Span, shift: u8) -> impl Iterator<Item = (u32, Run, u32)> {
@@ -39,9 +41,18 @@ impl Pool {
         op.layer = entity.layer;
         op.sums.resize(index(span.len().0), 0);
         let layer = op.layer;
+        // Nothing is begun before all of it is known. Of one cluster a flat table may know what is
+        // not in memory; of several one may, and another not.
+        if self.is_split(span) && self.await_seen(at, layer, span) {
+            return;
+        }
         let mut pieces = core::mem::take(&mut self.pieces);
         for (logical, run, offset) in by_cluster(span, self.state.size.shift()) {
-            self.state.pieces(layer, logical, run, &mut pieces);
+            if !self.state.pieces(layer, logical, run, &mut pieces) {
+                self.pieces = pieces;
+                self.await_seen(at, layer, span);
+                return;
+            }
             for piece in &pieces {
                 let offset = offset + u32::from(piece.run.first - run.first);
                 match piece.at {
@@ -64,6 +75,28 @@ impl Pool {
         self.pieces = pieces;
         self.request_sums(at);
         self.step_op(at);
+    }
+
+    /// Whether a span lies in several logical clusters.
+    fn is_split(&self, span: Span) -> bool {
+        let shift = self.state.size.shift();
+        span.start().0 >> shift != (span.end().0 - 1) >> shift
+    }
+
+    /// The windows of maps that a span lies in.
+    pub(super) fn windows_of(&self, span: Span) -> core::ops::RangeInclusive<u32> {
+        self.state.window_at(span.start().0)..=self.state.window_at(span.end().0 - 1)
+    }
+
+    /// Has everything read that the layer shows of a span; false if nothing is missing.
+    pub(super) fn await_seen(&mut self, at: OpId, layer: Layer, span: Span) -> bool {
+        let mut missing = alloc::vec::Vec::new();
+        self.state.absent_below(layer, self.windows_of(span), &mut missing);
+        let any = !missing.is_empty();
+        if any {
+            self.await_pages(Holder::Op(at), missing);
+        }
+        any
     }
 
     pub(super) fn read_part(&mut self, at: OpId, part: Part, into: Buffer) {

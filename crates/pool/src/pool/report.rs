@@ -2,11 +2,10 @@
 
 use alloc::vec::Vec;
 
-use block::{Blocks, Bytes};
+use block::Bytes;
 
-use crate::entity::{Entity, Id, Layer};
+use crate::entity::{Entity, Id};
 use crate::layout::BLOCK;
-use crate::state::Refused;
 use crate::superblock::Superblock;
 use crate::widen::count;
 
@@ -44,6 +43,8 @@ pub struct Health {
     pub doubtful_regions: usize,
     /// Sums pages changed in memory.
     pub changed_pages: usize,
+    /// Memory that maps take, about.
+    pub maps: Bytes,
 }
 
 impl Pool {
@@ -70,7 +71,6 @@ impl Pool {
     pub fn usage(&self) -> Usage {
         let space = &self.state.space;
         let used = space.clusters() - space.free() - space.pending();
-        let quarantined = count(self.state.quarantine.len());
         let blocks: u64 = self.state.layers.values().map(|tier| tier.blocks).sum();
         Usage {
             size: self.clusters(u64::from(space.clusters())),
@@ -79,7 +79,7 @@ impl Pool {
             written: Bytes(blocks * count(BLOCK)),
             pending: self.clusters(u64::from(space.pending())),
             promised: self.clusters(u64::from(self.state.promised)),
-            quarantined: self.clusters(quarantined),
+            quarantined: self.clusters(u64::from(self.state.lost)),
         }
     }
 
@@ -102,39 +102,6 @@ impl Pool {
         })
     }
 
-    /// Runs of blocks that are written (start, end), in order, at most `most` of them; ask again
-    /// from the end of the last.
-    pub fn written(
-        &mut self,
-        id: Id,
-        from: Blocks,
-        most: usize,
-    ) -> Result<Vec<(u64, u64)>, Refused> {
-        let (layer, size) = self.layer_of(id)?;
-        Ok(self.state.written(layer, (from.0, size), most))
-    }
-
-    /// Runs of blocks that differ between two entities of one family, as [`Pool::written`].
-    pub fn changed_between(
-        &mut self,
-        older: Id,
-        newer: Id,
-        from: Blocks,
-        most: usize,
-    ) -> Result<Vec<(u64, u64)>, Refused> {
-        let (old, old_size) = self.layer_of(older)?;
-        let (new, new_size) = self.layer_of(newer)?;
-        Ok(self.state.changed(old, new, (from.0, old_size.max(new_size)), most))
-    }
-
-    fn layer_of(&self, id: Id) -> Result<(Layer, u64), Refused> {
-        let entity = self.state.entities.get(&id).ok_or(Refused::NotFound)?;
-        if self.state.is_damaged(entity.layer) {
-            return Err(Refused::Damaged);
-        }
-        Ok((entity.layer, entity.size.0))
-    }
-
     /// How well the pool is.
     pub fn health(&self) -> Health {
         let damaged = |entity: &&Entity| self.state.is_damaged(entity.layer);
@@ -144,6 +111,7 @@ impl Pool {
             dirty_regions: self.regions.dirty.len(),
             doubtful_regions: self.regions.doubtful.len(),
             changed_pages: self.sums.dirty_count(),
+            maps: Bytes(self.state.resident.bytes),
         }
     }
 
@@ -159,6 +127,7 @@ impl Pool {
             && self.ios.len() == 0
             && self.commit_rests()
             && self.checkpoint.is_idle()
+            && self.paging.is_idle()
             && self.effects.is_empty()
     }
 }

@@ -4,19 +4,17 @@
 
 use alloc::vec::Vec;
 
-use block::{Blocks, Command, Span};
+use block::{Command, Span};
 
 use crate::bits::Run;
 use crate::entity::Id;
 use crate::layout::Cluster;
-use crate::state::Refused;
 use crate::widen::{index, low32};
 
 use super::Pool;
 use super::effect::{Buffer, Token};
 use super::lane::{Claim, OpId};
 use super::op::{Op, Part, Way, Work};
-use super::read::by_cluster;
 
 /// Blocks of one step.
 const STEP: u64 = 256;
@@ -39,48 +37,9 @@ impl Pool {
         self.take(op, Command::Read { span }, None);
     }
 
-    /// Runs of blocks whose topmost layer is the entity's own (start, end), as
-    /// [`Pool::written`]: a scrub that verifies these for all entities sees every block once.
-    pub fn written_own(
-        &self,
-        id: Id,
-        from: Blocks,
-        most: usize,
-    ) -> Result<Vec<(u64, u64)>, Refused> {
-        let entity = self.state.entities.get(&id).ok_or(Refused::NotFound)?;
-        Ok(self.state.own(entity.layer, from.0, most))
-    }
-
-    /// Runs of blocks in doubtful regions, as [`Pool::written`]: what a mirror should compare.
-    pub fn doubtful(
-        &mut self,
-        id: Id,
-        from: Blocks,
-        most: usize,
-    ) -> Result<Vec<(u64, u64)>, Refused> {
-        let entity = self.state.entities.get(&id).ok_or(Refused::NotFound)?;
-        let (layer, size) = (entity.layer, entity.size.0);
-        let per_region = self.state.size.per_region();
-        let doubtful = &self.regions.doubtful;
-        let wanted = |cluster: Cluster| doubtful.contains(&(cluster.0 / per_region));
-        Ok(self.state.written_where(layer, (from.0, size), most, wanted))
-    }
-
-    /// Believes what is on the disk where these blocks are: their regions become doubtful. For
-    /// blocks whose sums were lost, when no other replica has them.
-    pub fn accept(&mut self, id: Id, span: Span) -> Result<(), Refused> {
-        let entity = self.state.entities.get(&id).ok_or(Refused::NotFound)?;
-        let layer = entity.layer;
-        let mut pieces = Vec::new();
-        for (logical, run, _) in by_cluster(span, self.state.size.shift()) {
-            self.state.pieces(layer, logical, run, &mut pieces);
-            for cluster in pieces.iter().filter_map(|piece| piece.at) {
-                let region = self.region(cluster);
-                self.regions.doubtful.insert(region);
-            }
-        }
+    /// Doubt begins anew somewhere.
+    pub(super) fn resum_again(&mut self) {
         self.resum = Resum { next: 0, disturbed: true, ..self.resum };
-        Ok(())
     }
 
     /// Gives the next blocks of the doubtful regions new sums. False if there are none, or a step

@@ -202,6 +202,7 @@ impl Pool {
         let quiet = self.ops.len() == 0
             && self.commit_rests()
             && self.checkpoint.is_idle()
+            && self.paging.is_idle()
             && self.table.is_none();
         if self.broken {
             self.export = Export::No;

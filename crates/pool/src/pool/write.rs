@@ -7,6 +7,8 @@
 //! at once, and the write ends when both are (O1). Until then nobody sees these blocks: whatever
 //! overlaps waits in the lane, and so do snapshots.
 
+use core::ops::Range;
+
 use block::{Blocks, Command, Fault, Lba, Span};
 
 use crate::bits::Run;
@@ -22,10 +24,15 @@ use super::batch::Batch;
 use super::effect::{Buffer, Effect};
 use super::lane::OpId;
 use super::op::{self, Part, Pending, Purpose, Way, Work};
+use super::paging::Holder;
 use super::read::by_cluster;
 
 /// A cluster that is still to be allocated.
 const NEW: Cluster = Cluster(u32::MAX);
+
+/// Windows of maps that are discarded in one go, but for the first one. In tests none, so that
+/// histories are cut between.
+const DISCARDED: u32 = if cfg!(test) { 0 } else { 15 };
 
 /// Why a write cannot start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +45,12 @@ enum Wait {
     Mark(u32),
     /// There is no space, nor will there be.
     NoSpace,
+    /// A part of its map must be read first.
+    Map,
+    /// A part of a map below must be read first.
+    MapBelow,
+    /// Changes of maps must be written first.
+    Checkpoint,
 }
 
 impl Pool {
@@ -67,6 +80,16 @@ impl Pool {
                 return self.record_ahead(at);
             }
             Err(Wait::NoSpace) => return self.done(at, Err(Fault::NoSpace)),
+            Err(Wait::Map) => {
+                let mut missing = alloc::vec::Vec::new();
+                self.state.absent_in(layer, self.windows_of(span), &mut missing);
+                return self.await_pages(Holder::Op(at), missing);
+            }
+            Err(Wait::MapBelow) => {
+                self.await_seen(at, layer, span);
+                return;
+            }
+            Err(Wait::Checkpoint) => return self.paging.choked.push(at),
             Err(Wait::Batch) => {}
             Err(Wait::Proof) => self.open.proof = true,
             Err(Wait::Mark(region)) => self.mark(region),
@@ -95,6 +118,9 @@ impl Pool {
         let mut fresh_clusters = 0;
         for (logical, run, offset) in by_cluster(span, self.state.size.shift()) {
             let entry = tier.map.get(&logical);
+            if entry.is_none() && self.state.is_absent(layer, logical) {
+                return Err(Wait::Map);
+            }
             if let Some(cluster) = self.plain_overwrite(entry, run) {
                 self.check_mark(cluster)?;
                 let way = Way::InPlace;
@@ -116,6 +142,7 @@ impl Pool {
         }
         match fresh_clusters {
             0 => Ok(()),
+            _ if self.state.resident.is_choked() => Err(Wait::Checkpoint),
             more if self.state.may_allocate(layer, more) => Ok(()),
             _ if self.state.space.pending() > 0 || self.collapse_is_due() => Err(Wait::Batch),
             _ => Err(Wait::NoSpace),
@@ -131,7 +158,7 @@ impl Pool {
     }
 
     /// Whether a block of the range was first written in a batch that is not proved yet.
-    pub(super) fn is_fresh(&self, blocks: core::ops::Range<u64>) -> bool {
+    pub(super) fn is_fresh(&self, blocks: Range<u64>) -> bool {
         if left_out(Rule::ProveBeforeRewrite) {
             return false;
         }
@@ -189,7 +216,10 @@ impl Pool {
         let mut pieces = core::mem::take(&mut self.pieces);
         let mut planned = Ok(());
         for (logical, within, offset) in by_cluster(span, self.state.size.shift()) {
-            self.state.pieces(layer, logical, within, &mut pieces);
+            if !self.state.pieces(layer, logical, within, &mut pieces) {
+                planned = Err(Wait::MapBelow);
+                break;
+            }
             for piece in &pieces {
                 let Some(cluster) = piece.at else { continue };
                 let run = piece.run;
@@ -344,13 +374,47 @@ impl Pool {
             return self.done(at, Err(Fault::Unreachable));
         };
         let layer = entity.layer;
-        if !self.state.may_discard(layer, span.start().0..span.end().0) {
+        if op.done == 0 && !self.state.may_discard(layer, span.start().0..span.end().0) {
             return self.done(at, Err(Fault::NoSpace));
         }
-        let (start, len) = (span.start().0, span.len().0);
-        self.state.discard(layer, span.start().0..span.end().0);
-        self.record(&Record::Discard { layer, start, len });
+        let (first, end, before) = (span.start().0, span.end().0, op.done > 0);
+        let mut from = first + op.done;
+        let mut recorded = false;
+        while let Some(blocks) = self.next_discard(layer, from..end) {
+            let mut missing = alloc::vec::Vec::new();
+            self.state.needs_discard(layer, blocks.clone(), &mut missing);
+            if !missing.is_empty() {
+                if let Some(op) = self.ops.get_mut(at) {
+                    // That much is recorded, or there was nothing.
+                    op.done = blocks.start - first;
+                }
+                return self.await_pages(Holder::Op(at), missing);
+            }
+            self.state.discard(layer, blocks.clone());
+            let (start, len) = (blocks.start, blocks.end - blocks.start);
+            self.record(&Record::Discard { layer, start, len });
+            (from, recorded) = (blocks.end, true);
+        }
+        if before && !recorded {
+            // Something to wait for, behind the records before: it says again what they say.
+            self.record(&Record::Discard { layer, start: first, len: 1 });
+            recorded = true;
+        }
+        if !recorded && !durable {
+            return self.done(at, Ok(()));
+        }
         if durable { self.wait_for_commit(at) } else { self.wait_for_writing(at) }
+    }
+
+    /// The next blocks of a range that are discarded in one go: what is in a few windows.
+    fn next_discard(&self, layer: Layer, range: Range<u64>) -> Option<Range<u64>> {
+        if range.is_empty() {
+            return None;
+        }
+        let window = self.state.next_window(layer, self.state.window_at(range.start))?;
+        let start = range.start.max(self.state.window_start(window));
+        let end = range.end.min(self.state.window_end(window.saturating_add(DISCARDED)));
+        (start < end).then_some(start..end)
     }
 
     /// Adds a record of a change that was just made to the state.

@@ -9,11 +9,10 @@ use alloc::vec::Vec;
 
 use crate::bits::{Bits, Run};
 use crate::entity::{Entity, Id, Layer};
-use crate::layout::Cluster;
 use crate::map::{Entry, Packed};
 use crate::widen::{count, low32};
 
-use super::{Contradiction, LAYER_BYTES, State, Tier};
+use super::{Contradiction, LAYER_BYTES, State, Tier, pages};
 
 impl State {
     /// The next hidden layer that can be collapsed, except those that are being hidden.
@@ -34,7 +33,7 @@ impl State {
         child.is_some_and(|child| damaged(layer) || damaged(child))
     }
 
-    fn child_of(&self, layer: Layer) -> Option<Layer> {
+    pub(super) fn child_of(&self, layer: Layer) -> Option<Layer> {
         self.layers.iter().find(|(_, tier)| tier.parent == layer).map(|(layer, _)| *layer)
     }
 
@@ -60,14 +59,16 @@ impl State {
             };
             let (logical, mut packed) = first.remove_entry();
             if let Some(cut) = &mut self.cut {
-                cut.keep(layer, logical, || Some(packed.clone()));
+                cut.keep(layer, (logical, logical >> self.page_shift), || Some(packed.clone()));
             }
+            let encoded = packed.encoded_len(self.size);
             let entry = packed.take();
             self.split.remove(&(layer, logical));
             tier.clusters -= low32(count(entry.fragments.len()));
             tier.held -= u32::from(!entry.fragments.is_empty());
             tier.blocks -= entry.blocks(self.size);
-            self.meta_bytes -= entry.encoded_len(self.size);
+            self.meta_bytes -= encoded;
+            self.note(layer, logical, -1, (pages::cost(encoded), 0));
             let hidden = self.beyond(logical, seen);
             self.move_entry((layer, child), logical, entry, hidden);
             moved = Some(logical);
@@ -131,18 +132,7 @@ impl State {
             // may give clusters up that others have now.
             self.lose_map(child);
         }
-        if tier.damaged && !self.layers.values().any(|tier| tier.damaged) {
-            // Nobody is left whose clusters are unknown.
-            for cluster in core::mem::take(&mut self.quarantine) {
-                self.give_away(cluster);
-            }
-        }
         Ok(())
-    }
-
-    fn give_away(&mut self, cluster: Cluster) {
-        self.freed.push(cluster);
-        self.space.give_up();
     }
 
     /// Moves an entry of a hidden layer into the child's, without what the child hides. Of the
@@ -168,7 +158,7 @@ impl State {
             cut(&mut fragment.valid);
             if fragment.valid.is_empty() {
                 self.freed.push(fragment.cluster);
-                self.space.give_up();
+                self.space.give_up(fragment.cluster);
                 return false;
             }
             // What the child hides it may hide by a record that is not durable: until it is, and
@@ -181,6 +171,14 @@ impl State {
             true
         });
         let Some(child) = child.filter(|_| marked || !entry.is_empty()) else { return };
+        if self.tier(child).is_ok_and(|tier| tier.damaged) {
+            // They are where nobody knows any more.
+            for part in entry.fragments {
+                self.space.forget(part.cluster);
+                self.lost += 1;
+            }
+            return;
+        }
         let mut shown = Bits::None;
         if marked || !entry.zero.is_empty() {
             shown = self.below(layer, logical, Run::of(0..size.blocks()));

@@ -1,9 +1,10 @@
 //! The state as it was when a checkpoint was cut, while it goes on changing.
 //!
 //! Invariant: an entry that the checkpoint has not written yet is as it was at the cut, or what it
-//! was is kept here. So the map of a pool is written a little at a time, and nothing waits.
+//! was is kept here. So the map of a pool is written a window at a time, and nothing waits.
+//! One that is not in memory has not changed since the current checkpoint, and is copied from it.
 //!
-//! Entries are written in the order of layers and logical clusters; layers made since the cut have
+//! Windows are written in the order of layers and logical clusters; layers made since the cut have
 //! higher numbers than all of it.
 
 use alloc::collections::{BTreeMap, VecDeque};
@@ -13,28 +14,37 @@ use crate::checkpoint::encode_entry;
 use crate::entity::Layer;
 use crate::map::Packed;
 
-use super::State;
+use super::{Page, State, Tally};
 
 /// What is still to be written of a cut.
 #[derive(Clone, Debug)]
 pub(super) struct Cut {
     /// Layers still to be written; the first one in part.
     layers: VecDeque<Layer>,
-    /// The first logical cluster of the first layer that was not written.
+    /// The first window of the first layer that was not written.
     next: u64,
     /// Entries as they were, or that there was none.
     kept: BTreeMap<(Layer, u32), Option<Packed>>,
 }
 
 /// How far a walk came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Walked {
-    /// As many bytes were written as asked for.
-    Far,
+    /// A window was written, if it has entries.
+    Window(u32, Tally),
+    /// These windows are to be copied from the current checkpoint.
+    Copy(Copy),
     /// This layer has been written.
     Layer(Layer),
     /// All layers have.
     End,
+}
+
+/// Windows of a layer whose pages lie in a row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Copy {
+    pub(crate) layer: Layer,
+    pub(crate) pages: Vec<(u32, Page)>,
 }
 
 impl Cut {
@@ -42,11 +52,11 @@ impl Cut {
     pub(super) fn keep(
         &mut self,
         layer: Layer,
-        logical: u32,
+        (logical, window): (u32, u32),
         entry: impl FnOnce() -> Option<Packed>,
     ) {
         let (Some(first), Some(last)) = (self.layers.front(), self.layers.back()) else { return };
-        let written = (layer, u64::from(logical)) < (*first, self.next);
+        let written = (layer, u64::from(window)) < (*first, self.next);
         if !written && layer <= *last {
             self.kept.entry((layer, logical)).or_insert_with(entry);
         }
@@ -59,40 +69,112 @@ impl State {
         let sound = self.layers.iter().filter(|(_, tier)| !tier.damaged);
         let layers = sound.map(|(layer, _)| *layer).collect();
         self.cut = Some(Cut { layers, next: 0, kept: BTreeMap::new() });
+        self.cut_windows();
     }
 
+    /// Nobody will walk any further.
     pub(crate) fn end_cut(&mut self) {
         self.cut = None;
     }
 
-    /// Writes the next entries of the cut, of one layer, until `out` has `most` bytes.
-    pub(crate) fn walk_cut(&mut self, out: &mut Vec<u8>, most: usize) -> Walked {
+    /// Writes the next window of the cut; at most `most` bytes are to be copied at once.
+    pub(crate) fn walk_cut(&mut self, out: &mut Vec<u8>, most: u64) -> Walked {
         let Some(cut) = &mut self.cut else { return Walked::End };
         let Some(layer) = cut.layers.front().copied() else { return Walked::End };
+        let tier = self.layers.get(&layer);
+        let kept = cut.kept.range((layer, 0)..=(layer, u32::MAX)).next();
+        let kept = kept.map(|((_, logical), _)| logical >> self.page_shift);
+        let from = u32::try_from(cut.next).ok();
+        let used = from.zip(tier).and_then(|(from, tier)| {
+            tier.windows.range(from..).find(|(_, window)| window.is_used())
+        });
+        let Some(at) = [kept, used.map(|(at, _)| *at)].into_iter().flatten().min() else {
+            cut.layers.pop_front();
+            cut.next = 0;
+            return Walked::Layer(layer);
+        };
+        if let Some(tier) = tier.filter(|tier| tier.is_absent(at)) {
+            let mut pages: Vec<(u32, Page)> = Vec::new();
+            for (at, window) in tier.windows.range(at..).filter(|(_, window)| window.is_used()) {
+                let Some(page) = window.page.filter(|_| window.absent) else { break };
+                let in_a_row = pages.last().is_none_or(|(_, last)| last.is_before(&page));
+                let first = pages.first().map_or(page, |(_, first)| *first);
+                let bytes = page.range().end.saturating_sub(first.range().start);
+                if !in_a_row || (!pages.is_empty() && bytes > most) {
+                    break;
+                }
+                pages.push((*at, page));
+            }
+            return Walked::Copy(Copy { layer, pages });
+        }
+        let tally = self.write_window(layer, at, out);
+        self.was_written(layer, at);
+        Walked::Window(at, tally)
+    }
+
+    /// Writes the entries of a window as they were at the cut.
+    fn write_window(&mut self, layer: Layer, at: u32, out: &mut Vec<u8>) -> Tally {
+        let range = self.logicals(at);
+        let (first, last) = (*range.start(), *range.end());
+        let mut tally = Tally::default();
+        let size = self.size;
+        let Some(cut) = &mut self.cut else { return tally };
+        let keys = cut.kept.range((layer, first)..=(layer, last)).map(|(key, _)| *key);
+        let keys: Vec<(Layer, u32)> = keys.collect();
+        let kept = keys.into_iter().filter_map(|key| Some((key.1, cut.kept.remove(&key)?)));
+        let kept: Vec<(u32, Option<Packed>)> = kept.collect();
+        let mut put = |logical: u32, entry: &Packed| {
+            if encode_entry(logical, entry, size, out) {
+                tally.add(&entry.written(), size);
+            }
+        };
+        let mut kept = kept.into_iter().peekable();
         let map = self.layers.get(&layer).map(|tier| &tier.map);
-        while out.len() < most {
-            let from = u32::try_from(cut.next).ok();
-            let now = from.and_then(|from| map?.range(from..).next());
-            let kept = cut.kept.range((layer, 0)..=(layer, u32::MAX)).next();
-            let kept = kept.map(|((_, logical), _)| *logical);
-            match (kept, now) {
-                (Some(kept), now) if now.is_none_or(|(logical, _)| kept <= *logical) => {
-                    if let Some(entry) = cut.kept.remove(&(layer, kept)).flatten() {
-                        encode_entry(kept, &entry, self.size, out);
-                    }
-                    cut.next = u64::from(kept) + 1;
-                }
-                (_, Some((logical, entry))) => {
-                    encode_entry(*logical, entry, self.size, out);
-                    cut.next = u64::from(*logical) + 1;
-                }
-                (_, None) => {
-                    cut.layers.pop_front();
-                    cut.next = 0;
-                    return Walked::Layer(layer);
+        for (logical, entry) in map.into_iter().flat_map(|map| map.range(range.clone())) {
+            while let Some((before, old)) = kept.next_if(|(before, _)| before < logical) {
+                if let Some(old) = &old {
+                    put(before, old);
                 }
             }
+            match kept.next_if(|(same, _)| same == logical) {
+                Some((_, Some(old))) => put(*logical, &old),
+                Some((_, None)) => {}
+                None => put(*logical, entry),
+            }
         }
-        Walked::Far
+        for (logical, old) in kept {
+            if let Some(old) = &old {
+                put(logical, old);
+            }
+        }
+        tally
+    }
+
+    /// Whether this layer is the one being written.
+    pub(crate) fn is_cutting(&self, layer: Layer) -> bool {
+        self.cut.as_ref().is_some_and(|cut| cut.layers.front() == Some(&layer))
+    }
+
+    /// Everything up to this window has been written.
+    pub(crate) fn was_written(&mut self, layer: Layer, at: u32) {
+        let last = *self.logicals(at).end();
+        let Some(cut) = &mut self.cut else { return };
+        cut.next = u64::from(at) + 1;
+        while let Some(kept) = cut.kept.first_entry() {
+            if *kept.key() > (layer, last) {
+                break;
+            }
+            kept.remove();
+        }
+    }
+
+    /// The layer being written cannot be: it is left out.
+    pub(crate) fn leave_out_of_cut(&mut self, layer: Layer) {
+        let Some(cut) = &mut self.cut else { return };
+        if cut.layers.front() == Some(&layer) {
+            cut.next = 0;
+        }
+        cut.layers.retain(|other| *other != layer);
+        cut.kept.retain(|(other, _), _| *other != layer);
     }
 }

@@ -11,15 +11,15 @@ use crate::layout::{Cluster, ClusterSize, PhysicalBlock};
 use crate::map::{Entry, Packed};
 use crate::widen::{count, low32};
 
-use super::State;
+use super::{State, pages};
 
 /// Bytes that an entity takes in a checkpoint.
 pub(crate) fn entity_bytes(entity: &Entity) -> u64 {
     count(entity.encoded_len())
 }
 
-/// How many first writes are under way in a cluster.
-pub(super) type Pins = BTreeMap<Cluster, u32>;
+/// Clusters with first writes under way: how many, and in which entry.
+pub(super) type Pins = BTreeMap<Cluster, (u32, Layer, u32)>;
 
 impl State {
     /// Changes one entry, then counts: freed are the fragments without a valid block.
@@ -28,9 +28,10 @@ impl State {
         F: FnOnce(&mut Entry, &Pins),
     {
         let size = self.size;
-        let Some(tier) = self.layers.get_mut(&layer) else { return };
+        let Some(tier) = self.layers.get_mut(&layer).filter(|tier| !tier.damaged) else { return };
         if let Some(cut) = &mut self.cut {
-            cut.keep(layer, logical, || tier.map.get(&logical).cloned());
+            let at = (logical, logical >> self.page_shift);
+            cut.keep(layer, at, || tier.map.get(&logical).cloned());
         }
         let promised = self.promised - tier.promise();
         let mut slot = match tier.map.entry(logical) {
@@ -38,9 +39,7 @@ impl State {
             Slot::Vacant(slot) => slot.insert_entry(Packed::Empty),
         };
         let mut entry = slot.get_mut().take();
-        if !entry.is_empty() {
-            self.meta_bytes -= entry.encoded_len(size);
-        }
+        let before = if entry.is_empty() { 0 } else { entry.encoded_len(size) };
         tier.clusters -= low32(count(entry.fragments.len()));
         tier.held -= u32::from(!entry.fragments.is_empty());
         tier.blocks -= entry.blocks(size);
@@ -51,7 +50,7 @@ impl State {
             let keep = !fragment.valid.is_empty() || pins.contains_key(&fragment.cluster);
             if !keep {
                 freed.push(fragment.cluster);
-                space.give_up();
+                space.give_up(fragment.cluster);
             }
             keep
         });
@@ -63,13 +62,16 @@ impl State {
         } else if !self.split.is_empty() {
             self.split.remove(&(layer, logical));
         }
+        let after = if entry.is_empty() { 0 } else { entry.encoded_len(size) };
         if entry.is_empty() {
             slot.remove();
         } else {
-            self.meta_bytes += entry.encoded_len(size);
             *slot.get_mut() = Packed::new(entry);
         }
         self.promised = promised + tier.promise();
+        self.meta_bytes = self.meta_bytes + after - before;
+        let more = i64::from(after > 0) - i64::from(before > 0);
+        self.note(layer, logical, more, (pages::cost(before), pages::cost(after)));
     }
 
     /// Blocks of a fragment of this entry became valid.
@@ -146,23 +148,34 @@ impl State {
 
     /// A first write into this cluster begins: the cluster stays until it ends.
     pub(crate) fn pin(&mut self, layer: Layer, logical: u32, cluster: Cluster) {
-        *self.pins.entry(cluster).or_default() += 1;
+        self.pins.entry(cluster).or_insert((0, layer, logical)).0 += 1;
         let entry = self.layers.get(&layer).and_then(|tier| tier.map.get(&logical));
         if !entry.is_some_and(|entry| entry.has(cluster)) {
             self.edit(layer, logical, |entry, _| {
                 entry.fragment(cluster);
             });
         }
+        self.hold((layer, self.window_of(logical)));
+    }
+
+    /// Clusters in which nothing is valid yet.
+    pub(crate) fn unwritten(&self) -> impl Iterator<Item = Cluster> + '_ {
+        self.pins.iter().filter_map(|(cluster, (_, layer, logical))| {
+            let entry = self.layers.get(layer)?.map.get(logical)?.entry();
+            let part = entry.fragments.into_iter().find(|part| part.cluster == *cluster)?;
+            part.valid.is_empty().then_some(*cluster)
+        })
     }
 
     /// A first write ended, well or not.
     pub(crate) fn unpin(&mut self, layer: Layer, logical: u32, cluster: Cluster) {
         if let Slot::Occupied(mut pins) = self.pins.entry(cluster) {
-            *pins.get_mut() -= 1;
-            if *pins.get() == 0 {
+            pins.get_mut().0 -= 1;
+            if pins.get().0 == 0 {
                 pins.remove();
             }
         }
+        self.release((layer, self.window_of(logical)));
         let entry = self.layers.get(&layer).and_then(|tier| tier.map.get(&logical));
         if let Some(Packed::Mixed(_)) = entry {
             // Only there can a fragment be without a valid block.

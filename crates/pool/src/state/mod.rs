@@ -2,8 +2,8 @@
 //! records gives the same state.
 //!
 //! Invariants:
-//! - a used cluster is in exactly one fragment of one layer, or in quarantine;
-//! - the counters of a layer are those of its map;
+//! - a used cluster is in exactly one fragment of one layer, or lost with a map;
+//! - the counters of a layer are those of its map, in memory or not;
 //! - a layer without owner has two or more children, or is about to be collapsed.
 //!
 //! Not here: durability (what may be used again, and when), I/O.
@@ -11,9 +11,12 @@
 mod collapse;
 mod cut;
 mod edit;
+mod needs;
+mod pages;
 mod resolve;
 mod restore;
 mod tree;
+mod window;
 
 #[cfg(test)]
 #[expect(
@@ -35,8 +38,10 @@ use crate::record::Record;
 use crate::space::Space;
 use crate::widen::low32;
 
-pub(crate) use cut::Walked;
+pub(crate) use cut::{Copy, Walked};
+pub(crate) use pages::{INDEX_BYTES, PageKey, page_shift};
 pub(crate) use resolve::Piece;
+pub(crate) use window::{Page, Tally, Window, fits_tally};
 
 /// One layer.
 #[derive(Clone, Debug, Default)]
@@ -47,7 +52,14 @@ pub(crate) struct Tier {
     pub(crate) owner: Id,
     /// Blocks from here on do not come from the parent.
     pub(crate) limit: u64,
+    /// Entries that are in memory.
     pub(crate) map: Map,
+    /// Where entries are, and which of them are in memory.
+    pub(crate) windows: BTreeMap<u32, Window>,
+    /// Windows whose entries are not in memory.
+    pub(crate) absent: usize,
+    /// Entries of the map, in memory or not.
+    pub(crate) entries: u64,
     /// Physical clusters in the map.
     pub(crate) clusters: u32,
     /// Valid blocks in the map.
@@ -118,16 +130,22 @@ pub(crate) struct State {
     /// Clusters kept free for thick replicas.
     pub(crate) promised: u32,
     /// Clusters with first writes under way: kept although no block of them is valid yet.
-    pins: BTreeMap<Cluster, u32>,
+    pins: edit::Pins,
     /// Clusters given up since last asked.
     pub(crate) freed: Vec<Cluster>,
     /// Blocks given up in clusters that stay, since last asked.
     pub(crate) cleared: Vec<PhysicalBlock>,
     /// A map was lost since the pool was opened.
     any_damage: bool,
-    /// Clusters that belong to maps that could not be read.
-    pub(crate) quarantine: BTreeSet<Cluster>,
-    /// Entries with more than one fragment: they can be merged.
+    /// How many clusters belong to maps that could not be read. Which ones is found out when no
+    /// such map is left.
+    pub(crate) lost: u32,
+    /// They were looked for since.
+    sought: bool,
+    /// Logical clusters of a window, as a power of two.
+    pub(crate) page_shift: u8,
+    pub(crate) resident: window::Resident,
+    /// Entries in memory with more than one fragment: they can be merged.
     split: BTreeSet<(Layer, u32)>,
     flat: resolve::FlatCache,
     /// What the checkpoint being written needs of entries that changed since.
@@ -157,7 +175,10 @@ impl State {
             freed: Vec::new(),
             cleared: Vec::new(),
             any_damage: false,
-            quarantine: BTreeSet::new(),
+            lost: 0,
+            sought: false,
+            page_shift: page_shift(size),
+            resident: window::Resident::default(),
             split: BTreeSet::new(),
             flat: resolve::FlatCache::default(),
             cut: None,
@@ -206,9 +227,7 @@ impl State {
     /// not be given to anybody else.
     fn may_replay_into(&mut self, layer: Layer, cluster: Cluster) -> Result<bool, Contradiction> {
         let damaged = self.tier(layer)?.damaged;
-        if damaged && self.space.take(cluster) {
-            self.quarantine.insert(cluster);
-        }
+        self.lost += u32::from(damaged && self.space.take(cluster));
         Ok(!damaged)
     }
 
@@ -216,9 +235,13 @@ impl State {
     fn adopt(&mut self, layer: Layer, logical: u32, cluster: Cluster) -> Result<(), Contradiction> {
         let entry = self.tier(layer)?.map.get(&logical);
         let has = entry.is_some_and(|entry| entry.has(cluster));
+        if has || self.space.take(cluster) {
+            return Ok(());
+        }
         // A lost map's record may have given the cluster up since.
-        let free = has || self.quarantine.remove(&cluster) || self.space.take(cluster);
-        if free { Ok(()) } else { Err(Contradiction) }
+        let was_lost = self.lost > 0 && self.space.claim(cluster);
+        self.lost -= u32::from(was_lost);
+        if was_lost { Ok(()) } else { Err(Contradiction) }
     }
 
     pub(crate) fn tier(&self, layer: Layer) -> Result<&Tier, Contradiction> {
@@ -255,7 +278,8 @@ impl State {
     /// Whether a layer may have that many more clusters now.
     pub(crate) fn may_allocate(&self, layer: Layer, more: u32) -> bool {
         let own = self.layers.get(&layer).map_or(0, Tier::promise);
-        let bytes = (16 + crate::widen::count(self.size.bitmap_bytes())) * u64::from(more);
+        let entry = 16 + crate::widen::count(self.size.bitmap_bytes());
+        let bytes = (entry + INDEX_BYTES) * u64::from(more);
         let kept = self.promised - own.min(more);
         self.space.free() >= kept.saturating_add(more) && self.has_map_room(bytes)
     }
@@ -276,12 +300,12 @@ impl State {
         let mut known = 0;
         let mut here = layer;
         while let Some(tier) = self.layers.get(&here) {
-            known += crate::widen::count(tier.map.len());
+            known += tier.entries;
             here = tier.parent;
         }
         // Only the first and the last cluster need a bitmap where there was none.
         let bitmap = crate::widen::count(self.size.bitmap_bytes());
-        let whole = touched.min(known) * 16;
+        let whole = touched.min(known) * (16 + INDEX_BYTES);
         let ragged = (blocks.start | blocks.end) & (self.size.blocks() - 1) != 0;
         self.has_map_room(whole + if ragged { 4 * bitmap } else { 0 })
     }
@@ -308,18 +332,27 @@ impl State {
     pub(crate) fn check(&self) {
         use crate::map::Packed;
         let mut seen = BTreeSet::new();
+        let (mut used, mut resident) = (self.lost, 0);
         let mut children: BTreeMap<Layer, u32> = BTreeMap::new();
         let mut bytes: u64 = self.entities.values().map(edit::entity_bytes).sum();
         for (layer, tier) in &self.layers {
             *children.entry(tier.parent).or_default() += 1;
-            bytes += LAYER_BYTES;
+            bytes += LAYER_BYTES + self.check_windows(tier);
             let (mut clusters, mut blocks, mut held) = (0, 0, 0);
+            for page in tier.windows.values().filter(|window| window.absent) {
+                let tally = page.page.map_or(Tally::default(), |page| page.tally);
+                clusters += tally.clusters;
+                blocks += u64::from(tally.blocks);
+                held += u32::from(tally.held);
+            }
+            used += clusters;
             for packed in tier.map.values() {
                 let entry = packed.entry();
                 assert_eq!(*packed, Packed::new(entry.clone()));
                 held += u32::from(!entry.fragments.is_empty());
                 assert!(!entry.is_empty());
                 bytes += entry.encoded_len(self.size);
+                resident += pages::cost(entry.encoded_len(self.size));
                 for fragment in &entry.fragments {
                     clusters += 1;
                     assert!(seen.insert(fragment.cluster), "{:?} twice", fragment.cluster);
@@ -340,7 +373,8 @@ impl State {
             let owner = self.entities.get(&tier.owner);
             assert!(owner.is_none_or(|owner| owner.layer == *layer));
         }
-        let used = low32(crate::widen::count(seen.len() + self.quarantine.len()));
+        used += low32(crate::widen::count(seen.len()));
+        assert_eq!(self.resident.bytes, resident);
         assert_eq!(used + self.space.free() + self.space.pending(), self.space.clusters());
         assert_eq!(bytes, self.meta_bytes);
         assert_eq!(self.promised, self.layers.values().map(Tier::promise).sum::<u32>());

@@ -92,24 +92,37 @@ impl State {
         None
     }
 
-    /// The pieces of a run, in order.
-    pub(crate) fn pieces(&mut self, layer: Layer, logical: u32, run: Run, out: &mut Vec<Piece>) {
+    /// The pieces of a run, in order; false if a part of a map must be read first.
+    pub(crate) fn pieces(
+        &mut self,
+        layer: Layer,
+        logical: u32,
+        run: Run,
+        out: &mut Vec<Piece>,
+    ) -> bool {
         out.clear();
-        let Some(tier) = self.layers.get(&layer) else { return };
+        let Some(tier) = self.layers.get(&layer) else { return true };
         if tier.parent == Layer::NONE {
-            let entry = tier.map.get(&logical);
-            let Some(entry) = entry else { return out.push(Piece { run, at: None }) };
+            let Some(entry) = tier.map.get(&logical) else {
+                out.push(Piece { run, at: None });
+                return !tier.is_absent(self.window_of(logical));
+            };
             if let Some(cluster) = entry.covering(run) {
-                return out.push(Piece { run, at: Some(cluster) });
+                out.push(Piece { run, at: Some(cluster) });
+                return true;
             }
             let says = |block| match entry.says(block) {
                 Says::At(cluster) => Some(cluster),
                 Says::Zero | Says::Nothing => None,
             };
-            return join(run, says, out);
+            join(run, says, out);
+            return true;
         }
         let key = (layer, logical);
         if !self.flat.tables.contains_key(&key) {
+            if self.misses(layer, logical) {
+                return false;
+            }
             let table = self.flatten(layer, logical);
             self.flat.insert(key, table);
         }
@@ -117,6 +130,24 @@ impl State {
             let at = |block: u16| Some(table[usize::from(block)]).filter(|at| *at != HOLE);
             join(run, |block| at(block).map(Cluster), out);
         }
+        true
+    }
+
+    /// Whether something that the layer shows of a logical cluster is not in memory.
+    fn misses(&self, layer: Layer, logical: u32) -> bool {
+        let window = self.window_of(logical);
+        let mut here = layer;
+        while let Some(tier) = self.layers.get(&here) {
+            if tier.is_absent(window) {
+                return true;
+            }
+            let seen = tier.limit.checked_sub(1).map(|limit| self.window_at(limit));
+            if seen.is_none_or(|last| last < window) {
+                return false;
+            }
+            here = tier.parent;
+        }
+        false
     }
 
     fn flatten(&self, layer: Layer, logical: u32) -> Flat {
@@ -171,23 +202,28 @@ impl State {
     }
 
     /// Runs of blocks that this very layer has; all layers together have every block once.
-    pub(crate) fn own(&self, layer: Layer, from: u64, most: usize) -> Vec<(u64, u64)> {
+    pub(crate) fn own(
+        &self,
+        layer: Layer,
+        (from, end): (u64, u64),
+        most: usize,
+    ) -> Vec<(u64, u64)> {
         let mut found: Vec<(u64, u64)> = Vec::new();
         let Some(tier) = self.layers.get(&layer) else { return found };
         let shift = self.size.shift();
         let first = crate::widen::low32((from >> shift).min(u64::from(u32::MAX)));
         for (logical, entry) in tier.map.range(first..) {
-            if found.len() > most {
+            let base = u64::from(*logical) << shift;
+            if found.len() > most || base >= end {
                 break;
             }
-            let base = u64::from(*logical) << shift;
             let skip = from.saturating_sub(base);
             let mut pieces = Vec::new();
             let says = |block| match entry.says(block) {
                 Says::At(cluster) => Some(cluster),
                 Says::Zero | Says::Nothing => None,
             };
-            join(Run::of(skip..self.size.blocks()), says, &mut pieces);
+            join(Run::of(skip..self.size.blocks().min(end - base)), says, &mut pieces);
             for piece in pieces.iter().filter(|piece| piece.at.is_some()) {
                 let from = base + u64::from(piece.run.first);
                 push_run(&mut found, (from, from + u64::from(piece.run.len)));

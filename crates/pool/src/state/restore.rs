@@ -3,12 +3,10 @@
 use alloc::vec::Vec;
 
 use crate::entity::{Entity, Id, Layer};
-use crate::layout::Cluster;
-use crate::map::{Map, Packed};
-use crate::widen::{count, low32};
+use crate::map::Map;
 
 use super::edit::entity_bytes;
-use super::{Contradiction, LAYER_BYTES, State, Tier};
+use super::{Contradiction, INDEX_BYTES, LAYER_BYTES, Page, State, Tier, Window, fits_tally};
 
 impl State {
     pub(crate) fn restore_layer(&mut self, layer: Layer, parent: Layer, limit: u64) -> Option<()> {
@@ -54,75 +52,97 @@ impl State {
         true
     }
 
-    /// Takes in the map of a layer that has none yet.
-    pub(crate) fn restore_map(
+    /// Takes in where the map of a layer is that has none yet; nothing of it is in memory.
+    pub(crate) fn restore_index(
         &mut self,
         layer: Layer,
-        map: Vec<(u32, Packed)>,
+        pages: Vec<(u32, Page)>,
     ) -> Result<(), Contradiction> {
-        let size = self.size;
-        let has_parent = self.tier(layer)?.parent != Layer::NONE;
-        let sound = |entry: &Packed| entry.is_sound(size) && (has_parent || !entry.has_marks());
-        let ascending = map.is_sorted_by(|(before, _), (after, _)| before < after);
-        if !ascending || !map.iter().all(|(_, entry)| sound(entry)) {
+        self.tier(layer)?;
+        let shift = self.page_shift;
+        let most = u64::from(self.space.clusters());
+        let sound = |(window, page): &(u32, Page)| {
+            *window <= u32::MAX >> shift
+                && fits_tally(&page.tally, shift)
+                && u64::from(page.tally.blocks) <= self.size.blocks() << shift
+                && u64::from(page.tally.clusters) <= most
+        };
+        let ascending = pages.is_sorted_by(|(before, _), (after, _)| before < after);
+        let clusters: u64 = pages.iter().map(|(_, page)| u64::from(page.tally.clusters)).sum();
+        if !ascending || !pages.iter().all(sound) || clusters > most {
             return Err(Contradiction);
         }
-        let parts = || map.iter().flat_map(|(_, entry)| entry.clusters());
-        for (nth, cluster) in parts().enumerate() {
-            if !self.space.take(cluster) {
-                parts().take(nth).for_each(|cluster| self.give_back(cluster));
-                return Err(Contradiction);
-            }
-        }
-        let (mut clusters, mut held, mut blocks) = (0, 0, 0);
-        for (logical, entry) in &map {
-            let parts = low32(count(entry.clusters().count()));
-            clusters += parts;
-            held += u32::from(parts > 0);
-            blocks += entry.blocks(size);
-            self.meta_bytes += entry.encoded_len(size);
-            if parts > 1 {
-                self.split.insert((layer, *logical));
-            }
+        for (_, page) in &pages {
+            self.meta_bytes += INDEX_BYTES + u64::from(page.bytes);
         }
         self.change_tier(layer, |tier| {
-            (tier.clusters, tier.held, tier.blocks) = (clusters, held, blocks);
-            tier.map = map.into_iter().collect();
+            tier.absent = pages.len();
+            for (window, page) in pages {
+                tier.clusters += page.tally.clusters;
+                tier.held += u32::from(page.tally.held);
+                tier.blocks += u64::from(page.tally.blocks);
+                tier.entries += u64::from(page.tally.entries);
+                tier.windows.insert(window, Window::absent(page));
+            }
         });
         Ok(())
     }
 
-    fn give_back(&mut self, cluster: Cluster) {
-        self.space.give_up();
-        self.space.release(cluster);
+    /// Takes in which clusters are used. Those that no map has were lost with one; without the list
+    /// all others are. Nothing if the maps have more than there are.
+    pub(crate) fn restore_space(&mut self, used: Option<&[u8]>) -> Option<()> {
+        let mapped: u64 = self.layers.values().map(|tier| u64::from(tier.clusters)).sum();
+        let mapped = u32::try_from(mapped).ok()?;
+        self.space.restore(used);
+        if self.space.clusters() - self.space.free() < mapped {
+            self.space.restore(None);
+        }
+        self.lost = (self.space.clusters() - self.space.free()).checked_sub(mapped)?;
+        Some(())
+    }
+
+    /// Whether a checkpoint would find clusters that were lost and that nobody can have any more.
+    pub(crate) fn seeks_lost(&self) -> bool {
+        self.lost > 0 && !self.sought && !self.layers.values().any(|tier| tier.damaged)
+    }
+
+    /// These clusters were lost, and nobody has them.
+    pub(crate) fn free_lost(&mut self, clusters: &[crate::layout::Cluster]) {
+        for cluster in clusters.iter().take(crate::widen::index(u64::from(self.lost))) {
+            self.space.free_one(*cluster);
+        }
+        let found = crate::widen::low32(crate::widen::count(clusters.len()));
+        self.lost = self.lost.saturating_sub(found);
+        self.sought = true;
     }
 
     /// The map of a layer is lost, or can be trusted no longer: its clusters are kept apart.
     pub(crate) fn lose_map(&mut self, layer: Layer) {
         self.any_damage = true;
+        self.sought = false;
         let mut map = Map::new();
+        let mut clusters = 0;
+        let mut bytes = 0;
         self.change_tier(layer, |tier| {
             map = core::mem::take(&mut tier.map);
-            (tier.clusters, tier.blocks, tier.held, tier.damaged) = (0, 0, 0, true);
-        });
-        for (logical, packed) in map {
-            self.meta_bytes -= packed.encoded_len(self.size);
-            self.quarantine.extend(packed.clusters());
-            self.split.remove(&(layer, logical));
-        }
-    }
-
-    /// Keeps every cluster that was used and that no map knows. Without the list of used clusters
-    /// that is every one.
-    pub(crate) fn keep_lost(&mut self, used: Option<&[u8]>) {
-        for number in 0..self.space.clusters() {
-            let byte = used
-                .map_or(Some(&0xff), |used| used.get(crate::widen::index(u64::from(number / 8))));
-            let was_used = byte.is_none_or(|byte| byte >> (number % 8) & 1 != 0);
-            let cluster = Cluster(number);
-            if was_used && self.space.take(cluster) {
-                self.quarantine.insert(cluster);
+            for (_, window) in core::mem::take(&mut tier.windows) {
+                let page = window.page.filter(|_| window.absent);
+                bytes += page.map_or(0, |page| u64::from(page.bytes));
+                bytes += if window.is_used() { INDEX_BYTES } else { 0 };
             }
+            clusters = tier.clusters;
+            (tier.clusters, tier.blocks, tier.held, tier.damaged) = (0, 0, 0, true);
+            (tier.entries, tier.absent) = (0, 0);
+        });
+        self.lost += clusters;
+        self.meta_bytes -= bytes;
+        for (logical, packed) in map {
+            let encoded = packed.encoded_len(self.size);
+            self.meta_bytes -= encoded;
+            self.resident.bytes -= super::pages::cost(encoded);
+            self.split.remove(&(layer, logical));
+            packed.clusters().for_each(|cluster| self.space.forget(cluster));
         }
+        self.leave_out_of_cut(layer);
     }
 }

@@ -127,6 +127,10 @@ impl Bench {
             Step::Resize { who, size } => {
                 let Some(to) = self.pick(who, Kind::Replica) else { return };
                 self.state.resize(to.id, Blocks(size)).unwrap();
+                while let Some(window) = self.state.untrimmed(to.layer) {
+                    let end = self.state.window_end(window);
+                    self.state.discard(to.layer, self.state.window_start(window)..end);
+                }
                 self.model.get_mut(&to.id).unwrap().resize(size as usize, 0);
             }
             Step::Delete { who } => {

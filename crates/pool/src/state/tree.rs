@@ -1,13 +1,10 @@
 //! Changes of the tree: create, snapshot, clone, resize, delete.
 
-use alloc::vec::Vec;
-
 use block::Blocks;
 
 use crate::bits::Run;
 use crate::breaks::{Rule, left_out};
 use crate::entity::{Entity, Id, Kind, Layer};
-use crate::map::Packed;
 
 use super::edit::entity_bytes;
 use super::{LAYER_BYTES, Refused, State, Tier};
@@ -95,7 +92,8 @@ impl State {
         Ok(())
     }
 
-    /// Changes the size of a replica; what lies beyond the new end is gone.
+    /// Changes the size of a replica. What lies beyond the new end is gone, as far as it is in the
+    /// window of the end; what is beyond that is given up by discards that follow.
     pub(crate) fn resize(&mut self, id: Id, size: Blocks) -> Result<(), Refused> {
         self.check_size(size)?;
         let entity = self.entities.get_mut(&id).ok_or(Refused::NotFound)?;
@@ -106,34 +104,17 @@ impl State {
         let thick = entity.thick;
         entity.size = size;
         let want = if thick { self.clusters_of(size) } else { 0 };
-        let mut beyond = u64::MAX;
         self.change_tier(layer, |tier| {
             tier.want = want;
             if shrinks {
                 tier.limit = tier.limit.min(size.0);
-                beyond = size.0;
             }
         });
         if shrinks {
             self.flat.forget(layer);
-            self.discard(layer, beyond..u64::MAX);
-            self.trim_zeros(layer);
+            self.discard(layer, size.0..self.window_end(self.window_at(size.0)));
         }
         Ok(())
-    }
-
-    /// Zero marks where the parent is not seen any more mean nothing.
-    fn trim_zeros(&mut self, layer: Layer) {
-        let Ok(tier) = self.tier(layer) else { return };
-        let limit = if tier.parent == Layer::NONE { 0 } else { tier.limit };
-        let from = crate::widen::low32((limit >> self.size.shift()).min(u64::from(u32::MAX)));
-        let marked = |(logical, entry): (&u32, &Packed)| entry.has_marks().then_some(*logical);
-        let marked: Vec<_> = tier.map.range(from..).filter_map(marked).collect();
-        for logical in marked {
-            let beyond = self.beyond(logical, limit);
-            let size = self.size;
-            self.edit(layer, logical, |entry, _| entry.zero.remove(beyond, size));
-        }
     }
 
     /// The blocks of a logical cluster from `limit` on.

@@ -29,9 +29,17 @@ mod at {
     pub(super) const DIRECTORY: usize = 64;
     pub(super) const SECTIONS: usize = 72;
     pub(super) const DIRECTORY_CRC: usize = 76;
+    pub(super) const META: usize = 80;
     pub(super) const CRC: usize = 4092;
     pub(super) const ENTRY: usize = 32;
+    /// An entry of an index.
+    pub(super) const PAGE: usize = 32;
+    pub(super) const PAGE_CRC: usize = 12;
 }
+
+/// Kinds of what a checkpoint holds: pages of maps, in front, and the index of a map.
+const PAGES: u32 = 3;
+const INDEX: u32 = 4;
 
 /// How the structures that have a checksum of their own begin.
 const KINDS: [&[u8]; 4] = [b"HOLDPOOL", b"HJNL", b"HSUM", b"HOLDCKPT"];
@@ -151,6 +159,10 @@ impl Image {
             let entry = from + nth * at::ENTRY;
             let (start, len) = (le64(&bytes, entry + 8), le64(&bytes, entry + 16));
             let end = start.checked_add(len).map(index);
+            let is_index = le32(&bytes, entry) == INDEX;
+            if let Some(range) = end.map(|end| index(start)..end).filter(|_| is_index) {
+                seal_index(&mut bytes, range);
+            }
             let crc = end.and_then(|end| bytes.get(index(start)..end)).map(crc32c::crc32c);
             if let Some(crc) = crc {
                 set(&mut bytes, entry + 24, &crc.to_le_bytes());
@@ -176,11 +188,15 @@ impl Image {
     }
 
     /// Puts a checkpoint with these sections (kind, id, bytes) into slot 0, as the newest, and
-    /// nothing into the journal.
+    /// nothing into the journal. Those of kind 3 are pages of maps.
     pub fn set_checkpoint(&mut self, superblock: &Superblock, sections: &[(u32, u32, &[u8])]) {
         self.clear_journal(superblock);
         let (mut body, mut directory) = (Vec::new(), Vec::new());
-        for (kind, id, bytes) in sections {
+        let is_page = |(kind, ..): &&(u32, u32, &[u8])| *kind == PAGES;
+        sections.iter().filter(is_page).for_each(|(_, _, bytes)| body.extend_from_slice(bytes));
+        body.resize(body.len().next_multiple_of(BLOCK), 0);
+        let meta = count(body.len());
+        for (kind, id, bytes) in sections.iter().filter(|section| !is_page(section)) {
             let (start, len) = (count(body.len()), count(bytes.len()));
             body.extend_from_slice(bytes);
             let numbers = [*kind, *id].map(u32::to_le_bytes).concat();
@@ -199,7 +215,9 @@ impl Image {
             set(&mut header, 24, &generation.to_le_bytes());
             set(&mut header, at::BODY, &len.to_le_bytes());
             set(&mut header, at::DIRECTORY, &start.to_le_bytes());
-            let number = crate::widen::low32(count(sections.len()));
+            set(&mut header, at::META, &meta.to_le_bytes());
+            let number = sections.len() - sections.iter().filter(is_page).count();
+            let number = crate::widen::low32(count(number));
             set(&mut header, at::SECTIONS, &number.to_le_bytes());
             self.patch(area.start, 0, &header);
             for (nth, block) in (1..area.blocks).zip(body.chunks_exact(BLOCK)) {
@@ -208,6 +226,20 @@ impl Image {
             }
         }
         self.seal();
+    }
+}
+
+/// Gives the pages that an index names the checksum of the bytes that they have.
+fn seal_index(body: &mut [u8], index_at: core::ops::Range<usize>) {
+    for entry in index_at.step_by(at::PAGE) {
+        if body.len() < entry + at::PAGE {
+            break;
+        }
+        let start = index(u64::from(le32(body, entry + 4)) * 8);
+        let end = start + index(u64::from(le32(body, entry + 8)));
+        if let Some(crc) = body.get(start..end).map(crc32c::crc32c) {
+            set(body, entry + at::PAGE_CRC, &crc.to_le_bytes());
+        }
     }
 }
 

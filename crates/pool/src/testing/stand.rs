@@ -11,8 +11,8 @@ use super::Image;
 use crate::layout::BLOCK;
 use crate::widen::{count, index};
 use crate::{
-    BadPool, Buffer, Change, Effect, Entity, Id, ImportError, KEY_CHECK, Kind, Label, Limits,
-    NewReplica, NewSnapshot, Pool, Recovery, Refused, Token,
+    About, BadPool, Buffer, Change, Effect, Entity, Id, ImportError, KEY_CHECK, Kind, Label,
+    Limits, NewReplica, NewSnapshot, Pool, Question, Recovery, Refused, Runs, Token,
 };
 
 /// A pool and its disks.
@@ -103,7 +103,7 @@ impl Stand {
             }
             Effect::Done { token, result } => self.end(token, Ended::Done(result)),
             Effect::Changed { token, result } => self.end(token, Ended::Changed(result)),
-            Effect::Doubted { .. } => {}
+            Effect::Answered { .. } | Effect::Doubted { .. } => {}
         }
     }
 
@@ -275,6 +275,14 @@ impl Stand {
         self.pool.check_state();
     }
 
+    /// Asks a question.
+    pub fn runs(&mut self, about: About, from: Blocks, most: usize) -> Result<Runs, Refused> {
+        let token = self.token();
+        self.pool.ask(token, Question { about, from, most });
+        self.settle();
+        self.pool.take_answer(token)
+    }
+
     fn ask(&mut self) {
         let health = self.pool.health();
         let usage = self.pool.usage();
@@ -283,16 +291,20 @@ impl Stand {
         for Entity { id, size, .. } in &entities {
             assert!(self.pool.usage_of(*id).is_some());
             for from in [0, size.0 / 3] {
-                let written = self.pool.written(*id, Blocks(from), 50);
-                assert_eq!(written.is_err(), health.damaged.contains(id), "{id:?}");
+                let written = self.runs(About::Written(*id), Blocks(from), 50);
+                // That it is damaged may have been found out just now.
+                let damaged =
+                    health.damaged.contains(id) || self.pool.health().damaged.contains(id);
+                assert_eq!(written.is_err(), damaged, "{id:?}");
                 for (first, end) in written.unwrap_or_default() {
                     assert!(from <= first && first < end && end <= size.0);
                 }
-                let _ = self.pool.written_own(*id, Blocks(from), 50);
-                let _ = self.pool.doubtful(*id, Blocks(from), 50);
+                let _ = self.runs(About::Own(*id), Blocks(from), 50);
+                let _ = self.runs(About::Doubtful(*id), Blocks(from), 50);
             }
             if let Some(other) = entities.first() {
-                let _ = self.pool.changed_between(other.id, *id, Blocks(0), 50);
+                let about = About::Changed { older: other.id, newer: *id };
+                let _ = self.runs(about, Blocks(0), 50);
             }
         }
         for _ in 0..8 {

@@ -64,9 +64,12 @@ fn resealed(mut block: Vec<u8>, at: usize, byte: u8) -> Result<Superblock, NotSu
 }
 
 #[test]
-fn a_later_format_and_unknown_features_are_refused_by_name() {
+fn another_format_and_unknown_features_are_refused_by_name() {
     let block = superblock(&[10_000]).encode(Disk(0));
-    assert_eq!(resealed(block.clone(), 8, 2), Err(NotSuper::Version { version: 2 }));
+    for version in [1, 3] {
+        let refused = Err(NotSuper::Version { version: u32::from(version) });
+        assert_eq!(resealed(block.clone(), 8, version), refused);
+    }
     assert_eq!(resealed(block.clone(), 57, 1), Err(NotSuper::Features { features: 256 }));
     assert_eq!(resealed(block, 65, 1).unwrap().compatible, (1 << 40) + 256);
 }

@@ -12,8 +12,8 @@ use super::disk::{Disks, Random};
 use crate::layout::BLOCK;
 use crate::life::{self, NewPool, Probe, Step};
 use crate::{
-    BadPool, Buffer, Change, ClusterSize, Disk, DiskFailed, Effect, Id, ImportError, Io, Limits,
-    Member, Place, Pool, Recovery, Refused, Superblock, Token,
+    About, BadPool, Buffer, Change, ClusterSize, Disk, DiskFailed, Effect, Id, ImportError, Io,
+    Limits, Member, Place, Pool, Question, Recovery, Refused, Runs, Superblock, Token,
 };
 
 /// A disk I/O that was sent.
@@ -29,6 +29,7 @@ enum Sent {
 pub(super) enum Ended {
     Done(Token, Completion),
     Changed(Token, Result<(), Refused>),
+    Answered(Token, Result<Runs, Refused>),
 }
 
 /// What happened in a step.
@@ -104,8 +105,24 @@ fn assembled(disks: &Disks, sizes: &[u64]) -> Result<Superblock, BadPool> {
     Ok(superblock)
 }
 
-fn recover(mut disks: Disks, superblock: Superblock) -> Result<Rig, ImportError> {
-    let limits = Limits { commands: 256, cache: Bytes::kib(512) };
+/// Opens a pool with this much memory.
+pub(super) fn open_with(disks: Disks, sizes: &[u64], cache: Bytes) -> Rig {
+    let superblock = assembled(&disks, sizes).expect("the disks are one pool");
+    recover_with(disks, superblock, cache).expect("it can be opened")
+}
+
+fn recover(disks: Disks, superblock: Superblock) -> Result<Rig, ImportError> {
+    // Mostly so little that what a map has is read again and again.
+    let cache = if disks.is_third() { Bytes::kib(512) } else { Bytes::ZERO };
+    recover_with(disks, superblock, cache)
+}
+
+fn recover_with(
+    mut disks: Disks,
+    superblock: Superblock,
+    cache: Bytes,
+) -> Result<Rig, ImportError> {
+    let limits = Limits { commands: 256, cache };
     let mut recovery = Recovery::new(superblock, limits)?;
     loop {
         match recovery.poll() {
@@ -171,6 +188,10 @@ impl Rig {
         token
     }
 
+    fn told(&mut self, token: Token) -> Ended {
+        Ended::Answered(token, self.pool.take_answer(token))
+    }
+
     /// Does one thing.
     pub(super) fn step(&mut self, random: &mut Random) -> Moment {
         while let Some(effect) = self.pool.poll() {
@@ -202,6 +223,7 @@ impl Rig {
                     buffer[at..at + blocks as usize * BLOCK].fill(0);
                 }
                 Effect::Doubted { id, at } => self.doubted.push((id, at)),
+                Effect::Answered { token } => return Moment::Ended(self.told(token)),
                 Effect::Done { token, result } => return Moment::Ended(Ended::Done(token, result)),
                 Effect::Changed { token, result } => {
                     return Moment::Ended(Ended::Changed(token, result));
@@ -249,7 +271,9 @@ impl Rig {
         loop {
             match self.step(random) {
                 Moment::Ended(ended) => match &ended {
-                    Ended::Done(done, _) | Ended::Changed(done, _) if *done == token => {
+                    Ended::Done(done, _) | Ended::Changed(done, _) | Ended::Answered(done, _)
+                        if *done == token =>
+                    {
                         return ended;
                     }
                     _ => {}
@@ -262,7 +286,8 @@ impl Rig {
 
     pub(super) fn settle(&mut self) {
         let random = &mut Random(2);
-        while !matches!(self.step(random), Moment::Quiet) {}
+        let quiet = (0..1_000_000).any(|_| matches!(self.step(random), Moment::Quiet));
+        assert!(quiet, "it never comes to rest");
     }
 
     pub(super) fn read(&mut self, id: Id, start: u64, len: u64) -> Result<Vec<u8>, block::Fault> {
@@ -291,7 +316,7 @@ impl Rig {
         let token = self.submit(id, Command::Write { span, fua: false }, data.to_vec());
         match self.finish(token) {
             Ended::Done(_, result) => result,
-            other @ Ended::Changed(..) => panic!("a write ended as {other:?}"),
+            other => panic!("a write ended as {other:?}"),
         }
     }
 
@@ -299,7 +324,17 @@ impl Rig {
         let token = self.submit(id, Command::Flush, Vec::new());
         match self.finish(token) {
             Ended::Done(_, result) => result,
-            other @ Ended::Changed(..) => panic!("a flush ended as {other:?}"),
+            other => panic!("a flush ended as {other:?}"),
+        }
+    }
+
+    /// Asks a question.
+    pub(super) fn ask(&mut self, about: About, from: Blocks, most: usize) -> Result<Runs, Refused> {
+        let token = self.token();
+        self.pool.ask(token, Question { about, from, most });
+        match self.finish(token) {
+            Ended::Answered(_, answer) => answer,
+            other => panic!("a question ended as {other:?}"),
         }
     }
 

@@ -10,7 +10,7 @@ use super::driver::{Ended, Moment, Rig, new_disks, open};
 use super::history::replica;
 use super::model::stamped;
 use crate::layout::BLOCK;
-use crate::{Change, Id, KEY_CHECK, Label, NewReplica, NewSnapshot, Refused};
+use crate::{About, Change, Id, KEY_CHECK, Label, NewReplica, NewSnapshot, Refused};
 
 const SIZES: &[u64] = &[3600];
 const A: Id = Id(1);
@@ -92,8 +92,9 @@ fn a_write_after_a_snapshot_costs_one_block() {
     assert!(before > 1, "it was answered after {before}");
     assert_eq!(rig.stamps(A, 5, 1), Ok(vec![7]));
     assert_eq!(rig.stamps(Id(2), 5, 1), Ok(vec![105]));
-    assert_eq!(rig.pool.changed_between(Id(2), A, Blocks(0), 9), Ok(vec![(5, 6)]));
-    assert_eq!(rig.pool.written(A, Blocks(0), 9), Ok(vec![(0, 64)]));
+    let changed = About::Changed { older: Id(2), newer: A };
+    assert_eq!(rig.ask(changed, Blocks(0), 9), Ok(vec![(5, 6)]));
+    assert_eq!(rig.ask(About::Written(A), Blocks(0), 9), Ok(vec![(0, 64)]));
     let usage = rig.pool.usage_of(A).unwrap();
     assert_eq!((usage.own.0, usage.below.0, usage.written.0), (64 * 4096, 64 * 4096, 4096));
 }

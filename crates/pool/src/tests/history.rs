@@ -117,6 +117,12 @@ impl History {
                 }
                 Moment::Ended(Ended::Done(token, result)) => self.ended(token, result)?,
                 Moment::Ended(Ended::Changed(token, result)) => self.changed(token, result)?,
+                Moment::Ended(other @ Ended::Answered(..)) => {
+                    return Err(format!("nobody asked: {other:?}"));
+                }
+                Moment::Quiet if !self.model.intents.is_empty() => {
+                    return Err(format!("these never end: {:?}", self.model.intents));
+                }
                 Moment::Quiet if left == 0 => return Ok(()),
                 Moment::Quiet => {}
             }

@@ -65,7 +65,7 @@ fn newest(image: &Image) -> Place {
     slots.into_iter().max_by_key(|place| le64(&image.read(*place, 1), 24)).unwrap()
 }
 
-/// Sections of the newest checkpoint: kind, id, bytes.
+/// Sections of the newest checkpoint: kind, id, bytes. The pages of maps count as one, of kind 3.
 fn sections(image: &Image) -> Vec<(u8, u8, Vec<u8>)> {
     let place = newest(image);
     let header = image.read(place, 1);
@@ -73,12 +73,12 @@ fn sections(image: &Image) -> Vec<(u8, u8, Vec<u8>)> {
     let after = Place { block: place.block + 1, ..place };
     let bytes = image.read(after, body.div_ceil(4096) as u32);
     let entries = bytes[directory..body as usize].chunks_exact(32);
-    entries
-        .map(|entry| {
-            let (at, len) = (le64(entry, 8) as usize, le64(entry, 16) as usize);
-            (entry[0], entry[4], bytes[at..at + len].to_vec())
-        })
-        .collect()
+    let sections = entries.map(|entry| {
+        let (at, len) = (le64(entry, 8) as usize, le64(entry, 16) as usize);
+        (entry[0], entry[4], bytes[at..at + len].to_vec())
+    });
+    let pages = (3, 0, bytes[..le64(&header, 80) as usize].to_vec());
+    core::iter::once(pages).chain(sections).collect()
 }
 
 /// Blocks of the journal that are in use, of copy 0.
@@ -112,8 +112,8 @@ fn payloads(image: &Image) -> Vec<Vec<u8>> {
 fn sample_entities() -> Vec<Entity> {
     let sections = sections(&SAMPLES[0]);
     let pool = &sections.iter().find(|(kind, ..)| *kind == 1).unwrap().2;
-    let layers = le32(pool, 4) as usize;
-    let mut from = crate::wire::Reader::new(&pool[20 + 24 * layers..]);
+    let layers = le32(pool, 8) as usize;
+    let mut from = crate::wire::Reader::new(&pool[24 + 24 * layers..]);
     core::iter::from_fn(|| Entity::decode(&mut from)).collect()
 }
 
@@ -185,7 +185,7 @@ fn image_seeds() -> Vec<(String, Vec<u8>)> {
         ),
         ("a_huge_journal".into(), sealed(&[patch(0, 0, 784, &[0, 4, 0, 0, 0, 0, 0, 0])])),
         ("a_huge_body".into(), sealed(&[patch(3, 0, 56, &[255; 16]), patch(5, 0, 56, &[255; 16])])),
-        ("a_layer_is_its_parent".into(), sealed(&[patch(5, 1, 24, &[1, 0, 0, 0])])),
+        ("a_layer_is_its_parent".into(), sealed(&[patch(5, 2, 28, &[1, 0, 0, 0])])),
         ("all_in_doubt".into(), sealed(&[patch(1, 9, 64, &[3, 0, 8, 0, 1, 0, 0, 0])])),
         ("no_second_superblock".into(), flipped(&[patch(0x80, 0, 0, &[0; 8])])),
         ("a_sums_page_lost".into(), flipped(&[patch(7, 0, 0, &[0; 8])])),

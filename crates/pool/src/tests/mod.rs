@@ -12,3 +12,4 @@ mod hostile;
 mod life;
 mod merge;
 mod model;
+mod paging;

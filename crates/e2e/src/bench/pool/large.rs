@@ -1,16 +1,17 @@
 //! A pool of ten tebibytes with a million clusters: how long it takes to make, and to open after a
-//! crash, when all is in the journal and when all is in a checkpoint; and the memory for its maps.
+//! crash, when all is in the journal and when all is in a checkpoint; and the memory it takes, when
+//! it has just been opened and when all of it was looked at.
 
 use std::path::Path;
 use std::process::Command as Process;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use block::{Blocks, Command, Lba, Span};
+use block::{Blocks, Bytes, Command, Lba, Span};
 
-use super::plain::Plain;
-use super::rig::Rig;
-use super::{real, write};
+use super::plain::{Plain, REPLICA};
+use super::rig::{Rig, Until};
+use super::{DEPTH, read, real, write};
 use crate::figure::{Figure, Target};
 
 const POOL_BYTES: u64 = 10 << 40;
@@ -22,8 +23,17 @@ const WHOLE: u64 = 30_000;
 const AT_ONCE: u64 = 256;
 /// Blocks of a cluster of 1 MiB.
 const CLUSTER: u64 = 256;
+/// What the pool may keep in memory, and what it takes then at most: beside the cache there are its
+/// index, its bitmaps, and what is under way.
+const CACHE: Bytes = Bytes::mib(32);
+const MOST_MIB: f64 = 40.0;
+/// One in so many clusters is read, so that every page of the maps is.
+const READ_EVERY: u64 = 8;
 /// Tells this program to open the pool on this file, and to say what memory that took.
 const VARIABLE: &str = "HOLDFAST_POOL_MEMORY";
+const CLUSTERS: &str = "HOLDFAST_POOL_CLUSTERS";
+const OPENED: &str = "pool-memory-opened";
+const LOOKED_AT: &str = "pool-memory-looked-at";
 
 pub(super) fn run(folder: &Path) -> Result<Vec<Figure>> {
     let path = folder.join("large");
@@ -64,8 +74,19 @@ pub(super) fn run(folder: &Path) -> Result<Vec<Figure>> {
         figure("pool-create-10tib", created.as_secs_f64() * 1e3, "ms", Target::AtMost(100.0)),
         figure("pool-import-from-journal", journal.as_secs_f64(), "s", soon),
         figure("pool-import-from-checkpoint", checkpoint.as_secs_f64(), "s", soon),
-        figure("pool-memory-per-tib-whole", whole, "MiB", Target::Watched),
-        figure("pool-memory-per-tib-partly", parts, "MiB", Target::Watched),
+        figure(
+            "pool-memory-per-tib-whole",
+            whole.opened / tebibytes(WHOLE),
+            "MiB",
+            Target::Watched,
+        ),
+        figure(
+            "pool-memory-per-tib-partly",
+            parts.opened / tebibytes(PARTS),
+            "MiB",
+            Target::Watched,
+        ),
+        figure("pool-memory-cache-of-32mib", parts.looked_at, "MiB", Target::AtMost(MOST_MIB)),
     ])
 }
 
@@ -77,33 +98,59 @@ fn import(path: &Path) -> Result<Duration> {
     Ok(begun.elapsed())
 }
 
-/// Memory for the maps in MiB for a tebibyte of clusters, as a process of its own sees it.
-fn memory(path: &Path, clusters: u64) -> Result<f64> {
+fn tebibytes(clusters: u64) -> f64 {
+    real(clusters * CLUSTER * 4096) / real(1 << 40)
+}
+
+/// Memory of a pool in MiB.
+struct Memory {
+    opened: f64,
+    looked_at: f64,
+}
+
+/// What a process of its own sees that opens the pool and reads all over these clusters.
+fn memory(path: &Path, clusters: u64) -> Result<Memory> {
     let me = std::env::current_exe().context("cannot tell where this program is")?;
-    let output = Process::new(me).arg("pool").env(VARIABLE, path).output();
-    let output = output.context("cannot run this program")?;
+    let mut process = Process::new(me);
+    process.arg("pool").env(VARIABLE, path).env(CLUSTERS, clusters.to_string());
+    let output = process.output().context("cannot run this program")?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let said = String::from_utf8_lossy(&output.stdout);
-    let kibibytes = said.lines().find_map(|line| line.strip_prefix("figure pool-memory "));
-    let kibibytes = kibibytes.and_then(|text| text.split(' ').next()).context("no figure")?;
-    let tebibytes = real(clusters * CLUSTER * 4096) / real(1 << 40);
-    Ok(kibibytes.parse::<f64>().context("no number")? / 1024.0 / tebibytes)
+    let figure = |name: &str| -> Result<f64> {
+        let line = said.lines().find_map(|line| line.strip_prefix("figure ")?.strip_prefix(name));
+        let kibibytes =
+            line.and_then(|text| text.split_whitespace().next()).context("no figure")?;
+        Ok(kibibytes.parse::<f64>().context("no number")? / 1024.0)
+    };
+    Ok(Memory { opened: figure(OPENED)?, looked_at: figure(LOOKED_AT)? })
 }
 
 /// If this is the program that is to open a pool, does that.
 pub(super) fn child() -> Result<Option<Vec<Figure>>> {
     let Some(path) = std::env::var_os(VARIABLE) else { return Ok(None) };
+    let clusters: u64 = std::env::var(CLUSTERS)?.parse().context("no number of clusters")?;
     // What every pool needs is not counted: another one was open before.
     let small = tempfile::NamedTempFile::new().context("cannot make a file")?;
     small.as_file().set_len(64 << 20).context("cannot make a file")?;
-    let mut first = Rig::new()?;
-    first.create(small.path())?;
-    first.leave()?;
+    let mut rig = Rig::new()?;
+    rig.set_cache(CACHE);
+    rig.create(small.path())?;
+    let replica = rig.replica(REPLICA, Blocks(CLUSTER))?;
+    rig.load(replica, DEPTH, Until::Count(1000), || read(0))?;
+    rig.leave()?;
     let without = resident()?;
-    first.import(Path::new(&path))?;
-    let value = real(resident()?.saturating_sub(without));
-    let (name, unit) = ("pool-memory".to_owned(), "KiB");
-    Ok(Some(vec![Figure { name, value, unit, target: Target::Watched }]))
+    rig.import(Path::new(&path))?;
+    let opened = resident()?;
+    let replica = rig.attach(REPLICA)?;
+    let mut at = (0..clusters).step_by(usize::try_from(READ_EVERY)?).cycle();
+    let reads = Until::Count(clusters / READ_EVERY);
+    rig.load(replica, DEPTH, reads, || read(at.next().unwrap_or(0) * CLUSTER))?;
+    let looked_at = resident()?;
+    let figure = |name: &str, memory: u64| {
+        let value = real(memory.saturating_sub(without));
+        Figure { name: name.to_owned(), value, unit: "KiB", target: Target::Watched }
+    };
+    Ok(Some(vec![figure(OPENED, opened), figure(LOOKED_AT, looked_at)]))
 }
 
 /// Memory of this process in KiB.

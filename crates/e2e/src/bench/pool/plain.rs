@@ -112,6 +112,7 @@ impl Plain {
                 Effect::Done { result, .. } => result?,
                 Effect::Changed { result, .. } => result?,
                 Effect::Zero { .. } => {}
+                Effect::Answered { .. } => bail!("nobody asked the pool anything"),
                 Effect::Doubted { .. } => bail!("a new pool has a doubtful block"),
             }
         }

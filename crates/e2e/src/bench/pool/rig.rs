@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
-use block::{BlockSize, Blocks, Command};
+use block::{BlockSize, Blocks, Bytes, Command};
 use engine::device::{Data, DeviceId, Devices, Finished, Job, Task, TokenKinds};
 use engine::pools::{Answer, NewDisk, NewPool, Order, Ticket};
 use pool::{Change, ClusterSize, Id, Label, NewReplica};
@@ -90,6 +90,11 @@ impl Rig {
         }
     }
 
+    /// Sets the memory for the cache of pools that are opened from now on.
+    pub(super) fn set_cache(&mut self, bytes: Bytes) {
+        self.inner.devices.pools.set_cache(bytes);
+    }
+
     /// Makes a pool on a file, whatever is on it.
     pub(super) fn create(&mut self, path: &Path) -> Result<()> {
         let disks = vec![NewDisk { path: path.into(), id: Id(2) }];
@@ -135,6 +140,11 @@ impl Rig {
         let (origin, label, key) = (Id::NONE, Label::default(), Vec::new());
         let new = NewReplica { id, origin, size, thick: false, created: 0, label, key };
         self.change(Change::Create(new))?;
+        self.attach(id)
+    }
+
+    /// A replica that the pool has.
+    pub(super) fn attach(&mut self, id: Id) -> Result<DeviceId> {
         Ok(self.inner.devices.add_replica(POOL, id)?)
     }
 

@@ -1,6 +1,7 @@
 //! What an owner does to a pool beside I/O: scrub, repair, growth, export, questions.
 
 use super::*;
+use crate::About;
 
 impl History {
     /// A scrub step.
@@ -121,13 +122,19 @@ impl History {
 
     /// Which blocks are written, and which differ: exactly those, where the model is certain.
     pub(super) fn ask(&mut self) -> Result<(), String> {
+        // What is under way would end before the answer.
+        self.segment(0)?;
+        if !self.model.intents.is_empty() {
+            return Ok(()); // The power went.
+        }
         let (Some((a, _)), Some((b, _))) = (self.pick_any(), self.pick_any()) else {
             return Ok(());
         };
         let most = 1 + self.random.below(5) as usize;
-        let written = self.all(most, |rig, from| rig.pool.written(a, from, most))?;
-        let changed = self.all(most, |rig, from| rig.pool.changed_between(a, b, from, most))?;
-        let own = self.all(most, |rig, from| rig.pool.written_own(a, from, most))?;
+        let written = self.all(most, |rig, from| rig.ask(About::Written(a), from, most))?;
+        let changed =
+            self.all(most, |rig, from| rig.ask(About::Changed { older: a, newer: b }, from, most))?;
+        let own = self.all(most, |rig, from| rig.ask(About::Own(a), from, most))?;
         let (left, right) = (&self.model.volumes[&a].cells, &self.model.volumes[&b].cells);
         let inside = |runs: &[(u64, u64)], at: usize| {
             runs.iter().any(|(from, to)| (*from..*to).contains(&(at as u64)))

@@ -1,6 +1,11 @@
-//! Checkpoints: the whole state as bytes, in sections that each have a checksum.
+//! Checkpoints: the whole state as bytes, in pages and sections that each have a checksum.
 //!
-//! Not here: writing one beside I/O (`pool::checkpoint`), choosing one (`recovery`).
+//! Pages of maps come first; an import reads only what follows them.
+//!
+//! Not here: writing one beside I/O (`pool::checkpointing`), choosing one (`recovery`), reading
+//! pages (`pool::paging`).
+
+mod encoder;
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -11,9 +16,11 @@ use crate::entity::{Entity, Layer};
 use crate::journal::{FAR, Position};
 use crate::layout::{BLOCK, Cluster, ClusterSize};
 use crate::map::{Entry, Fragment, Packed};
-use crate::state::{State, Walked};
-use crate::widen::{count, index, low16, low32};
+use crate::state::{INDEX_BYTES, Page, State, Tally};
+use crate::widen::{count, index, low16};
 use crate::wire::{Put, Reader, le32, le64, le128, set};
+
+pub(crate) use encoder::{Encoder, Next, encode};
 
 const MAGIC: &[u8; 8] = b"HOLDCKPT";
 
@@ -28,11 +35,13 @@ mod at {
     pub(super) const DIRECTORY: usize = 64;
     pub(super) const SECTIONS: usize = 72;
     pub(super) const DIRECTORY_CRC: usize = 76;
-    pub(super) const ZERO: usize = 80;
+    pub(super) const META: usize = 80;
+    pub(super) const ZERO: usize = 88;
     pub(super) const CRC: usize = 4092;
 }
 const ENTRY: usize = 32;
-const _: () = assert!(at::DIRECTORY_CRC + 4 == at::ZERO && at::CRC + 4 == BLOCK);
+const _: () = assert!(at::DIRECTORY_CRC + 4 == at::META && at::META + 8 == at::ZERO);
+const _: () = assert!(at::CRC + 4 == BLOCK && INDEX_BYTES == 32);
 
 /// The header of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +50,8 @@ pub(crate) struct Header {
     /// Where the journal goes on.
     pub(crate) position: Position,
     pub(crate) body: u64,
+    /// Where in the body the pages of maps end, and what an import reads begins.
+    pub(crate) meta: u64,
     directory: u64,
     sections: u32,
     directory_crc: u32,
@@ -59,6 +70,7 @@ impl Header {
         set(&mut block, at::DIRECTORY, &self.directory.to_le_bytes());
         set(&mut block, at::SECTIONS, &self.sections.to_le_bytes());
         set(&mut block, at::DIRECTORY_CRC, &self.directory_crc.to_le_bytes());
+        set(&mut block, at::META, &self.meta.to_le_bytes());
         let crc = crc32c::crc32c(&block[..at::CRC]);
         set(&mut block, at::CRC, &crc.to_le_bytes());
         block
@@ -81,6 +93,7 @@ impl Header {
                 incarnation: le64(block, at::INCARNATION),
             },
             body: le64(block, at::BODY),
+            meta: le64(block, at::META),
             directory: le64(block, at::DIRECTORY),
             sections: le32(block, at::SECTIONS),
             directory_crc: le32(block, at::DIRECTORY_CRC),
@@ -88,11 +101,17 @@ impl Header {
         let directory_end =
             u64::from(header.sections).checked_mul(count(ENTRY))?.checked_add(header.directory)?;
         let near = header.position.is_near() && header.generation < FAR;
-        let fits = header.body <= room && directory_end == header.body;
+        let fits = header.body <= room
+            && directory_end == header.body
+            && header.meta <= header.directory
+            && header.meta.is_multiple_of(count(BLOCK));
         // One without a section is none, and recovery would read its empty body for ever.
         (near && fits && header.sections > 0).then_some(header)
     }
 }
+
+/// Most logical clusters of a page, as a power of two.
+const MAX_PAGE_SHIFT: u8 = 12;
 
 /// Regions with write intent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -108,7 +127,7 @@ pub(crate) struct Regions {
 enum About {
     Pool,
     Space,
-    Layer(Layer),
+    Index(Layer),
 }
 
 impl About {
@@ -117,134 +136,63 @@ impl About {
         match self {
             About::Pool => (1, 0),
             About::Space => (2, 0),
-            About::Layer(layer) => (3, layer.0),
+            About::Index(layer) => (4, layer.0),
         }
     }
 }
 
-/// The body of a checkpoint, made a little at a time from a cut of the state.
-#[derive(Debug)]
-pub(crate) struct Encoder {
-    /// Bytes that nobody has taken yet.
-    out: Vec<u8>,
-    /// Bytes that were taken.
-    taken: u64,
-    /// Where the open section begins, and the sum of its bytes that were taken.
-    section: u64,
-    crc: u32,
-    directory: Vec<u8>,
-    sections: u32,
-    header: Option<Header>,
+/// Where the pages of a layer are.
+pub(crate) type Index = Vec<(u32, Page)>;
+
+fn encode_page(window: u32, page: &Page, out: &mut Vec<u8>) {
+    let Page { at, bytes, crc, tally } = page;
+    for number in [window, *at, *bytes, *crc, tally.clusters, tally.blocks] {
+        out.put32(number);
+    }
+    for number in [tally.entries, tally.held, tally.split, 0] {
+        out.put16(number);
+    }
 }
 
-impl Encoder {
-    /// Cuts the state.
-    pub(crate) fn cut(state: &mut State, regions: &Regions) -> Encoder {
-        let (out, directory) = (Vec::new(), Vec::new());
-        let (section, crc, sections, header) = (0, 0, 0, None);
-        let mut encoder = Encoder { out, taken: 0, section, crc, directory, sections, header };
-        encode_pool(state, regions, &mut encoder.out);
-        encoder.close(About::Pool);
-        state.space.encode(&mut encoder.out);
-        encoder.close(About::Space);
-        state.begin_cut();
-        encoder
-    }
-
-    fn end(&self) -> u64 {
-        self.taken + count(self.out.len())
-    }
-
-    /// Bytes of the open section that were not taken.
-    fn open(&self) -> &[u8] {
-        let from = self.section.saturating_sub(self.taken);
-        self.out.get(index(from)..).unwrap_or_default()
-    }
-
-    fn close(&mut self, about: About) {
-        let (kind, id) = about.numbers();
-        let crc = crc32c::crc32c_append(self.crc, self.open());
-        let (from, end) = (self.section, self.end());
-        self.directory.put32(kind);
-        self.directory.put32(id);
-        self.directory.put64(from);
-        self.directory.put64(end - from);
-        self.directory.put32(crc);
-        self.directory.put32(0);
-        self.sections += 1;
-        (self.section, self.crc) = (end, 0);
-    }
-
-    /// The next bytes: `most` of them, or the rest, padded to whole blocks. Nothing at the end.
-    pub(crate) fn next(&mut self, state: &mut State, most: usize) -> Option<Vec<u8>> {
-        while self.header.is_none() && self.out.len() < most {
-            match state.walk_cut(&mut self.out, most) {
-                Walked::Far => {}
-                Walked::Layer(layer) => self.close(About::Layer(layer)),
-                Walked::End => {
-                    state.end_cut();
-                    self.finish();
-                }
-            }
+fn decode_index(bytes: &[u8], meta: u64) -> Option<Index> {
+    let from = &mut Reader::new(bytes);
+    let mut pages = Vec::new();
+    while !from.is_empty() {
+        let (window, at, bytes, crc) = (from.u32()?, from.u32()?, from.u32()?, from.u32()?);
+        let (clusters, blocks) = (from.u32()?, from.u32()?);
+        let (entries, held, split) = (from.u16()?, from.u16()?, from.u16()?);
+        from.u16()?;
+        let tally = Tally { clusters, blocks, entries, held, split };
+        let page = Page { at, bytes, crc, tally };
+        pages.push((window, page));
+        if page.range().end > meta {
+            return None;
         }
-        let len = self.out.len().min(most);
-        // The sum of the open section goes on over what is taken now.
-        let from = index(self.section.saturating_sub(self.taken)).min(len);
-        self.crc = crc32c::crc32c_append(self.crc, &self.out[from..len]);
-        let rest = self.out.split_off(len);
-        let chunk = core::mem::replace(&mut self.out, rest);
-        self.taken += count(chunk.len());
-        (!chunk.is_empty()).then_some(chunk)
     }
-
-    fn finish(&mut self) {
-        let directory = self.end();
-        let directory_crc = crc32c::crc32c(&self.directory);
-        self.out.append(&mut self.directory);
-        let body = self.end();
-        self.section = u64::MAX;
-        self.out.resize(self.out.len() + index(body.next_multiple_of(count(BLOCK)) - body), 0);
-        let position = Position { number: 0, group: 0, incarnation: 0 };
-        let (generation, sections) = (0, self.sections);
-        let header = Header { generation, position, body, directory, sections, directory_crc };
-        self.header = Some(header);
-    }
-
-    /// The header, when all has been written.
-    pub(crate) fn header(&self) -> Option<Header> {
-        self.header.filter(|_| self.out.is_empty())
-    }
+    Some(pages)
 }
 
-/// Writes the whole body of a checkpoint, and its header.
-pub(crate) fn encode(state: &mut State, regions: &Regions) -> Option<(Header, Vec<u8>)> {
-    let mut encoder = Encoder::cut(state, regions);
-    let mut body = Vec::new();
-    while let Some(mut chunk) = encoder.next(state, 1 << 20) {
-        body.append(&mut chunk);
-    }
-    encoder.header().map(|header| (header, body))
+/// The entries of a page, if it is what the index says.
+pub(crate) fn decode_page(
+    page: &Page,
+    bytes: &[u8],
+    size: ClusterSize,
+) -> Option<Vec<(u32, Packed)>> {
+    is_page(page, bytes).then(|| decode_map(bytes, size)).flatten()
 }
 
-fn encode_pool(state: &State, regions: &Regions, out: &mut Vec<u8>) {
-    out.put32(state.next_layer);
-    let lens =
-        [state.layers.len(), state.entities.len(), regions.dirty.len(), regions.doubtful.len()];
-    for len in lens {
-        out.put32(low32(count(len)));
-    }
-    for (layer, tier) in &state.layers {
-        out.put32(layer.0);
-        out.put32(tier.parent.0);
-        out.put64(0);
-        out.put64(tier.limit);
-    }
-    state.entities.values().for_each(|entity| entity.encode(out));
-    regions.dirty.iter().chain(&regions.doubtful).for_each(|region| out.put32(*region));
+/// Whether these bytes are the page.
+pub(crate) fn is_page(page: &Page, bytes: &[u8]) -> bool {
+    count(bytes.len()) == u64::from(page.bytes) && crc32c::crc32c(bytes) == page.crc
 }
 
-/// Writes one entry of a map.
-pub(crate) fn encode_entry(logical: u32, packed: &Packed, size: ClusterSize, out: &mut Vec<u8>) {
+/// Writes one entry of a map; false if there is nothing to write.
+pub(crate) fn encode_entry(
+    logical: u32,
+    packed: &Packed,
+    size: ClusterSize,
+    out: &mut Vec<u8>,
+) -> bool {
     let entry = packed.entry();
     // A fragment without a valid block has its first write under way: it is not there yet.
     let fragments = || entry.fragments.iter().filter(|part| !part.valid.is_empty());
@@ -255,7 +203,7 @@ pub(crate) fn encode_entry(logical: u32, packed: &Packed, size: ClusterSize, out
     };
     let parts = fragments().count();
     if parts == 0 && zero == 0 {
-        return;
+        return false;
     }
     out.put32(logical);
     out.put16(low16(count(parts)));
@@ -270,6 +218,7 @@ pub(crate) fn encode_entry(logical: u32, packed: &Packed, size: ClusterSize, out
     if zero == 1 {
         entry.zero.encode(size, out);
     }
+    true
 }
 
 /// Why a checkpoint cannot be used.
@@ -288,8 +237,8 @@ pub enum BadCheckpoint {
 pub(crate) struct Restored {
     pub(crate) state: State,
     pub(crate) regions: Regions,
-    /// Layers whose map is lost.
-    pub(crate) damaged: Vec<Layer>,
+    /// Nothing was missing.
+    pub(crate) is_whole: bool,
 }
 
 struct Section {
@@ -300,7 +249,7 @@ struct Section {
     crc: u32,
 }
 
-/// Reads a checkpoint from its copies into an empty state.
+/// Reads a checkpoint into an empty state, from copies of its body behind the maps.
 pub(crate) fn restore(
     header: &Header,
     copies: [&[u8]; 2],
@@ -308,7 +257,8 @@ pub(crate) fn restore(
 ) -> Result<Restored, BadCheckpoint> {
     let part = |copy: usize, at: u64, len: u64, crc: u32| {
         let end = at.checked_add(len).filter(|end| *end <= header.body)?;
-        let bytes = copies[copy].get(index(at)..index(end))?;
+        let range = index(at.checked_sub(header.meta)?)..index(end - header.meta);
+        let bytes = copies[copy].get(range)?;
         (crc32c::crc32c(bytes) == crc).then_some(bytes)
     };
     let either = |at, len, crc| part(0, at, len, crc).or_else(|| part(1, at, len, crc));
@@ -326,16 +276,17 @@ pub(crate) fn restore(
     let mut damaged = Vec::new();
     let layers: Vec<_> = state.layers.keys().copied().collect();
     for layer in layers {
-        let map = bytes_of(About::Layer(layer)).and_then(|bytes| decode_map(bytes, state.size));
-        if map.is_none_or(|map| state.restore_map(layer, map).is_err()) {
+        let bytes = bytes_of(About::Index(layer));
+        let pages = bytes.and_then(|bytes| decode_index(bytes, header.meta));
+        if pages.is_none_or(|pages| state.restore_index(layer, pages).is_err()) {
             state.lose_map(layer);
             damaged.push(layer);
         }
     }
-    if !damaged.is_empty() {
-        state.keep_lost(bytes_of(About::Space));
-    }
-    Ok(Restored { state, regions, damaged })
+    let used = bytes_of(About::Space);
+    let is_whole = damaged.is_empty() && used.is_some();
+    state.restore_space(used).ok_or(BadCheckpoint::Pool)?;
+    Ok(Restored { state, regions, is_whole })
 }
 
 fn sections(bytes: &[u8]) -> Option<Vec<Section>> {
@@ -354,6 +305,7 @@ fn sections(bytes: &[u8]) -> Option<Vec<Section>> {
 fn decode_pool(bytes: &[u8], state: &mut State) -> Option<Regions> {
     let from = &mut Reader::new(bytes);
     let next_layer = from.u32()?;
+    state.page_shift = u8::try_from(from.u32()?).ok().filter(|shift| *shift <= MAX_PAGE_SHIFT)?;
     let [layers, entities, dirty, doubtful] = [from.u32()?, from.u32()?, from.u32()?, from.u32()?];
     for _ in 0..layers {
         let (layer, parent) = (Layer(from.u32()?), Layer(from.u32()?));

@@ -1,28 +1,31 @@
-//! Opening a pool: the newest checkpoint, then the journal, then one look at the data of the last
-//! groups.
+//! Opening a pool: the newest checkpoint but its maps, then the journal, then one look at the data
+//! of the last groups.
 //!
 //! ```text
-//!   Headers ──► Body (copy 0, then copy 1 if needed) ──► Journal ──► Check ──► Flush ──► a pool
+//!   Headers ──► Body (copy 0, then copy 1 if needed) ──► Journal ──► Check ──► Replay ──► Flush
 //! ```
 //!
+//! Of the maps only those pages are read that the records of the journal are about.
+//!
 //! Not here: finding the disks of a pool (`life::assemble`).
+
+mod replay;
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-use crate::bits::Run;
 use crate::breaks::{Rule, left_out};
 use crate::checkpoint::{self, BadCheckpoint, Header, Regions, Restored};
-use crate::journal::{Copies, Found, Position};
+use crate::fetch::Fetch;
+use crate::journal::{Group, Position};
 use crate::layout::{BLOCK, Disk, Geography, Place, Use};
 use crate::pool::{Buffer, DiskFailed, Effect, Io, Limits, Opened, Pool};
-use crate::record::{FirstWrite, Record};
-use crate::state::State;
+use crate::record::Record;
+use crate::state::{PageKey, State};
 use crate::sums::Sums;
 use crate::superblock::{Superblock, super_offset};
 use crate::widen::{count, index, low16, low32};
-use crate::wire::Reader;
 
 /// Blocks of one read.
 const CHUNK: u64 = 256;
@@ -63,6 +66,7 @@ enum Want {
     Body { copy: usize, at: usize },
     Journal { copy: usize, at: usize },
     Check { physical: u64 },
+    Page { key: PageKey, at: u32 },
     Flush,
 }
 
@@ -72,6 +76,7 @@ enum Stage {
     Body,
     Journal,
     Check,
+    Replay,
     Flush,
     Done,
 }
@@ -96,6 +101,12 @@ pub struct Recovery {
     restored: Option<Box<Restored>>,
     sums: Sums,
     position: Position,
+    /// Groups that are proved and whose records are not replayed yet.
+    groups: VecDeque<Group>,
+    /// Records to be replayed next, each with its group and number.
+    queue: VecDeque<(u64, usize, Record)>,
+    /// Pages of maps that are being read.
+    fetches: BTreeMap<PageKey, Fetch>,
     /// Records of the groups that no later one proves durable, each with its group and number.
     last: Vec<(u64, usize, Record)>,
     /// What those groups say of blocks, and those of them that are not so.
@@ -125,6 +136,9 @@ impl Recovery {
             restored: None,
             sums: Sums::new(index(limits.cache.0 / 2) / BLOCK),
             position: Position { number: 0, group: 0, incarnation: 0 },
+            groups: VecDeque::new(),
+            queue: VecDeque::new(),
+            fetches: BTreeMap::new(),
             last: Vec::new(),
             claims: BTreeMap::new(),
             wrong: BTreeSet::new(),
@@ -200,6 +214,7 @@ impl Recovery {
             Want::Body { copy, at } => fill(&mut self.bodies[copy], at, bytes),
             Want::Journal { copy, at } => fill(&mut self.journals[copy], at, bytes),
             Want::Check { physical } => self.check_blocks(physical, bytes),
+            Want::Page { key, at } => self.page_read(key, at, result.ok()),
             Want::Flush if result.is_err() => self.result = Some(Err(ImportError::Flush)),
             Want::Flush => {}
         }
@@ -220,11 +235,17 @@ impl Recovery {
                 self.read_body(0)
             }
             Stage::Body => self.restore(),
-            Stage::Journal => self.replay(),
+            Stage::Journal => self.find_groups(),
             Stage::Check => {
-                self.finish_replay()?;
-                self.stage = Stage::Flush;
-                self.flush();
+                self.drop_wrong();
+                self.stage = Stage::Replay;
+                Ok(())
+            }
+            Stage::Replay => {
+                if self.replay_on()? {
+                    self.stage = Stage::Flush;
+                    self.flush();
+                }
                 Ok(())
             }
             Stage::Flush => {
@@ -243,8 +264,9 @@ impl Recovery {
         let (header, slot) = self.newest()?;
         let area = self.superblock.area(Use::Checkpoint { slot, copy });
         let start = area.ok_or(ImportError::Layout)?.start;
-        let blocks = header.body.div_ceil(count(BLOCK));
-        let start = Place { block: start.block + 1, ..start };
+        let first = header.meta / count(BLOCK);
+        let blocks = header.body.div_ceil(count(BLOCK)) - first;
+        let start = Place { block: start.block + 1 + first, ..start };
         let copy = usize::from(copy);
         self.bodies[copy] = alloc::vec![0; index(blocks) * BLOCK];
         self.read_row(start, blocks, |at| Want::Body { copy, at });
@@ -257,10 +279,11 @@ impl Recovery {
         let room = self.superblock.checkpoint_room();
         let clusters = self.geography.clusters();
         let mut state = State::new(self.superblock.cluster, clusters, room);
-        state.limit_flat(self.limits.cache.0 / 2);
+        state.limit_flat(self.limits.cache.0 / 4);
+        state.limit_maps(self.limits.cache.0 / 4);
         let copies = [&self.bodies[0][..], &self.bodies[1][..]];
         let restored = checkpoint::restore(&header, copies, state);
-        let good = restored.as_ref().is_ok_and(|restored| restored.damaged.is_empty());
+        let good = restored.as_ref().is_ok_and(|restored| restored.is_whole);
         if !good && self.bodies[1].is_empty() {
             return self.read_body(1);
         }
@@ -276,127 +299,6 @@ impl Recovery {
             let copy = usize::from(copy);
             self.journals[copy] = alloc::vec![0; index(area.blocks) * BLOCK];
             self.read_row(area.start, area.blocks, |at| Want::Journal { copy, at });
-        }
-        Ok(())
-    }
-
-    /// Replays the groups that are proved, and has the data of the others read.
-    fn replay(&mut self) -> Result<(), ImportError> {
-        let bytes = [&self.journals[0][..], &self.journals[1][..]];
-        let Found { groups, incarnation, proved, gap } =
-            Copies { pool: self.superblock.mark(), bytes }.find(self.position);
-        if gap {
-            return Err(ImportError::JournalGap);
-        }
-        self.journals = [Vec::new(), Vec::new()];
-        for group in groups {
-            self.position = group.after;
-            if group.after.group <= proved {
-                self.each_record(&group.payload, Recovery::apply)?;
-            } else {
-                self.each_record(&group.payload, |recovery, nth, record| {
-                    recovery.last.push((recovery.position.group, nth, record.clone()));
-                    Ok(())
-                })?;
-            }
-        }
-        self.position.incarnation = incarnation + 1;
-        self.stage = Stage::Check;
-        self.read_claims();
-        Ok(())
-    }
-
-    /// Does something with each record of a group; they are numbered.
-    fn each_record(
-        &mut self,
-        payload: &[u8],
-        mut act: impl FnMut(&mut Recovery, usize, &Record) -> Result<(), ImportError>,
-    ) -> Result<(), ImportError> {
-        let mut from = Reader::new(payload);
-        let mut nth = 0;
-        while !from.is_empty() {
-            let error = ImportError::Contradiction { group: self.position.group, record: nth };
-            act(self, nth, &Record::decode(&mut from).ok_or(error)?)?;
-            nth += 1;
-        }
-        Ok(())
-    }
-
-    fn physical(&self, at: &FirstWrite) -> u64 {
-        (u64::from(at.cluster.0) << self.superblock.cluster.shift()) + u64::from(at.first)
-    }
-
-    /// Has every block read that the last groups say was written.
-    fn read_claims(&mut self) {
-        let blocks = u64::from(self.geography.clusters()) << self.superblock.cluster.shift();
-        for (_, _, record) in &self.last {
-            if let Record::FirstWrite { at, crcs } = record {
-                // The last record of a block is the one that counts (O3).
-                let first = self.physical(at);
-                let claims = (first..).zip(crcs).filter(|(physical, _)| *physical < blocks);
-                self.claims.extend(claims.map(|(physical, crc)| (physical, *crc)));
-            }
-        }
-        let claimed: Vec<u64> = self.claims.keys().copied().collect();
-        let shift = self.superblock.cluster.shift();
-        let together = |a: &u64, b: &u64| a + 1 == *b && a >> shift == b >> shift;
-        for run in claimed.chunk_by(together) {
-            for run in run.chunks(index(CHUNK)) {
-                let place = self.geography.place(run[0]);
-                self.read(Want::Check { physical: run[0] }, place, low32(count(run.len())));
-            }
-        }
-        self.wrong = claimed.into_iter().collect();
-    }
-
-    fn check_blocks(&mut self, first: u64, bytes: &[u8]) {
-        for (physical, block) in (first..).zip(bytes.chunks_exact(BLOCK)) {
-            let arrived = self.claims.get(&physical) == Some(&crc32c::crc32c(block));
-            if arrived || left_out(Rule::CheckLastGroup) {
-                self.wrong.remove(&physical);
-            }
-        }
-    }
-
-    /// Replays the last groups without the blocks that never reached the disk.
-    fn finish_replay(&mut self) -> Result<(), ImportError> {
-        let newest = self.position.group;
-        for (group, nth, record) in core::mem::take(&mut self.last) {
-            self.position.group = group;
-            match &record {
-                Record::FirstWrite { at, crcs } => {
-                    let first = self.physical(at);
-                    let good: Vec<bool> =
-                        (first..).zip(crcs).map(|(at, _)| !self.wrong.contains(&at)).collect();
-                    for run in runs_of(&good) {
-                        let from = usize::from(run.first);
-                        let crcs = crcs[from..from + usize::from(run.len)].to_vec();
-                        let at = FirstWrite { first: at.first + run.first, ..*at };
-                        self.apply(nth, &Record::FirstWrite { at, crcs })?;
-                    }
-                }
-                other => self.apply(nth, other)?,
-            }
-        }
-        self.position.group = newest;
-        Ok(())
-    }
-
-    fn apply(&mut self, nth: usize, record: &Record) -> Result<(), ImportError> {
-        let group = self.position.group;
-        let error = ImportError::Contradiction { group, record: nth };
-        let Some(restored) = &mut self.restored else { return Err(ImportError::NoCheckpoint) };
-        restored.state.replay(record).map_err(|_| error)?;
-        match record {
-            Record::FirstWrite { at, crcs } if at.cluster.0 < self.geography.clusters() => {
-                for (physical, crc) in (self.physical(at)..).zip(crcs) {
-                    self.sums.set(self.geography.sum_at(physical), *crc);
-                }
-            }
-            Record::Dirty { region } => {
-                restored.regions.dirty.insert(*region);
-            }
-            _ => {}
         }
         Ok(())
     }
@@ -442,17 +344,4 @@ fn fill(into: &mut [u8], at: usize, bytes: &[u8]) {
     if let Some(into) = into.get_mut(at..at + bytes.len()) {
         into.copy_from_slice(bytes);
     }
-}
-
-/// The runs of true.
-fn runs_of(flags: &[bool]) -> Vec<Run> {
-    let mut runs: Vec<Run> = Vec::new();
-    for (at, good) in (0u16..).zip(flags) {
-        match runs.last_mut() {
-            Some(run) if *good && run.end() == at => run.len += 1,
-            _ if *good => runs.push(Run { first: at, len: 1 }),
-            _ => {}
-        }
-    }
-    runs
 }

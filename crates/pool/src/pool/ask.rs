@@ -1,0 +1,250 @@
+//! Questions about many blocks: they walk through maps, which may have to be read. So each has a
+//! token, and is answered a window at a time.
+//!
+//! What is asked of a replica that is written meanwhile is answered as it is when the answer comes
+//! to each window.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use block::{Blocks, Span};
+
+use crate::entity::{Id, Layer};
+use crate::layout::Cluster;
+use crate::state::{PageKey, Refused};
+
+use super::Pool;
+use super::effect::{Effect, Token};
+use super::lane::{Claim, OpId};
+use super::op::{Op, Work};
+use super::paging::Holder;
+use super::read::by_cluster;
+
+/// Runs of blocks (start, end), in order.
+pub type Runs = Vec<(u64, u64)>;
+
+/// A question for runs of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// What about.
+    pub about: About,
+    /// From which block on.
+    pub from: Blocks,
+    /// Most runs of the answer; ask again from the end of the last.
+    pub most: usize,
+}
+
+/// What a question is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum About {
+    /// Blocks of a replica or snapshot that are written.
+    Written(Id),
+    /// Blocks whose topmost layer is its own: a scrub that verifies these for all replicas and
+    /// snapshots sees every block once.
+    Own(Id),
+    /// Blocks in doubtful regions: what a mirror should compare.
+    Doubtful(Id),
+    /// Blocks that differ between two of one family.
+    Changed {
+        /// The older one.
+        older: Id,
+        /// The newer one.
+        newer: Id,
+    },
+}
+
+/// A question under way.
+#[derive(Clone, Debug)]
+pub(super) struct Asking {
+    what: What,
+    /// The first block that was not looked at.
+    next: u64,
+    most: usize,
+    found: Runs,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    About(About),
+    /// Believe what is on the disk, up to this block.
+    Accept(Id, u64),
+}
+
+impl Pool {
+    /// Takes a question. It ends with [`Effect::Answered`].
+    pub fn ask(&mut self, token: Token, question: Question) {
+        let Question { about, from, most } = question;
+        let what = What::About(about);
+        self.begin_asking(token, Asking { what, next: from.0, most, found: Vec::new() });
+    }
+
+    /// Believes what is on the disk where these blocks are: their regions become doubtful. For
+    /// blocks whose sums were lost, when no other replica has them. It ends as a question does,
+    /// with no runs.
+    pub fn accept(&mut self, token: Token, id: Id, span: Span) {
+        let what = What::Accept(id, span.end().0);
+        let next = span.start().0;
+        self.begin_asking(token, Asking { what, next, most: usize::MAX, found: Vec::new() });
+    }
+
+    fn begin_asking(&mut self, token: Token, asking: Asking) {
+        let op = Op::new(token, Id::NONE, Work::Ask(Box::new(asking)), Vec::new());
+        if self.ops.len() >= self.limits.commands {
+            self.answers.insert(token, Err(Refused::Busy));
+            self.effects.push_back(Effect::Answered { token });
+        } else {
+            self.enter(op, Claim::Free);
+        }
+        self.run();
+    }
+
+    /// The answer of a question that has ended, once.
+    pub fn take_answer(&mut self, token: Token) -> Result<Runs, Refused> {
+        self.answers.remove(&token).unwrap_or(Err(Refused::NotFound))
+    }
+
+    /// Ends a question.
+    pub(super) fn answered(&mut self, at: OpId, result: Result<Runs, Refused>) {
+        if let Some(op) = self.leave(at) {
+            self.answers.insert(op.token, result);
+            self.effects.push_back(Effect::Answered { token: op.token });
+        }
+    }
+
+    /// Looks at one window after another, until one is missing.
+    pub(super) fn start_ask(&mut self, at: OpId) {
+        let taken = self.ops.get_mut(at).map(|op| core::mem::replace(&mut op.work, Work::Merge));
+        let Some(Work::Ask(mut asking)) = taken else { return };
+        let result = self.ask_on(&mut asking);
+        let found = core::mem::take(&mut asking.found);
+        match result {
+            Ok(None) => self.answered(at, Ok(found)),
+            Err(refused) => self.answered(at, Err(refused)),
+            Ok(Some(missing)) => {
+                asking.found = found;
+                if let Some(op) = self.ops.get_mut(at) {
+                    op.work = Work::Ask(asking);
+                }
+                self.await_pages(Holder::Op(at), missing);
+            }
+        }
+    }
+
+    /// Answers which pages are missing; nothing if it is done.
+    fn ask_on(&mut self, asking: &mut Asking) -> Result<Option<Vec<PageKey>>, Refused> {
+        let (layers, end, is_own) = self.asked_of(asking.what)?;
+        while asking.next < end && asking.found.len() <= asking.most {
+            let here = self.state.window_at(asking.next);
+            let windows = layers.iter().filter_map(|layer| self.state.next_window(*layer, here));
+            let Some(window) = windows.min() else { break };
+            asking.next = asking.next.max(self.state.window_start(window));
+            if asking.next >= end {
+                break;
+            }
+            let mut missing = Vec::new();
+            for layer in &layers {
+                if is_own {
+                    self.state.absent_in(*layer, window..=window, &mut missing);
+                } else {
+                    self.state.absent_below(*layer, window..=window, &mut missing);
+                }
+            }
+            missing.sort_unstable();
+            missing.dedup();
+            if !missing.is_empty() {
+                return Ok(Some(missing));
+            }
+            let to = end.min(self.state.window_end(window));
+            let most = asking.most.saturating_sub(asking.found.len()).saturating_add(1);
+            let found = self.look(asking.what, (asking.next, to), most);
+            // It may have ended early.
+            asking.next = match found.last() {
+                Some((_, last)) if found.len() >= most => *last,
+                _ => to,
+            };
+            for run in found {
+                match asking.found.last_mut() {
+                    Some(last) if last.1 == run.0 => last.1 = run.1,
+                    _ => asking.found.push(run),
+                }
+            }
+        }
+        asking.found.truncate(asking.most);
+        Ok(None)
+    }
+
+    /// The layers that are looked at, up to which block, and whether those below them are not.
+    fn asked_of(&self, what: What) -> Result<(Vec<Layer>, u64, bool), Refused> {
+        Ok(match what {
+            What::About(About::Written(id) | About::Doubtful(id)) => {
+                let (layer, size) = self.layer_of(id)?;
+                (alloc::vec![layer], size, false)
+            }
+            What::About(About::Own(id)) => {
+                let (layer, size) = self.layer_of(id)?;
+                (alloc::vec![layer], size, true)
+            }
+            What::About(About::Changed { older, newer }) => {
+                let (old, old_size) = self.layer_of(older)?;
+                let (new, new_size) = self.layer_of(newer)?;
+                (alloc::vec![old, new], old_size.max(new_size), false)
+            }
+            What::Accept(id, end) => {
+                let (layer, size) = self.layer_of(id)?;
+                (alloc::vec![layer], size.min(end), false)
+            }
+        })
+    }
+
+    /// Answers for blocks of one window.
+    fn look(&mut self, what: What, range: (u64, u64), most: usize) -> Runs {
+        match what {
+            What::About(About::Written(id)) => {
+                let layer = self.layer_of(id).map_or(Layer::NONE, |(layer, _)| layer);
+                self.state.written(layer, range, most)
+            }
+            What::About(About::Own(id)) => {
+                let layer = self.layer_of(id).map_or(Layer::NONE, |(layer, _)| layer);
+                self.state.own(layer, range, most)
+            }
+            What::About(About::Doubtful(id)) => {
+                let layer = self.layer_of(id).map_or(Layer::NONE, |(layer, _)| layer);
+                let per_region = self.state.size.per_region();
+                let doubtful = &self.regions.doubtful;
+                let wanted = |cluster: Cluster| doubtful.contains(&(cluster.0 / per_region));
+                self.state.written_where(layer, range, most, wanted)
+            }
+            What::About(About::Changed { older, newer }) => {
+                let layer = |id| self.layer_of(id).map_or(Layer::NONE, |(layer, _)| layer);
+                let (old, new) = (layer(older), layer(newer));
+                self.state.changed(old, new, range, most)
+            }
+            What::Accept(id, _) => {
+                self.believe(id, range);
+                Vec::new()
+            }
+        }
+    }
+
+    fn believe(&mut self, id: Id, (from, to): (u64, u64)) {
+        let Ok((layer, _)) = self.layer_of(id) else { return };
+        let Some(span) = Span::between(block::Lba(from), block::Lba(to)) else { return };
+        let mut pieces = Vec::new();
+        for (logical, run, _) in by_cluster(span, self.state.size.shift()) {
+            self.state.pieces(layer, logical, run, &mut pieces);
+            for cluster in pieces.iter().filter_map(|piece| piece.at) {
+                let region = self.region(cluster);
+                self.regions.doubtful.insert(region);
+            }
+        }
+        self.resum_again();
+    }
+
+    fn layer_of(&self, id: Id) -> Result<(Layer, u64), Refused> {
+        let entity = self.state.entities.get(&id).ok_or(Refused::NotFound)?;
+        if self.state.is_damaged(entity.layer) {
+            return Err(Refused::Damaged);
+        }
+        Ok((entity.layer, entity.size.0))
+    }
+}

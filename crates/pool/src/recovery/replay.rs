@@ -1,0 +1,209 @@
+//! Replaying the journal, with the pages of maps that its records are about.
+
+use alloc::vec::Vec;
+
+use crate::bits::Run;
+use crate::breaks::{Rule, left_out};
+use crate::checkpoint;
+use crate::fetch::Fetch;
+use crate::journal::{Copies, Found, Group};
+use crate::layout::BLOCK;
+use crate::record::{FirstWrite, Record};
+use crate::state::PageKey;
+use crate::widen::{count, index, low32};
+use crate::wire::Reader;
+
+use super::{CHUNK, ImportError, Recovery, Stage, Want};
+
+impl Recovery {
+    /// Finds what is to be replayed, and has the data of the groups read that are not proved.
+    pub(super) fn find_groups(&mut self) -> Result<(), ImportError> {
+        let bytes = [&self.journals[0][..], &self.journals[1][..]];
+        let Found { groups, incarnation, proved, gap } =
+            Copies { pool: self.superblock.mark(), bytes }.find(self.position);
+        if gap {
+            return Err(ImportError::JournalGap);
+        }
+        self.journals = [Vec::new(), Vec::new()];
+        for group in groups {
+            self.position = group.after;
+            if group.after.group <= proved {
+                self.groups.push_back(group);
+            } else {
+                let mut records = records_of(&group)?;
+                self.last.append(&mut records);
+            }
+        }
+        self.position.incarnation = incarnation + 1;
+        self.stage = Stage::Check;
+        self.read_claims();
+        Ok(())
+    }
+
+    fn physical(&self, at: &FirstWrite) -> u64 {
+        (u64::from(at.cluster.0) << self.superblock.cluster.shift()) + u64::from(at.first)
+    }
+
+    /// Has every block read that the last groups say was written.
+    fn read_claims(&mut self) {
+        let blocks = u64::from(self.geography.clusters()) << self.superblock.cluster.shift();
+        for (_, _, record) in &self.last {
+            if let Record::FirstWrite { at, crcs } = record {
+                // The last record of a block is the one that counts (O3).
+                let first = self.physical(at);
+                let claims = (first..).zip(crcs).filter(|(physical, _)| *physical < blocks);
+                self.claims.extend(claims.map(|(physical, crc)| (physical, *crc)));
+            }
+        }
+        let claimed: Vec<u64> = self.claims.keys().copied().collect();
+        let shift = self.superblock.cluster.shift();
+        let together = |a: &u64, b: &u64| a + 1 == *b && a >> shift == b >> shift;
+        for run in claimed.chunk_by(together) {
+            for run in run.chunks(index(CHUNK)) {
+                let place = self.geography.place(run[0]);
+                self.read(Want::Check { physical: run[0] }, place, low32(count(run.len())));
+            }
+        }
+        self.wrong = claimed.into_iter().collect();
+    }
+
+    pub(super) fn check_blocks(&mut self, first: u64, bytes: &[u8]) {
+        for (physical, block) in (first..).zip(bytes.chunks_exact(BLOCK)) {
+            let arrived = self.claims.get(&physical) == Some(&crc32c::crc32c(block));
+            if arrived || left_out(Rule::CheckLastGroup) {
+                self.wrong.remove(&physical);
+            }
+        }
+    }
+
+    /// Takes those blocks out of the last groups that never reached the disk.
+    pub(super) fn drop_wrong(&mut self) {
+        for (group, nth, record) in core::mem::take(&mut self.last) {
+            let Record::FirstWrite { at, crcs } = &record else {
+                self.last.push((group, nth, record));
+                continue;
+            };
+            let first = self.physical(at);
+            let good: Vec<bool> =
+                (first..).zip(crcs).map(|(at, _)| !self.wrong.contains(&at)).collect();
+            for run in runs_of(&good) {
+                let from = usize::from(run.first);
+                let crcs = crcs[from..from + usize::from(run.len)].to_vec();
+                let at = FirstWrite { first: at.first + run.first, ..*at };
+                self.last.push((group, nth, Record::FirstWrite { at, crcs }));
+            }
+        }
+    }
+
+    /// Replays records until a page of a map is missing; true if all are replayed.
+    pub(super) fn replay_on(&mut self) -> Result<bool, ImportError> {
+        loop {
+            let Some((group, nth, record)) = self.queue.pop_front() else {
+                if let Some(group) = self.groups.pop_front() {
+                    self.queue = records_of(&group)?.into();
+                } else if self.last.is_empty() {
+                    return Ok(true);
+                } else {
+                    self.queue = core::mem::take(&mut self.last).into();
+                }
+                continue;
+            };
+            let Some(restored) = &self.restored else { return Err(ImportError::NoCheckpoint) };
+            let mut needs = Vec::new();
+            restored.state.needs(&record, &mut needs);
+            if needs.is_empty() {
+                self.apply((group, nth), &record)?;
+                continue;
+            }
+            // Those behind it will need theirs as well.
+            let writes = self.queue.iter().map(|(_, _, record)| record);
+            for record in writes.filter(|record| matches!(record, Record::FirstWrite { .. })) {
+                restored.state.needs(record, &mut needs);
+            }
+            self.queue.push_front((group, nth, record));
+            needs.sort_unstable();
+            needs.dedup();
+            for key in needs {
+                self.fetch(key, 0);
+            }
+            return Ok(false);
+        }
+    }
+
+    fn fetch(&mut self, key: PageKey, copy: u8) {
+        let Ok((_, slot)) = self.newest() else { return };
+        let Some(page) = self.restored.as_ref().and_then(|restored| restored.state.page_of(key))
+        else {
+            return;
+        };
+        let mut fetch = Fetch::new((slot, copy), page.range());
+        let pieces = fetch.pieces(&self.superblock);
+        let is_nowhere = pieces.is_empty();
+        self.fetches.insert(key, fetch);
+        for piece in pieces {
+            self.read(Want::Page { key, at: piece.at }, piece.place, piece.blocks);
+        }
+        if is_nowhere {
+            self.page_read(key, 0, None);
+        }
+    }
+
+    pub(super) fn page_read(&mut self, key: PageKey, at: u32, bytes: Option<&[u8]>) {
+        let is_last = self.fetches.get_mut(&key).is_some_and(|fetch| fetch.arrived(at, bytes));
+        let Some(fetch) = is_last.then(|| self.fetches.remove(&key)).flatten() else { return };
+        let Some(restored) = &mut self.restored else { return };
+        let state = &mut restored.state;
+        let Some(page) = state.page_of(key) else { return };
+        let entries = checkpoint::decode_page(&page, fetch.get(page.range()), state.size);
+        match state.take_page(key, entries) {
+            Ok(()) => {}
+            Err(_) if fetch.copy == 0 => self.fetch(key, 1),
+            Err(_) => state.lose_map(key.0),
+        }
+    }
+
+    fn apply(&mut self, (group, nth): (u64, usize), record: &Record) -> Result<(), ImportError> {
+        let error = ImportError::Contradiction { group, record: nth };
+        let Some(restored) = &mut self.restored else { return Err(ImportError::NoCheckpoint) };
+        restored.state.replay(record).map_err(|_| error)?;
+        restored.state.shed();
+        match record {
+            Record::FirstWrite { at, crcs } if at.cluster.0 < self.geography.clusters() => {
+                for (physical, crc) in (self.physical(at)..).zip(crcs) {
+                    self.sums.set(self.geography.sum_at(physical), *crc);
+                }
+            }
+            Record::Dirty { region } => {
+                restored.regions.dirty.insert(*region);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// The records of a group, numbered.
+fn records_of(group: &Group) -> Result<Vec<(u64, usize, Record)>, ImportError> {
+    let mut from = Reader::new(&group.payload);
+    let mut records = Vec::new();
+    let group = group.after.group;
+    while !from.is_empty() {
+        let error = ImportError::Contradiction { group, record: records.len() };
+        let record = Record::decode(&mut from).ok_or(error)?;
+        records.push((group, records.len(), record));
+    }
+    Ok(records)
+}
+
+/// The runs of true.
+fn runs_of(flags: &[bool]) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    for (at, good) in (0u16..).zip(flags) {
+        match runs.last_mut() {
+            Some(run) if *good && run.end() == at => run.len += 1,
+            _ if *good => runs.push(Run { first: at, len: 1 }),
+            _ => {}
+        }
+    }
+    runs
+}
