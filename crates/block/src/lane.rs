@@ -86,12 +86,11 @@ impl<K: Copy + PartialEq> Lane<K> {
     /// A command has ended or is withdrawn; those that may run now are added to `ready`.
     pub fn leave(&mut self, name: K, ready: &mut Vec<K>) {
         let running = self.running.iter().position(|(other, _)| *other == name);
-        let gone = match running {
-            Some(at) => Some(self.running.swap_remove(at)),
-            None => {
-                let waiting = self.waiting.iter().position(|(other, _)| *other == name);
-                waiting.and_then(|at| self.waiting.remove(at))
-            }
+        let gone = if let Some(at) = running {
+            Some(self.running.swap_remove(at))
+        } else {
+            let waiting = self.waiting.iter().position(|(other, _)| *other == name);
+            waiting.and_then(|at| self.waiting.remove(at))
         };
         let Some((_, claim)) = gone else { return };
         self.changes -= usize::from(claim.may_stop_a_read());
