@@ -33,6 +33,11 @@ impl Claim {
         }
     }
 
+    /// Whether there are reads that it conflicts with.
+    fn may_stop_a_read(self) -> bool {
+        matches!(self, Claim::Write(_) | Claim::Alone)
+    }
+
     fn conflicts(self, other: Claim) -> bool {
         match (self, other) {
             (Claim::Free, _)
@@ -49,21 +54,27 @@ impl Claim {
 /// The commands of one device, each with a name the caller chose.
 #[derive(Debug)]
 pub struct Lane<K> {
+    /// In any order.
     running: Vec<(K, Claim)>,
     waiting: VecDeque<(K, Claim)>,
+    /// How many of all of them a read may conflict with.
+    changes: usize,
 }
 
 impl<K> Default for Lane<K> {
     fn default() -> Lane<K> {
-        Lane { running: Vec::new(), waiting: VecDeque::new() }
+        Lane { running: Vec::new(), waiting: VecDeque::new(), changes: 0 }
     }
 }
 
 impl<K: Copy + PartialEq> Lane<K> {
     /// Takes a command; true if it may run now.
     pub fn enter(&mut self, name: K, claim: Claim) -> bool {
-        let before = self.running.iter().chain(&self.waiting);
-        let free = !before.into_iter().any(|(_, other)| claim.conflicts(*other));
+        // Most reads meet nothing but reads, which need not be looked at.
+        let is_alone = self.changes == 0 && matches!(claim, Claim::Read(_));
+        let mut before = self.running.iter().chain(&self.waiting);
+        let free = is_alone || !before.any(|(_, other)| claim.conflicts(*other));
+        self.changes += usize::from(claim.may_stop_a_read());
         if free {
             self.running.push((name, claim));
         } else {
@@ -74,8 +85,15 @@ impl<K: Copy + PartialEq> Lane<K> {
 
     /// A command has ended or is withdrawn; those that may run now are added to `ready`.
     pub fn leave(&mut self, name: K, ready: &mut Vec<K>) {
-        self.running.retain(|(other, _)| *other != name);
-        self.waiting.retain(|(other, _)| *other != name);
+        let running = self.running.iter().position(|(other, _)| *other == name);
+        let gone = if let Some(at) = running {
+            Some(self.running.swap_remove(at))
+        } else {
+            let waiting = self.waiting.iter().position(|(other, _)| *other == name);
+            waiting.and_then(|at| self.waiting.remove(at))
+        };
+        let Some((_, claim)) = gone else { return };
+        self.changes -= usize::from(claim.may_stop_a_read());
         let mut at = 0;
         while let Some((name, claim)) = self.waiting.get(at).copied() {
             let before = self.running.iter().chain(self.waiting.iter().take(at));
@@ -92,5 +110,61 @@ impl<K: Copy + PartialEq> Lane<K> {
     /// Whether nothing runs or waits.
     pub fn is_empty(&self) -> bool {
         self.running.is_empty() && self.waiting.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Blocks, Lba};
+    use proptest::prelude::*;
+
+    /// The invariant, written down: who runs, of all that are in, in the order they came.
+    fn running(all: &[(u8, Claim)]) -> Vec<u8> {
+        let stopped = |at: usize, claim: Claim| {
+            let before = all.iter().take(at);
+            before.into_iter().any(|(_, other)| claim.conflicts(*other))
+        };
+        let runs =
+            |(at, (name, claim)): (usize, &(u8, Claim))| (!stopped(at, *claim)).then_some(*name);
+        all.iter().enumerate().filter_map(runs).collect()
+    }
+
+    fn claim() -> impl Strategy<Value = Claim> {
+        let span =
+            (0u64..6, 1u64..3).prop_map(|(at, len)| Span::new(Lba(at), Blocks(len)).unwrap());
+        prop_oneof![
+            4 => span.clone().prop_map(Claim::Read),
+            4 => span.prop_map(Claim::Write),
+            1 => Just(Claim::Still),
+            1 => Just(Claim::Alone),
+            1 => Just(Claim::Free),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn whoever_meets_nobody_earlier_runs(
+            steps in proptest::collection::vec((claim(), 0usize..8, any::<bool>()), 1..60),
+        ) {
+            let (mut lane, mut all, mut now) = (Lane::default(), Vec::new(), Vec::new());
+            for (name, (claim, gone, leaves)) in (0u8..).zip(steps) {
+                if leaves && gone < all.len() {
+                    let (gone, _) = all.remove(gone);
+                    now.retain(|name| *name != gone);
+                    lane.leave(gone, &mut now);
+                }
+                all.push((name, claim));
+                if lane.enter(name, claim) {
+                    now.push(name);
+                }
+                now.sort_unstable();
+                prop_assert_eq!(&now, &running(&all));
+            }
+            for (name, _) in all.drain(..) {
+                lane.leave(name, &mut now);
+            }
+            prop_assert!(lane.is_empty() && lane.changes == 0);
+        }
     }
 }

@@ -24,6 +24,7 @@ mod fault;
 mod geometry;
 mod instant;
 mod lane;
+mod numbered;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod unit;
@@ -33,4 +34,5 @@ pub use fault::{Blame, Completion, Fault};
 pub use geometry::{BadGeometry, BlockSize, Geometry};
 pub use instant::Instant;
 pub use lane::{Claim, Lane};
+pub use numbered::Numbered;
 pub use unit::{Blocks, Bytes, Lba, Span};

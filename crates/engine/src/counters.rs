@@ -64,6 +64,8 @@ pub struct Counters {
     pub discard: Counter,
     /// Flushes.
     pub flush: Counter,
+    /// How many commands had to wait for a limit.
+    pub held_back: u64,
 }
 
 /// What has to be remembered of a command until it ends.

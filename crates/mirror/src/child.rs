@@ -109,11 +109,14 @@ impl Mirror {
     }
 
     pub(crate) fn in_sync(&self) -> Slots {
-        self.children_that(|state| state == ChildState::InSync)
+        self.known(
+            |calm| calm.in_sync,
+            |mirror| mirror.children_that(|state| state == ChildState::InSync),
+        )
     }
 
     pub(crate) fn writers(&self) -> Slots {
-        self.children_that(ChildState::takes_writes)
+        self.known(|calm| calm.writers, |mirror| mirror.children_that(ChildState::takes_writes))
     }
 
     /// Attaches whatever is due.
@@ -235,6 +238,7 @@ impl Mirror {
     /// An attachment could not be made.
     fn give_up(&mut self, slot: Slot, reason: FaultReason) {
         let (now, retry) = (self.now, self.policy.retry);
+        self.calm = None;
         let Some(child) = self.child_mut(slot) else { return };
         let (replica, session) = (child.replica, child.session.take());
         child.attached = false;
@@ -261,7 +265,6 @@ impl Mirror {
 
     /// A child has failed. What becomes of the record is decided when the event is over.
     pub(crate) fn fail(&mut self, slot: Slot, reason: FaultReason) {
-        self.calm = false;
         let Some(child) = self.child(slot) else { return };
         if !child.attached {
             return self.give_up(slot, reason);
@@ -276,6 +279,7 @@ impl Mirror {
 
     /// A child gets no more writes: what it may lack or lose is remembered before anything else is.
     pub(crate) fn leave_writers(&mut self, slot: Slot, why: Option<Problem>) {
+        self.calm = None;
         let Some(child) = self.child_mut(slot) else { return };
         let (replica, state) = (child.replica, child.state);
         (child.kept, child.keeping) = (0, None);
@@ -301,6 +305,7 @@ impl Mirror {
     }
 
     pub(crate) fn change_child(&mut self, slot: Slot, event: ChildEvent) {
+        self.calm = None;
         let Some(child) = self.child_mut(slot) else { return };
         if let Ok(state) = child.state.on(event) {
             child.state = state;

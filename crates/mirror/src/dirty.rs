@@ -196,6 +196,9 @@ impl Dirty {
 
     /// Regions to look at first, of those that hosts wait for.
     pub(crate) fn doubtful(&self, span: Span) -> Vec<u64> {
+        if self.doubt.is_empty() {
+            return Vec::new();
+        }
         self.regions(span).filter(|region| self.doubt.contains(*region)).collect()
     }
 }

@@ -3,7 +3,7 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
-use block::{BlockSize, Blocks, Command, Completion, Fault, Geometry, Instant, Lane};
+use block::{BlockSize, Blocks, Command, Completion, Fault, Geometry, Instant, Lane, Numbered};
 use model::{
     ChildState, ChildStatus, Note, Problem, Progress, Rebuild, TargetId, TargetState, Timestamp,
 };
@@ -45,6 +45,20 @@ pub(crate) struct Pending {
     pub(crate) sent: Instant,
 }
 
+/// What commands need to know of the children while nothing but commands is under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Calm {
+    pub(crate) in_sync: Slots,
+    pub(crate) writers: Slots,
+    pub(crate) must: Slots,
+}
+
+impl Calm {
+    fn of(mirror: &Mirror) -> Calm {
+        Calm { in_sync: mirror.in_sync(), writers: mirror.writers(), must: mirror.must() }
+    }
+}
+
 /// The mirrored volume of one target.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, not a state")]
@@ -58,15 +72,17 @@ pub struct Mirror {
     /// Number of the newest note, and what of it the sequence on disk is.
     pub(crate) version: u64,
     pub(crate) lane: Lane<Ticket>,
-    pub(crate) ops: BTreeMap<Ticket, Op>,
+    pub(crate) ops: Numbered<Op>,
     pub(crate) copies: BTreeMap<Ticket, Copy>,
     /// Commands that wait for their limits, in order.
     pub(crate) paced: VecDeque<Ticket>,
     /// Reads that wait until their blocks are out of doubt.
     pub(crate) aside: Vec<Ticket>,
     pub(crate) buckets: (Bucket, Bucket),
+    /// Commands that had to wait for them.
+    pub(crate) held_back: u64,
     pub(crate) rebuild_bucket: Bucket,
-    pub(crate) ios: BTreeMap<Io, Pending>,
+    pub(crate) ios: Numbered<Pending>,
     pub(crate) jobs: BTreeMap<Slot, Job>,
     pub(crate) resync: Resync,
     pub(crate) history: VecDeque<Rebuild>,
@@ -98,9 +114,9 @@ pub struct Mirror {
     pub(crate) failing: bool,
     /// Something changed that commands may wait for.
     pub(crate) poke: bool,
-    /// Nothing but commands is under way, and nothing changed that others look at since everything
-    /// was looked at.
-    pub(crate) calm: bool,
+    /// Something, if nothing but commands is under way, and nothing changed that others look at
+    /// since everything was looked at. Whatever changes a child or the record takes it away first.
+    pub(crate) calm: Option<Calm>,
     pub(crate) sweep_at: Option<Instant>,
     pub(crate) own_flush: Option<Ticket>,
     pub(crate) now: Instant,
@@ -123,7 +139,7 @@ impl Mirror {
             dirty: Dirty::new(policy.region),
             version: 0,
             lane: Lane::default(),
-            ops: BTreeMap::new(),
+            ops: Numbered::default(),
             copies: BTreeMap::new(),
             paced: VecDeque::new(),
             aside: Vec::new(),
@@ -131,8 +147,9 @@ impl Mirror {
                 Bucket::new(limits.iops, now),
                 Bucket::new(limits.bytes_per_second.map(|size| size.bytes().0), now),
             ),
+            held_back: 0,
             rebuild_bucket: Bucket::new(policy.rebuild_limit.map(|size| size.bytes().0), now),
-            ios: BTreeMap::new(),
+            ios: Numbered::default(),
             jobs: BTreeMap::new(),
             resync: Resync::default(),
             history: VecDeque::new(),
@@ -156,7 +173,7 @@ impl Mirror {
             hold_from: Some(now),
             failing: false,
             poke: true,
-            calm: false,
+            calm: None,
             sweep_at: None,
             own_flush: None,
             now,
@@ -206,7 +223,8 @@ impl Mirror {
     /// Says what happened.
     pub fn apply(&mut self, event: Event, now: Instant) {
         self.pass(now);
-        self.calm &= matches!(event, Event::Ended { result: Ok(Answer::Done), .. });
+        self.calm =
+            self.calm.filter(|_| matches!(event, Event::Ended { result: Ok(Answer::Done), .. }));
         match event {
             Event::Attached { session, result } => self.attached(session, result),
             Event::Lost { session, why } => self.lost(session, why),
@@ -220,7 +238,7 @@ impl Mirror {
     pub fn tick(&mut self, now: Instant) {
         self.pass(now);
         if self.wake_at.is_some_and(|at| at <= self.now) {
-            let of_ops = self.ops.values().filter_map(|op| op.not_before);
+            let of_ops = self.ops.iter().filter_map(|(_, op)| op.not_before);
             let of_copies = self.copies.values().filter_map(|copy| copy.not_before);
             self.wake_at = of_ops.chain(of_copies).filter(|at| *at > self.now).min();
         }
@@ -240,8 +258,8 @@ impl Mirror {
     }
 
     fn ended(&mut self, io: Io, result: Result<Answer, Fault>) {
-        let Some(pending) = self.ios.remove(&io) else { return };
-        self.calm &= matches!(pending.purpose, Purpose::Op(_));
+        let Some(pending) = self.ios.remove(io.0) else { return };
+        self.calm = self.calm.filter(|_| matches!(pending.purpose, Purpose::Op(_)));
         let done = result.as_ref().map(|_| ()).map_err(|fault| *fault);
         match pending.purpose {
             Purpose::Op(ticket) => self.op_answered(ticket, pending, done),
@@ -256,13 +274,13 @@ impl Mirror {
     /// Goes on with commands. That is all there is to do while nothing else is under way, and they
     /// do not stir anything else up.
     fn serve(&mut self) {
-        if self.calm {
+        if self.calm.is_some() {
             self.pump_pace();
             while let Some(ticket) = self.ready.pop() {
                 self.granted(ticket);
             }
         }
-        if !self.calm || self.poke || !self.aside.is_empty() {
+        if self.calm.is_none() || self.poke || !self.aside.is_empty() {
             self.run();
         }
     }
@@ -278,8 +296,21 @@ impl Mirror {
         self.opened && self.hold_from.is_none() && !self.failing && !is_changing && !has_others
     }
 
+    /// What is known while nothing but commands is under way, else found out.
+    pub(crate) fn known(&self, known: fn(Calm) -> Slots, find: impl Fn(&Mirror) -> Slots) -> Slots {
+        match self.calm {
+            Some(calm) => {
+                #[cfg(test)]
+                assert_eq!(known(calm), find(self), "something changed that commands rely on");
+                known(calm)
+            }
+            None => find(self),
+        }
+    }
+
     /// Thinks until nothing more happens by itself.
     fn run(&mut self) {
+        self.calm = None;
         loop {
             self.pump_attach();
             self.pump_open();
@@ -307,14 +338,14 @@ impl Mirror {
                 break;
             }
         }
-        self.calm = self.is_calm();
+        self.calm = self.is_calm().then(|| Calm::of(self));
         #[cfg(test)]
         self.check();
     }
 
     /// Something may run that waited for others.
     fn granted(&mut self, ticket: Ticket) {
-        if let Some(op) = self.ops.get_mut(&ticket) {
+        if let Some(op) = self.ops.get_mut(ticket) {
             op.granted = true;
             self.advance(ticket);
         } else if self.copies.contains_key(&ticket) {
@@ -325,11 +356,7 @@ impl Mirror {
     }
 
     fn advance_all(&mut self) {
-        let waiting = |(ticket, op): (&Ticket, &Op)| {
-            (op.granted && op.outstanding.is_empty()).then_some(*ticket)
-        };
-        let tickets: Vec<Ticket> = self.ops.iter().filter_map(waiting).collect();
-        for ticket in tickets {
+        for ticket in self.ops.those(|op| op.granted && op.outstanding.is_empty()) {
             self.advance(ticket);
         }
         let idle = |(ticket, copy): (&Ticket, &Copy)| copy.is_stuck().then_some(*ticket);
@@ -381,7 +408,7 @@ impl Mirror {
         let io = Io(self.last_io);
         let child = self.children.get(usize::from(slot.0))?.as_ref()?;
         let session = child.session.filter(|_| child.attached)?;
-        self.ios.insert(io, Pending { slot, session, purpose, sent });
+        self.ios.insert(io.0, Pending { slot, session, purpose, sent });
         Some((io, child, session))
     }
 
@@ -413,6 +440,11 @@ impl Mirror {
                 progress: progress(slot).filter(|_| child.state == ChildState::Rebuilding),
             })
             .collect()
+    }
+
+    /// How many commands of hosts had to wait for a limit.
+    pub fn held_back(&self) -> u64 {
+        self.held_back
     }
 
     /// Rebuilds that run or wait, then those that ended, newest last.

@@ -15,7 +15,7 @@ use crate::mirror::{Mirror, Pending, Purpose};
 impl Mirror {
     /// The note has changed; answers the version that has the change.
     pub(crate) fn change_note(&mut self) -> u64 {
-        self.calm = false;
+        self.calm = None;
         self.version += 1;
         self.version
     }

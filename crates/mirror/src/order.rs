@@ -20,6 +20,7 @@ impl Mirror {
     /// Takes an order; it ends with an [`Effect::Answer`].
     pub fn order(&mut self, token: Token, order: Order, now: Instant) {
         self.now = self.now.max(now);
+        self.calm = None;
         if order == Order::Stop {
             self.stop(token);
         } else if self.is_down() || self.stopping.is_some() {
@@ -116,7 +117,7 @@ impl Mirror {
             Problem::new(Kind::InvalidArgument, format!("a target has at most {MOST} replicas"))
         })?;
         // A slot is used again only when nothing of its former child is under way.
-        if self.ios.values().any(|pending| pending.slot == slot) {
+        if self.ios.iter().any(|(_, pending)| pending.slot == slot) {
             return Err(Problem::new(Kind::Busy, "a removed replica still has I/O; try again"));
         }
         if free == self.children.len() {

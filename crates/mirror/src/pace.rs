@@ -71,9 +71,15 @@ impl Bucket {
 
 /// How rebuilds yield to hosts.
 ///
-/// As long as hosts are served, and a little longer, one small chunk is copied at a time, with a
-/// pause after each. A host's command that was slow makes the pause twice as long, others make it
-/// shorter again.
+/// ```text
+///   hosts      chunks at once
+///   served     one small one, and a pause after it
+///   resting    one
+///   away       as many as there is room for
+/// ```
+///
+/// They are served a little longer than they have commands under way. A command that was slow makes
+/// the pause twice as long, others make it shorter again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Yielding {
     /// Commands of hosts under way.
@@ -84,6 +90,14 @@ pub(crate) struct Yielding {
     doubled: u32,
     /// No chunk begins before.
     pub(crate) not_before: Option<Instant>,
+}
+
+/// What hosts are doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hosts {
+    Served,
+    Resting,
+    Away,
 }
 
 /// The longest pause is the usual one doubled so often.
@@ -110,19 +124,24 @@ impl Yielding {
         self.not_before = Some(now.after(policy.pause.saturating_mul(1 << self.doubled)));
     }
 
-    /// Whether hosts are served.
-    pub(crate) fn is_on(&self, now: Instant, policy: &Policy) -> bool {
-        self.hosts > 0 || self.quiet_at(policy).is_some_and(|at| now < at)
+    /// What hosts are doing.
+    pub(crate) fn hosts(&self, now: Instant, policy: &Policy) -> Hosts {
+        let within = |time| self.seen.is_some_and(|seen| now < seen.after(time));
+        if self.hosts > 0 || within(policy.lull) {
+            Hosts::Served
+        } else if within(policy.away) {
+            Hosts::Resting
+        } else {
+            Hosts::Away
+        }
     }
 
     /// When something changes by itself, after now.
     pub(crate) fn next(&self, now: Instant, policy: &Policy) -> Option<Instant> {
-        let quiet = self.quiet_at(policy).filter(|_| self.hosts == 0);
-        [quiet, self.not_before].into_iter().flatten().filter(|at| *at > now).min()
-    }
-
-    fn quiet_at(&self, policy: &Policy) -> Option<Instant> {
-        self.seen.map(|seen| seen.after(policy.lull))
+        let seen = self.seen.filter(|_| self.hosts == 0);
+        let rests = seen.map(|seen| seen.after(policy.lull));
+        let is_away = seen.map(|seen| seen.after(policy.away));
+        [rests, is_away, self.not_before].into_iter().flatten().filter(|at| *at > now).min()
     }
 }
 
@@ -153,10 +172,10 @@ mod tests {
         let (quick, slow) = (Duration::ZERO, policy.slow * 2);
         let start = Instant::since_start(Duration::from_secs(1));
         let mut yielding = Yielding::default();
-        assert!(!yielding.is_on(start, &policy));
+        assert_eq!(yielding.hosts(start, &policy), Hosts::Away);
         yielding.came(start);
         let late = start.after(policy.lull * 100);
-        assert!(yielding.is_on(late, &policy), "a command is under way");
+        assert_eq!(yielding.hosts(late, &policy), Hosts::Served, "a command is under way");
         assert_eq!(yielding.next(late, &policy), None);
         yielding.copied(late, &policy);
         assert_eq!(yielding.next(late, &policy), Some(late.after(policy.pause)));
@@ -174,8 +193,12 @@ mod tests {
         yielding.copied(late, &policy);
         assert_eq!(yielding.not_before, Some(late.after(policy.pause)));
         let quiet = late.after(policy.lull);
-        assert!(yielding.is_on(late, &policy) && !yielding.is_on(quiet, &policy));
+        assert_eq!(yielding.hosts(late, &policy), Hosts::Served);
+        assert_eq!(yielding.hosts(quiet, &policy), Hosts::Resting);
         assert_eq!(yielding.next(late.after(policy.pause), &policy), Some(quiet));
-        assert_eq!(yielding.next(quiet, &policy), None);
+        let away = late.after(policy.away);
+        assert_eq!(yielding.next(quiet, &policy), Some(away));
+        assert_eq!(yielding.hosts(away, &policy), Hosts::Away);
+        assert_eq!(yielding.next(away, &policy), None);
     }
 }

@@ -41,6 +41,9 @@ pub struct Policy {
     pub pause: Duration,
     /// Hosts that asked nothing for so long are not being served.
     pub lull: Duration,
+    /// Hosts that asked nothing for so long are away: rebuilds copy as much at once as they may. A
+    /// host that comes sooner finds one chunk before it, not all of them.
+    pub away: Duration,
     /// A host command slower than this makes rebuilds pause longer.
     pub slow: Duration,
     /// Whether what was copied is compared with its source again.
@@ -68,8 +71,9 @@ impl Policy {
             small_chunk: Blocks(16),
             pause: Duration::from_millis(1),
             lull: Duration::from_millis(5),
+            away: Duration::from_millis(100),
             slow: Duration::from_millis(10),
-            verify: false,
+            verify: true,
             history: 64,
         }
     }

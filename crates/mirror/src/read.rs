@@ -11,7 +11,7 @@ use crate::slots::{Slot, Slots};
 
 impl Mirror {
     pub(crate) fn advance_read(&mut self, ticket: Ticket) {
-        let Some(op) = self.ops.get(&ticket) else { return };
+        let Some(op) = self.ops.get(ticket) else { return };
         if op.repairing {
             return self.finish(ticket, Ok(()));
         }
@@ -48,7 +48,7 @@ impl Mirror {
 
     /// A read that waits for a comparison must not keep that from the blocks: it leaves the lane.
     fn step_aside(&mut self, ticket: Ticket) {
-        if let Some(op) = self.ops.get_mut(&ticket) {
+        if let Some(op) = self.ops.get_mut(ticket) {
             op.granted = false;
             self.aside.push(ticket);
             self.lane.leave(ticket, &mut self.ready);
@@ -59,7 +59,7 @@ impl Mirror {
     pub(crate) fn pump_aside(&mut self) {
         let failing = self.verdict().is_some();
         for ticket in core::mem::take(&mut self.aside) {
-            let Some(op) = self.ops.get(&ticket) else { continue };
+            let Some(op) = self.ops.get(ticket) else { continue };
             let command = op.command;
             let waits = command.span().is_some_and(|span| self.dirty.doubt.touches(span));
             if waits && !failing {
@@ -87,7 +87,7 @@ impl Mirror {
     }
 
     pub(crate) fn read_answered(&mut self, ticket: Ticket, from: Pending, result: Completion) {
-        let Some(op) = self.ops.get_mut(&ticket) else { return };
+        let Some(op) = self.ops.get_mut(ticket) else { return };
         let (command, repairing, bad) = (op.command, op.repairing, op.declined);
         match result {
             Ok(()) if repairing => {
@@ -120,10 +120,10 @@ impl Mirror {
     /// Good bytes are in the host's buffer: copies that had them wrong get them.
     fn repair(&mut self, ticket: Ticket, bad: Slots) {
         let bad = bad.both(self.in_sync());
-        let span = self.ops.get(&ticket).and_then(|op| op.command.span());
+        let span = self.ops.get(ticket).and_then(|op| op.command.span());
         match span {
             Some(span) if !bad.is_empty() => {
-                if let Some(op) = self.ops.get_mut(&ticket) {
+                if let Some(op) = self.ops.get_mut(ticket) {
                     op.repairing = true;
                 }
                 self.send(ticket, bad, Command::Write { span, fua: false });

@@ -27,6 +27,7 @@ use crate::api::{Buffer, Effect};
 use crate::child::reason;
 use crate::copy::{Copy, Whose};
 use crate::mirror::{Mirror, Pending, Purpose};
+use crate::pace::Hosts;
 use crate::slots::Slot;
 
 /// Regions copied before a flush makes them count.
@@ -341,13 +342,16 @@ impl Mirror {
         if !self.rebuild_bucket.is_open(self.now) || self.in_sync().is_empty() {
             return false;
         }
-        let yields = self.yielding.is_on(self.now, &self.policy);
+        let hosts = self.yielding.hosts(self.now, &self.policy);
         let begun = |copy: &Copy| copy.whose != Whose::Resync;
-        let waits = self.yielding.not_before.is_some_and(|at| self.now < at);
-        if yields && (waits || self.copies.values().any(begun)) {
+        if hosts != Hosts::Away && self.copies.values().any(begun) {
             return false;
         }
-        let most = if yields { self.policy.small_chunk } else { self.policy.chunk };
+        let is_served = hosts == Hosts::Served;
+        if is_served && self.yielding.not_before.is_some_and(|at| self.now < at) {
+            return false;
+        }
+        let most = if is_served { self.policy.small_chunk } else { self.policy.chunk };
         // Jobs take turns: the one with the fewest chunks under way is next.
         let mut slots: Vec<(usize, Slot)> = (self.jobs.iter())
             .filter(|(_, job)| job.is_running() && !job.proposed)

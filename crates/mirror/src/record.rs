@@ -137,7 +137,10 @@ impl Mirror {
             let set = self.recorder.set.in_sync().iter();
             return set.filter_map(|replica| self.slot_of(*replica)).collect();
         }
-        self.recorder.all().filter_map(|replica| self.slot_of(*replica)).collect()
+        self.known(
+            |calm| calm.must,
+            |mirror| mirror.recorder.all().filter_map(|replica| mirror.slot_of(*replica)).collect(),
+        )
     }
 
     /// Whether every copy that somebody may call in sync takes writes.

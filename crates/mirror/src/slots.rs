@@ -54,7 +54,11 @@ impl Slots {
     }
 
     pub(crate) fn iter(self) -> impl Iterator<Item = Slot> {
-        (0..MOST).map(Slot).filter(move |slot| self.contains(*slot))
+        let mut left = self;
+        core::iter::from_fn(move || {
+            let slot = u8::try_from(left.0.trailing_zeros()).map(Slot).ok()?;
+            (!left.is_empty()).then(|| left.remove(slot)).map(|()| slot)
+        })
     }
 }
 

@@ -131,7 +131,7 @@ impl Mirror {
 
     /// Lets go of everything; what waits is answered, what is outstanding ends by itself.
     fn down(&mut self) {
-        self.poke = true;
+        (self.poke, self.calm) = (true, None);
         for child in self.children.iter_mut().flatten() {
             child.attached = false;
             child.retry_at = None;

@@ -83,11 +83,11 @@ impl Mirror {
     /// Lets commands go as their limits say, in the order they came.
     pub(crate) fn pump_pace(&mut self) {
         while let Some(ticket) = self.paced.front().copied() {
-            let Some(op) = self.ops.get(&ticket) else {
+            let Some(op) = self.ops.get(ticket) else {
                 self.paced.pop_front();
                 continue;
             };
-            let (command, ours) = (op.command, op.token.is_none());
+            let (command, ours, came) = (op.command, op.token.is_none(), op.started);
             let (iops, bytes) = &mut self.buckets;
             let open = iops.is_open(self.now) & bytes.is_open(self.now);
             if !open && !ours && self.verdict().is_none() {
@@ -95,6 +95,7 @@ impl Mirror {
             }
             self.paced.pop_front();
             if !ours {
+                self.held_back += u64::from(came < self.now);
                 let (iops, bytes) = &mut self.buckets;
                 iops.take(1);
                 let blocks = command.span().filter(|_| moves_bytes(command));
@@ -120,7 +121,7 @@ impl Mirror {
 
     /// Does what can be done for a command that waits for nobody's answer.
     pub(crate) fn advance(&mut self, ticket: Ticket) {
-        let Some(op) = self.ops.get(&ticket) else { return };
+        let Some(op) = self.ops.get(ticket) else { return };
         if !op.outstanding.is_empty() {
             return;
         }
@@ -141,7 +142,7 @@ impl Mirror {
 
     /// Sends a change or a flush for the first time.
     fn begin(&mut self, ticket: Ticket) {
-        let Some(command) = self.ops.get(&ticket).map(|op| op.command) else { return };
+        let Some(command) = self.ops.get(ticket).map(|op| op.command) else { return };
         // W3: a copy that is away and may still be called in sync has no mark of this. It could not
         // be acknowledged before that is recorded anyway.
         if !self.may_begin() || self.in_sync().is_empty() || self.flush_must_wait(command) {
@@ -170,7 +171,7 @@ impl Mirror {
             }
         }
         let flush = self.dirty.flush_begins();
-        if let Some(op) = self.ops.get_mut(&ticket) {
+        if let Some(op) = self.ops.get_mut(ticket) {
             (op.begun, op.flush) = (true, flush);
         }
         self.send(ticket, self.writers(), command);
@@ -197,7 +198,7 @@ impl Mirror {
     /// Ends a change or a flush if it may end, or sends it where it is missing.
     fn advance_write(&mut self, ticket: Ticket) {
         self.judge_refusals(ticket);
-        let Some(op) = self.ops.get(&ticket) else { return };
+        let Some(op) = self.ops.get(ticket) else { return };
         let missing = self.must().without(op.done);
         // Those that were busy, and a copy that was away as the last one and came back.
         let again = missing.either(op.again).both(self.writers());
@@ -205,7 +206,7 @@ impl Mirror {
         if missing.is_empty() && again.is_empty() {
             return self.finish(ticket, Ok(()));
         }
-        if let Some(op) = self.ops.get_mut(&ticket) {
+        if let Some(op) = self.ops.get_mut(ticket) {
             op.again = Slots::NONE;
         }
         if !again.is_empty() {
@@ -215,7 +216,7 @@ impl Mirror {
 
     /// A refusal of all is the answer; a refusal of some is their failure.
     fn judge_refusals(&mut self, ticket: Ticket) {
-        let Some(op) = self.ops.get_mut(&ticket) else { return };
+        let Some(op) = self.ops.get_mut(ticket) else { return };
         let (declined, done) = (core::mem::take(&mut op.declined), op.done);
         let Some(fault) = op.fault.filter(|_| !declined.is_empty()) else { return };
         let in_sync = self.in_sync();
@@ -224,7 +225,7 @@ impl Mirror {
         }
         if done.both(in_sync).is_empty() {
             // The others have not answered: they decide.
-            if let Some(op) = self.ops.get_mut(&ticket) {
+            if let Some(op) = self.ops.get_mut(ticket) {
                 op.declined = declined;
             }
             return;
@@ -238,7 +239,7 @@ impl Mirror {
 
     /// Sends a command to children.
     pub(crate) fn send(&mut self, ticket: Ticket, to: Slots, command: Command) {
-        let Some(token) = self.ops.get(&ticket).map(|op| op.token) else { return };
+        let Some(token) = self.ops.get(ticket).map(|op| op.token) else { return };
         let buffer = match token {
             Some(token) if moves_bytes(command) => Buffer::Host(token),
             _ => Buffer::None,
@@ -247,7 +248,7 @@ impl Mirror {
             let Some((io, child, session)) = self.ask(slot, Purpose::Op(ticket)) else { continue };
             let child = child.replica;
             self.effects.push_back(Effect::Io { io, child, session, command, buffer });
-            if let Some(op) = self.ops.get_mut(&ticket) {
+            if let Some(op) = self.ops.get_mut(ticket) {
                 op.outstanding.insert(slot);
             }
         }
@@ -256,7 +257,7 @@ impl Mirror {
     /// A child has answered a command.
     pub(crate) fn op_answered(&mut self, ticket: Ticket, from: Pending, result: Completion) {
         let most = self.policy.busy.1;
-        let Some(op) = self.ops.get_mut(&ticket) else { return };
+        let Some(op) = self.ops.get_mut(ticket) else { return };
         op.outstanding.remove(from.slot);
         let is_read = op.is_read();
         if let Err(fault) = result
@@ -269,13 +270,13 @@ impl Mirror {
             // It was given up meanwhile; whatever it says now proves nothing.
             return self.advance(ticket);
         }
-        let Some(op) = self.ops.get_mut(&ticket) else { return };
+        let Some(op) = self.ops.get_mut(ticket) else { return };
         match result {
             Err(Fault::Busy) if op.busy < most => {
                 op.busy += 1;
                 op.again.insert(from.slot);
                 let later = self.later();
-                if let Some(op) = self.ops.get_mut(&ticket) {
+                if let Some(op) = self.ops.get_mut(ticket) {
                     op.not_before = Some(later);
                 }
             }
@@ -292,7 +293,7 @@ impl Mirror {
 
     /// Ends a command.
     pub(crate) fn finish(&mut self, ticket: Ticket, result: Completion) {
-        let Some(op) = self.ops.remove(&ticket) else { return };
+        let Some(op) = self.ops.remove(ticket) else { return };
         let mut result = result;
         if let Some(span) = op.command.span().filter(|_| op.begun && !op.is_read()) {
             self.dirty.end(span, self.now);

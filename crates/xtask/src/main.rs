@@ -48,6 +48,9 @@ enum Chore {
         /// Finish within a minute, with noisier numbers
         #[arg(long)]
         quick: bool,
+        /// With `mirror`: only this part of it
+        #[arg(long, value_name = "PART")]
+        only: Option<String>,
         /// With `nvme`: a `spdk_nvme_perf` to load our target with as well
         #[arg(long, value_name = "PATH")]
         spdk_perf: Option<PathBuf>,
@@ -58,7 +61,9 @@ fn main() -> ExitCode {
     let done = match Typed::parse().chore {
         Chore::Up { rest } => up(&rest),
         Chore::Test { lanes } => lanes::run_all(&lanes),
-        Chore::Bench { name, quick, spdk_perf } => bench(&name, quick, spdk_perf.as_deref()),
+        Chore::Bench { name, quick, only, spdk_perf } => {
+            bench(&name, quick, only.as_deref(), spdk_perf.as_deref())
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -76,13 +81,16 @@ fn up(rest: &[String]) -> Result<()> {
     run(Command::new(built("debug")?.join("holdfast")).arg("up").args(rest))
 }
 
-fn bench(name: &str, quick: bool, spdk_perf: Option<&Path>) -> Result<()> {
+fn bench(name: &str, quick: bool, only: Option<&str>, spdk_perf: Option<&Path>) -> Result<()> {
     packages::ensure(&[Need::Build, Need::Peers])?;
     cargo(&["build", "--release", "--package", "holdfast", "--package", "e2e", "--bins"])?;
     let mut command = Command::new(built("release")?.join("bench"));
     command.arg(name);
     if quick {
         command.arg("--quick");
+    }
+    if let Some(part) = only {
+        command.args(["--only", part]);
     }
     if let Some(path) = spdk_perf {
         command.arg("--spdk-perf").arg(path);

@@ -27,6 +27,9 @@ pub struct Statistics {
     pub discard: Traffic,
     /// Flushes; they move no bytes.
     pub flush: Traffic,
+    /// Commands that had to wait for a limit of the target.
+    #[serde(default)]
+    pub held_back: u64,
 }
 
 /// What has counters.

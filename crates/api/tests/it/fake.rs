@@ -339,7 +339,7 @@ impl Node for Fake {
         let of = StatisticsOf::Child { target: id(30), replica: id(20) };
         let (write, discard, flush) = (Traffic::default(), Traffic::default(), Traffic::default());
         let (instance, at) = (id(1), Timestamp::EPOCH);
-        let one = Statistics { of, instance, at, read, write, discard, flush };
+        let one = Statistics { of, instance, at, read, write, discard, flush, held_back: 0 };
         paging.cut([one], |one| format!("{:?}", one.of))
     }
 

@@ -14,6 +14,7 @@
 //!   the copies at once, as the target does. All of them share this machine, so a copy that has the
 //!   machine for itself is no measure of what a mirror could do here; that share is watched.
 
+mod beside;
 mod turns;
 
 use std::net::SocketAddr;
@@ -23,7 +24,7 @@ use anyhow::{Context, Result, bail};
 use block::Blocks;
 use engine::client::Session;
 use engine::client::perf::{self, Load, Measured, Pattern};
-use model::{ChildState, Nqn, RebuildState, ReplicaId, VolumeId};
+use model::{Nqn, RebuildState, ReplicaId, VolumeId};
 use nvme::initiator::Options as Wishes;
 use tokio::runtime::Runtime;
 
@@ -61,10 +62,28 @@ struct Seen {
 pub(super) fn run(options: Options) -> Result<Vec<Figure>> {
     let runtime = Runtime::new().context("cannot start a runtime")?;
     let mut bench = Bench { runtime, quick: options.quick, figures: Vec::new() };
-    bench.in_turns()?;
-    bench.failures()?;
+    let wanted = |name| options.only.is_none_or(|only| only == name);
+    let parts: Vec<_> = PARTS.iter().filter(|(name, _)| wanted(*name)).collect();
+    if parts.is_empty() {
+        let names: Vec<_> = PARTS.iter().map(|(name, _)| *name).collect();
+        bail!("the benchmark has these parts: {}", names.join(", "));
+    }
+    for (_, part) in parts {
+        part(&mut bench)?;
+    }
     Ok(bench.figures)
 }
+
+type Part = fn(&mut Bench) -> Result<()>;
+
+/// What it measures, in this order.
+const PARTS: &[(&str, Part)] = &[
+    ("one-write", Bench::one_write),
+    ("many-writes", Bench::many_writes),
+    ("local-reads", Bench::local_reads),
+    ("failures", Bench::failures),
+    ("beside-rebuild", Bench::beside_rebuild),
+];
 
 struct Bench {
     runtime: Runtime,
@@ -123,7 +142,6 @@ impl Bench {
         let large_write = Shape { blocks: 64, ..Shape::new(Pattern::Write, 8) };
         let reading = self.measure(THREE.name, &mut host, large_read)?;
         let writing = self.measure(THREE.name, &mut host, large_write)?;
-        let quiet = self.measure(THREE.name, &mut host, Shape::new(Pattern::RandomWrite, 1))?;
         drop(host);
         // A copy dies while a host writes.
         let name = Nqn::volume(fleet.volume).to_string();
@@ -151,32 +169,7 @@ impl Bench {
         println_rebuild(mib, seconds);
         let share = 100.0 * (mib / seconds) / most;
         self.add("mirror-rebuild-of-sequential", share, "%", Target::AtLeast(80.0));
-        self.rebuild_under_load(&mut fleet, quiet)?;
         self.hang(&fleet)
-    }
-
-    /// A copy comes back while a host writes.
-    fn rebuild_under_load(&mut self, fleet: &mut Fleet, quiet: Seen) -> Result<()> {
-        let (target, address) = (fleet::id(40)?, fleet.machine(0)?.listen());
-        let name = Nqn::volume(fleet.volume).to_string();
-        fleet.machines.get_mut(2).context("three nodes")?.kill()?;
-        self.runtime.block_on(fleet.until_lost((target, 0), 2))?;
-        let mut host = session(address, &name)?;
-        perf::run(&mut host, fill(3))?;
-        drop(host);
-        self.runtime.block_on(fleet.restart(2))?;
-        let is_rebuilt = |state| state == ChildState::Rebuilding;
-        self.runtime.block_on(fleet.until_child((target, 0), 2, is_rebuilt))?;
-        let load = Shape::new(Pattern::RandomWrite, 1).load(self.time(), 6);
-        let writer = writing_host(address, name, load);
-        let busy = writer.join().map_err(|_| anyhow::anyhow!("the host panicked"))??;
-        print("while it is rebuilt", Shape::new(Pattern::RandomWrite, 1), busy);
-        let rebuilds = self.runtime.block_on(fleet.rebuilds(0, 2))?;
-        let last = rebuilds.last().context("nothing is rebuilt")?;
-        println_progress(last.state(), real(last.progress.done.bytes().0) / 1_048_576.0);
-        self.add("mirror-rebuild-user-p99", busy.p99 / quiet.p99, "x", Target::AtMost(2.0));
-        self.runtime.block_on(fleet.until_open(target, 0))?;
-        Ok(())
     }
 
     /// A copy hangs while a host writes.
@@ -284,12 +277,6 @@ fn print(layout: &str, what: Shape, seen: Seen) {
         seen.p99,
         seen.most
     );
-}
-
-/// Whether the rebuild outlasted the load, and how far it came under it.
-#[expect(clippy::print_stdout, reason = "printing is what a benchmark is for")]
-fn println_progress(state: &RebuildState, mib: f64) {
-    println!("the rebuild after that: {mib:.0} MiB, {state:?}");
 }
 
 #[expect(clippy::print_stdout, reason = "printing is what a benchmark is for")]

@@ -15,6 +15,8 @@ use crate::figure::Figure;
 pub struct Options<'a> {
     /// Under a minute, at the price of noisier numbers.
     pub quick: bool,
+    /// The one part to run, of those that have parts.
+    pub only: Option<&'a str>,
     /// `spdk_nvme_perf`, a second client for our NVMe/TCP target.
     pub spdk_perf: Option<&'a Path>,
 }

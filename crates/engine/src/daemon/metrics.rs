@@ -73,6 +73,10 @@ fn traffic_metrics(text: &mut Exposition, all: &[(StatisticsOf, Counters)]) {
     total("holdfast_io_commands_total", "Commands that ended well.", |one| one.commands);
     total("holdfast_io_bytes_total", "What they moved.", |one| one.bytes);
     total("holdfast_io_errors_total", "Commands that ended with an error.", |one| one.errors);
+    let of_targets = all.iter().filter(|(of, _)| matches!(of, StatisticsOf::Target { .. }));
+    let held_back = of_targets.map(|(of, counters)| (labels_of(of), counters.held_back));
+    let help = "Commands that had to wait for a limit of their target.";
+    text.counter("holdfast_io_held_back_total", help, held_back);
     let help = "How long commands took that ended well, in seconds.";
     text.head("holdfast_io_seconds", help, "histogram");
     for (labels, counter) in each().filter(|(_, counter)| counter.commands > 0) {

@@ -71,6 +71,7 @@ impl Engine {
             write: traffic(&counters.write),
             discard: traffic(&counters.discard),
             flush: traffic(&counters.flush),
+            held_back: counters.held_back,
         }
     }
 }

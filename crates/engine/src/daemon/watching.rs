@@ -53,22 +53,38 @@ impl Engine {
     }
 
     async fn look_at_targets(&self, told: &mut Told) {
-        let mut stuck = BTreeSet::new();
+        let mut oldest = BTreeMap::new();
         for (target, volume) in self.open_targets() {
             let measured = self.ask_volume(volume, VolumeOrder::Measure).await;
-            let Ok(Answer::Measured(measured)) = measured else { continue };
-            if measured.oldest < STUCK {
-                continue;
+            if let Ok(Answer::Measured(measured)) = measured {
+                oldest.insert(target, measured.oldest);
             }
-            if !told.stuck.contains(&target) {
-                let seconds = measured.oldest.as_secs();
-                let message = format!("a command of a host has been at work for {seconds} s");
-                let (severity, name) = (Severity::Warning, EventName::StateChanged);
-                self.tell_as(severity, Subject::Target(target), name, message);
-            }
-            stuck.insert(target);
         }
-        told.stuck = stuck;
+        for (target, severity, message) in told.hear(&oldest) {
+            self.tell_as(severity, Subject::Target(target), EventName::StateChanged, message);
+        }
+    }
+}
+
+impl Told {
+    /// What is new, of targets whose oldest command has been at work for so long.
+    fn hear(&mut self, oldest: &BTreeMap<TargetId, Duration>) -> Vec<(TargetId, Severity, String)> {
+        let mut news = Vec::new();
+        // One that was closed has nothing to tell.
+        self.stuck.retain(|target| oldest.contains_key(target));
+        for (target, age) in oldest {
+            if *age >= STUCK && self.stuck.insert(*target) {
+                let seconds = age.as_secs();
+                let message = format!(
+                    "a command of a host has been at work for {seconds} s; look at the children \
+                     of the target and at their disks"
+                );
+                news.push((*target, Severity::Warning, message));
+            } else if *age < STUCK && self.stuck.remove(target) {
+                news.push((*target, Severity::Info, "commands of hosts end again".to_owned()));
+            }
+        }
+        news
     }
 }
 
@@ -93,4 +109,30 @@ fn in_words(state: &PoolState) -> (Severity, String) {
         message = format!("{message}; {}: {}", symptom.disk, symptom.detail);
     }
     (severity, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stuck_command_is_told_once_and_so_is_its_end() {
+        let target: TargetId = "00000000-0000-4000-8000-000000000040".parse().unwrap();
+        let mut told = Told::default();
+        let mut check = |seconds: Option<u64>, expected: &[Severity]| {
+            let age = seconds.map(|seconds| (target, Duration::from_secs(seconds)));
+            let news = told.hear(&age.into_iter().collect());
+            let severities: Vec<Severity> = news.iter().map(|(_, severity, _)| *severity).collect();
+            assert_eq!(severities, expected, "{seconds:?}: {news:?}");
+        };
+        check(Some(29), &[]);
+        check(Some(30), &[Severity::Warning]);
+        check(Some(40), &[]);
+        check(Some(3), &[Severity::Info]);
+        check(Some(3), &[]);
+        check(Some(31), &[Severity::Warning]);
+        // It is closed, and opened again.
+        check(None, &[]);
+        check(Some(0), &[]);
+    }
 }

@@ -14,13 +14,15 @@
 //! - Whatever was asked ends exactly once, with its data, at the latest when it is over.
 //! - Nothing is asked before it is up.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+mod setup;
 
-use block::{Completion, Fault, Span};
+use std::collections::{BTreeSet, VecDeque};
+
+use block::{Completion, Fault, Numbered, Span};
 use mirror::{Answer, AttachFault, Buffer, Found, Io as Name};
 use model::{Epoch, FaultReason, ReplicaId};
-use nvme::initiator::{Key, Message, Report, Reservation};
-use nvme::wire::{AcquireAction, RegisterAction, ReservationType};
+use nvme::initiator::{Key, Message, Reservation};
+use nvme::wire::RegisterAction;
 use reactor::{Io, Outcome, Token};
 
 use super::topic::{Described, Topic, runs_of};
@@ -38,8 +40,6 @@ const SET_UP: u64 = u64::MAX;
 
 /// Most that is asked of a replica of the same core at once.
 const MOST_NEAR: usize = 256;
-/// How often it is looked who else is registered, before it is tried again later.
-const MOST_LOOKS: u32 = 8;
 
 /// An attachment.
 pub(super) struct Child {
@@ -52,10 +52,13 @@ pub(super) struct Child {
     /// How often others came between.
     looks: u32,
     /// What was sent.
-    asked: BTreeMap<u64, Asked>,
+    asked: Numbered<Asked>,
     /// What waits for room; no more than a mirror asks at once.
     waiting: VecDeque<Work>,
     came: VecDeque<Came>,
+    /// Whether the controller may have something to tell, or to send.
+    is_stirred: bool,
+    is_unsettled: bool,
 }
 
 #[derive(Debug)]
@@ -96,7 +99,7 @@ pub(super) enum Came {
     /// A block command is to take the short way.
     Pass(Request),
     /// It is up, or failed to be.
-    Attached(Result<Found, AttachFault>),
+    Attached(Result<Box<Found>, AttachFault>),
     /// It was up.
     Lost(AttachFault),
     /// It was detached, and nothing of it is left.
@@ -131,14 +134,16 @@ impl Child {
             epoch: epoch.number(),
             phase: Phase::Connecting,
             looks: 0,
-            asked: BTreeMap::new(),
+            asked: Numbered::default(),
             waiting: VecDeque::new(),
             came: VecDeque::new(),
+            is_stirred: true,
+            is_unsettled: true,
         }
     }
 
     pub(super) fn on(&mut self, token: Token, outcome: Outcome, io: &mut impl Io) {
-        self.controller.on(token, outcome, io);
+        self.stirred().on(token, outcome, io);
     }
 
     /// The number of its controller.
@@ -154,22 +159,31 @@ impl Child {
             self.came.push_back(Came::Over);
         }
         self.phase = Phase::Over;
-        self.controller.give_up("detached", io);
+        self.stirred().give_up("detached", io);
+    }
+
+    /// The controller, of which something will come.
+    fn stirred(&mut self) -> &mut Controller {
+        (self.is_stirred, self.is_unsettled) = (true, true);
+        &mut self.controller
     }
 
     /// A batch of events is over.
     pub(super) fn settle(&mut self, io: &mut impl Io) {
-        self.controller.settle(io);
+        // Block commands that took the short way leave it nothing to send.
+        if core::mem::take(&mut self.is_unsettled) {
+            self.controller.settle(io);
+        }
     }
 
     pub(super) fn handle_timeout(&mut self, io: &mut impl Io) {
-        self.controller.handle_timeout(io);
+        self.stirred().handle_timeout(io);
         let now = instant(io);
-        let is_late = self.asked.values().any(
-            |asked| matches!(asked, Asked::Passed(_, counted) if counted.age(now) >= PATIENCE),
+        let is_late = self.asked.iter().any(
+            |(_, asked)| matches!(asked, Asked::Passed(_, counted) if counted.age(now) >= PATIENCE),
         );
         if is_late {
-            self.controller.give_up("it did not answer in time", io);
+            self.stirred().give_up("it did not answer in time", io);
         }
     }
 
@@ -182,15 +196,29 @@ impl Child {
     /// There is no short way: it is on another core.
     pub(super) fn not_near(&mut self, request: Request, io: &impl Io) {
         self.is_near = false;
-        if let Some(Asked::Passed(buffer, counted)) = self.asked.remove(&request.tag) {
+        if let Some(Asked::Passed(buffer, counted)) = self.asked.remove(request.tag) {
             self.ask(Work::Block(request, buffer, counted), io);
         }
     }
 
-    /// Carries out a block command.
-    pub(super) fn block(&mut self, request: Request, buffer: Buffer, io: &impl Io) {
+    /// Carries out a block command; hands it back if it is to take the short way now.
+    pub(super) fn block(
+        &mut self,
+        request: Request,
+        buffer: Buffer,
+        io: &impl Io,
+    ) -> Option<Request> {
         let counted = Counted::new(request.command, instant(io));
         self.ask(Work::Block(request, buffer, counted), io);
+        match self.came.pop_back_if(|came| matches!(came, Came::Pass(_))) {
+            Some(Came::Pass(request)) => Some(request),
+            _ => None,
+        }
+    }
+
+    /// Whether it is to be polled or settled.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.came.is_empty() || self.is_stirred || self.is_unsettled
     }
 
     /// Tells something.
@@ -215,8 +243,13 @@ impl Child {
             if let Some(came) = self.came.pop_front() {
                 return Some(came);
             }
-            let happened = self.controller.poll(io)?;
-            self.happened(happened, io);
+            if !self.is_stirred {
+                return None;
+            }
+            match self.controller.poll(io) {
+                Some(happened) => self.happened(happened, io),
+                None => self.is_stirred = false,
+            }
         }
     }
 
@@ -255,7 +288,7 @@ impl Child {
             }
             Work::Block(request, buffer, counted) => {
                 let tag = request.tag;
-                match self.controller.submit(request, io) {
+                match self.stirred().submit(request, io) {
                     Ok(()) => {
                         self.asked.insert(tag, Asked::Block(buffer, counted));
                         None
@@ -269,7 +302,7 @@ impl Child {
                     }
                 }
             }
-            Work::Send(tag, message, asked) => match self.controller.send(tag, NSID, message, io) {
+            Work::Send(tag, message, asked) => match self.stirred().send(tag, NSID, message, io) {
                 Ok(()) => {
                     self.asked.insert(tag, asked);
                     None
@@ -318,136 +351,13 @@ impl Child {
         }
     }
 
-    fn reserve(&mut self, reservation: Reservation, io: &mut impl Io) {
-        if !self.controller.reserve(SET_UP, NSID, reservation, io) {
-            self.controller.give_up("it takes no reservation commands", io);
-        }
-    }
-
-    /// A reservation command of the set-up was done.
-    fn step(&mut self, io: &mut impl Io) {
-        match &mut self.phase {
-            Phase::Registering => self.look(io),
-            Phase::Preempting(_) => self.preempt(io),
-            Phase::Acquiring => {
-                self.phase = Phase::Describing;
-                self.ask_set_up(Topic::Describe, io);
-            }
-            _ => {}
-        }
-    }
-
-    /// A conflict after the registration may only mean that others came and went meanwhile. If it
-    /// means more, our registration is gone or a higher epoch has one.
-    fn may_look_again(&mut self) -> bool {
-        let is_taking = matches!(self.phase, Phase::Preempting(_) | Phase::Acquiring);
-        self.looks += 1;
-        is_taking && self.looks < MOST_LOOKS
-    }
-
-    fn look(&mut self, io: &mut impl Io) {
-        self.phase = Phase::Looking;
-        self.reserve(Reservation::Report, io);
-    }
-
-    fn ask_set_up(&mut self, topic: Topic, io: &mut impl Io) {
-        if self.controller.send(SET_UP, NSID, topic.ask(0), io).is_err() {
-            self.controller.give_up("it takes no messages", io);
-        }
-    }
-
-    /// Who else is registered is known.
-    fn looked(&mut self, report: &Report, io: &mut impl Io) {
-        let keys = || report.registrants.iter().map(|one| one.key.0);
-        let ours = keys().filter(|key| *key == self.epoch).count();
-        if ours == 0 || keys().any(|key| key > self.epoch) {
-            return self.refuse(AttachFault::Fenced, io);
-        }
-        let mut others: BTreeSet<u64> = keys().filter(|key| *key < self.epoch).collect();
-        if ours > 1 {
-            // An earlier attachment of this target.
-            others.insert(self.epoch);
-        }
-        self.phase = Phase::Preempting(others);
-        self.preempt(io);
-    }
-
-    fn preempt(&mut self, io: &mut impl Io) {
-        let Phase::Preempting(others) = &mut self.phase else { return };
-        let kind = ReservationType::ExclusiveAccess;
-        let current = Key(self.epoch);
-        let (action, preempt) = if let Some(other) = others.pop_first() {
-            (AcquireAction::PreemptAndAbort, Key(other))
-        } else {
-            self.phase = Phase::Acquiring;
-            (AcquireAction::Acquire, Key(0))
-        };
-        self.reserve(Reservation::Acquire { action, kind, current, preempt }, io);
-    }
-
-    /// An answer of the set-up.
-    fn learned(&mut self, answer: Result<Vec<u8>, Fault>, io: &mut impl Io) {
-        let bytes = match answer {
-            Ok(bytes) => bytes,
-            Err(fault) => return self.give_up(fault, io),
-        };
-        match &self.phase {
-            Phase::Describing => match Described::decode(&bytes) {
-                Some(described) => {
-                    self.phase = Phase::Noting(described);
-                    self.ask_set_up(Topic::Note, io);
-                }
-                None => self.fail(FaultReason::Mismatch, io),
-            },
-            Phase::Noting(Described { size, incarnation }) => {
-                let (size, incarnation) = (*size, *incarnation);
-                let note = match bytes.as_slice() {
-                    [] => None,
-                    bytes => match model::stored::decode(bytes) {
-                        Ok(note) => Some(note),
-                        Err(error) => {
-                            tracing::error!(%error, "the note of a replica cannot be read");
-                            return self.fail(FaultReason::Mismatch, io);
-                        }
-                    },
-                };
-                self.phase = Phase::Up;
-                let found = Found { size, incarnation, note };
-                self.came.push_back(Came::Attached(Ok(found)));
-            }
-            _ => {}
-        }
-    }
-
-    /// The set-up failed.
-    fn give_up(&mut self, fault: Fault, io: &mut impl Io) {
-        match fault {
-            Fault::Fenced => self.refuse(AttachFault::Fenced, io),
-            Fault::TimedOut => self.fail(FaultReason::TimedOut, io),
-            Fault::Unreachable => self.fail(FaultReason::ConnectionLost, io),
-            _ => self.fail(FaultReason::CannotOpen, io),
-        }
-    }
-
-    fn fail(&mut self, reason: FaultReason, io: &mut impl Io) {
-        self.refuse(AttachFault::Failed(reason), io);
-    }
-
-    fn refuse(&mut self, why: AttachFault, io: &mut impl Io) {
-        if !matches!(self.phase, Phase::Over) {
-            self.phase = Phase::Over;
-            self.came.push_back(Came::Attached(Err(why)));
-            self.controller.give_up("it cannot be attached", io);
-        }
-    }
-
     fn lost(&mut self, why: &str) {
         let was = core::mem::replace(&mut self.phase, Phase::Over);
         for work in core::mem::take(&mut self.waiting) {
             self.end_unsent(work, Fault::Unreachable);
         }
         // What took the short way is still there; a later attachment waits for it.
-        for (tag, asked) in core::mem::take(&mut self.asked) {
+        for (tag, asked) in self.asked.take_all() {
             if let Asked::Passed(buffer, counted) = asked {
                 let (io, result, counted) = (Name(tag), Err(Fault::Unreachable), Some(counted));
                 self.came.push_back(Came::Ended { io, result, buffer, data: Data::None, counted });
@@ -469,7 +379,7 @@ impl Child {
 
     /// Something asked has ended.
     fn ended(&mut self, tag: u64, result: Result<Vec<u8>, Fault>, data: Data, io: &mut impl Io) {
-        let Some(asked) = self.asked.remove(&tag) else { return };
+        let Some(asked) = self.asked.remove(tag) else { return };
         let (mut buffer, mut counted) = (Buffer::None, None);
         let result = match (asked, result) {
             (Asked::Block(of, begun) | Asked::Passed(of, begun), result) => {

@@ -1,12 +1,14 @@
 //! A host's command with its bytes, while a mirror works on it; and which bytes a child gets.
 
-use block::{Command, Completion, Fault};
+use block::{Command, Completion, Fault, Instant};
 use mirror::{Buffer, Token};
 use reactor::{Frozen, Io, Key};
 
+use super::Shared;
 use super::volume::{BLOCK, Volume};
 use crate::counters::Counted;
 use crate::device::Data;
+use crate::pools::Ended;
 
 /// A host's command.
 pub(super) struct Hosted {
@@ -84,14 +86,28 @@ impl Volume {
             _ => {}
         }
     }
+
+    /// A host's command has ended.
+    pub(super) fn done(
+        &mut self,
+        key: Key,
+        result: Completion,
+        (shared, now): (&mut Shared, Instant),
+        io: &mut impl Io,
+    ) {
+        let Some(hosted) = self.hosted.remove(key) else { return };
+        let Hosted { owner, is_read, counted, data } = hosted;
+        self.counters.ended(counted, result, now);
+        let (completion, data) = match data {
+            Data::Bytes(bytes) if is_read => given_back(bytes, result, io),
+            data => (result, data),
+        };
+        shared.ended.push_back(Ended { owner, completion, data });
+    }
 }
 
 /// The bytes of a command as its owner wants them back: what was read must be its own again.
-pub(super) fn given_back(
-    bytes: Frozen,
-    result: Completion,
-    io: &mut impl Io,
-) -> (Completion, Data) {
+fn given_back(bytes: Frozen, result: Completion, io: &mut impl Io) -> (Completion, Data) {
     match bytes.thaw() {
         Ok(buffer) => (result, Data::Fill(buffer)),
         Err(shared) => match io.take(shared.len()) {

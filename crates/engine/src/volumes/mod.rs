@@ -63,7 +63,7 @@ const MOST: usize = 1024;
 pub(crate) struct Volumes {
     open: BTreeMap<VolumeId, Volume>,
     /// Those that have something to do.
-    touched: BTreeSet<VolumeId>,
+    touched: Vec<VolumeId>,
     /// When each wants the time, earliest first.
     due: BTreeSet<(Instant, VolumeId)>,
     shared: Shared,
@@ -128,7 +128,7 @@ impl Volumes {
     pub(crate) fn new(token: Token) -> Volumes {
         Volumes {
             open: BTreeMap::new(),
-            touched: BTreeSet::new(),
+            touched: Vec::new(),
             due: BTreeSet::new(),
             shared: Shared::default(),
             token,
@@ -156,10 +156,10 @@ impl Volumes {
             let detail = "a core has no room for another volume; give the engine more cores";
             return Err(Problem::new(Kind::Overloaded, detail));
         }
-        let volume = Volume::open(opening, post, instant(io))?;
+        let mut volume = Volume::open(opening, post, instant(io))?;
         let geometry = volume.mirror().geometry();
+        touch(&mut self.touched, id, &mut volume);
         self.open.insert(id, volume);
-        self.touched.insert(id);
         Ok(geometry)
     }
 
@@ -173,7 +173,7 @@ impl Volumes {
         match self.open.get_mut(&volume) {
             Some(open) => {
                 open.order(order, reply, instant(io));
-                self.touched.insert(volume);
+                touch(&mut self.touched, volume, open);
             }
             None => reply(Err(not_open(volume))),
         }
@@ -202,7 +202,7 @@ impl Volumes {
         let volume = asked.volume;
         if let Some(open) = self.open.get_mut(&volume) {
             open.submit(asked, &mut self.shared, instant(io));
-            self.touched.insert(volume);
+            touch(&mut self.touched, volume, open);
         } else {
             let ForVolume { owner, data, .. } = asked;
             let completion = Err(Fault::Unreachable);
@@ -260,8 +260,9 @@ impl Volumes {
     /// The attachment of a controller, which then has something to do.
     fn child(&mut self, way: u64) -> Option<&mut Child> {
         let Route { volume, session, .. } = *self.shared.ways.get(&way)?;
-        self.touched.insert(volume);
-        self.open.get_mut(&volume)?.child(session)
+        let open = self.open.get_mut(&volume)?;
+        touch(&mut self.touched, volume, open);
+        open.child(session)
     }
 
     /// The store has answered.
@@ -274,7 +275,7 @@ impl Volumes {
     ) {
         if let Some(open) = self.open.get_mut(&volume).filter(|open| open.target() == target) {
             open.recorded(name, result, instant(io));
-            self.touched.insert(volume);
+            touch(&mut self.touched, volume, open);
         }
     }
 
@@ -284,17 +285,18 @@ impl Volumes {
         let now = instant(io);
         for (id, volume) in &mut self.open {
             volume.tick(now, io);
-            self.touched.insert(*id);
+            touch(&mut self.touched, *id, volume);
         }
     }
 
     /// Does what can be done. Returns whether there was anything.
     pub(crate) fn work(&mut self, io: &mut impl Io) -> bool {
         let mut worked = false;
-        while let Some(id) = self.touched.pop_first() {
+        while let Some(id) = self.touched.pop() {
             worked = true;
             let now = instant(io);
             if let Some(volume) = self.open.get_mut(&id) {
+                volume.is_touched = false;
                 volume.work(&mut self.shared, now, io);
                 let due = volume.mirror().timeout();
                 let before = core::mem::replace(&mut volume.due, due);
@@ -328,8 +330,9 @@ impl Volumes {
 
     /// Lets those go on that waited for memory.
     pub(crate) fn retry(&mut self) {
-        let hungry = self.open.iter().filter(|(_, volume)| volume.is_hungry());
-        self.touched.extend(hungry.map(|(id, _)| *id));
+        for (id, volume) in self.open.iter_mut().filter(|(_, volume)| volume.is_hungry()) {
+            touch(&mut self.touched, *id, volume);
+        }
     }
 
     /// Ends everything: the engine stops.
@@ -338,6 +341,13 @@ impl Volumes {
         for volume in all {
             self.close(volume, io);
         }
+    }
+}
+
+/// Notes that a volume has something to do.
+fn touch(touched: &mut Vec<VolumeId>, id: VolumeId, volume: &mut Volume) {
+    if !core::mem::replace(&mut volume.is_touched, true) {
+        touched.push(id);
     }
 }
 

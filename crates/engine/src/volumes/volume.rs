@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use block::{Command, Completion, Fault, Instant};
-use mirror::{Answer as Ended, AttachFault, Effect, Event, Mirror, Session, Token};
+use block::{Command, Fault, Instant};
+use mirror::{Answer as Ended, AttachFault, Buffer, Effect, Event, Mirror, Session, Token};
 use model::{
     FaultReason, Problem, ReplicaId, SnapshotId, SnapshotLabel, TargetId, TargetState, VolumeId,
 };
@@ -21,7 +21,7 @@ use nvme::wire::Nqn;
 use reactor::{Frozen, Io, Key, Slab};
 
 use super::child::{Came, Child, NSID};
-use super::hosted::{Hosted, given_back};
+use super::hosted::Hosted;
 use super::order::{Answer, Measured, News, Opening, Order, Reply, Status, Taking, Way, What};
 use super::recorder::Recorder;
 use super::topic::{self, Topic};
@@ -29,7 +29,7 @@ use super::{Post, Shared};
 use crate::client::{Controller, Request};
 use crate::clock::{instant, wall};
 use crate::counters::{Counted, Counters};
-use crate::device::{Data, ForVolume};
+use crate::device::ForVolume;
 use crate::entropy;
 use crate::pools::Ended as EndedJob;
 
@@ -52,11 +52,13 @@ pub(super) struct Volume {
     mirror: Mirror,
     /// When it wants the time, as its core knows.
     pub(super) due: Option<Instant>,
+    /// Whether its core knows that it has something to do.
+    pub(super) is_touched: bool,
     ways: BTreeMap<ReplicaId, Way>,
     children: BTreeMap<Session, Child>,
     /// Attachments that have something to do, and those that have something to send.
-    touched: BTreeSet<Session>,
-    unsettled: BTreeSet<Session>,
+    touched: Vec<Session>,
+    unsettled: Vec<Session>,
     pub(super) hosted: Slab<Hosted>,
     /// The bytes of copies, by number.
     pub(super) copies: BTreeMap<u32, Frozen>,
@@ -68,7 +70,7 @@ pub(super) struct Volume {
     taking: Option<(u64, Taking, BTreeSet<ReplicaId>)>,
     #[cfg(feature = "faults")]
     pub(super) struck: super::faulty::Struck,
-    counters: Counters,
+    pub(super) counters: Counters,
     by_child: BTreeMap<ReplicaId, Counters>,
     recorder: Arc<dyn Recorder>,
     post: Post,
@@ -91,8 +93,9 @@ impl Volume {
             due: None,
             ways: children,
             children: BTreeMap::new(),
-            touched: BTreeSet::new(),
-            unsettled: BTreeSet::new(),
+            is_touched: false,
+            touched: Vec::new(),
+            unsettled: Vec::new(),
             hosted: Slab::new(most),
             copies: BTreeMap::new(),
             hungry: VecDeque::new(),
@@ -184,7 +187,7 @@ impl Volume {
         let oldest = self.hosted.iter().map(|(_, hosted)| hosted.counted.age(now)).max();
         Measured {
             target: self.target,
-            volume: self.counters,
+            volume: Counters { held_back: self.mirror.held_back(), ..self.counters },
             children: known.map(of).collect(),
             oldest: oldest.unwrap_or_default(),
         }
@@ -192,8 +195,14 @@ impl Volume {
 
     /// Something happened to an attachment.
     pub(super) fn child(&mut self, session: Session) -> Option<&mut Child> {
-        self.touched.insert(session);
+        self.touch(session);
         self.children.get_mut(&session)
+    }
+
+    fn touch(&mut self, session: Session) {
+        if !self.touched.contains(&session) {
+            self.touched.push(session);
+        }
     }
 
     /// The store has answered.
@@ -208,10 +217,8 @@ impl Volume {
 
     /// Time has passed.
     pub(super) fn tick(&mut self, now: Instant, io: &mut impl Io) {
-        for (session, child) in &mut self.children {
-            child.handle_timeout(io);
-            self.touched.insert(*session);
-        }
+        self.children.values_mut().for_each(|child| child.handle_timeout(io));
+        self.touched = self.children.keys().copied().collect();
         if self.mirror.timeout().is_some_and(|at| at <= now) {
             self.mirror.tick(now);
         }
@@ -225,8 +232,10 @@ impl Volume {
         }
         let mut hungry = core::mem::take(&mut self.hungry);
         loop {
-            while let Some(session) = self.touched.pop_first() {
-                self.unsettled.insert(session);
+            while let Some(session) = self.touched.pop() {
+                if !self.unsettled.contains(&session) {
+                    self.unsettled.push(session);
+                }
                 while let Some(came) =
                     self.children.get_mut(&session).and_then(|child| child.poll(io))
                 {
@@ -239,7 +248,7 @@ impl Volume {
                 None => {}
             }
         }
-        for session in core::mem::take(&mut self.unsettled) {
+        while let Some(session) = self.unsettled.pop() {
             if let Some(child) = self.children.get_mut(&session) {
                 child.settle(io);
             }
@@ -279,7 +288,7 @@ impl Volume {
                 #[cfg(feature = "faults")]
                 self.aim(name, session, command);
                 let request = Request { tag: name.0, nsid: NSID, command, data };
-                self.ask(session, |child| child.block(request, buffer, io));
+                self.block(session, request, buffer, (shared, io));
             }
             Effect::Written { io: name, session, span, .. } => {
                 if !self.ask(session, |child| child.written(name, span, io)) {
@@ -361,6 +370,23 @@ impl Volume {
         }
     }
 
+    /// Asks an attachment that is there for blocks.
+    fn block(
+        &mut self,
+        session: Session,
+        request: Request,
+        buffer: Buffer,
+        (shared, io): (&mut Shared, &impl Io),
+    ) {
+        let Some(child) = self.children.get_mut(&session) else { return };
+        if let Some(request) = child.block(request, buffer, io) {
+            shared.pass(child.way(), request);
+        }
+        if child.is_waiting() {
+            self.touch(session);
+        }
+    }
+
     fn attach(
         &mut self,
         replica: ReplicaId,
@@ -394,7 +420,7 @@ impl Volume {
         let controller = Controller::connect(number, address, association, io);
         let child = Child::new((replica, is_near), controller, epoch);
         self.children.insert(session, child);
-        self.touched.insert(session);
+        self.touch(session);
     }
 
     fn detach(&mut self, session: Session, io: &mut impl Io) {
@@ -411,7 +437,9 @@ impl Volume {
                 let way = self.children.get(&session).map_or(0, Child::way);
                 return shared.pass(way, request);
             }
-            Came::Attached(result) => Event::Attached { session, result },
+            Came::Attached(result) => {
+                Event::Attached { session, result: result.map(|found| *found) }
+            }
             Came::Lost(why) => Event::Lost { session, why },
             Came::Over => {
                 if let Some(child) = self.children.remove(&session) {
@@ -445,24 +473,6 @@ impl Volume {
         };
         let result: Result<Ended, Fault> = Err(Fault::Unreachable);
         self.mirror.apply(Event::Ended { io: name, result }, now);
-    }
-
-    /// A host's command has ended.
-    fn done(
-        &mut self,
-        key: Key,
-        result: Completion,
-        (shared, now): (&mut Shared, Instant),
-        io: &mut impl Io,
-    ) {
-        let Some(hosted) = self.hosted.remove(key) else { return };
-        let Hosted { owner, is_read, counted, data } = hosted;
-        self.counters.ended(counted, result, now);
-        let (completion, data) = match data {
-            Data::Bytes(bytes) if is_read => given_back(bytes, result, io),
-            data => (result, data),
-        };
-        shared.ended.push_back(EndedJob { owner, completion, data });
     }
 
     fn tell(&mut self, what: What) {

@@ -206,12 +206,26 @@ pub(super) fn snapshot(broken: Broken) {
 
 #[test]
 fn limits_slow_hosts_down() {
-    let mut drive = Drive::quiet(2);
-    let limits = Limits { iops: Some(10), bytes_per_second: None };
-    drive.order(Order::Limit(limits)).unwrap();
-    let before = drive.world.now;
-    (0..20).for_each(|_| drive.ask(write(0, 1)).unwrap());
-    assert!(drive.world.now - before >= 1800, "{}", drive.world.now - before);
+    let slow = Limits { iops: Some(10), bytes_per_second: None };
+    let narrow = Limits { iops: None, bytes_per_second: Some(Limits::LEAST_BANDWIDTH) };
+    // Ten a second, and 256 blocks a second: a tenth of a second's worth goes at once.
+    for (limits, commands, blocks) in [(slow, 20, 1), (narrow, 64, 8)] {
+        let mut drive = Drive::quiet(2);
+        (0..4).for_each(|_| drive.ask(write(0, blocks)).unwrap());
+        assert_eq!(drive.mirror().held_back(), 0);
+        drive.order(Order::Limit(limits)).unwrap();
+        let before = drive.world.now;
+        (0..commands).for_each(|_| drive.ask(write(0, blocks)).unwrap());
+        let took = drive.world.now - before;
+        assert!((1800..2500).contains(&took), "{took}");
+        let held_back = drive.mirror().held_back();
+        assert!(held_back >= commands / 2, "{held_back}");
+        drive.order(Order::Limit(Limits::default())).unwrap();
+        let before = drive.world.now;
+        (0..commands).for_each(|_| drive.ask(write(0, blocks)).unwrap());
+        assert!(drive.world.now - before < 500, "{}", drive.world.now - before);
+        assert_eq!(drive.mirror().held_back(), held_back);
+    }
 }
 
 #[test]

@@ -24,8 +24,11 @@ pub(super) struct Disk {
     pub(super) full: bool,
     pub(super) bad: BTreeSet<u64>,
     pub(super) snapshots: BTreeMap<SnapshotId, Vec<u64>>,
-    /// How many blocks were written to it.
+    /// How many blocks were written to it, and how many were looked at.
     pub(super) written: u64,
+    pub(super) read: u64,
+    /// So many blocks that it says it has written will not be there.
+    pub(super) forgets: u64,
 }
 
 impl Disk {
@@ -42,6 +45,8 @@ impl Disk {
             bad: BTreeSet::new(),
             snapshots: BTreeMap::new(),
             written: 0,
+            read: 0,
+            forgets: 0,
         }
     }
 
@@ -74,6 +79,9 @@ impl Disk {
     pub(super) fn carry_out(&mut self, command: Command, data: &mut Vec<u64>) -> Result<(), Fault> {
         let span = command.span();
         let blocks = |span: Span| span.start().0..span.end().0;
+        if let Command::Read { span } | Command::Compare { span } = command {
+            self.read += span.len().0;
+        }
         let rotten = span.is_some_and(|span| blocks(span).any(|at| self.bad.contains(&at)));
         match command {
             Command::Read { span } if rotten => Err(Fault::Checksum { span }),
@@ -116,6 +124,10 @@ impl Disk {
 
     fn put(&mut self, at: u64, stamp: u64, fua: bool) {
         self.written += 1;
+        if self.forgets > 0 {
+            self.forgets -= 1;
+            return;
+        }
         self.bad.remove(&at);
         if fua {
             self.cache.remove(&at);

@@ -41,6 +41,7 @@ pub(super) fn policy() -> Policy {
         small_chunk: Blocks(2),
         pause: millis(1),
         lull: millis(5),
+        away: millis(5),
         slow: millis(10),
         verify: false,
         history: 8,

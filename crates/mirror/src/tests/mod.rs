@@ -7,6 +7,7 @@ mod drive;
 mod history;
 mod owner;
 mod quiet;
+mod rebuilding;
 mod world;
 
 use std::format;

@@ -48,12 +48,14 @@ impl Batch {
         self.wanted |= self.payload.len() >= HEAVY;
     }
 
+    /// Takes in another one, at a cost that depends on the other one only: of sets, `append` would
+    /// go through both.
     pub(super) fn append(&mut self, mut other: Batch) {
         self.payload.append(&mut other.payload);
-        self.fresh.append(&mut other.fresh);
-        self.cleared.append(&mut other.cleared);
+        self.fresh.extend(other.fresh);
+        self.cleared.extend(other.cleared);
         self.freed.append(&mut other.freed);
-        self.marks.append(&mut other.marks);
+        self.marks.extend(other.marks);
         self.hidden.append(&mut other.hidden);
         self.waiters.append(&mut other.waiters);
         self.answers.append(&mut other.answers);

@@ -95,10 +95,11 @@ impl Pool {
 
     fn begin_merge(&mut self) {
         let Some((layer, logical)) = self.state.next_split(self.merging.hand) else {
-            if self.merging.page.is_none() {
-                self.merging.page = self.state.absent_split();
-                let page = self.merging.page.into_iter().collect::<Vec<_>>();
-                self.await_pages(Holder::Merge, page);
+            if self.merging.page.is_none()
+                && let Some(page) = self.state.absent_split()
+            {
+                self.merging.page = Some(page);
+                self.await_pages(Holder::Merge, alloc::vec![page]);
             }
             return;
         };

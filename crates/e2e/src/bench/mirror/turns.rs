@@ -18,13 +18,13 @@ const TWO_REMOTE: Layout = Layout { name: "two remote copies", copies: &[1, 2] }
 const LOCAL: Layout = Layout { name: "one local copy", copies: &[0] };
 
 /// A client on a thread of its own, which has written everything once: its reactor stays there.
-struct Client {
+pub(super) struct Client {
     loads: SyncSender<Load>,
     seen: Receiver<Result<Seen>>,
 }
 
 impl Client {
-    fn start(connect: impl FnOnce() -> Result<Session> + Send + 'static) -> Client {
+    pub(super) fn start(connect: impl FnOnce() -> Result<Session> + Send + 'static) -> Client {
         let (loads, next) = sync_channel::<Load>(1);
         let (tell, seen_here) = sync_channel(1);
         std::thread::spawn(move || {
@@ -58,6 +58,12 @@ impl Client {
     fn end(&self) -> Result<Seen> {
         self.seen.recv().map_err(|_| anyhow!("a client ended"))?
     }
+
+    /// Runs a load to its end.
+    pub(super) fn run(&self, load: Load) -> Result<Seen> {
+        self.begin(load)?;
+        self.end()
+    }
 }
 
 /// Something that takes turns: a volume and its host, or bare copies with a client each.
@@ -89,30 +95,9 @@ impl Contender {
     fn ratio(&self, other: &Contender, of: fn(&Seen) -> f64) -> f64 {
         median(self.turns.iter().zip(&other.turns).map(|(one, other)| of(one) / of(other)))
     }
-
-    fn print(&self, what: Shape) {
-        let of = |value: fn(&Seen) -> f64| median(self.turns.iter().map(value));
-        let (iops, p50) = (of(|seen| seen.iops), of(|seen| seen.p50));
-        let (p99, most) = (of(|seen| seen.p99), of(|seen| seen.most));
-        print(self.name, what, Seen { iops, p50, p99, most });
-    }
 }
 
 impl Bench {
-    /// Everything that is compared with what it is made of.
-    pub(super) fn in_turns(&mut self) -> Result<()> {
-        self.one_write()?;
-        self.many_writes(
-            TWO_REMOTE,
-            ["mirror-2way-write-qd32-of-slowest-leg", "mirror-2way-write-qd32-of-bare-copy"],
-        )?;
-        self.many_writes(
-            THREE,
-            ["mirror-3way-write-qd32-of-slowest-leg", "mirror-3way-write-qd32-of-bare-copy"],
-        )?;
-        self.local_reads()
-    }
-
     fn take_turns(&self, all: &mut [Contender], what: Shape) -> Result<()> {
         let (turns, time) = if self.quick { (9, 120) } else { (25, 400) };
         for seed in 1..=turns {
@@ -121,7 +106,7 @@ impl Bench {
             }
         }
         for one in all {
-            one.print(what);
+            print_median(one.name, what, &one.turns);
         }
         Ok(())
     }
@@ -147,7 +132,7 @@ impl Bench {
         Ok(Contender::new(layout.name, fleet, vec![host]))
     }
 
-    fn one_write(&mut self) -> Result<()> {
+    pub(super) fn one_write(&mut self) -> Result<()> {
         let mut all = [
             self.copies("a copy by itself", ONE_REMOTE)?,
             self.mirrored(ONE_REMOTE)?,
@@ -167,7 +152,18 @@ impl Bench {
         Ok(())
     }
 
-    fn many_writes(&mut self, layout: Layout, names: [&str; 2]) -> Result<()> {
+    pub(super) fn many_writes(&mut self) -> Result<()> {
+        self.many_writes_to(
+            TWO_REMOTE,
+            ["mirror-2way-write-qd32-of-slowest-leg", "mirror-2way-write-qd32-of-bare-copy"],
+        )?;
+        self.many_writes_to(
+            THREE,
+            ["mirror-3way-write-qd32-of-slowest-leg", "mirror-3way-write-qd32-of-bare-copy"],
+        )
+    }
+
+    fn many_writes_to(&mut self, layout: Layout, names: [&str; 2]) -> Result<()> {
         let mut all = [
             self.copies("a copy by itself", ONE_REMOTE)?,
             self.copies("the slowest of its copies", layout)?,
@@ -183,7 +179,7 @@ impl Bench {
     }
 
     /// Reads of a local copy: by itself, and through a target.
-    fn local_reads(&mut self) -> Result<()> {
+    pub(super) fn local_reads(&mut self) -> Result<()> {
         let mut all = [self.copies("a local copy by itself", LOCAL)?, self.mirrored(LOCAL)?];
         self.take_turns(&mut all, Shape::new(Pattern::RandomRead, 32))?;
         let [alone, through] = &all;
@@ -191,4 +187,11 @@ impl Bench {
         self.add("mirror-local-read-qd32-of-copy", share, "%", Target::AtLeast(95.0));
         Ok(())
     }
+}
+
+pub(super) fn print_median(name: &str, what: Shape, turns: &[Seen]) {
+    let of = |value: fn(&Seen) -> f64| median(turns.iter().map(value));
+    let (iops, p50) = (of(|seen| seen.iops), of(|seen| seen.p50));
+    let (p99, most) = (of(|seen| seen.p99), of(|seen| seen.most));
+    print(name, what, Seen { iops, p50, p99, most });
 }

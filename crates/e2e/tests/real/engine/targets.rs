@@ -3,12 +3,11 @@
 //! Every case runs with the embedded store and with etcd. The host verifies while it works; at the
 //! end everything is read back, and the replicas are compared block for block.
 
-use std::time::{Duration, Instant};
-
-use api::node::Node;
-use api::{Effect, Paging};
+use api::node::{Node, Remote, Statistics, StatisticsOf};
+use api::{Effect, Paging, Subscription};
 use e2e::fleet::{Fleet, Plan};
 use e2e::netns::Netns;
+use e2e::process::PATIENCE;
 use e2e::store::Kind as StoreKind;
 use model::*;
 use rustix::process::Signal;
@@ -133,31 +132,49 @@ async fn orders_are_followed_once_and_late_ones_refused(store: StoreKind) {
     assert_eq!(node.targets(Paging::default()).await.unwrap().items, []);
 }
 
-/// So many commands cannot end sooner than a limit lets them go, however fast the machine is.
+/// How fast a limit lets commands go is proved with a clock of the test's own, in `mirror`.
 async fn limits_hold_and_can_be_lifted(store: StoreKind) {
     let mut fleet = start(store).await;
     let spec = fleet.take(target(), 0).await.unwrap();
     fleet.put(target(), 0, spec.clone()).await.unwrap().unwrap();
     fleet.until_open(target(), 0).await.unwrap();
+    let node = fleet.machines[0].engine().unwrap().remote.clone();
     let mut disk = Disk::attach(fleet.machines[0].listen(), fleet.volume).unwrap();
-    let mut took = |blocks: u64, byte: u8| {
-        let begun = Instant::now();
-        (0..blocks).for_each(|block| disk.write(block, byte));
+    let mut write_at_once = |blocks: u64, byte: u8| {
+        for block in 0..blocks {
+            disk.begin_write(block, |bytes| bytes.fill(byte)).unwrap();
+        }
+        for _ in 0..blocks {
+            disk.end().unwrap().1.unwrap();
+        }
         assert_eq!(disk.read(blocks - 1), byte);
-        begun.elapsed()
     };
-    // What was saved up goes at once: a tenth of a second's worth, or one command and a bit.
+    write_at_once(32, 1);
+    assert_eq!(held_back(&node).await, 0);
     let bandwidth = Limits { iops: None, bytes_per_second: Some(Limits::LEAST_BANDWIDTH) };
     let five = Limits { iops: Some(5), bytes_per_second: None };
-    for (limits, blocks, least) in [(bandwidth, 384, 1300), (five, 8, 1100)] {
+    for (limits, blocks) in [(bandwidth, 64), (five, 8)] {
         let limited = TargetSpec { limits, ..spec.clone() };
         fleet.put(target(), 0, limited).await.unwrap().unwrap();
-        let took = took(blocks, 7);
-        assert!(took >= Duration::from_millis(least), "{blocks} blocks in {took:?}");
+        let before = held_back(&node).await;
+        // Commands that come one by one, however slow the machine makes them, need not wait.
+        let until = tokio::time::Instant::now() + PATIENCE;
+        while held_back(&node).await == before {
+            assert!(tokio::time::Instant::now() < until, "nothing had to wait: {limits:?}");
+            write_at_once(blocks, 7);
+        }
     }
     fleet.put(target(), 0, spec).await.unwrap().unwrap();
-    let took = took(400, 8);
-    assert!(took < Duration::from_secs(80), "five a second: {took:?}");
+    let before = held_back(&node).await;
+    write_at_once(64, 8);
+    assert_eq!(held_back(&node).await, before);
+}
+
+/// How many commands of hosts had to wait for a limit of the target.
+async fn held_back(node: &Remote) -> u64 {
+    let all = node.statistics(Paging::default()).await.unwrap().items;
+    let of_target = |one: &Statistics| matches!(one.of, StatisticsOf::Target { .. });
+    all.into_iter().find(of_target).unwrap().held_back
 }
 
 async fn a_volume_grows_and_is_snapshotted_as_a_whole(store: StoreKind) {
@@ -323,17 +340,27 @@ async fn silent_damage_is_read_past_and_repaired(store: StoreKind) {
     // The local copy, which reads go to first, loses some of its blocks.
     let damaged = host.damage(&fleet.machines[0].disk, 50);
     assert!(damaged > 10, "{damaged}");
-    let mut events = fleet.machines[0].engine().unwrap().remote.events(None).await.unwrap();
+    let events = fleet.machines[0].engine().unwrap().remote.events(None).await.unwrap();
     host.check_all();
-    let mut repaired = 0;
-    while repaired < damaged {
-        let Some(api::Seen::Event(event)) = events.next().await.unwrap() else { panic!("missed") };
-        repaired += usize::from(event.name == EventName::Corrupted);
-    }
+    until_repaired(events, damaged).await;
     host.check_all();
     let status = fleet.machines[0].engine().unwrap().remote.target(target()).await.unwrap().status;
     assert_eq!(status.state, TargetState::Open);
     close_and_compare(&mut fleet, 0, target(), host).await;
+}
+
+/// Waits until it was told that so many bad blocks were rewritten.
+pub(super) async fn until_repaired(mut events: Subscription<Event>, wanted: usize) {
+    let mut repaired = 0;
+    let telling = async {
+        while repaired < wanted {
+            let seen = events.next().await.unwrap();
+            let Some(api::Seen::Event(event)) = seen else { panic!("missed: {seen:?}") };
+            repaired += usize::from(event.name == EventName::Corrupted);
+        }
+    };
+    let told = tokio::time::timeout(PATIENCE, telling).await;
+    assert!(told.is_ok(), "{repaired} of {wanted} bad blocks were rewritten");
 }
 
 async fn a_killed_target_is_made_anew_elsewhere(store: StoreKind) {
