@@ -115,7 +115,12 @@ impl Pool {
     pub(super) fn start_ask(&mut self, at: OpId) {
         let taken = self.ops.get_mut(at).map(|op| core::mem::replace(&mut op.work, Work::Merge));
         let Some(Work::Ask(mut asking)) = taken else { return };
+        let before = asking.next;
         let result = self.ask_on(&mut asking);
+        if asking.next > before {
+            // What it looked at it needs no more.
+            self.let_go(Holder::Op(at));
+        }
         let found = core::mem::take(&mut asking.found);
         match result {
             Ok(None) => self.answered(at, Ok(found)),
@@ -217,7 +222,8 @@ impl Pool {
             What::About(About::Changed { older, newer }) => {
                 let layer = |id| self.layer_of(id).map_or(Layer::NONE, |(layer, _)| layer);
                 let (old, new) = (layer(older), layer(newer));
-                self.state.changed(old, new, range, most)
+                // All of the window: what two maps have more of is only known of all of it.
+                self.state.changed(old, new, range, usize::MAX)
             }
             What::Accept(id, _) => {
                 self.believe(id, range);

@@ -126,6 +126,9 @@ fn recover_with(
     let mut recovery = Recovery::new(superblock, limits)?;
     loop {
         match recovery.poll() {
+            Some(Effect::Read { io, place, .. }) if disks.is_unreadable(place) => {
+                recovery.complete(io, Err(DiskFailed));
+            }
             Some(Effect::Read { io, place, blocks, .. }) => {
                 recovery.complete(io, Ok(&disks.read(place, blocks)));
             }
@@ -251,6 +254,9 @@ impl Rig {
             Sent::Flush { io, covers } => {
                 self.disks.flushed(&covers);
                 self.pool.complete(io, Ok(&[]));
+            }
+            Sent::Read { io, place, .. } if self.disks.is_unreadable(place) => {
+                self.pool.complete(io, Err(DiskFailed));
             }
             Sent::Read { io, place, blocks, into } => {
                 let bytes = self.disks.read(place, blocks);
