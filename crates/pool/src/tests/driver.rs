@@ -241,7 +241,8 @@ impl Rig {
         }
         let at = random.below(self.sent.len() as u64) as usize;
         let sent = self.sent.swap_remove(at);
-        if self.fails {
+        if self.fails || matches!(sent, Sent::Read { place, .. } if self.disks.is_unreadable(place))
+        {
             let (Sent::Read { io, .. } | Sent::Write { io, .. } | Sent::Flush { io, .. }) = sent;
             self.pool.complete(io, Err(DiskFailed));
             return Moment::Io;
@@ -254,9 +255,6 @@ impl Rig {
             Sent::Flush { io, covers } => {
                 self.disks.flushed(&covers);
                 self.pool.complete(io, Ok(&[]));
-            }
-            Sent::Read { io, place, .. } if self.disks.is_unreadable(place) => {
-                self.pool.complete(io, Err(DiskFailed));
             }
             Sent::Read { io, place, blocks, into } => {
                 let bytes = self.disks.read(place, blocks);
