@@ -121,12 +121,10 @@ impl Pool {
             // What it looked at it needs no more.
             self.let_go(Holder::Op(at));
         }
-        let found = core::mem::take(&mut asking.found);
         match result {
-            Ok(None) => self.answered(at, Ok(found)),
+            Ok(None) => self.answered(at, Ok(asking.found)),
             Err(refused) => self.answered(at, Err(refused)),
             Ok(Some(missing)) => {
-                asking.found = found;
                 if let Some(op) = self.ops.get_mut(at) {
                     op.work = Work::Ask(asking);
                 }
