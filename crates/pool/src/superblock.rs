@@ -170,7 +170,8 @@ impl Superblock {
     pub(crate) fn checkpoint_room(&self) -> u64 {
         let slots = [0, 1].map(|slot| self.area(Use::Checkpoint { slot, copy: 0 }));
         let rooms = slots.map(|area| area.map_or(0, |area| (area.blocks - 1) * count(BLOCK)));
-        rooms[0].min(rooms[1])
+        // A page is found by a number of 32 bits, in units of eight bytes.
+        rooms[0].min(rooms[1]).min(u64::from(u32::MAX) * 8)
     }
 
     /// Whether it describes a pool.

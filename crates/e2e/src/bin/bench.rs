@@ -1,4 +1,5 @@
-//! `cargo xtask bench NAME [--quick] [--only PART] [--spdk-perf PATH]`: runs a benchmark and prints its figures.
+//! `cargo xtask bench NAME [--quick] [--only PART] [--spdk-perf PATH]`: runs a benchmark and prints
+//! its figures.
 
 #![expect(clippy::print_stdout, reason = "printing is what a benchmark is for")]
 

@@ -126,15 +126,25 @@ impl Pools {
     }
 
     /// What a scrub asked for.
-    pub(super) fn scrub_told(&mut self, slot: Key, runs: pool::Runs, io: &mut impl Io) {
+    pub(super) fn scrub_told(
+        &mut self,
+        slot: Key,
+        told: Result<pool::Runs, pool::Refused>,
+        io: &mut impl Io,
+    ) {
+        let now = io.now();
         let Some(open) = self.open_mut(slot) else { return };
         let Some(scrub) = &mut open.care.scrub else { return };
         // An earlier scrub may have asked.
         if scrub.asked.take() == Some((scrub.id, scrub.from)) {
-            scrub.is_over = runs.is_empty();
-            scrub.from = runs.last().map_or(scrub.from, |(_, end)| *end);
-            scrub.runs = runs;
-            scrub.runs.reverse();
+            match told {
+                Ok(runs) => scrub.heard(runs),
+                // Later there is room for a question.
+                Err(pool::Refused::Busy) => scrub.due = now.after(QUIET),
+                Err(pool::Refused::Damaged) => scrub.cannot_know(),
+                // It is not there any more.
+                Err(_) => scrub.is_over = true,
+            }
         }
         self.scrub(slot, io);
     }
@@ -227,6 +237,22 @@ impl Scrub {
             self.runs.pop();
         }
         span.map_or(Next::End, |span| Next::Step(self.id, span))
+    }
+
+    /// Takes in the next runs of a replica.
+    fn heard(&mut self, runs: pool::Runs) {
+        self.is_over = runs.is_empty();
+        self.from = runs.last().map_or(self.from, |(_, end)| *end);
+        self.runs = runs;
+        self.runs.reverse();
+    }
+
+    /// The map of a replica is damaged: nobody knows where its blocks are.
+    fn cannot_know(&mut self) {
+        if let Some(span) = Span::new(Lba(self.from), Blocks(1)) {
+            self.judge(span, Err(Fault::Medium { span }));
+        }
+        (self.runs, self.is_over) = (Vec::new(), true);
     }
 
     /// Notes how a step went. Damage is told from its first block on: the rest is looked at again.

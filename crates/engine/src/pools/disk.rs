@@ -239,7 +239,7 @@ impl Pools {
         let Some(open) = self.open_mut(slot) else { return };
         let runs = open.pool.take_answer(token);
         match Token(token.0).parts() {
-            (SCRUB, _) => self.scrub_told(slot, runs.unwrap_or_default(), io),
+            (SCRUB, _) => self.scrub_told(slot, runs, io),
             (_, key) => {
                 let Some(Pending { ticket, what }) = self.pending.remove(key) else { return };
                 let answer = runs.map(|runs| match what {

@@ -159,13 +159,16 @@ impl Encoder {
         self.header.filter(|_| self.out.is_empty())
     }
 
-    /// Where the pages are, and the clusters that no map has.
-    pub(crate) fn into_parts(self) -> (Vec<(Layer, Index)>, Vec<Cluster>) {
-        let words = self.seen.iter().flatten().zip(&self.used).map(|(seen, used)| used & !seen);
-        let lost = (0u32..).zip(words).flat_map(|(word, bits)| {
-            (0..64).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| Cluster(word * 64 + bit))
-        });
-        let lost = lost.collect();
+    /// Where the pages are, and the clusters that no map has, if they were looked for.
+    pub(crate) fn into_parts(self) -> (Vec<(Layer, Index)>, Option<Vec<Cluster>>) {
+        let unseen = |seen: &Vec<u64>| {
+            let words = seen.iter().zip(&self.used).map(|(seen, used)| used & !seen);
+            let numbers = (0u32..).zip(words).flat_map(|(word, bits)| {
+                (0..64).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| word * 64 + bit)
+            });
+            numbers.map(Cluster).collect()
+        };
+        let lost = self.seen.as_ref().map(unseen);
         (self.index, lost)
     }
 }

@@ -115,13 +115,16 @@ impl Pool {
     pub(super) fn start_ask(&mut self, at: OpId) {
         let taken = self.ops.get_mut(at).map(|op| core::mem::replace(&mut op.work, Work::Merge));
         let Some(Work::Ask(mut asking)) = taken else { return };
+        let before = asking.next;
         let result = self.ask_on(&mut asking);
-        let found = core::mem::take(&mut asking.found);
+        if asking.next > before {
+            // What it looked at it needs no more.
+            self.let_go(Holder::Op(at));
+        }
         match result {
-            Ok(None) => self.answered(at, Ok(found)),
+            Ok(None) => self.answered(at, Ok(asking.found)),
             Err(refused) => self.answered(at, Err(refused)),
             Ok(Some(missing)) => {
-                asking.found = found;
                 if let Some(op) = self.ops.get_mut(at) {
                     op.work = Work::Ask(asking);
                 }
@@ -217,7 +220,8 @@ impl Pool {
             What::About(About::Changed { older, newer }) => {
                 let layer = |id| self.layer_of(id).map_or(Layer::NONE, |(layer, _)| layer);
                 let (old, new) = (layer(older), layer(newer));
-                self.state.changed(old, new, range, most)
+                // All of the window: what two maps have more of is only known of all of it.
+                self.state.changed(old, new, range, usize::MAX)
             }
             What::Accept(id, _) => {
                 self.believe(id, range);

@@ -257,6 +257,13 @@ impl Pool {
         };
         let at = 1 + run.body;
         run.body += count(bytes.len() / BLOCK);
+        let slot = Use::Checkpoint { slot: 1 - self.checkpoint.slot, copy: 0 };
+        let room = self.superblock.area(slot).map_or(0, |area| area.blocks - 1);
+        if run.body > room {
+            // Whatever let the maps grow so large: what lies behind the slot is not written over.
+            (run.good, self.broken) = ([false; 2], true);
+            return false;
+        }
         run.outstanding += 2;
         run.jobs.push_back(Job::Body);
         self.write_slot(0, at, bytes.clone());
@@ -427,7 +434,7 @@ impl Pool {
         }
         let (index, lost) = run.encoder.into_parts();
         self.state.settle_windows(Some(index));
-        if self.state.seeks_lost() {
+        if let Some(lost) = lost.filter(|_| self.state.seeks_lost()) {
             self.state.free_lost(&lost);
         }
         self.end_choke();

@@ -72,7 +72,12 @@ impl Pool {
                 None if copying.first.is_none() => {
                     return self.copy_pages(copying.copy, Some(copying.fetch));
                 }
-                None if copying.failed() => run.pages_good = false,
+                None if copying.failed() => {
+                    // The disk may come back, and then nothing is lost: until then no checkpoint
+                    // can be written, and so nothing be changed.
+                    (run.pages_good, self.broken) = (false, true);
+                    return;
+                }
                 None => self.lose_map(layer),
             }
         }

@@ -360,8 +360,11 @@ impl Pool {
                 Some(_) => {}
             }
         }
+        if let Work::Ask(_) = op.work {
+            return self.start_ask(at);
+        }
         match op.work.clone() {
-            Work::Ask(_) => self.start_ask(at),
+            Work::Ask(_) => {}
             Work::Change(change) => self.apply_change(at, *change),
             Work::Repair(span) => self.start_write(at, span),
             Work::Verify(span) => self.start_read(at, span),

@@ -219,6 +219,7 @@ impl Pool {
             Holder::Merge => self.merge_has_page(failed),
             Holder::Trim if failed => {
                 self.let_go(holder);
+                self.fail_trimmed();
                 self.trim_ended();
             }
             Holder::Trim => {}
@@ -287,6 +288,21 @@ impl Pool {
             self.state.discard(layer, start..end);
             self.record(&Record::Discard { layer, start, len: end - start });
             self.let_go(Holder::Trim);
+        }
+    }
+
+    /// What lies beyond the end of a replica cannot be given up now: whoever waits for that is told
+    /// so, and may ask again.
+    fn fail_trimmed(&mut self) {
+        let layer = self.paging.trims.front().copied();
+        for at in core::mem::take(&mut self.paging.trimmed) {
+            let id = self.ops.get(at).map(|op| op.id);
+            let own = id.and_then(|id| self.state.entities.get(&id)).map(|entity| entity.layer);
+            if own == layer {
+                self.changed(at, Err(Refused::Damaged));
+            } else {
+                self.paging.trimmed.push(at);
+            }
         }
     }
 

@@ -140,9 +140,10 @@ impl Pool {
             }
             fresh_clusters += u32::from(parts[from..].iter().any(|part| part.cluster == NEW));
         }
+        let changes_maps = parts.iter().any(|part| part.way == Way::First);
         match fresh_clusters {
+            _ if changes_maps && self.state.resident.is_choked() => Err(Wait::Checkpoint),
             0 => Ok(()),
-            _ if self.state.resident.is_choked() => Err(Wait::Checkpoint),
             more if self.state.may_allocate(layer, more) => Ok(()),
             _ if self.state.space.pending() > 0 || self.collapse_is_due() => Err(Wait::Batch),
             _ => Err(Wait::NoSpace),
@@ -381,13 +382,22 @@ impl Pool {
         let mut from = first + op.done;
         let mut recorded = false;
         while let Some(blocks) = self.next_discard(layer, from..end) {
+            let done = blocks.start - first;
+            if let Some(op) = self.ops.get_mut(at).filter(|op| op.done < done) {
+                // That much is recorded, or there was nothing: its pages it needs no more.
+                op.done = done;
+                self.let_go(Holder::Op(at));
+            }
+            // Others may have taken the room while this one waited.
+            if !self.state.may_discard(layer, blocks.clone()) {
+                return self.done(at, Err(Fault::NoSpace));
+            }
+            if self.state.resident.is_choked() {
+                return self.paging.choked.push(at);
+            }
             let mut missing = alloc::vec::Vec::new();
             self.state.needs_discard(layer, blocks.clone(), &mut missing);
             if !missing.is_empty() {
-                if let Some(op) = self.ops.get_mut(at) {
-                    // That much is recorded, or there was nothing.
-                    op.done = blocks.start - first;
-                }
                 return self.await_pages(Holder::Op(at), missing);
             }
             self.state.discard(layer, blocks.clone());

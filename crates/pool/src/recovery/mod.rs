@@ -53,6 +53,9 @@ pub enum ImportError {
         /// Which record of it.
         record: usize,
     },
+    /// A disk failed to read what is needed.
+    #[error("a disk cannot read a part of a map; import the pool again when the disk is well")]
+    Unreadable,
     /// A disk cannot be flushed.
     #[error("a disk cannot be flushed")]
     Flush,

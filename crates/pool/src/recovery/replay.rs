@@ -115,22 +115,35 @@ impl Recovery {
                 self.apply((group, nth), &record)?;
                 continue;
             }
-            // Those behind it will need theirs as well.
-            let writes = self.queue.iter().map(|(_, _, record)| record);
-            for record in writes.filter(|record| matches!(record, Record::FirstWrite { .. })) {
-                restored.state.needs(record, &mut needs);
-            }
             self.queue.push_front((group, nth, record));
-            needs.sort_unstable();
-            needs.dedup();
-            for key in needs {
-                self.fetch(key, 0);
+            for key in self.look_ahead() {
+                self.fetch(key, 0, false);
             }
             return Ok(false);
         }
     }
 
-    fn fetch(&mut self, key: PageKey, copy: u8) {
+    /// The pages that the next record needs, and those that first writes behind it will need, as
+    /// far as there is memory for them.
+    fn look_ahead(&self) -> Vec<PageKey> {
+        let Some(restored) = &self.restored else { return Vec::new() };
+        let state = &restored.state;
+        let mut needs = Vec::new();
+        let is_write = |record: &Record| matches!(record, Record::FirstWrite { .. });
+        let records = self.queue.iter().map(|(_, _, record)| record).enumerate();
+        for (nth, record) in records.filter(|(nth, record)| *nth == 0 || is_write(record)) {
+            if nth > 0 && !state.has_memory_for(&needs) {
+                break;
+            }
+            state.needs(record, &mut needs);
+        }
+        needs.sort_unstable();
+        needs.dedup();
+        needs
+    }
+
+    /// Reads a page; `failed` if reading its other copy did.
+    fn fetch(&mut self, key: PageKey, copy: u8, failed: bool) {
         let Ok((_, slot)) = self.newest() else { return };
         let Some(page) = self.restored.as_ref().and_then(|restored| restored.state.page_of(key))
         else {
@@ -138,6 +151,7 @@ impl Recovery {
         };
         let mut fetch = Fetch::new((slot, copy), page.range());
         let pieces = fetch.pieces(&self.superblock);
+        fetch.failed = failed;
         let is_nowhere = pieces.is_empty();
         self.fetches.insert(key, fetch);
         for piece in pieces {
@@ -157,7 +171,9 @@ impl Recovery {
         let entries = checkpoint::decode_page(&page, fetch.get(page.range()), state.size);
         match state.take_page(key, entries) {
             Ok(()) => {}
-            Err(_) if fetch.copy == 0 => self.fetch(key, 1),
+            Err(_) if fetch.copy == 0 => self.fetch(key, 1, fetch.failed),
+            // The disk may come back, and then nothing is lost.
+            Err(_) if fetch.failed => self.result = Some(Err(ImportError::Unreadable)),
             Err(_) => state.lose_map(key.0),
         }
     }
@@ -166,6 +182,7 @@ impl Recovery {
         let error = ImportError::Contradiction { group, record: nth };
         let Some(restored) = &mut self.restored else { return Err(ImportError::NoCheckpoint) };
         restored.state.replay(record).map_err(|_| error)?;
+        // Not before: what a record needs may be found out in several steps.
         restored.state.shed();
         match record {
             Record::FirstWrite { at, crcs } if at.cluster.0 < self.geography.clusters() => {

@@ -227,7 +227,11 @@ impl State {
     /// not be given to anybody else.
     fn may_replay_into(&mut self, layer: Layer, cluster: Cluster) -> Result<bool, Contradiction> {
         let damaged = self.tier(layer)?.damaged;
-        self.lost += u32::from(damaged && self.space.take(cluster));
+        if damaged && self.space.take(cluster) {
+            // No entry in memory has it.
+            self.space.forget(cluster);
+            self.lost += 1;
+        }
         Ok(!damaged)
     }
 

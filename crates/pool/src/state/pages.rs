@@ -285,6 +285,13 @@ impl State {
         }
     }
 
+    /// Whether these pages can be in memory beside what is there, about.
+    pub(crate) fn has_memory_for(&self, pages: &[PageKey]) -> bool {
+        let bytes = |page: Page| cost(u64::from(page.bytes));
+        let wanted: u64 = pages.iter().filter_map(|key| self.page_of(*key).map(bytes)).sum();
+        self.resident.bytes + wanted < self.resident.limit
+    }
+
     fn next_to_go(&self, (layer, from): PageKey) -> Option<PageKey> {
         for (here, tier) in self.layers.range(layer..) {
             let from = if *here == layer { from } else { 0 };

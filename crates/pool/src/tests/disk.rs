@@ -1,6 +1,7 @@
 //! Disks that keep only what was flushed, and may tear, drop and reorder the rest.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::vec;
 use std::vec::Vec;
@@ -22,6 +23,8 @@ pub(super) struct Disks {
     pub(super) lies: Lie,
     /// Sectors of 4096 bytes, which are not torn, instead of 512.
     pub(super) is_large: bool,
+    /// Reads that begin there fail.
+    pub(super) unreadable: Vec<Range<Place>>,
 }
 
 /// Which flushes do nothing.
@@ -95,6 +98,10 @@ impl Disks {
         }
     }
 
+    pub(super) fn is_unreadable(&self, place: Place) -> bool {
+        self.unreadable.iter().any(|places| places.contains(&place))
+    }
+
     pub(super) fn read(&self, place: Place, blocks: u32) -> Vec<u8> {
         let mut out = vec![0; blocks as usize * BLOCK];
         for (nth, into) in out.chunks_exact_mut(BLOCK).enumerate() {
@@ -149,7 +156,7 @@ impl Disks {
             }
         }
         let (next, lies, is_large) = (self.next, self.lies, self.is_large);
-        Disks { durable, volatile: Vec::new(), next, lies, is_large }
+        Disks { durable, volatile: Vec::new(), next, lies, is_large, unreadable: Vec::new() }
     }
 
     /// What is there when the process died and the power stayed: all that was written, and of what

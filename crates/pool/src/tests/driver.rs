@@ -126,6 +126,9 @@ fn recover_with(
     let mut recovery = Recovery::new(superblock, limits)?;
     loop {
         match recovery.poll() {
+            Some(Effect::Read { io, place, .. }) if disks.is_unreadable(place) => {
+                recovery.complete(io, Err(DiskFailed));
+            }
             Some(Effect::Read { io, place, blocks, .. }) => {
                 recovery.complete(io, Ok(&disks.read(place, blocks)));
             }
@@ -238,7 +241,8 @@ impl Rig {
         }
         let at = random.below(self.sent.len() as u64) as usize;
         let sent = self.sent.swap_remove(at);
-        if self.fails {
+        if self.fails || matches!(sent, Sent::Read { place, .. } if self.disks.is_unreadable(place))
+        {
             let (Sent::Read { io, .. } | Sent::Write { io, .. } | Sent::Flush { io, .. }) = sent;
             self.pool.complete(io, Err(DiskFailed));
             return Moment::Io;

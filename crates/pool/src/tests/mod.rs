@@ -13,3 +13,4 @@ mod life;
 mod merge;
 mod model;
 mod paging;
+mod unreadable;

@@ -1,8 +1,8 @@
 //! What a rebuild costs a host: turns with it running take turns with it paused.
 //!
-//! In both the same host writes one block at a time to the same volume, all of whose copies take its
-//! writes. Between two turns the host goes on without being measured, so that the rebuild yields to
-//! it from the first to the last moment.
+//! In both the same host writes one block at a time to the same volume, all of whose copies take
+//! its writes. Between two turns the host goes on without being measured, so that the rebuild
+//! yields to it from the first to the last moment.
 
 use std::net::SocketAddr;
 use std::thread;
