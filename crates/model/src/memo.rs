@@ -27,7 +27,7 @@ pub struct Memo {
 
 impl Memo {
     /// So many bytes have room beside a copy.
-    pub const MOST_BYTES: usize = 4096;
+    pub const MOST_BYTES: usize = 16 << 10;
 
     /// What is to be kept of a volume. What has no room is left out: first its labels, then the
     /// rules for its copies.

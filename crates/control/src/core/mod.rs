@@ -137,7 +137,7 @@ pub struct Core {
     /// Of which copies snapshots in the making were taken; of which those that go are dropped.
     taken: BTreeMap<SnapshotId, BTreeSet<ReplicaId>>,
     dropped: BTreeMap<SnapshotId, BTreeSet<ReplicaId>>,
-    /// Rebuilds that run, as nodes last said.
+    /// Rebuilds as nodes last told them, but for those that have ended and are stored.
     running: BTreeMap<RebuildId, Rebuild>,
     /// Watches of which the store does not know yet how far their calls went, and when it is told.
     unnoted: BTreeSet<WatchName>,

@@ -320,11 +320,12 @@ impl Core {
             targets.get(&rebuild.target).is_some_and(|target| target.spec().node != *node)
         });
         for rebuild in rebuilds {
-            if !rebuild.state().is_ended() {
-                self.running.insert(rebuild.id, rebuild);
+            if self.state.rebuilds.contains_key(&rebuild.id) {
                 continue;
             }
-            if self.state.rebuilds.contains_key(&rebuild.id) {
+            // One that has ended is shown while it is being stored.
+            self.running.insert(rebuild.id, rebuild.clone());
+            if !rebuild.state().is_ended() {
                 continue;
             }
             let failed = &mut self.state.facts.failed_rebuilds;

@@ -318,13 +318,19 @@ impl Core {
         if let Some(memo) = memo {
             spec = VolumeSpec { size: label.size, ..VolumeSpec::clone(&memo.spec) };
         }
+        // A copy that no key opened does not say which one would.
+        let known = copies.found.values().find_map(|found| found.spec.encryption.clone());
+        spec.encryption = known.or(spec.encryption);
+        let encryption = &spec.encryption.clone();
         let mut node = None;
         // Copies that the newest label does not count are left to those who clear away.
         for (replica, found) in copies.found.iter().filter(|(id, _)| members.contains(id)) {
-            (spec.thin, spec.encryption) = (found.spec.thin, found.spec.encryption.clone());
+            spec.thin = found.spec.thin;
             let home = self.state.pool(&found.spec.pool).map(|pool| pool.spec().node.clone());
             node = node.or(home);
-            let spec = ReplicaSpec { size: label.size, volume: id, ..found.spec.clone() };
+            let found_spec = found.spec.clone();
+            let encryption = encryption.clone();
+            let spec = ReplicaSpec { size: label.size, volume: id, encryption, ..found_spec };
             let replica = Replica::found(*replica, spec, found.generation, self.now)?;
             batch = batch.put(replica);
         }

@@ -46,7 +46,7 @@ pub struct Copy {
     /// Of which volume.
     pub volume: VolumeId,
     pub(crate) generation: Option<Generation>,
-    pub(crate) spec: ReplicaSpec,
+    pub spec: ReplicaSpec,
     /// What is written with it.
     pub label: Option<Label>,
     /// What is written of its volume.

@@ -82,6 +82,30 @@ fn what_was_wanted_of_a_volume_is_read_back() {
     }
 }
 
+/// Engines that have no key yet cannot say which one they need; what is wanted says it.
+#[test]
+fn the_key_of_a_volume_is_read_back_where_none_was_there_to_open_it() {
+    let mut sim = cluster(3);
+    let encryption = Some(Encryption { key: good("tenant-a") });
+    let wanted = VolumeSpec { encryption: encryption.clone(), ..spec(2) };
+    sim.insist(&Wish::CreateVolume(volume(1), Box::new(wanted.clone()))).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    sim.insist(&unpublish(1)).unwrap();
+    sim.pass(Duration::from_secs(15));
+    for engine in sim.cluster.engines.values_mut() {
+        for copy in engine.replicas.values_mut() {
+            copy.spec.encryption = None;
+        }
+    }
+    lose_store(&mut sim);
+    recover(&mut sim, &[]);
+    assert_eq!(*seen(&sim, 1).spec(), wanted);
+    settle(&mut sim);
+    let copies = sim.cluster.engines.values().flat_map(|engine| engine.replicas.values());
+    let keys: Vec<_> = copies.map(|copy| copy.spec.encryption.clone()).collect();
+    assert_eq!(keys, [encryption.clone(), encryption]);
+}
+
 #[test]
 fn groups_of_snapshots_are_put_together_again() {
     let mut sim = cluster(3);

@@ -126,8 +126,16 @@ fn offline(up: &Up, volume: &str) -> Result<()> {
 
 /// Rebuilds take orders: those that ended stay as they are, and say so.
 fn paces(up: &Up, volume: &str) -> Result<()> {
-    let rebuilds = asked(up, &["rebuild", "list", "--volume", volume])?;
-    let rebuild = id(rebuilds.get(0).context("a rebuild")?)?;
+    let deadline = Instant::now() + PATIENCE;
+    // That the copy is in sync may be known before that its rebuild has ended.
+    let rebuild = loop {
+        let rebuilds = asked(up, &["rebuild", "list", "--volume", volume])?;
+        match rebuilds.get(0).filter(|it| it["state"]["name"] == "completed") {
+            Some(rebuild) => break id(rebuild)?,
+            None => ensure!(Instant::now() < deadline, "no rebuild ended: {rebuilds}"),
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    };
     for verb in ["pause", "resume", "cancel"] {
         let said = up.run(&["rebuild", verb, &rebuild])?;
         ensure!(said.contains("unchanged"), "{verb}: {said}");

@@ -51,7 +51,8 @@ fn schemathesis_finds_no_500() -> Result<()> {
     });
     let address = address.recv().context("the server did not start")?;
     let checks = format!("not_a_server_error,{ANY_BUT_SERVER_ERRORS}");
-    passes(&mut schemathesis(&address.to_string(), &checks)?)
+    let dir = tempfile::tempdir()?;
+    passes(&mut schemathesis(&address.to_string(), &checks, (dir.path(), 20))?)
 }
 
 /// The same with a real control plane, a real store and real engines: what was sent is done. That
@@ -63,7 +64,7 @@ fn schemathesis_finds_no_500_in_a_real_cluster() -> Result<()> {
     let words = ["--nodes", "2", "--pool-size", "2GiB", "--address", &address];
     let mut up = up::up_with(dir.path(), &words)?;
     let log = dir.path().join("answers.har");
-    let mut tool = schemathesis(up.server()?, ANY_BUT_SERVER_ERRORS)?;
+    let mut tool = schemathesis(up.server()?, ANY_BUT_SERVER_ERRORS, (dir.path(), 3))?;
     tool.args(["--report", "har", "--report-har-path"]).arg(&log);
     // A stream of events has no end: the tool would wait for it.
     passes(tool.args(["--exclude-path", "/v1/events"]))?;
@@ -81,10 +82,11 @@ fn schemathesis_finds_no_500_in_a_real_cluster() -> Result<()> {
 const ANY_BUT_SERVER_ERRORS: &str =
     "status_code_conformance,content_type_conformance,response_schema_conformance";
 
-fn schemathesis(server: &str, checks: &str) -> Result<Command> {
+/// It runs in a folder that it may litter. Each route gets so many examples.
+fn schemathesis(server: &str, checks: &str, (dir, examples): (&Path, u32)) -> Result<Command> {
     let mut tool = python::program("schemathesis")?;
     tool.args(["run", &format!("http://{server}/v1/openapi.json"), "--no-color"]);
-    tool.args(["--checks", checks, "--max-examples", "20"]);
+    tool.current_dir(dir).args(["--checks", checks, "--max-examples", &examples.to_string()]);
     tool.args(["--phases", "examples,coverage,fuzzing", "--mode", "all", "--seed", "1"]);
     tool.args(["--request-timeout", "60", "--workers", "2", "--warnings", "off"]);
     Ok(tool)

@@ -378,14 +378,14 @@ impl Engine {
                 return Err(in_field("generation", Kind::StaleGeneration, detail));
             }
         }
-        let share = match model::stored::encode(&memo) {
+        let text = match model::stored::encode(&memo) {
             Ok(text) if memo.fits() => text.into_bytes(),
             _ => {
                 let detail = format!("it has more than {} bytes", Memo::MOST_BYTES);
                 return Err(in_field("spec", Kind::TooLarge, detail));
             }
         };
-        let change = Change::Share { id: entity.id, share };
+        let change = Change::Memo { id: entity.id, memo: text };
         self.carry_out(pool, PoolOrder::Change { pool, change }).await?;
         Ok(if before.is_some() { Ensured::changed(memo) } else { Ensured::created(memo) })
     }
