@@ -46,6 +46,7 @@ pub struct Copy {
     /// Of which volume.
     pub volume: VolumeId,
     pub(crate) generation: Option<Generation>,
+    /// What was last ordered of it.
     pub spec: ReplicaSpec,
     /// What is written with it.
     pub label: Option<Label>,
