@@ -360,17 +360,14 @@ impl Pool {
                 Some(_) => {}
             }
         }
-        if let Work::Ask(_) = op.work {
-            return self.start_ask(at);
-        }
-        match op.work.clone() {
-            Work::Ask(_) => {}
-            Work::Change(change) => self.apply_change(at, *change),
-            Work::Repair(span) => self.start_write(at, span),
-            Work::Verify(span) => self.start_read(at, span),
-            Work::Resum(first) => self.start_resum(at, first),
+        match &op.work {
+            Work::Ask(_) => self.start_ask(at),
+            Work::Change(change) => self.apply_change(at, Change::clone(change)),
+            Work::Repair(span) => self.start_write(at, *span),
+            Work::Verify(span) => self.start_read(at, *span),
+            Work::Resum(first) => self.start_resum(at, *first),
             Work::Merge => self.merge_entered(at),
-            Work::Block(command) => match command {
+            Work::Block(command) => match *command {
                 Command::Read { span } | Command::Compare { span } => self.start_read(at, span),
                 Command::Write { span, .. } => self.start_write(at, span),
                 Command::Discard { span } => self.start_discard(at, span, false),
