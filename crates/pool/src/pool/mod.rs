@@ -347,6 +347,10 @@ impl Pool {
 
     fn begin(&mut self, at: OpId) {
         let Some(op) = self.ops.get(at) else { return };
+        if self.broken && op.work.is_mutation() {
+            // What memory says may never have been written: nothing is done on its account.
+            return self.done(at, Err(Fault::ReadOnly));
+        }
         if let Some(span) = op.span() {
             // The replica may have been shrunk or deleted since the command was taken.
             match self.state.entities.get(&op.id) {
