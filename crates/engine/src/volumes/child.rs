@@ -209,11 +209,17 @@ impl Child {
         io: &impl Io,
     ) -> Option<Request> {
         let counted = Counted::new(request.command, instant(io));
-        self.ask(Work::Block(request, buffer, counted), io);
-        match self.came.pop_back_if(|came| matches!(came, Came::Pass(_))) {
-            Some(Came::Pass(request)) => Some(request),
-            _ => None,
+        if self.waiting.is_empty() && self.has_room_near() {
+            self.asked.insert(request.tag, Asked::Passed(buffer, counted));
+            return Some(request);
         }
+        self.ask(Work::Block(request, buffer, counted), io);
+        None
+    }
+
+    /// Whether a block command may take the short way now.
+    fn has_room_near(&self) -> bool {
+        self.is_near && self.asked.len() < MOST_NEAR && matches!(self.phase, Phase::Up)
     }
 
     /// Whether it is to be polled or settled.

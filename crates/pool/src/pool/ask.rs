@@ -159,7 +159,7 @@ impl Pool {
             }
             let to = end.min(self.state.window_end(window));
             let most = asking.most.saturating_sub(asking.found.len()).saturating_add(1);
-            let found = self.look(asking.what, (asking.next, to), most);
+            let found = self.look(asking.what, &layers, (asking.next, to), most);
             // It may have ended early.
             asking.next = match found.last() {
                 Some((_, last)) if found.len() >= most => *last,
@@ -176,7 +176,7 @@ impl Pool {
         Ok(None)
     }
 
-    /// The layers that are looked at, up to which block, and whether those below them are not.
+    /// The layers that are looked at, the older first, up to which block, and whether those below them are not.
     fn asked_of(&self, what: What) -> Result<(Vec<Layer>, u64, bool), Refused> {
         Ok(match what {
             What::About(About::Written(id) | About::Doubtful(id)) => {
@@ -200,38 +200,29 @@ impl Pool {
     }
 
     /// Answers for blocks of one window.
-    fn look(&mut self, what: What, range: (u64, u64), most: usize) -> Runs {
+    fn look(&mut self, what: What, layers: &[Layer], range: (u64, u64), most: usize) -> Runs {
+        let one = |layer: Option<&Layer>| layer.copied().unwrap_or(Layer::NONE);
+        let layer = one(layers.first());
         match what {
-            What::About(About::Written(id)) => {
-                let layer = self.layer_of(id).map_or(Layer::NONE, |(layer, _)| layer);
-                self.state.written(layer, range, most)
-            }
-            What::About(About::Own(id)) => {
-                let layer = self.layer_of(id).map_or(Layer::NONE, |(layer, _)| layer);
-                self.state.own(layer, range, most)
-            }
-            What::About(About::Doubtful(id)) => {
-                let layer = self.layer_of(id).map_or(Layer::NONE, |(layer, _)| layer);
+            What::About(About::Written(_)) => self.state.written(layer, range, most),
+            What::About(About::Own(_)) => self.state.own(layer, range, most),
+            What::About(About::Doubtful(_)) => {
                 let per_region = self.state.size.per_region();
                 let doubtful = &self.regions.doubtful;
                 let wanted = |cluster: Cluster| doubtful.contains(&(cluster.0 / per_region));
                 self.state.written_where(layer, range, most, wanted)
             }
-            What::About(About::Changed { older, newer }) => {
-                let layer = |id| self.layer_of(id).map_or(Layer::NONE, |(layer, _)| layer);
-                let (old, new) = (layer(older), layer(newer));
-                // All of the window: what two maps have more of is only known of all of it.
-                self.state.changed(old, new, range, usize::MAX)
+            What::About(About::Changed { .. }) => {
+                self.state.changed(layer, one(layers.last()), range)
             }
-            What::Accept(id, _) => {
-                self.believe(id, range);
+            What::Accept(..) => {
+                self.believe(layer, range);
                 Vec::new()
             }
         }
     }
 
-    fn believe(&mut self, id: Id, (from, to): (u64, u64)) {
-        let Ok((layer, _)) = self.layer_of(id) else { return };
+    fn believe(&mut self, layer: Layer, (from, to): (u64, u64)) {
         let Some(span) = Span::between(block::Lba(from), block::Lba(to)) else { return };
         let mut pieces = Vec::new();
         for (logical, run, _) in by_cluster(span, self.state.size.shift()) {

@@ -18,7 +18,10 @@ impl Pool {
         if self.is_trimming() || self.paging.is_waiting(Holder::Collapse) {
             return;
         }
-        let Some(layer) = self.state.collapsible(&self.hiding) else { return };
+        let Some(layer) = self.state.collapsible(&self.hiding) else {
+            // One that was waited for may have been damaged meanwhile.
+            return self.let_go(Holder::Collapse);
+        };
         let last = self.state.next_moved(layer);
         let mut missing = Vec::new();
         self.state.needs_move(layer, last, &mut missing);
@@ -38,8 +41,10 @@ impl Pool {
         }
     }
 
-    /// Whether clusters will come from layers that are still to be collapsed.
+    /// Whether clusters will come from layers that are still to be collapsed. Not as long as a map
+    /// that this needs cannot be read.
     pub(super) fn collapse_is_due(&self) -> bool {
-        !self.hiding.is_empty() || self.state.collapsible(&self.hiding).is_some()
+        let is_wanted = !self.hiding.is_empty() || self.state.collapsible(&self.hiding).is_some();
+        is_wanted && !self.paging.collapse_failed
     }
 }

@@ -347,6 +347,10 @@ impl Pool {
 
     fn begin(&mut self, at: OpId) {
         let Some(op) = self.ops.get(at) else { return };
+        if self.broken && op.work.is_mutation() {
+            // What memory says may never have been written: nothing is done on its account.
+            return self.done(at, Err(Fault::ReadOnly));
+        }
         if let Some(span) = op.span() {
             // The replica may have been shrunk or deleted since the command was taken.
             match self.state.entities.get(&op.id) {
@@ -360,17 +364,14 @@ impl Pool {
                 Some(_) => {}
             }
         }
-        if let Work::Ask(_) = op.work {
-            return self.start_ask(at);
-        }
-        match op.work.clone() {
-            Work::Ask(_) => {}
-            Work::Change(change) => self.apply_change(at, *change),
-            Work::Repair(span) => self.start_write(at, span),
-            Work::Verify(span) => self.start_read(at, span),
-            Work::Resum(first) => self.start_resum(at, first),
+        match &op.work {
+            Work::Ask(_) => self.start_ask(at),
+            Work::Change(change) => self.apply_change(at, Change::clone(change)),
+            Work::Repair(span) => self.start_write(at, *span),
+            Work::Verify(span) => self.start_read(at, *span),
+            Work::Resum(first) => self.start_resum(at, *first),
             Work::Merge => self.merge_entered(at),
-            Work::Block(command) => match command {
+            Work::Block(command) => match *command {
                 Command::Read { span } | Command::Compare { span } => self.start_read(at, span),
                 Command::Write { span, .. } => self.start_write(at, span),
                 Command::Discard { span } => self.start_discard(at, span, false),

@@ -85,6 +85,19 @@ pub(super) struct Op {
     pub(super) done: u64,
 }
 
+impl Work {
+    /// Whether it changes what blocks hold.
+    pub(super) fn is_mutation(&self) -> bool {
+        match self {
+            Work::Block(command) => command.is_mutation(),
+            Work::Repair(_) => true,
+            Work::Verify(_) | Work::Resum(_) | Work::Merge | Work::Ask(_) | Work::Change(_) => {
+                false
+            }
+        }
+    }
+}
+
 impl Op {
     pub(super) fn new(token: Token, id: Id, work: Work, sums: Vec<u32>) -> Op {
         let layer = Layer::NONE;

@@ -45,6 +45,8 @@ pub(super) struct Paging {
     starved: VecDeque<OpId>,
     /// Commands that wait for a checkpoint: too much of the maps has changed.
     pub(super) choked: Vec<OpId>,
+    /// A map that a collapse needs could not be read when it was last tried.
+    pub(super) collapse_failed: bool,
     /// Layers of which what lies beyond their owner's end is still to be given up.
     trims: VecDeque<Layer>,
     /// Changes that wait for that.
@@ -213,9 +215,15 @@ impl Pool {
                     self.ready.push(at);
                 }
             }
-            // Tried again after the next batch.
-            Holder::Collapse if failed => self.let_go(holder),
-            Holder::Collapse => self.collapse_hidden(),
+            Holder::Collapse => {
+                self.paging.collapse_failed = failed;
+                if failed {
+                    // Tried again after the next batch.
+                    self.let_go(holder);
+                } else {
+                    self.collapse_hidden();
+                }
+            }
             Holder::Merge => self.merge_has_page(failed),
             Holder::Trim if failed => {
                 self.let_go(holder);

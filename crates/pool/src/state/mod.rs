@@ -378,7 +378,9 @@ impl State {
             assert!(owner.is_none_or(|owner| owner.layer == *layer));
         }
         used += low32(crate::widen::count(seen.len()));
-        assert_eq!(self.resident.bytes, resident);
+        let changed = self.layers.values().flat_map(|tier| tier.windows.values());
+        let changed: u64 = changed.filter(|window| window.changed).map(|window| window.cost).sum();
+        assert_eq!((self.resident.bytes, self.resident.changed), (resident, changed));
         assert_eq!(used + self.space.free() + self.space.pending(), self.space.clusters());
         assert_eq!(bytes, self.meta_bytes);
         assert_eq!(self.promised, self.layers.values().map(Tier::promise).sum::<u32>());

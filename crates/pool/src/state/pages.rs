@@ -330,10 +330,12 @@ impl State {
     /// The checkpoint that was cut is the current one, and has these pages; or it was given up.
     pub(crate) fn settle_windows(&mut self, index: Option<Vec<(Layer, Index)>>) {
         let Some(index) = index else {
+            let mut changed = 0;
             for window in self.layers.values_mut().flat_map(|tier| tier.windows.values_mut()) {
                 window.changed |= core::mem::take(&mut window.cut);
+                changed += if window.changed { window.cost } else { 0 };
             }
-            self.resident.changed += core::mem::take(&mut self.resident.cut);
+            (self.resident.changed, self.resident.cut) = (changed, 0);
             return;
         };
         for tier in self.layers.values_mut() {

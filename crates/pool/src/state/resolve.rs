@@ -239,9 +239,10 @@ impl State {
         older: Layer,
         newer: Layer,
         range: (u64, u64),
-        most: usize,
     ) -> Vec<(u64, u64)> {
         let mut before = Vec::new();
+        // All of them: what only one of the two has is known of all of the range, or of none.
+        let most = usize::MAX;
         let mut found = self.select(newer, range, most, |state, logical, run, out| {
             state.pieces(newer, logical, run, out);
             state.pieces(older, logical, run, &mut before);
@@ -253,7 +254,7 @@ impl State {
             *out = differences(out, &before);
         });
         found.extend(gone);
-        merged(found, most)
+        merged(found)
     }
 
     /// Asks `pick` about each logical cluster that the layer or one below has anything of.
@@ -327,7 +328,7 @@ fn push_run(found: &mut Vec<(u64, u64)>, (from, to): (u64, u64)) {
     }
 }
 
-fn merged(mut runs: Vec<(u64, u64)>, most: usize) -> Vec<(u64, u64)> {
+fn merged(mut runs: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     runs.sort_unstable();
     let mut out: Vec<(u64, u64)> = Vec::new();
     for (from, to) in runs {
@@ -336,6 +337,5 @@ fn merged(mut runs: Vec<(u64, u64)>, most: usize) -> Vec<(u64, u64)> {
             _ => out.push((from, to)),
         }
     }
-    out.truncate(most);
     out
 }

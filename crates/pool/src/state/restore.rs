@@ -66,6 +66,7 @@ impl State {
                 && fits_tally(&page.tally, shift)
                 && u64::from(page.tally.blocks) <= self.size.blocks() << shift
                 && u64::from(page.tally.clusters) <= most
+                && u64::from(page.bytes) <= page.tally.most_bytes(self.size)
         };
         let ascending = pages.is_sorted_by(|(before, _), (after, _)| before < after);
         let clusters: u64 = pages.iter().map(|(_, page)| u64::from(page.tally.clusters)).sum();
@@ -122,13 +123,14 @@ impl State {
         self.sought = false;
         let mut map = Map::new();
         let mut clusters = 0;
-        let mut bytes = 0;
+        let (mut bytes, mut changed) = (0, 0);
         self.change_tier(layer, |tier| {
             map = core::mem::take(&mut tier.map);
             for (_, window) in core::mem::take(&mut tier.windows) {
                 let page = window.page.filter(|_| window.absent);
                 bytes += page.map_or(0, |page| u64::from(page.bytes));
                 bytes += if window.is_used() { INDEX_BYTES } else { 0 };
+                changed += if window.changed { window.cost } else { 0 };
             }
             clusters = tier.clusters;
             (tier.clusters, tier.blocks, tier.held, tier.damaged) = (0, 0, 0, true);
@@ -136,6 +138,7 @@ impl State {
         });
         self.lost += clusters;
         self.meta_bytes -= bytes;
+        self.resident.changed -= changed;
         for (logical, packed) in map {
             let encoded = packed.encoded_len(self.size);
             self.meta_bytes -= encoded;

@@ -208,7 +208,7 @@ impl Bench {
             let len = old.len().min(new.len());
             let layer = |id| self.state.entities[&id].layer;
             let (older, newer) = (layer(a), layer(b));
-            let listed = self.state.changed(older, newer, (0, len as u64), 10_000);
+            let listed = self.state.changed(older, newer, (0, len as u64));
             for block in 0..len {
                 let in_list =
                     listed.iter().any(|(from, to)| (*from..*to).contains(&(block as u64)));

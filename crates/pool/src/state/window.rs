@@ -27,6 +27,12 @@ impl Tally {
         self.held += u16::from(parts > 0);
         self.split += u16::from(parts > 1);
     }
+
+    /// Most bytes that so many entries and fragments take.
+    pub(super) fn most_bytes(&self, size: ClusterSize) -> u64 {
+        let parts = u64::from(self.clusters) + u64::from(self.entries);
+        parts * (8 + count(size.bitmap_bytes()))
+    }
 }
 
 /// Where the current checkpoint has a window, and what is there.

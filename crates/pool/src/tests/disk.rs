@@ -172,7 +172,7 @@ impl Disks {
                 }
             }
         }
-        Disks { volatile, ..after }
+        Disks { volatile, unreadable: Vec::new(), ..after }
     }
 
     /// Puts other bytes where these are, if they are durable somewhere.

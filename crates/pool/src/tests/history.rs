@@ -32,13 +32,15 @@ pub(super) struct History {
     /// Of the disks as they are now.
     sizes: Vec<u64>,
     cuts: u64,
+    /// Reads of maps have failed since the pool was opened.
+    is_faulty: bool,
 }
 
 pub(super) fn replica(id: u128, origin: u128, size: u64) -> Change {
     Change::Create(new_replica(Id(id), Id(origin), size))
 }
 
-fn new_replica(id: Id, origin: Id, size: u64) -> NewReplica {
+pub(super) fn new_replica(id: Id, origin: Id, size: u64) -> NewReplica {
     NewReplica {
         id,
         origin,
@@ -57,7 +59,8 @@ impl History {
         disks.is_large = plan.seed % 4 == 3;
         let rig = import(disks, plan.sizes).unwrap();
         let (model, sizes) = (Model::default(), plan.sizes.to_vec());
-        History { rig, model, random: Random(plan.seed), plan, sizes, cuts: 0 }
+        let random = Random(plan.seed);
+        History { rig, model, random, plan, sizes, cuts: 0, is_faulty: false }
     }
 
     fn run(&mut self) -> Result<u64, String> {
@@ -75,7 +78,7 @@ impl History {
     fn reopen(&mut self, disks: Disks) -> Result<(), String> {
         let mut rig = import(disks, &self.sizes)?;
         self.model = self.model.check(&mut rig)?;
-        self.rig = rig;
+        (self.rig, self.is_faulty) = (rig, false);
         self.sizes.truncate(self.rig.pool.superblock().disks.len());
         self.rig.pool.check_state();
         self.repair();
@@ -99,9 +102,14 @@ impl History {
     /// Acts that many times, and goes on until everything has ended, or the power goes.
     fn segment(&mut self, acts: u64) -> Result<(), String> {
         let mut left = acts;
+        let mut idle = 0;
         loop {
+            idle += 1;
+            if idle > 100_000 {
+                return Err(format!("it never comes to rest: {:?}", self.model.intents));
+            }
             if left > 0 && self.model.intents.len() < 6 && !self.random.one_in(3) {
-                left -= 1;
+                (left, idle) = (left - 1, 0);
                 self.act()?;
             }
             match self.rig.step(&mut self.random) {
@@ -147,6 +155,9 @@ impl History {
                 self.model.failed(token)?;
             }
             (Err(Refused::NoSpace), _) => self.model.failed(token)?,
+            (Err(Refused::Damaged | Refused::Broken), _) if self.is_faulty => {
+                self.model.left_open(token);
+            }
             (Err(refused), intent) => return Err(format!("{intent:?} was refused: {refused}")),
         }
         Ok(())
@@ -171,6 +182,11 @@ impl History {
             }
             (Ok(()), _) => self.model.succeeded(token),
             (Err(Fault::NoSpace), _) => self.model.failed(token)?,
+            (Err(Fault::Medium { .. } | Fault::ReadOnly | Fault::Internal), _)
+                if self.is_faulty =>
+            {
+                self.model.left_open(token);
+            }
             (Err(Fault::Checksum { span }), Some(Intent::Read { start, expect, healed, .. })) => {
                 let from = (span.start().0 - start) as usize;
                 let bad = &expect[from..from + span.len().0 as usize];
@@ -243,7 +259,11 @@ impl History {
 
     fn act(&mut self) -> Result<(), String> {
         let count = self.model.volumes.len();
-        match self.random.below(1000) {
+        if self.spoils() {
+            self.spoil();
+        }
+        let most = if self.is_faulty { 975 } else { 1000 };
+        match self.random.below(most) {
             _ if count == 0 => self.create(),
             0..30 if count < 8 => self.create(),
             430..500 => self.read(),

@@ -47,6 +47,8 @@ struct Written {
     stamp: u64,
     by: Token,
     completed: bool,
+    /// It failed, and may be there nevertheless, or some of it.
+    failed: bool,
 }
 
 impl Cell {
@@ -65,8 +67,12 @@ impl Cell {
         (settled && last.len() == 1).then(|| last[0])
     }
 
+    /// What it holds when all that was begun has ended.
     fn last(&self) -> Vec<u64> {
-        self.later.last().map_or(self.durable.clone(), |last| vec![last.stamp])
+        let sure = self.later.iter().rposition(|write| !write.failed);
+        let base = sure.map_or(self.durable.clone(), |nth| vec![self.later[nth].stamp]);
+        let open = self.later.iter().skip(sure.map_or(0, |nth| nth + 1));
+        base.into_iter().chain(open.map(|write| write.stamp)).collect()
     }
 
     /// Everything up to the write of this command is durable; older ones are gone.
@@ -257,7 +263,12 @@ impl Model {
     ) {
         let cells = &mut self.volumes.get_mut(&id).unwrap().cells;
         for (at, stamp) in (start as usize..).zip(&stamps) {
-            cells[at].later.push(Written { stamp: *stamp, by: token, completed: false });
+            cells[at].later.push(Written {
+                stamp: *stamp,
+                by: token,
+                completed: false,
+                failed: false,
+            });
         }
         self.intents.insert(token, Intent::Write { id, start, stamps, fua });
     }
@@ -360,6 +371,15 @@ impl Model {
             other => return Err(format!("{other:?} must not fail")),
         }
         Ok(())
+    }
+
+    /// A command failed for another reason, and may have been carried out in part.
+    pub(super) fn left_open(&mut self, token: Token) {
+        self.intents.remove(&token).expect("a known command");
+        let cells = self.volumes.values_mut().flat_map(|volume| &mut volume.cells);
+        for write in cells.flat_map(|cell| &mut cell.later).filter(|write| write.by == token) {
+            write.failed = true;
+        }
     }
 
     /// Compares with a pool that was opened after a crash. Answers the model that goes on from it.

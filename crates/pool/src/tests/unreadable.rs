@@ -7,7 +7,7 @@ use block::{Blocks, Bytes, Command, Fault, Lba, Span};
 
 use super::disk::Random;
 use super::driver::{Ended, Moment, Rig, new_disks, open, open_with};
-use super::history::replica;
+use super::history::{new_replica, replica};
 use super::model::stamped;
 use crate::layout::Use;
 use crate::{About, Change, Id, ImportError, Label, NewSnapshot, Place, Question, Refused};
@@ -16,6 +16,8 @@ const CLUSTER: u64 = 64;
 const SIZES: &[u64] = &[40_000];
 const A: Id = Id(1);
 const B: Id = Id(2);
+/// A snapshot of the first.
+const S: Id = Id(3);
 /// Clusters with a block each, so many that their pages fill the first block of a checkpoint;
 /// behind them there is room for more.
 const USED: u64 = 100;
@@ -40,7 +42,7 @@ fn two() -> Rig {
 }
 
 /// The bodies of checkpoints.
-fn bodies(rig: &Rig) -> Vec<Range<Place>> {
+pub(super) fn bodies(rig: &Rig) -> Vec<Range<Place>> {
     let slots = [(0, 0), (0, 1), (1, 0), (1, 1)];
     let body = |(slot, copy)| {
         let area = rig.pool.superblock().area(Use::Checkpoint { slot, copy }).unwrap();
@@ -132,7 +134,7 @@ fn snapshot(rig: &mut Rig, of: Id, id: Id) {
 #[test]
 fn differences_are_the_same_however_many_are_asked_for() {
     let mut rig = two();
-    snapshot(&mut rig, A, Id(3));
+    snapshot(&mut rig, A, S);
     for id in [4, 5] {
         rig.must(replica(id, 3, (USED + 2) * CLUSTER));
     }
@@ -189,7 +191,7 @@ fn discards_that_wait_for_pages_do_not_outgrow_a_checkpoint() {
     for nth in 0..CLUSTERS {
         rig.write(A, nth * CLUSTER, &stamped(1 + nth)).unwrap();
     }
-    snapshot(&mut rig, A, Id(3));
+    snapshot(&mut rig, A, S);
     for id in 0..80 {
         rig.must(replica(10 + id, 3, CLUSTERS * CLUSTER));
     }
@@ -216,4 +218,61 @@ fn discards_that_wait_for_pages_do_not_outgrow_a_checkpoint() {
     rig.pool.check_state();
     let mut rig = open(rig.disks, sizes).unwrap();
     assert_eq!(rig.stamps(A, 0, 1), Ok(std::vec![1]));
+}
+
+/// Three replicas: of the first a snapshot, most of which was written over since.
+fn with_snapshot() -> Rig {
+    let mut rig = two();
+    rig.must(replica(4, 0, USED * CLUSTER));
+    snapshot(&mut rig, A, S);
+    for nth in 0..USED / 2 {
+        rig.write(A, nth * CLUSTER, &stamped(stamp(A, nth))).unwrap();
+    }
+    rig.flush(A).unwrap();
+    rig.pool.request_checkpoint();
+    rig.settle();
+    rig
+}
+
+/// A full pool does not wait for space that comes only when a map can be read.
+#[test]
+fn there_is_no_space_while_what_was_deleted_cannot_be_read() {
+    let mut rig = with_snapshot();
+    let usage = rig.pool.usage();
+    let most = (usage.size.0 - usage.own.0 - usage.pending.0) / Bytes::kib(4).0;
+    let mut thick = new_replica(Id(5), Id::NONE, (most / CLUSTER - 10) * CLUSTER);
+    thick.thick = true;
+    rig.must(Change::Create(thick));
+    rig.disks.unreadable = bodies(&rig);
+    rig.must(Change::Delete(S));
+    let wrote = (0..20).map(|nth| rig.write(Id(4), nth * CLUSTER, &stamped(1)));
+    let first = wrote.into_iter().find_map(Result::err);
+    assert_eq!(first, Some(Fault::NoSpace));
+    rig.disks.unreadable.clear();
+    rig.flush(A).unwrap();
+    rig.settle();
+    assert_eq!(rig.write(Id(4), 20 * CLUSTER, &stamped(1)), Ok(()));
+    rig.pool.check_state();
+}
+
+/// Whatever was read to be moved into a map that turns out to be damaged does not stay in memory.
+#[test]
+fn a_collapse_into_a_damaged_map_keeps_nothing() {
+    let disks = with_snapshot().disks;
+    let mut damaged = 0;
+    for (nth, byte) in (0..3).flat_map(|nth| [1000, 3000].map(|byte| (nth, byte))) {
+        let mut rig = open_with(disks.clone(), SIZES, Bytes::ZERO);
+        for body in bodies(&rig) {
+            let place = Place { block: body.start.block + nth, ..body.start };
+            rig.disks.damage(place, byte, 0x20);
+        }
+        rig.must(Change::Delete(S));
+        rig.settle();
+        // What has changed is in memory until then.
+        rig.pool.request_checkpoint();
+        rig.settle();
+        damaged += u32::from(rig.pool.health().damaged == [A]);
+        assert_eq!(rig.pool.health().maps, Bytes::ZERO, "{nth} {byte}");
+    }
+    assert!(damaged > 0, "no map was damaged");
 }

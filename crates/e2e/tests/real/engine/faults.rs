@@ -2,8 +2,10 @@
 //!
 //! Only with the feature `faults`, and a `holdfast` that was built with it.
 
-use api::node::{Fault, FaultKind, FaultPlace, Faults, Node as _, Remote};
+use api::Paging;
+use api::node::{Fault, FaultKind, FaultPlace, Faults, Node as _, Remote, StatisticsOf};
 use e2e::fleet::{Fleet, Plan};
+use e2e::process::PATIENCE;
 use e2e::store::Kind as StoreKind;
 use model::*;
 
@@ -111,4 +113,35 @@ async fn a_child_that_cannot_write_or_never_answers_is_left_behind_and_comes_bac
         assert!(after > before, "it was never recorded stale");
     }
     close_and_compare(&mut fleet, 0, target(), host).await;
+}
+
+/// How many writes of the target a copy has carried out.
+async fn writes_of(fleet: &Fleet, nth: usize) -> u64 {
+    let of = StatisticsOf::Child { target: target(), replica: fleet.machines[nth].replica };
+    let all = remote(fleet, 0).statistics(Paging::default()).await.unwrap().items;
+    all.into_iter().find(|one| one.of == of).unwrap().write.commands
+}
+
+/// The target dies when the second copy has what the third one has not.
+#[tokio::test(flavor = "multi_thread")]
+async fn copies_that_differ_when_their_target_dies_are_made_equal() {
+    let (mut fleet, mut host) = start().await;
+    host.round();
+    let stall = Fault { count: None, ..fault(disk(&fleet, 2), FaultKind::Stall {}, 0) };
+    remote(&fleet, 2).put_faults(Faults { faults: vec![stall] }).await.unwrap();
+    let before = writes_of(&fleet, 1).await;
+    let working = host.until_gone();
+    let until = tokio::time::Instant::now() + PATIENCE;
+    while writes_of(&fleet, 1).await == before {
+        assert!(tokio::time::Instant::now() < until, "no copy was written to");
+    }
+    fleet.machines[0].kill().unwrap();
+    fleet.machines[2].kill().unwrap();
+    fleet.restart(2).await.unwrap();
+    fleet.open(id(41), 1).await.unwrap();
+    let mut host = working.follows(fleet.machines[1].listen());
+    host.check_all();
+    fleet.restart(0).await.unwrap();
+    fleet.until_open(id(41), 1).await.unwrap();
+    close_and_compare(&mut fleet, 1, id(41), host).await;
 }

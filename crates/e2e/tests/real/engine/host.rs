@@ -185,12 +185,26 @@ impl Host {
 
     /// Works until it is told to stop; all must be well.
     pub(crate) fn keep_going(self) -> Working {
+        self.work(|result| assert_eq!(result, Ok(0), "commands failed"))
+    }
+
+    /// Works until its target is gone.
+    pub(crate) fn until_gone(self) -> Working {
+        self.work(|_| {})
+    }
+
+    fn work(self, see: impl Fn(Result<usize, String>) + Send + 'static) -> Working {
         let going = Arc::new(AtomicBool::new(true));
         let (keep, known) = (Arc::clone(&going), self.known);
         let thread = std::thread::spawn(move || {
             let mut host = Host::with(known);
             while keep.load(Ordering::Relaxed) {
-                assert_eq!(host.try_round(), Ok(0), "commands failed");
+                let result = host.try_round();
+                let is_gone = result.is_err();
+                see(result);
+                if is_gone {
+                    break;
+                }
             }
             host.known
         });
@@ -208,6 +222,15 @@ impl Working {
     /// Ends it, and hands the host back.
     pub(crate) fn stop(self) -> Host {
         self.going.store(false, Ordering::Relaxed);
-        Host::with(self.thread.join().expect("the host was well served"))
+        Host::with(self.known())
+    }
+
+    /// When its target is gone, it goes on with another.
+    pub(crate) fn follows(self, address: SocketAddr) -> Host {
+        Host::with(Known { address, ..self.known() })
+    }
+
+    fn known(self) -> Known {
+        self.thread.join().expect("the host was well served")
     }
 }

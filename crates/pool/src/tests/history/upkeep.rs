@@ -4,6 +4,22 @@ use super::*;
 use crate::About;
 
 impl History {
+    /// Whether the disks' mood changes, in every fifth history.
+    pub(super) fn spoils(&mut self) -> bool {
+        self.plan.seed % 5 == 2 && self.random.one_in(20)
+    }
+
+    /// For a while no map can be read; what needs one fails, and nothing else happens.
+    pub(super) fn spoil(&mut self) {
+        let bodies = super::super::unreadable::bodies(&self.rig);
+        let unreadable = &mut self.rig.disks.unreadable;
+        if unreadable.is_empty() {
+            (*unreadable, self.is_faulty) = (bodies, true);
+        } else {
+            unreadable.clear();
+        }
+    }
+
     /// A scrub step.
     pub(super) fn verify(&mut self) {
         let Some((id, size)) = self.pick_any() else { return };
