@@ -5,4 +5,3 @@ mod group;
 mod lease;
 mod recover;
 mod rig;
-mod watches;
