@@ -7,7 +7,7 @@ use axum::body::Body as Stream;
 use bytes::Bytes;
 use http::{HeaderMap, header};
 use http_body_util::{BodyExt, LengthLimitError};
-use model::{Heartbeat, Invalid, Kind, Label, Order, Problem, Spec};
+use model::{Heartbeat, Invalid, Kind, Label, Memo, Order, Problem, Spec};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -58,6 +58,11 @@ impl<S: Spec + JsonSchema + Send + 'static> Sent for Order<S> {
 }
 
 impl Sent for Label {}
+impl Sent for Memo {
+    fn validate(&self) -> Result<(), Invalid> {
+        Spec::validate(&*self.spec).map_err(|invalid| invalid.within("spec"))
+    }
+}
 impl<A: Serialize + DeserializeOwned + JsonSchema + Send + 'static> Sent for Heartbeat<A> {}
 
 impl<T: Sent> Body for T {

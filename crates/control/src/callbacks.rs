@@ -1,16 +1,17 @@
 //! Calls of watches: each event that is waited for, posted to the address that waits for it.
 //!
 //! ```text
-//!   event ──► line of each watch that wants it ──► post ──► taken
-//!                 │ full                            │ fails, 5 times
-//!                 └──────────► missed ◄─────────────┘
+//!   kept event ──► line of each watch that wants it ──► post ──► taken ───► done with: noted
+//!                      │ full                            │ fails, 5 times    │ in the store
+//!                      └──────────► missed ◄─────────────┴───────────────────┘
 //! ```
 //!
 //! Invariants:
 //! - A watch has one line: its events are posted in order, one at a time. A slow address holds up
 //!   no other, and nobody waits for it.
-//! - Only a control plane that leads calls. What was under way when a term ended is not called
-//!   again: who must know reads `/v1/events/kept`.
+//! - Only a control plane that leads calls, and only what is kept in the store. The next one goes
+//!   on after the last event that the store says is done with: an event may be posted twice, and
+//!   none is left out but those that are counted as missed.
 //! - A log names the watch, not its address.
 
 use std::collections::BTreeMap;
@@ -23,14 +24,20 @@ use model::{CallbackUrl, Event, Kind, Problem, Timestamp, Watch, WatchName, Watc
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
+use crate::core::{Core, Input};
+use crate::history::KEPT;
+use crate::shared::Shared;
+
 /// How long an address may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often an event is posted before it is given up.
 const TRIES: u32 = 5;
 /// How long after the first failure it is posted again; it doubles.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
-/// How many events may wait for one address.
-const LINE: usize = 256;
+/// How many events may wait for one address: as many as are kept.
+const LINE: usize = 1000;
+/// How many events nobody waits for may pass before the store is told that they are done with.
+const PASSED: u64 = KEPT / 4;
 
 /// All watches, as they are called.
 pub(crate) struct Callbacks {
@@ -40,31 +47,15 @@ pub(crate) struct Callbacks {
 
 /// One watch.
 struct Line {
+    made: Timestamp,
     url: CallbackUrl,
     events: mpsc::Sender<Event>,
-    seen: Arc<Mutex<Outcome>>,
+    /// The last event that was put into the line, or was not waited for.
+    considered: u64,
+    /// The last event that was put into the line; zero: none was.
+    queued: u64,
+    seen: Arc<Mutex<WatchStatus>>,
     caller: AbortHandle,
-}
-
-/// What became of its calls.
-#[derive(Default)]
-struct Outcome {
-    status: WatchStatus,
-    /// Given up since the last one that was taken.
-    missed: u64,
-}
-
-impl Outcome {
-    fn miss(&mut self) {
-        self.missed = self.missed.saturating_add(1);
-        self.status.missed = self.status.missed.saturating_add(1);
-    }
-
-    fn take(&mut self, now: Timestamp) {
-        self.missed = 0;
-        self.status.delivered = self.status.delivered.saturating_add(1);
-        (self.status.delivered_at, self.status.failure) = (Some(now), None);
-    }
 }
 
 impl Drop for Line {
@@ -95,36 +86,39 @@ impl Callbacks {
         Err(Problem { field: Some("url".to_owned()), ..problem })
     }
 
-    /// Lets all go whose watch is gone or calls elsewhere.
-    pub(crate) fn settle(&self, watches: &BTreeMap<WatchName, Watch>) {
-        lock(&self.lines).retain(|name, line| {
-            watches.get(name).is_some_and(|watch| watch.spec().url == line.url)
-        });
-    }
-
-    /// Puts an event into the lines of those who want it.
-    pub(crate) fn tell(
-        &self,
-        event: &Event,
-        watches: &BTreeMap<WatchName, Watch>,
-        now: impl Fn() -> Timestamp + Clone + Send + Sync + 'static,
-    ) {
-        self.settle(watches);
+    /// Every watch has its line, with all kept events that it waits for and that are not done with;
+    /// what waits for a watch that is gone or calls elsewhere is let go.
+    pub(crate) fn settle(&self, core: &mut Core, shared: &Arc<Shared>) {
         let mut lines = lock(&self.lines);
-        for (name, watch) in watches.iter().filter(|(_, watch)| watch.spec().wants(event)) {
-            let line = lines
-                .entry(name.clone())
-                .or_insert_with(|| self.open(name, &watch.spec().url, now.clone()));
-            if line.events.try_send(event.clone()).is_err() {
-                lock(&line.seen).miss();
+        let state = core.state();
+        lines.retain(|name, line| {
+            let watch = state.watches.get(name);
+            watch.is_some_and(|it| it.created_at() == line.made && it.spec().url == line.url)
+        });
+        let mut passed = Vec::new();
+        for (name, watch) in &state.watches {
+            let line = lines.entry(name.clone()).or_insert_with(|| {
+                let status = watch.status.clone();
+                let begins = || WatchStatus { after: state.last_event(), ..Default::default() };
+                self.open(watch, status.unwrap_or_else(begins), shared)
+            });
+            let news = state.events.range(line.considered.saturating_add(1)..);
+            for (number, event) in news {
+                line.considered = *number;
+                if watch.spec().wants(event) {
+                    match line.events.try_send(event.clone()) {
+                        Ok(()) => line.queued = *number,
+                        Err(_) => lock(&line.seen).miss(),
+                    }
+                }
+            }
+            if let Some(status) = line.passed(watch.status.as_ref()) {
+                passed.push(Input::Called(name.clone(), line.made, status));
             }
         }
-    }
-
-    /// What became of the calls of a watch.
-    pub(crate) fn status(&self, name: &WatchName) -> WatchStatus {
-        let lines = lock(&self.lines);
-        lines.get(name).map(|line| lock(&line.seen).status.clone()).unwrap_or_default()
+        for input in passed {
+            core.on(shared.now(), input);
+        }
     }
 
     /// Nobody is called any more.
@@ -132,22 +126,33 @@ impl Callbacks {
         lock(&self.lines).clear();
     }
 
-    fn open(
-        &self,
-        name: &WatchName,
-        url: &CallbackUrl,
-        now: impl Fn() -> Timestamp + Send + Sync + 'static,
-    ) -> Line {
+    fn open(&self, watch: &Watch, status: WatchStatus, shared: &Arc<Shared>) -> Line {
         let (events, waiting) = mpsc::channel(LINE);
-        let seen = Arc::<Mutex<Outcome>>::default();
+        let (made, url, considered) = (watch.created_at(), watch.spec().url.clone(), status.after);
+        let seen = Arc::new(Mutex::new(status));
         let caller = Caller {
             poster: self.poster.clone(),
-            watch: name.clone(),
+            watch: watch.id().clone(),
+            made,
             url: url.clone(),
             seen: Arc::clone(&seen),
+            shared: Arc::clone(shared),
         };
-        let caller = tokio::spawn(caller.run(waiting, now)).abort_handle();
-        Line { url: url.clone(), events, seen, caller }
+        let caller = tokio::spawn(caller.run(waiting)).abort_handle();
+        Line { made, url, events, considered, queued: 0, seen, caller }
+    }
+}
+
+impl Line {
+    /// What is to be noted because many events passed for which nobody waits.
+    fn passed(&self, noted: Option<&WatchStatus>) -> Option<WatchStatus> {
+        let mut seen = lock(&self.seen);
+        let before = noted.map_or(0, |status| status.after);
+        if seen.after < self.queued || self.considered.saturating_sub(before) < PASSED {
+            return None;
+        }
+        seen.after = self.considered;
+        Some(seen.clone())
     }
 }
 
@@ -155,30 +160,48 @@ impl Callbacks {
 struct Caller {
     poster: Poster,
     watch: WatchName,
+    made: Timestamp,
     url: CallbackUrl,
-    seen: Arc<Mutex<Outcome>>,
+    seen: Arc<Mutex<WatchStatus>>,
+    shared: Arc<Shared>,
 }
 
 impl Caller {
-    async fn run(self, mut waiting: mpsc::Receiver<Event>, now: impl Fn() -> Timestamp + Send) {
+    async fn run(self, mut waiting: mpsc::Receiver<Event>) {
         while let Some(event) = waiting.recv().await {
-            if self.call(event).await {
-                lock(&self.seen).take(now());
-            } else {
-                lock(&self.seen).miss();
-            }
+            let number = event.number;
+            let was_taken = self.call(event).await;
+            let now = self.shared.now();
+            self.report(|status| {
+                if was_taken {
+                    status.take(now);
+                } else {
+                    status.miss();
+                }
+                status.after = number;
+            });
         }
+    }
+
+    /// Changes what is known of the calls, and tells.
+    fn report(&self, change: impl FnOnce(&mut WatchStatus)) {
+        let status = {
+            let mut seen = lock(&self.seen);
+            change(&mut seen);
+            seen.clone()
+        };
+        self.shared.feed(Input::Called(self.watch.clone(), self.made, status));
     }
 
     /// Whether the event was taken.
     async fn call(&self, event: Event) -> bool {
-        let (watch, missed) = (self.watch.clone(), lock(&self.seen).missed);
+        let (watch, missed) = (self.watch.clone(), lock(&self.seen).missed_since);
         let call = WatchCall { watch, missed, event };
         let mut wait = FIRST_WAIT;
         for tried in 1..=TRIES {
             let Err(error) = self.poster.post(&self.url, &call).await else { return true };
             tracing::debug!(watch = %self.watch, %error, tried, "a watch was not called");
-            lock(&self.seen).status.failure = Some(error.to_string());
+            self.report(|status| status.failure = Some(error.to_string()));
             if tried < TRIES {
                 tokio::time::sleep(wait).await;
                 wait *= 2;

@@ -1,4 +1,8 @@
-//! What happened: told to those who listen, and the last of it kept in the store.
+//! What happened: kept in the store, and then told to those who listen.
+//!
+//! An event is told when it is kept, so no two events ever have one number, and what was told can
+//! be read again. An event whose control plane died before it was kept was told to nobody: the
+//! change it is about is in the store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,10 +10,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use model::{Event, keys, stored};
 use store::contract::{Keys, Op, Txn};
-use store::leader::Guard;
+use store::leader::{Guard, GuardedError};
 use tokio::sync::mpsc;
 
-use crate::core::{Input, Telling};
+use crate::core::Telling;
 use crate::shared::Shared;
 
 /// How many events are kept.
@@ -17,9 +21,12 @@ pub(crate) const KEPT: u64 = 1000;
 /// How many are written at once.
 const AT_ONCE: usize = 64;
 /// How long events are gathered before they are written.
-const GATHER: Duration = Duration::from_millis(500);
+const GATHER: Duration = Duration::from_millis(100);
+/// How soon after a failure they are written again.
+const AGAIN: Duration = Duration::from_millis(50);
 
-/// Numbers events, tells them, and keeps the last in the store, until nobody has any more.
+/// Numbers events, keeps the last in the store and tells them, until nobody has any more or
+/// somebody else leads.
 pub(crate) async fn keep(
     shared: Arc<Shared>,
     guard: Guard,
@@ -28,23 +35,46 @@ pub(crate) async fn keep(
 ) {
     let mut tellings = Vec::new();
     while told.recv_many(&mut tellings, AT_ONCE).await > 0 {
+        let is_all = tellings.len() < AT_ONCE;
         let mut txn = Txn::new();
+        let mut events = Vec::new();
         for telling in tellings.drain(..) {
             last += 1;
             let Telling { subject, name, severity, message } = telling;
             let event = Event { number: last, at: shared.now(), subject, name, severity, message };
-            if let Ok(text) = stored::encode(&event) {
-                txn = txn.then(Op::put(keys::event(last), text));
+            match stored::encode(&event) {
+                Ok(text) => txn = txn.then(Op::put(keys::event(last), text)),
+                Err(error) => tracing::error!(%error, "an event cannot be written as JSON"),
             }
-            shared.feed(Input::Told(event.clone()));
-            shared.publish(event);
+            events.push(event);
         }
         let oldest = last.saturating_sub(KEPT);
         let old = Keys::Between(Bytes::from(keys::event(0)), Bytes::from(keys::event(oldest)));
-        if let Err(error) = guard.txn(txn.then(Op::delete(old))).await {
-            // They were told; what is lost is that somebody reads them later.
-            tracing::debug!(%error, "events are not kept");
+        if !write(&guard, txn.then(Op::delete(old))).await {
+            return;
         }
-        tokio::time::sleep(GATHER).await;
+        shared.publish(events);
+        if is_all {
+            tokio::time::sleep(GATHER).await;
+        }
     }
+}
+
+/// Writes, as often as it takes: the same events under the same numbers do no harm. Whether they
+/// are written; if not, somebody else leads.
+async fn write(guard: &Guard, txn: Txn) -> bool {
+    while !guard.lease().is_lost() {
+        match guard.txn(txn.clone()).await {
+            Ok(_) => return true,
+            Err(error @ GuardedError::LostLeadership { .. }) => {
+                tracing::debug!(%error, "events are not kept");
+                return false;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "events are not kept yet");
+                tokio::time::sleep(AGAIN).await;
+            }
+        }
+    }
+    false
 }

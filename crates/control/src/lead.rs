@@ -30,6 +30,8 @@ const LEASE: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_secs(1);
 /// Records read at a time.
 const PAGE: NonZeroU32 = NonZeroU32::MIN.saturating_add(999);
+/// How many events may wait to be kept.
+const TELLINGS: usize = 4096;
 /// How long to wait after something happened on a node before it is looked at: more may follow.
 const GATHER: Duration = Duration::from_millis(50);
 
@@ -80,12 +82,15 @@ async fn term(
         () = stopped(&mut stop) => return Ok(()),
     };
     *shared.leader.lock().unwrap_or_else(PoisonError::into_inner) = Some(shared.identity.clone());
+    let mut keeping = JoinSet::new();
     let ended = tokio::select! {
-        why = serve(shared, policy, &guard, &mut tasks) => Err(why),
+        why = serve(shared, policy, &guard, (&mut tasks, &mut keeping)) => Err(why),
         () = lease.lost() => Err("the lease is lost".to_owned()),
         () = stopped(&mut stop) => Ok(()),
     };
     shared.end();
+    // What was told is kept while this one still leads: the next one tells it.
+    drop(tokio::time::timeout(AGAIN, keeping.join_next()).await);
     tasks.abort_all();
     // The key goes at once, so that the next leader need not wait for the lease to run out.
     drop(tokio::time::timeout(AGAIN, guard.resign()).await);
@@ -97,7 +102,7 @@ async fn serve(
     shared: &Arc<Shared>,
     policy: &Policy,
     guard: &Guard,
-    tasks: &mut JoinSet<()>,
+    (tasks, keeping): (&mut JoinSet<()>, &mut JoinSet<()>),
 ) -> String {
     let (state, revision) = match load(shared).await {
         Ok(loaded) => loaded,
@@ -107,8 +112,9 @@ async fn serve(
     tracing::info!(records = state.count(), "leading");
     let now = shared.now();
     shared.begin(Core::new(state, policy.settings.clone(), policy.pace, seed(), now));
-    let (tell, told) = mpsc::channel(1024);
-    tasks.spawn(history::keep(Arc::clone(shared), guard.clone(), last_event, told));
+    shared.settle_calls();
+    let (tell, told) = mpsc::channel(TELLINGS);
+    keeping.spawn(history::keep(Arc::clone(shared), guard.clone(), last_event, told));
     let (fail, mut failed) = mpsc::channel(1);
     tasks.spawn(watch_records(Arc::clone(shared), revision, fail));
     tokio::select! {
@@ -169,8 +175,12 @@ async fn lead(
                         let _ = waiting.send(result);
                     }
                 }
-                // A full channel loses what people would read, and nothing else.
-                Effect::Tell(telling) => drop(tell.try_send(telling)),
+                Effect::Tell(telling) => {
+                    // What is lost is what people would read, and nothing else.
+                    if let Err(error) = tell.try_send(telling) {
+                        tracing::warn!(%error, "an event is lost: too many wait to be kept");
+                    }
+                }
                 Effect::Resign(why) => return why,
             }
         }

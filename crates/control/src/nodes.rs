@@ -132,6 +132,10 @@ impl Caller {
                 remote.delete_replica(id, Numbered { generation }).await?;
                 Answer::Gone
             }
+            Call::PutMemo(id, memo) => {
+                remote.put_memo(id, memo).await?;
+                Answer::Memo
+            }
             Call::PutTarget(id, order) => {
                 Answer::Target(Box::new(remote.put_target(id, order).await?.now))
             }

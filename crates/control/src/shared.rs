@@ -83,13 +83,22 @@ impl Shared {
         self.clock.now()
     }
 
-    /// Tells those who listen and those who want to be called.
-    pub(crate) fn publish(&self, event: Event) {
-        if let Some(term) = self.term().as_ref() {
-            let clock = self.clock;
-            self.callbacks.tell(&event, &term.core.state().watches, move || clock.now());
+    /// Tells those who listen and those who want to be called of what is kept now.
+    pub(crate) fn publish(self: &Arc<Shared>, events: Vec<Event>) {
+        for event in &events {
+            self.feed(Input::Told(event.clone()));
         }
-        self.events.push(|_| event);
+        self.settle_calls();
+        for event in events {
+            self.events.push(|_| event);
+        }
+    }
+
+    /// Those who want to be called are, if this one leads.
+    pub(crate) fn settle_calls(self: &Arc<Shared>) {
+        if let Some(term) = self.term().as_mut() {
+            self.callbacks.settle(&mut term.core, self);
+        }
     }
 
     /// The term, while it lasts.

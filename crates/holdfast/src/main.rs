@@ -35,7 +35,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run everything on this machine, on its embedded default
+    /// Run a whole cluster on this machine: store, control plane, engines, a first volume
     Up(up::Typed),
     /// The control plane
     #[command(subcommand)]

@@ -1,6 +1,7 @@
 //! What happened, for people and their tools. Nothing is controlled by events.
 
 use alloc::string::String;
+use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +45,22 @@ pub enum Subject {
     Snapshot(SnapshotId),
     SnapshotGroup(SnapshotGroupId),
     Watch(WatchName),
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Subject::Node(name) => write!(f, "node {name}"),
+            Subject::Host(name) => write!(f, "host {name}"),
+            Subject::Pool(name) => write!(f, "pool {name}"),
+            Subject::Volume(id) => write!(f, "volume {id}"),
+            Subject::Replica(id) => write!(f, "replica {id}"),
+            Subject::Target(id) => write!(f, "target {id}"),
+            Subject::Snapshot(id) => write!(f, "snapshot {id}"),
+            Subject::SnapshotGroup(id) => write!(f, "group {id}"),
+            Subject::Watch(name) => write!(f, "watch {name}"),
+        }
+    }
 }
 
 /// Whether somebody should look.

@@ -41,6 +41,7 @@ mod labels;
 mod lifecycle;
 mod limits;
 mod liveness;
+mod memo;
 mod name;
 mod node;
 mod note;
@@ -81,6 +82,7 @@ pub use labels::{Labels, MOST_LABELS};
 pub use lifecycle::{Life, Lifecycle, Operation, Outcome};
 pub use limits::Limits;
 pub use liveness::{Absence, Doubt, Liveness, Sign};
+pub use memo::Memo;
 pub use name::{
     AffinityGroup, CallbackUrl, CordonName, DevicePath, HostName, KeyName, LabelKey, LabelValue,
     NodeName, PoolName, WatchName,

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::stored::Record;
 use crate::{
-    Encryption, Epoch, Generation, Invalid, Kind, Nqn, Object, PoolName, ReplicaId, ReplicaSet,
-    Size, SnapshotId, Spec, Usage, VolumeId, VolumeSpec,
+    Encryption, Epoch, Generation, Invalid, Kind, Memo, Nqn, Object, PoolName, ReplicaId,
+    ReplicaSet, Size, SnapshotId, Spec, Usage, VolumeId, VolumeSpec,
 };
 
 /// A replica.
@@ -69,6 +69,9 @@ pub struct ReplicaStatus {
     /// What is written on disk with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<Label>,
+    /// What is written there of its volume; engines tell the control plane.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memo: Option<Memo>,
     /// Where it is exported; empty: nowhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<SocketAddr>,

@@ -39,7 +39,7 @@ pub enum WatchChange {
     },
 }
 
-/// What became of the calls of a watch since its control plane leads.
+/// What became of the calls of a watch. It is stored, so that the next control plane goes on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
@@ -48,12 +48,33 @@ pub struct WatchStatus {
     pub delivered: u64,
     /// How many were given up: nobody took them, or more came than could wait.
     pub missed: u64,
+    /// How many of these since one was last taken.
+    #[serde(default)]
+    pub missed_since: u64,
+    /// The last event that is done with: taken, given up, or not waited for.
+    #[serde(default)]
+    pub after: u64,
     /// When one was last taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivered_at: Option<Timestamp>,
     /// Why the last call failed; absent: it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
+}
+
+impl WatchStatus {
+    /// An event was taken.
+    pub fn take(&mut self, now: Timestamp) {
+        self.delivered = self.delivered.saturating_add(1);
+        self.missed_since = 0;
+        (self.delivered_at, self.failure) = (Some(now), None);
+    }
+
+    /// An event was given up.
+    pub fn miss(&mut self) {
+        self.missed = self.missed.saturating_add(1);
+        self.missed_since = self.missed_since.saturating_add(1);
+    }
 }
 
 impl WatchSpec {

@@ -30,6 +30,11 @@ impl Layer {
 /// Longest byte string of an entity.
 pub(crate) const MAX_STRING: usize = 4096;
 
+impl Entity {
+    /// Most bytes of its memo.
+    pub const MOST_MEMO: usize = 16 << 10;
+}
+
 impl Label {
     /// Most bytes of what else the engine keeps.
     pub const MOST_OPAQUE: usize = MAX_STRING;
@@ -38,8 +43,8 @@ impl Label {
 /// Most replicas of a set.
 pub(crate) const MAX_SET: usize = 64;
 const FIXED: usize = 4 + 16 + 16 + 4 + 4 + 8 + 8 + 16 + 8 + 8 + 16;
-/// Fixed part of an encoded entity, and the lengths of its five strings.
-pub(crate) const MIN_LEN: usize = FIXED + 5 * 2;
+/// Fixed part of an encoded entity, and the lengths of its six strings.
+pub(crate) const MIN_LEN: usize = FIXED + 6 * 2;
 const _: () = assert!(FIXED == 108);
 
 /// What kind of entity it is.
@@ -93,6 +98,8 @@ pub struct Entity {
     pub key: Vec<u8>,
     /// How it is shared, as the engine wrote it.
     pub share: Vec<u8>,
+    /// What is wanted of its volume, as somebody else than the engine wrote it.
+    pub memo: Vec<u8>,
 }
 
 /// Why an entity cannot be stored.
@@ -127,6 +134,7 @@ impl Entity {
             ("the wrapped key", self.key.len(), MAX_STRING),
             ("the share state", self.share.len(), MAX_STRING),
             ("the label", self.label.opaque.len(), MAX_STRING),
+            ("the memo", self.memo.len(), Entity::MOST_MEMO),
             ("the replica set", self.label.set.len(), MAX_SET),
             ("the in-sync set", self.label.in_sync.len(), MAX_SET),
         ];
@@ -146,7 +154,8 @@ impl Entity {
     /// Bytes of its encoding.
     pub(crate) fn encoded_len(&self) -> usize {
         let ids = self.label.set.len() + self.label.in_sync.len();
-        MIN_LEN + ids * 16 + self.key.len() + self.share.len() + self.label.opaque.len()
+        let strings = [&self.key, &self.share, &self.label.opaque, &self.memo];
+        MIN_LEN + ids * 16 + strings.map(Vec::len).iter().sum::<usize>()
     }
 
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
@@ -170,9 +179,9 @@ impl Entity {
                 out.put128(id.0);
             }
         }
-        out.put_string(&self.key);
-        out.put_string(&self.share);
-        out.put_string(&self.label.opaque);
+        for string in [&self.key, &self.share, &self.label.opaque, &self.memo] {
+            out.put_string(string);
+        }
     }
 
     pub(crate) fn decode(from: &mut Reader<'_>) -> Option<Entity> {
@@ -187,11 +196,13 @@ impl Entity {
         let (epoch, generation) = (from.u64()?, from.u64()?);
         let transaction = Id(from.u128()?);
         let (set, in_sync) = (ids(from.string()?)?, ids(from.string()?)?);
-        let [key, share, opaque] = [from.string()?, from.string()?, from.string()?].map(Vec::from);
+        let (key, share) = (from.string()?.to_vec(), from.string()?.to_vec());
+        let (opaque, memo) = (from.string()?.to_vec(), from.string()?.to_vec());
         let label = Label { volume, epoch, generation, transaction, set, in_sync, opaque };
         let kind = if flags & 1 == 0 { Kind::Replica } else { Kind::Snapshot };
         let thick = flags & 2 != 0;
-        let entity = Entity { id, origin, kind, layer, size, thick, created, label, key, share };
+        let entity =
+            Entity { id, origin, kind, layer, size, thick, created, label, key, share, memo };
         let agrees = flags >> 3 == 0 && (flags & 4 != 0) == entity.is_encrypted();
         (body.is_empty() && agrees && layer != Layer::NONE && entity.check().is_ok())
             .then_some(entity)

@@ -6,18 +6,20 @@ use alloc::vec::Vec;
 
 use block::Blocks;
 
-use crate::entity::{Entity, Id, Layer};
+use crate::entity::{self, Entity, Id, Layer};
 use crate::layout::Cluster;
 use crate::widen::{count, low16};
 use crate::wire::{Put, Reader};
 
 /// Longest record, with room to spare for the longest entity.
-pub(crate) const MAX_RECORD: usize = 16 << 10;
+pub(crate) const MAX_RECORD: usize = 32 << 10;
 /// Most blocks that one first-write record covers.
 pub(crate) const MAX_FIRST: u16 = 3000;
 const FIRST_WRITE_HEAD: usize = 20;
 const _: () = assert!(MAX_RECORD >= FIRST_WRITE_HEAD + 4 * 3000);
-const _: () = assert!(MAX_RECORD >= 24 + 4 + crate::entity::MIN_LEN + 3 * 4096 + 2 * 64 * 16);
+const MAX_ENTITY: usize =
+    entity::MIN_LEN + 3 * entity::MAX_STRING + 2 * entity::MAX_SET * 16 + Entity::MOST_MEMO;
+const _: () = assert!(MAX_RECORD >= 24 + 4 + MAX_ENTITY);
 
 /// A run of blocks of one cluster that became valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

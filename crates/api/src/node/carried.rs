@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 
 use model::{
-    Consistency, Extent, Generation, InstanceId, Invalid, NodeAddress, NodeName, Order, Problem,
-    Progress, ReplicaId, Size, SnapshotGroupId, SnapshotId, SnapshotLabel, Spec, TargetId,
-    Timestamp, Usage,
+    Consistency, Generation, InstanceId, Invalid, NodeAddress, NodeName, Order, Problem, Progress,
+    ReplicaId, Size, SnapshotGroupId, SnapshotId, SnapshotLabel, Spec, TargetId, Timestamp, Usage,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -142,7 +141,7 @@ pub enum Run {
     Cancel,
 }
 
-/// A rebuild that is wanted.
+/// A rebuild that is wanted. The target knows which copies are in sync and what this one missed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct RebuildWish {
@@ -150,12 +149,6 @@ pub struct RebuildWish {
     pub target: TargetId,
     /// The copy to bring in sync.
     pub replica: ReplicaId,
-    /// The copies to read from; none: the engine chooses.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub sources: BTreeSet<ReplicaId>,
-    /// How much to look at; left out: no more than is needed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub extent: Option<Extent>,
     /// At most so many bytes a second; left out: as user I/O allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes_per_second: Option<Size>,
@@ -231,6 +224,7 @@ impl Json for Scrub {}
 impl Json for FoundSnapshot {}
 impl Json for TargetSnapshot {}
 impl Json for model::Label {}
+impl Json for model::Memo {}
 
 impl Sent for SnapshotWish {}
 impl Sent for Pace {

@@ -1,7 +1,7 @@
 //! The contract as a trait.
 
 use model::{
-    BlockDevice, Label, Order, PoolName, PoolSpec, Problem, Rebuild, RebuildId, ReplicaId,
+    BlockDevice, Label, Memo, Order, PoolName, PoolSpec, Problem, Rebuild, RebuildId, ReplicaId,
     ReplicaSpec, SnapshotId, TargetId, TargetSpec,
 };
 
@@ -77,6 +77,13 @@ pub trait Node: Send + Sync + 'static {
         replica: ReplicaId,
         label: Label,
     ) -> impl Future<Output = Answered<Ensured<Label>>> + Send;
+
+    /// Write with a replica what is wanted of its volume; an older generation is refused.
+    fn put_memo(
+        &self,
+        replica: ReplicaId,
+        memo: Memo,
+    ) -> impl Future<Output = Answered<Ensured<Memo>>> + Send;
 
     /// What of a replica is written, in order.
     fn written(

@@ -1,7 +1,7 @@
 //! An engine far away: the contract, over HTTP.
 
 use model::{
-    BlockDevice, Event, Label, Order, PoolName, PoolSpec, Rebuild, RebuildId, ReplicaId,
+    BlockDevice, Event, Label, Memo, Order, PoolName, PoolSpec, Rebuild, RebuildId, ReplicaId,
     ReplicaSpec, SnapshotId, TargetId, TargetSpec,
 };
 
@@ -96,6 +96,14 @@ impl Node for Remote {
         label: Label,
     ) -> impl Future<Output = Answered<Ensured<Label>>> + Send {
         self.ask(&routes::PUT_LABEL, (replica,), (NoQuery {}, label), None)
+    }
+
+    fn put_memo(
+        &self,
+        replica: ReplicaId,
+        memo: Memo,
+    ) -> impl Future<Output = Answered<Ensured<Memo>>> + Send {
+        self.ask(&routes::PUT_MEMO, (replica,), (NoQuery {}, memo), None)
     }
 
     fn written(

@@ -1,7 +1,7 @@
 //! Every request of the node API: the one place that says how it looks on the wire.
 
 use model::{
-    BlockDevice, Event, Label, Order, PoolName, PoolSpec, Rebuild, RebuildId, ReplicaId,
+    BlockDevice, Event, Label, Memo, Order, PoolName, PoolSpec, Rebuild, RebuildId, ReplicaId,
     ReplicaSpec, SnapshotId, TargetId, TargetSpec,
 };
 
@@ -83,6 +83,14 @@ pub const PUT_LABEL: Route<(ReplicaId,), NoQuery, Label, Ensured<Label>> = Route
     Editor,
     "putLabel",
     "Write the label of a replica; an older stamp than it has is refused",
+);
+
+/// Write with a replica what is wanted of its volume; an older generation is refused.
+pub const PUT_MEMO: Route<(ReplicaId,), NoQuery, Memo, Ensured<Memo>> = Route::new(
+    (Put, "/v1/replicas/{replica}/memo"),
+    Editor,
+    "putMemo",
+    "Write with a replica what is wanted of its volume; an older generation is refused",
 );
 
 /// What of a replica is written, in order.

@@ -41,6 +41,7 @@ fn replicas<N: Node>(api: Api<Served<N>>) -> Api<Served<N>> {
         .on(&routes::PUT_REPLICA, async move |s, r| s.node.put_replica(r.at.0, r.body).await)
         .on(&routes::DELETE_REPLICA, async move |s, r| s.node.delete_replica(r.at.0, r.query).await)
         .on(&routes::PUT_LABEL, async move |s, r| s.node.put_label(r.at.0, r.body).await)
+        .on(&routes::PUT_MEMO, async move |s, r| s.node.put_memo(r.at.0, r.body).await)
         .on(&routes::WRITTEN, async move |s, r| s.node.written(r.at.0, r.query).await)
         .on(&routes::SCRUB, async move |s, r| s.node.scrub(r.at.0).await)
         .on(&routes::PUT_SCRUB, async move |s, r| s.node.put_scrub(r.at.0, r.body).await)

@@ -206,6 +206,10 @@ impl Node for Fake {
         Ok(Ensured::changed(label))
     }
 
+    async fn put_memo(&self, _: ReplicaId, memo: Memo) -> Answered<Ensured<Memo>> {
+        Ok(Ensured::changed(memo))
+    }
+
     async fn written(&self, _: ReplicaId, paging: Paging) -> Answered<Page<Range>> {
         paging.cut(ranges(), |range| format!("{:020}", range.offset.bytes().0))
     }
@@ -319,8 +323,8 @@ impl Node for Fake {
         rebuild: RebuildId,
         order: Order<RebuildWish>,
     ) -> Answered<Ensured<Rebuild>> {
-        let RebuildWish { target, replica, sources, extent, .. } = order.spec;
-        let extent = extent.unwrap_or(Extent::Delta);
+        let RebuildWish { target, replica, .. } = order.spec;
+        let (sources, extent) = ([id(20)].into(), Extent::Delta);
         let plan = RebuildPlan { volume: id(10), target, replica, sources, extent };
         let made = Rebuild::new(rebuild, plan, Timestamp::EPOCH);
         self.with(|state| state.rebuilds.insert(rebuild, made.clone()));

@@ -70,6 +70,8 @@ async fn replicas_and_what_hangs_on_them() {
     let label = golden::<Replica>("replica.json").status.unwrap().label.unwrap();
     let labelled = node.put_label(label.replica, label.clone()).await;
     assert_eq!(labelled.unwrap().now, label);
+    let memo = golden::<Replica>("replica.json").status.unwrap().memo.unwrap();
+    assert_eq!(node.put_memo(replica, memo.clone()).await.unwrap().now, memo);
     assert_eq!(kind(node.scrub(replica).await), Kind::NotFound);
     let wish = Pace { run: Run::Pause, bytes_per_second: Some(Size::mib(8)) };
     assert_eq!(effect(node.put_scrub(replica, order(1, wish)).await), Effect::Changed);
@@ -130,14 +132,8 @@ async fn targets_and_rebuilds() {
     assert_eq!(found.spec, wanted.spec);
     assert_eq!(Some(found.status), golden::<Target>("target.json").status);
     assert_eq!(node.targets(Paging::default()).await.unwrap().items.len(), 1);
-    let wish = RebuildWish {
-        target: id(30),
-        replica: id(21),
-        sources: [id(20)].into(),
-        extent: Some(Extent::Full),
-        bytes_per_second: None,
-        run: Run::Run,
-    };
+    let wish =
+        RebuildWish { target: id(30), replica: id(21), bytes_per_second: None, run: Run::Run };
     let made = node.put_rebuild(id(60), order(1, wish)).await.unwrap().now;
     assert_eq!(node.rebuild(id(60)).await.unwrap(), made);
     assert_eq!(node.rebuilds(Paging::default()).await.unwrap().items, [made]);

@@ -112,6 +112,11 @@ impl Batch {
         self
     }
 
+    /// Whether people are told of it.
+    pub(crate) fn tells_something(&self) -> bool {
+        !self.tells.is_empty()
+    }
+
     /// Whether nothing is to be stored.
     pub(crate) fn is_empty(&self) -> bool {
         self.changes.is_empty()

@@ -1,6 +1,6 @@
 //! Calls to engines and what follows from their answers.
 
-use model::{EventName, Kind, NodeName, Problem, Severity, Subject};
+use model::{Blame, EventName, Kind, NodeName, Problem, Severity, Subject};
 
 use super::{Answer, Call, CallId, Core, Effect};
 
@@ -46,6 +46,12 @@ impl Core {
                 self.leaf(&subject).succeed();
                 self.leaf(&subject).gone = true;
             }
+            // Nothing waits for it; the next listing shows that it is missing.
+            Err(problem) if matches!(call, Call::PutMemo(..)) => {
+                tracing::debug!(%subject, %problem, "what is wanted of a volume is not on disk");
+                self.leaf(&subject).succeed();
+                self.on_memo(&subject, &call);
+            }
             Err(problem) => {
                 self.on_refusal(&subject, &call, &problem);
                 let now = self.now;
@@ -65,6 +71,7 @@ impl Core {
                 self.hold(subject, order.generation);
                 self.see_replica(id, Some(found.status));
             }
+            (call @ Call::PutMemo(..), Answer::Memo) => self.on_memo(subject, &call),
             (Call::PutTarget(id, order), Answer::Target(found)) => {
                 self.hold(subject, order.generation);
                 self.see_target(id, Some(found.status));
@@ -94,6 +101,13 @@ impl Core {
         }
     }
 
+    /// A memo was sent; it is not sent again before something changes.
+    fn on_memo(&mut self, subject: &Subject, call: &Call) {
+        if let Call::PutMemo(_, memo) = call {
+            self.leaf(subject).noted = Some(memo.generation);
+        }
+    }
+
     /// What else follows when an engine will not do something.
     fn on_refusal(&mut self, subject: &Subject, call: &Call, problem: &Problem) {
         match call {
@@ -103,9 +117,13 @@ impl Core {
             }
             _ => {}
         }
-        let retried = matches!(problem.kind, Kind::NodeUnavailable | Kind::TimedOut | Kind::Busy);
-        if !retried {
-            tracing::warn!(?subject, %problem, "an engine refused an order");
+        // What passes by itself is asked for again; what lasts is in the status of the thing.
+        let passes = problem.kind.blame() == Blame::Retry
+            || matches!(problem.kind, Kind::TimedOut | Kind::Busy);
+        if passes {
+            tracing::debug!(%subject, %problem, "an engine cannot carry out an order now");
+        } else {
+            tracing::warn!(%subject, %problem, "an engine refused an order");
         }
     }
 

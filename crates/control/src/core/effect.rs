@@ -4,7 +4,7 @@ use api::node::{
     Found, FoundSnapshot, Pace as WorkPace, RebuildWish, Scrub, SnapshotWish, TargetSnapshot,
 };
 use model::{
-    EventName, Generation, NodeName, Order, PoolName, PoolSpec, Problem, Rebuild, RebuildId,
+    EventName, Generation, Memo, NodeName, Order, PoolName, PoolSpec, Problem, Rebuild, RebuildId,
     ReplicaId, ReplicaSpec, Severity, SnapshotId, Subject, TargetId, TargetRecord, TargetSpec,
     VolumeId,
 };
@@ -84,6 +84,7 @@ pub enum Call {
     DeletePool(PoolName, Generation),
     PutReplica(ReplicaId, Order<ReplicaSpec>),
     DeleteReplica(ReplicaId, Generation),
+    PutMemo(ReplicaId, Memo),
     PutTarget(TargetId, Order<TargetSpec>),
     DeleteTarget(TargetId, Generation),
     PutTargetSnapshot(TargetId, SnapshotId, SnapshotWish),
@@ -101,6 +102,7 @@ pub enum Answer {
     Listing(Box<Listing>),
     Pool(Box<Found<PoolSpec>>),
     Replica(Box<Found<ReplicaSpec>>),
+    Memo,
     Target(Box<Found<TargetSpec>>),
     TargetSnapshot(Box<TargetSnapshot>),
     Snapshot(Box<FoundSnapshot>),

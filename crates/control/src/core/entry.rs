@@ -63,7 +63,7 @@ entries! {
     Snapshot(Snapshot), |snapshot: &Snapshot| *snapshot.id();
     /// A group of snapshots, with its status.
     Group(SnapshotGroup), |group: &SnapshotGroup| *group.id();
-    /// An address to call.
+    /// An address to call, with how far that went.
     Watch(Watch), |watch: &Watch| watch.id().clone();
     /// Who owns a volume.
     Record(TargetRecord), |record: &TargetRecord| record.volume();
@@ -104,7 +104,7 @@ trait Stripped: Clone {
 
 impl<S: Spec> Stripped for Object<S> {
     fn strip(&mut self) {
-        let cannot_be_seen_again = ["snapshot", "snapshotGroup"].contains(&S::KIND);
+        let cannot_be_seen_again = ["snapshot", "snapshotGroup", "watch"].contains(&S::KIND);
         if !cannot_be_seen_again {
             self.status = None;
         }

@@ -215,7 +215,21 @@ impl Core {
         for name in due {
             self.list(name);
         }
+        self.notice_silent_hosts();
         self.watch_at = self.next_sign().unwrap_or(self.now.after(self.pace.slow));
+    }
+
+    /// Nothing is moved because a host is silent, but people see it.
+    fn notice_silent_hosts(&mut self) {
+        let (now, deadline) = (self.now, self.pace.deadline);
+        let statuses = self.state.hosts.values_mut().filter_map(|host| host.status.as_mut());
+        let is_silent =
+            |status: &HostStatus| status.seen_at.is_none_or(|seen| now.since(seen) >= deadline);
+        for status in statuses.filter(|status| is_silent(status)) {
+            if let Ok(absent) = status.liveness.on(Sign::Lapsed) {
+                status.liveness = absent;
+            }
+        }
     }
 
     fn list(&mut self, name: NodeName) {
@@ -238,7 +252,10 @@ impl Core {
             let list = signs.list_at.filter(|_| can_be_asked);
             [Some(deadline).filter(ahead), Some(late).filter(ahead), list]
         });
-        moments.flatten().min()
+        let hosts = self.state.hosts.values().filter_map(|host| host.status.as_ref());
+        let seen = hosts.filter(|it| it.liveness.is_online()).filter_map(|it| it.seen_at);
+        let silent = seen.map(|at| at.after(self.pace.deadline)).filter(|at| *at > self.now);
+        moments.flatten().chain(silent).min()
     }
 
     /// Something happened there.

@@ -22,6 +22,8 @@ pub(crate) struct Leaf {
     pub(crate) listed: bool,
     /// Whether the engine said that it has it no more.
     pub(crate) gone: bool,
+    /// The generation of its volume up to which the disk knows what is wanted of that.
+    pub(crate) noted: Option<Generation>,
     /// The call under way.
     pub(crate) call: Option<CallId>,
     /// Number of the moment at which a call about it last began or ended.

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use api::node::FoundSnapshot;
 use model::{
-    Generation, NodeName, PoolName, PoolState, PoolStatus, ReplicaId, ReplicaStatus, Subject,
+    Generation, Memo, NodeName, PoolName, PoolState, PoolStatus, ReplicaId, ReplicaStatus, Subject,
     TargetId, TargetStatus,
 };
 use planner::{Stray, StrayTarget};
@@ -186,11 +186,30 @@ impl Core {
         }
     }
 
-    pub(crate) fn see_replica(&mut self, id: ReplicaId, status: Option<ReplicaStatus>) {
+    pub(crate) fn see_replica(&mut self, id: ReplicaId, mut status: Option<ReplicaStatus>) {
+        let memo = status.as_mut().and_then(|status| status.memo.take());
+        self.see_memo(id, memo);
         let Some(replica) = self.state.facts.replicas.get_mut(&id) else { return };
         if replica.status != status {
             replica.status = status;
             self.stirred = true;
+        }
+    }
+
+    /// Whether the disk knows what is wanted of the volume of a copy.
+    fn see_memo(&mut self, id: ReplicaId, memo: Option<Memo>) {
+        let replica = self.state.facts.replicas.get(&id);
+        let Some(volume) = replica.and_then(|it| self.state.volume(it.spec().volume)) else {
+            return;
+        };
+        let is_right = memo
+            .is_some_and(|memo| *memo.spec == *volume.spec() || memo.spec == Memo::of(volume).spec);
+        let noted = is_right.then_some(volume.generation());
+        let subject = Subject::Replica(id);
+        let leaf = self.leaf(&subject);
+        if leaf.noted != noted {
+            leaf.noted = noted;
+            self.dirty.insert(subject);
         }
     }
 

@@ -60,7 +60,7 @@ use std::time::Duration;
 
 use model::{
     EventName, Kind, NodeName, Problem, Rebuild, RebuildId, ReplicaId, Severity, SnapshotId,
-    Subject, Timestamp,
+    Subject, Timestamp, WatchName,
 };
 use planner::{Blocked, Settings};
 
@@ -137,8 +137,11 @@ pub struct Core {
     /// Of which copies snapshots in the making were taken; of which those that go are dropped.
     taken: BTreeMap<SnapshotId, BTreeSet<ReplicaId>>,
     dropped: BTreeMap<SnapshotId, BTreeSet<ReplicaId>>,
-    /// Rebuilds that run, as nodes last said.
+    /// Rebuilds as nodes last told them, but for those that have ended and are stored.
     running: BTreeMap<RebuildId, Rebuild>,
+    /// Watches of which the store does not know yet how far their calls went, and when it is told.
+    unnoted: BTreeSet<WatchName>,
+    note_at: Timestamp,
     planned_at: Option<Timestamp>,
     stirred: bool,
     blocked: Vec<Blocked>,
@@ -174,6 +177,8 @@ impl Core {
             taken: BTreeMap::new(),
             dropped: BTreeMap::new(),
             running: BTreeMap::new(),
+            unnoted: BTreeSet::new(),
+            note_at: now,
             planned_at: None,
             stirred: true,
             blocked: Vec::new(),
@@ -197,6 +202,7 @@ impl Core {
             Input::Answered(call, result) => self.on_answered(call, result),
             Input::Stored(write, stored) => self.on_stored(write, stored),
             Input::Told(event) => self.state.remember(event),
+            Input::Called(watch, made, status) => self.on_called(watch, made, status),
             Input::Recorded(volume, revision, record) => {
                 if self.state.observe_record(volume, revision, record) {
                     self.touch(&Subject::Volume(volume));
@@ -210,6 +216,7 @@ impl Core {
         self.now = self.now.max(now);
         self.ring();
         self.watch_nodes();
+        self.note_calls();
         loop {
             if !self.asked.is_empty() {
                 self.decide_wishes();
@@ -238,7 +245,8 @@ impl Core {
     pub fn wake_at(&self) -> Timestamp {
         let timer = self.timers.first().map(|(at, _)| *at);
         let slow = self.planned_at.map_or(self.now, |at| at.after(self.plan_wait()));
-        timer.into_iter().chain([self.watch_at]).fold(slow, Timestamp::min)
+        let others = timer.into_iter().chain(self.calls_noted_at());
+        others.chain([self.watch_at]).fold(slow, Timestamp::min)
     }
 
     /// What should be done and cannot, as of the last plan.
@@ -266,7 +274,8 @@ impl Core {
 
     /// It or something near it has changed: what it needs next is to be found out.
     pub(crate) fn touch(&mut self, subject: &Subject) {
-        self.stirred = true;
+        // Nothing is planned about those who are called.
+        self.stirred |= !matches!(subject, Subject::Watch(_));
         self.dirty.insert(subject.clone());
         let facts = &self.state.facts;
         let volume = match subject {
@@ -371,16 +380,5 @@ impl Core {
 
 /// The answer to those who wait for something that goes.
 fn going(subject: &Subject) -> Problem {
-    let what = match subject {
-        Subject::Volume(id) => format!("volume {id}"),
-        Subject::Pool(name) => format!("pool {name}"),
-        Subject::Snapshot(id) => format!("snapshot {id}"),
-        Subject::SnapshotGroup(id) => format!("snapshot group {id}"),
-        Subject::Node(name) => format!("node {name}"),
-        Subject::Host(name) => format!("host {name}"),
-        Subject::Replica(id) => format!("replica {id}"),
-        Subject::Target(id) => format!("target {id}"),
-        Subject::Watch(name) => format!("watch {name}"),
-    };
-    Problem::new(Kind::Deleting, format!("{what} was deleted meanwhile"))
+    Problem::new(Kind::Deleting, format!("{subject} was deleted meanwhile"))
 }

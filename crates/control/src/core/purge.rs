@@ -7,7 +7,8 @@
 use std::collections::BTreeSet;
 
 use model::{
-    EventName, Kind, NodeName, Object, PoolName, Problem, Severity, Spec, Subject, VolumeId, keys,
+    EventName, Kind, NodeName, Object, PoolName, PoolState, Problem, Severity, Spec, Subject,
+    VolumeId, keys,
 };
 
 use super::batch::{Batch, For};
@@ -79,6 +80,18 @@ impl Core {
         answers.then(|| format!("node {name} answers; drain it and stop its engine first"))
     }
 
+    /// Why a pool cannot be purged now: what works is emptied and deleted, and its disks are free
+    /// then.
+    pub(crate) fn why_pool_not_purged(&self, name: &PoolName) -> Option<String> {
+        let pool = self.state.pool(name)?;
+        let node = &pool.spec().node;
+        let state = pool.status.as_ref().map(|status| &status.state);
+        let works = matches!(state, Some(PoolState::Online | PoolState::Suspect { .. }));
+        (works && self.state.is_online(node)).then(|| {
+            format!("pool {name} works on node {node}; move its copies away and delete it instead")
+        })
+    }
+
     pub(crate) fn decide_purge_node(
         &self,
         asked: &Asked,
@@ -110,6 +123,9 @@ impl Core {
             return Ok(Batch::new().reply(asked.ticket, Done::Unchanged));
         };
         super::wishes::expect(pool, asked)?;
+        if let Some(why) = self.why_pool_not_purged(name) {
+            return Err(Problem::new(Kind::InUse, why));
+        }
         let batch = self.give_up_lost(&[name.clone()].into(), known)?;
         let mut pool = pool.clone();
         pool.delete()?;

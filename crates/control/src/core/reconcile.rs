@@ -80,7 +80,7 @@ impl Core {
             Ok(Some(batch)) => self.try_commit(batch),
             Ok(None) => {}
             Err(problem) => {
-                tracing::debug!(?subject, %problem, "a step cannot be taken");
+                tracing::debug!(%subject, %problem, "a step cannot be taken");
                 self.rest(subject);
             }
         }
@@ -91,7 +91,7 @@ impl Core {
             Step::OpenPool { pool, .. } => self.send_again(&Subject::Pool(pool)),
             Step::OrderTarget { target, .. } => self.send_again(&Subject::Target(target)),
             Step::GoOnDeleting(subject) => self.touch(&subject),
-            Step::Rebuild(plan) => self.begin_rebuild(ids, plan)?,
+            Step::Rebuild(plan) => self.begin_rebuild(ids, &plan)?,
             Step::DestroyReplica { pool, replica } => self.destroy_replica(&pool, replica),
             Step::StopTarget { node, target } => {
                 let call = Call::DeleteTarget(target, last());
@@ -286,12 +286,12 @@ impl Core {
         }
     }
 
-    fn begin_rebuild(&mut self, ids: &mut Ids, plan: RebuildPlan) -> Result<(), Problem> {
+    fn begin_rebuild(&mut self, ids: &mut Ids, plan: &RebuildPlan) -> Result<(), Problem> {
         let node = self.target(plan.target)?.spec().node.clone();
-        let RebuildPlan { volume, target, replica, sources, extent } = plan;
+        // The target reads from all copies in sync, and knows what this one missed.
+        let RebuildPlan { volume, target, replica, .. } = *plan;
         let (bytes_per_second, run) = (None, api::node::Run::Run);
-        let extent = Some(extent);
-        let spec = RebuildWish { target, replica, sources, extent, bytes_per_second, run };
+        let spec = RebuildWish { target, replica, bytes_per_second, run };
         let order = Order { generation: Generation::FIRST, spec };
         let call = Call::PutRebuild(ids.rebuild()?, order);
         self.call_once(Subject::Volume(volume), node, call);
@@ -320,11 +320,12 @@ impl Core {
             targets.get(&rebuild.target).is_some_and(|target| target.spec().node != *node)
         });
         for rebuild in rebuilds {
-            if !rebuild.state().is_ended() {
-                self.running.insert(rebuild.id, rebuild);
+            if self.state.rebuilds.contains_key(&rebuild.id) {
                 continue;
             }
-            if self.state.rebuilds.contains_key(&rebuild.id) {
+            // One that has ended is shown while it is being stored.
+            self.running.insert(rebuild.id, rebuild.clone());
+            if !rebuild.state().is_ended() {
                 continue;
             }
             let failed = &mut self.state.facts.failed_rebuilds;

@@ -11,17 +11,18 @@
 //!
 //! Groups of snapshots are put together from the snapshots that name them, when these are known.
 //!
-//! What no label says (labels, policies) begins as for something new.
+//! What was wanted of a volume (labels, policies, limits) is in the newest memo that lies with its
+//! copies. What lies nowhere (labels of nodes and pools, for example) begins as for something new.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use api::node::{Found, FoundSnapshot};
 use api::rest::{FoundVolume, Recovery, Trouble};
 use model::{
-    EventName, Label, NodeName, Pool, PoolName, PoolSpec, Problem, Replica, ReplicaId, ReplicaSpec,
-    Severity, Snapshot, SnapshotCopy, SnapshotGroup, SnapshotGroupId, SnapshotGroupSpec,
-    SnapshotGroupStatus, SnapshotId, SnapshotSpec, SnapshotState, SnapshotStatus, Subject, Target,
-    TargetRecord, TargetSpec, Volume, VolumeId, VolumeSpec,
+    EventName, Label, Memo, NodeName, Pool, PoolName, PoolSpec, Problem, Replica, ReplicaId,
+    ReplicaSpec, Severity, Snapshot, SnapshotCopy, SnapshotGroup, SnapshotGroupId,
+    SnapshotGroupSpec, SnapshotGroupStatus, SnapshotId, SnapshotSpec, SnapshotState,
+    SnapshotStatus, Subject, Target, TargetRecord, TargetSpec, Volume, VolumeId, VolumeSpec,
 };
 
 use super::batch::Batch;
@@ -80,6 +81,12 @@ impl<'f> Findings<'f> {
 }
 
 impl Copies<'_> {
+    /// What was last wanted of the volume, as far as its copies say.
+    fn memo(&self, id: VolumeId) -> Option<&Memo> {
+        let memos = self.found.values().filter_map(|found| found.status.memo.as_ref());
+        memos.filter(|memo| memo.volume == id).max_by_key(|memo| memo.generation)
+    }
+
     fn missing(&self) -> BTreeSet<ReplicaId> {
         let members = self.label.set.replicas().iter();
         members.filter(|id| !self.found.contains_key(id)).copied().collect()
@@ -306,14 +313,24 @@ impl Core {
         let members = label.set.replicas();
         let count = u8::try_from(members.len()).unwrap_or(VolumeSpec::MOST_REPLICAS);
         let count = count.clamp(1, VolumeSpec::MOST_REPLICAS);
+        let memo = copies.memo(id);
         let mut spec = VolumeSpec::new(label.size, count);
+        if let Some(memo) = memo {
+            spec = VolumeSpec { size: label.size, ..VolumeSpec::clone(&memo.spec) };
+        }
+        // A copy that no key opened does not say which one would.
+        let known = copies.found.values().find_map(|found| found.spec.encryption.clone());
+        spec.encryption = known.or(spec.encryption);
+        let encryption = &spec.encryption.clone();
         let mut node = None;
         // Copies that the newest label does not count are left to those who clear away.
         for (replica, found) in copies.found.iter().filter(|(id, _)| members.contains(id)) {
-            (spec.thin, spec.encryption) = (found.spec.thin, found.spec.encryption.clone());
+            spec.thin = found.spec.thin;
             let home = self.state.pool(&found.spec.pool).map(|pool| pool.spec().node.clone());
             node = node.or(home);
-            let spec = ReplicaSpec { size: label.size, volume: id, ..found.spec.clone() };
+            let found_spec = found.spec.clone();
+            let encryption = encryption.clone();
+            let spec = ReplicaSpec { size: label.size, volume: id, encryption, ..found_spec };
             let replica = Replica::found(*replica, spec, found.generation, self.now)?;
             batch = batch.put(replica);
         }
@@ -325,7 +342,7 @@ impl Core {
         } else if let Some(node) = node {
             batch = batch.put(TargetRecord::recovered(label, desk.ids.target()?, node));
         }
-        let volume = Volume::found(id, spec, None, self.now)?;
+        let volume = Volume::found(id, spec, memo.map(|memo| memo.generation), self.now)?;
         let message = format!("read back from {} copies on disks", copies.found.len());
         let batch = batch.put(volume);
         Ok(batch.tell(Subject::Volume(id), EventName::Created, Severity::Warning, message))

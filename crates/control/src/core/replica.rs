@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use model::{
-    EventName, Lifecycle, Nqn, PoolName, Replica, ReplicaChange, ReplicaId, ReplicaSpec, SetChange,
-    Severity, Subject, VolumeId, keys,
+    EventName, Generation, Lifecycle, Memo, Nqn, PoolName, Replica, ReplicaChange, ReplicaId,
+    ReplicaSpec, SetChange, Severity, Subject, VolumeId, keys,
 };
 
 use super::batch::Batch;
@@ -107,8 +107,23 @@ impl Core {
         }
         let leaf = self.leaf(&Subject::Replica(*replica.id()));
         // What the engine does not have is lost, and must not come back empty.
-        if leaf.listed && leaf.held != Some(replica.generation()) {
+        let (is_there, noted) = (leaf.listed, leaf.noted);
+        if is_there && leaf.held != Some(replica.generation()) {
             self.order_replica(&replica);
+        } else if is_there {
+            self.note_volume(&replica, noted);
+        }
+    }
+
+    /// The disk is told what is wanted of the volume, when that has changed and come to rest.
+    fn note_volume(&mut self, replica: &Replica, noted: Option<Generation>) {
+        let volume = self.state.volume(replica.spec().volume);
+        let Some(volume) = volume.filter(|volume| volume.lifecycle().is_idle()) else { return };
+        let node = self.state.pool(&replica.spec().pool).map(|pool| pool.spec().node.clone());
+        let node = node.filter(|node| self.state.is_online(node));
+        if let Some(node) = node.filter(|_| noted != Some(volume.generation())) {
+            let call = Call::PutMemo(*replica.id(), Memo::of(volume));
+            self.call(Subject::Replica(*replica.id()), node, call);
         }
     }
 

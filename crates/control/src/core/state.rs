@@ -327,7 +327,9 @@ impl State {
 
     fn put<S: Kept>(&mut self, mut object: Object<S>) {
         let map = S::map_mut(self);
-        object.status = map.get(object.id()).and_then(|have| have.status.clone());
+        let seen = map.get(object.id()).and_then(|have| have.status.clone());
+        // What is read from the store has what cannot be seen again.
+        object.status = seen.or(object.status);
         map.insert(object.id().clone(), object);
     }
 

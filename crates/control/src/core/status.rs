@@ -77,7 +77,7 @@ impl Core {
     }
 
     /// A host with the volumes it may use.
-    pub(crate) fn host_seen(&self, name: &HostName) -> Option<Host> {
+    pub fn host_seen(&self, name: &HostName) -> Option<Host> {
         self.state.hosts.get(name).cloned()
     }
 

@@ -76,7 +76,11 @@ impl Core {
             volume.lifecycle().operation().is_some_and(|operation| operation.outcome.is_some());
         let ended = if is_noted { Ok(()) } else { volume.end(outcome) };
         if ended.and_then(|()| volume.commit()).is_ok() {
-            let batch = batch.put(volume).tell(subject.clone(), name, severity, message);
+            let mut batch = batch.put(volume);
+            // Whoever says more has said that.
+            if result.is_err() || !batch.tells_something() {
+                batch = batch.tell(subject.clone(), name, severity, message);
+            }
             self.try_commit(batch.end(subject, result.map(|()| Done::Changed)));
         }
     }

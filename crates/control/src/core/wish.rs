@@ -6,7 +6,7 @@ use model::{
     Generation, Heartbeat, HostAddress, HostChange, HostName, InstanceId, NodeAddress, NodeChange,
     NodeName, PoolChange, PoolName, PoolSpec, Problem, ReplicaId, Size, SnapshotChange,
     SnapshotGroupChange, SnapshotGroupId, SnapshotGroupSpec, SnapshotId, SnapshotSpec,
-    TargetRecord, VolumeId, VolumeSpec, WatchChange, WatchName, WatchSpec,
+    TargetRecord, Timestamp, VolumeId, VolumeSpec, WatchChange, WatchName, WatchSpec, WatchStatus,
 };
 use store::contract::Revision;
 
@@ -33,6 +33,8 @@ pub enum Input {
     Stored(WriteId, Stored),
     /// Something was told to people.
     Told(model::Event),
+    /// What became of the calls of a watch that was made then.
+    Called(WatchName, Timestamp, WatchStatus),
     /// An engine has written who owns a volume.
     Recorded(VolumeId, Revision, Option<TargetRecord>),
 }

@@ -185,7 +185,9 @@ pub(super) fn node_purge(core: &Core, name: &NodeName) -> Result<Purge, Problem>
 
 pub(super) fn pool_purge(core: &Core, name: &PoolName) -> Result<Purge, Problem> {
     core.state().pool(name).ok_or_else(|| missing("pool", name))?;
-    Ok(pools_purge(core, [name.clone()].into()))
+    let mut purge = pools_purge(core, [name.clone()].into());
+    purge.blocked.extend(core.why_pool_not_purged(name));
+    Ok(purge)
 }
 
 fn pools_purge(core: &Core, pools: BTreeSet<PoolName>) -> Purge {

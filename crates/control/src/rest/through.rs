@@ -100,8 +100,6 @@ impl Rest {
         let spec = RebuildWish {
             target: rebuild.target,
             replica: rebuild.replica,
-            sources: rebuild.sources,
-            extent: Some(rebuild.extent),
             bytes_per_second: pace.bytes_per_second,
             run: pace.run,
         };

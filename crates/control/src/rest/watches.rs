@@ -9,15 +9,14 @@ use crate::core::Wish;
 
 impl Rest {
     pub(super) fn watches_page(&self, paging: &Paging) -> Answered<Page<Watch>> {
-        let all = self.one(|core| Ok(core.state().watches.clone()))?;
-        let seen = all.into_values().map(|watch| self.with_status(watch));
-        paging.cut(seen, |watch| watch.id().to_string())
+        self.one(|core| {
+            paging.cut(core.state().watches.values().cloned(), |watch| watch.id().to_string())
+        })
     }
 
     pub(super) fn watch_seen(&self, name: &WatchName) -> Answered<Watch> {
         let find = |core: &crate::core::Core| core.state().watches.get(name).cloned();
-        let watch = self.one(|core| find(core).ok_or_else(|| missing("watch", name)))?;
-        Ok(self.with_status(watch))
+        self.one(|core| find(core).ok_or_else(|| missing("watch", name)))
     }
 
     pub(super) async fn make_watch(
@@ -39,7 +38,8 @@ impl Rest {
         let WatchChange::Modify { spec } = &change;
         self.0.callbacks.check(&spec.url)?;
         let done = self.0.ask(Wish::ChangeWatch(name.clone(), change), seen).await?;
-        self.settle()?;
+        // Nothing more is called at an address that was given up.
+        self.0.settle_calls();
         self.watch_seen(&name).map(|now| ensured(done, now))
     }
 
@@ -49,20 +49,8 @@ impl Rest {
         seen: Option<Generation>,
     ) -> Answered<Gone> {
         let gone = self.gone(Wish::DeleteWatch(name), seen).await?;
-        self.settle()?;
+        // Nothing more is called at an address that was given up.
+        self.0.settle_calls();
         Ok(gone)
-    }
-
-    /// Nothing more is called at an address that was given up.
-    fn settle(&self) -> Answered<()> {
-        self.one(|core| {
-            self.0.callbacks.settle(&core.state().watches);
-            Ok(())
-        })
-    }
-
-    fn with_status(&self, mut watch: Watch) -> Watch {
-        watch.status = Some(self.0.callbacks.status(watch.id()));
-        watch
     }
 }

@@ -87,6 +87,7 @@ impl Cluster {
             Call::PutPool(name, order) => engine.put_pool(&name, &order),
             Call::DeletePool(name, _) => engine.delete_pool(&name),
             Call::PutReplica(id, order) => engine.put_replica(id, order),
+            Call::PutMemo(id, memo) => engine.put_memo(id, memo),
             Call::DeleteReplica(id, generation) => {
                 self.check_deletion(node, id);
                 let engine = self.engines.get_mut(node).ok_or_else(no_engine)?;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use api::node::{Found, FoundSnapshot, Scrub, ScrubState, SnapshotWish};
 use model::{
-    Admitted, DiskStatus, Encryption, Epoch, Generation, Heartbeat, InstanceId, Kind, Label,
+    Admitted, DiskStatus, Encryption, Epoch, Generation, Heartbeat, InstanceId, Kind, Label, Memo,
     NodeAddress, NodeName, Nqn, Order, PoolName, PoolSpec, PoolState, PoolStatus, PoolUuid,
     Problem, Progress, Rebuild, ReplicaId, ReplicaSet, ReplicaSpec, ReplicaState, ReplicaStatus,
     Size, SnapshotId, SnapshotLabel, TargetId, TargetSpec, TargetStatus, Timestamp, Usage,
@@ -46,9 +46,12 @@ pub struct Copy {
     /// Of which volume.
     pub volume: VolumeId,
     pub(crate) generation: Option<Generation>,
-    pub(crate) spec: ReplicaSpec,
+    /// What was last ordered of it.
+    pub spec: ReplicaSpec,
     /// What is written with it.
     pub label: Option<Label>,
+    /// What is written of its volume.
+    pub memo: Option<Memo>,
 }
 
 impl Copy {
@@ -181,6 +184,7 @@ impl Engine {
             state: ReplicaState::Online,
             usage,
             label: replica.label.clone(),
+            memo: replica.memo.clone(),
             addresses: Vec::new(),
         };
         let (generation, spec) = (replica.generation, replica.spec.clone());
@@ -246,11 +250,21 @@ impl Engine {
             admit(&order, generation, have)?;
         }
         let label = have.and_then(|have| have.label.clone());
+        let memo = have.and_then(|have| have.memo.clone());
         let volume = order.spec.volume;
         let generation = Some(order.generation);
-        self.replicas.insert(id, Copy { volume, generation, spec: order.spec, label });
+        self.replicas.insert(id, Copy { volume, generation, spec: order.spec, label, memo });
         let found = self.replica(id);
         found.map(|found| Answer::Replica(Box::new(found))).ok_or_else(|| missing("replica", &id))
+    }
+
+    pub(crate) fn put_memo(&mut self, id: ReplicaId, memo: Memo) -> Result<Answer, Problem> {
+        let copy = self.replicas.get_mut(&id).ok_or_else(|| missing("replica", &id))?;
+        if copy.memo.as_ref().is_some_and(|have| have.generation > memo.generation) {
+            return Err(Problem::new(Kind::StaleGeneration, "a newer one is written"));
+        }
+        copy.memo = Some(memo);
+        Ok(Answer::Memo)
     }
 
     pub(crate) fn delete_replica(

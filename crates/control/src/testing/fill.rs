@@ -47,7 +47,7 @@ pub fn fill(cluster: &mut Cluster, (volumes, crowd): (usize, usize), now: Timest
             ops.push(Op::put(keys::of::<Replica>(*replica.id()), text(encode(&replica))));
             if let Some(engine) = cluster.engines.get_mut(name) {
                 let (spec, generation) = (replica.spec().clone(), Some(replica.generation()));
-                let copy = Copy { volume: id, generation, spec, label: None };
+                let copy = Copy { volume: id, generation, spec, label: None, memo: None };
                 engine.replicas.insert(*replica.id(), copy);
             }
         }

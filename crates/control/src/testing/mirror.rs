@@ -128,17 +128,14 @@ impl Cluster {
             return Err(Problem::new(Kind::Busy, "the child is not stale"));
         }
         let (_, record) = self.record(volume).ok_or_else(no_engine)?;
-        if !wish.sources.is_subset(record.set().in_sync()) || wish.sources.is_empty() {
-            self.broken.push(format!("copied from a copy that is not in sync: {wish:?}"));
-        }
         let set = record.set().on(SetChange::Synced(wish.replica))?;
         self.put_record(&record.record(record.epoch(), set)?);
         let plan = RebuildPlan {
             volume,
             target: wish.target,
             replica: wish.replica,
-            sources: wish.sources.clone(),
-            extent: wish.extent.unwrap_or(Extent::Full),
+            sources: record.set().in_sync().clone(),
+            extent: Extent::Full,
         };
         let mut rebuild = Rebuild::new(id, plan, Timestamp::EPOCH);
         rebuild.on(RebuildEvent::Start, Timestamp::EPOCH)?;

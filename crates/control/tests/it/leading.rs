@@ -10,11 +10,21 @@ use model::Kind;
 use store::contract::{Store, SystemClock};
 use store::testing::MemoryStore;
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 /// A control plane that is told to stop when dropped.
 pub(crate) struct Running {
     pub(crate) remote: Remote,
-    pub(crate) stop: oneshot::Sender<()>,
+    stop: oneshot::Sender<()>,
+    ended: JoinHandle<()>,
+}
+
+impl Running {
+    /// Tells it to stop, and waits for its end.
+    pub(crate) async fn end(self) {
+        self.stop.send(()).unwrap();
+        self.ended.await.unwrap();
+    }
 }
 
 pub(crate) async fn start(store: &MemoryStore) -> Running {
@@ -23,10 +33,10 @@ pub(crate) async fn start(store: &MemoryStore) -> Running {
     let service = Service::bind(&config, store).await.unwrap();
     let address = service.local_addr().unwrap();
     let (stop, stopped) = oneshot::channel();
-    tokio::spawn(service.run(async move {
+    let ended = tokio::spawn(service.run(async move {
         let _ = stopped.await;
     }));
-    Running { remote: Remote::plain(address.to_string().parse().unwrap()).unwrap(), stop }
+    Running { remote: Remote::plain(address.to_string().parse().unwrap()).unwrap(), stop, ended }
 }
 
 pub(crate) async fn until_it_leads(running: &Running) {
@@ -56,7 +66,7 @@ async fn one_leads_and_when_it_stops_another_does() {
             Err(problem) => assert!(!leads && problem.kind.http() == 503, "{problem:?}"),
         }
     }
-    first.stop.send(()).unwrap();
+    first.end().await;
     until_it_leads(&second).await;
     assert_ne!(second.remote.status().await.unwrap().leader.name, status.leader.name);
 }

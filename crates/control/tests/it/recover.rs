@@ -43,6 +43,69 @@ fn pools_volumes_and_snapshots_are_read_back_from_the_disks() {
     assert_eq!(sim.cluster.copies(volume(1)), copies);
 }
 
+/// What was wanted of a volume is on the disks too, as it was when the store was lost.
+#[test]
+fn what_was_wanted_of_a_volume_is_read_back() {
+    let mut sim = cluster(3);
+    let labels = |value: &str| Labels::from([(good("app"), good(value))]);
+    let limits = Limits { iops: Some(500), ..Limits::default() };
+    let wanted = VolumeSpec {
+        labels: labels("db"),
+        limits,
+        max_snapshots: Some(7),
+        affinity_group: Some(good("spread")),
+        ..spec(2)
+    };
+    sim.insist(&Wish::CreateVolume(volume(1), Box::new(wanted.clone()))).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    let wanted = VolumeSpec { labels: labels("cache"), ..wanted };
+    sim.insist(&Wish::ModifyVolume(volume(1), Box::new(wanted.clone()))).unwrap();
+    sim.insist(&unpublish(1)).unwrap();
+    sim.pass(Duration::from_secs(15));
+    let on_disk = |sim: &Sim| {
+        let copies = sim.cluster.engines.values().flat_map(|engine| engine.replicas.values());
+        let memos: Vec<Memo> = copies.filter_map(|copy| copy.memo.clone()).collect();
+        assert_eq!(memos.len(), 2);
+        memos
+    };
+    let before = on_disk(&sim);
+    lose_store(&mut sim);
+    recover(&mut sim, &[]);
+    assert_eq!(*seen(&sim, 1).spec(), wanted);
+    // What is wanted next counts as newer than what was on the disks.
+    let wanted = VolumeSpec { labels: labels("queue"), ..wanted };
+    sim.insist(&Wish::ModifyVolume(volume(1), Box::new(wanted.clone()))).unwrap();
+    settle(&mut sim);
+    for memo in on_disk(&sim) {
+        assert_eq!(*memo.spec, wanted);
+        assert!(before.iter().all(|old| old.generation < memo.generation), "{memo:?}");
+    }
+}
+
+/// Engines that have no key yet cannot say which one they need; what is wanted says it.
+#[test]
+fn the_key_of_a_volume_is_read_back_where_none_was_there_to_open_it() {
+    let mut sim = cluster(3);
+    let encryption = Some(Encryption { key: good("tenant-a") });
+    let wanted = VolumeSpec { encryption: encryption.clone(), ..spec(2) };
+    sim.insist(&Wish::CreateVolume(volume(1), Box::new(wanted.clone()))).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    sim.insist(&unpublish(1)).unwrap();
+    sim.pass(Duration::from_secs(15));
+    for engine in sim.cluster.engines.values_mut() {
+        for copy in engine.replicas.values_mut() {
+            copy.spec.encryption = None;
+        }
+    }
+    lose_store(&mut sim);
+    recover(&mut sim, &[]);
+    assert_eq!(*seen(&sim, 1).spec(), wanted);
+    settle(&mut sim);
+    let copies = sim.cluster.engines.values().flat_map(|engine| engine.replicas.values());
+    let keys: Vec<_> = copies.map(|copy| copy.spec.encryption.clone()).collect();
+    assert_eq!(keys, [encryption.clone(), encryption]);
+}
+
 #[test]
 fn groups_of_snapshots_are_put_together_again() {
     let mut sim = cluster(3);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use control::core::{Done, Wish};
+use control::core::{Done, Input, Wish};
 use control::testing::Sim;
 use model::*;
 
@@ -53,6 +53,28 @@ fn a_node_is_in_doubt_only_after_several_failed_listings() {
     sim.cluster.engine("n1").mute = 0;
     sim.pass(Duration::from_secs(3));
     assert_eq!((liveness(&sim, "n1"), told(&sim)), (Liveness::Online, 1));
+}
+
+/// A host whose agent died does not look as if it were well.
+#[test]
+fn a_host_that_falls_silent_is_seen_to_be_away() {
+    let mut sim = cluster(1);
+    let beat = || Heartbeat {
+        instance: good("00000000-0000-4000-8000-000000000001"),
+        version: "1".into(),
+        address: HostAddress { nqn: good("nqn.2026-11.io.example:host"), agent: None },
+    };
+    let host: HostName = good("h1");
+    let seen = |sim: &Sim| sim.core.host_seen(&host).unwrap().status.unwrap().liveness;
+    for _ in 0..8 {
+        sim.core.on(sim.now, Input::HostHeard(host.clone(), beat()));
+        sim.pass(Duration::from_secs(2));
+    }
+    assert_eq!(seen(&sim), Liveness::Online);
+    sim.pass(Duration::from_secs(15));
+    assert_eq!(seen(&sim), Liveness::Offline { reason: Absence::Lapsed });
+    sim.core.on(sim.now, Input::HostHeard(host.clone(), beat()));
+    assert_eq!(seen(&sim), Liveness::Online);
 }
 
 /// Every copy of an encrypted volume is: those it began with, and one that replaces a lost one.

@@ -203,6 +203,27 @@ fn a_node_that_is_gone_for_good_is_purged() {
     settle(&mut sim);
 }
 
+/// A pool that works is not forgotten: its copies would be left behind on its disks for good.
+#[test]
+fn a_pool_is_purged_only_when_it_is_away() {
+    let mut sim = cluster(3);
+    sim.insist(&create(1, 2)).unwrap();
+    let node = sim.cluster.copies(volume(1)).into_values().next().unwrap();
+    let pool: PoolName = good(&node.as_str().replace('n', "p"));
+    let purge = Wish::PurgePool(pool.clone(), [].into());
+    let refused = sim.insist(&purge).unwrap_err();
+    assert_eq!(refused.kind, Kind::InUse);
+    assert!(refused.detail.contains(node.as_str()), "{refused:?}");
+    sim.cluster.engine(node.as_str()).stop();
+    sim.cluster.settle();
+    sim.pass(Duration::from_secs(20));
+    assert_eq!(sim.insist(&purge).unwrap(), Done::Gone);
+    sim.cluster.engines.remove(&node);
+    sim.pass(Duration::from_mins(3));
+    assert!(sim.core.pool_seen(&pool).is_none());
+    assert_eq!(status(&sim, 1).state, VolumeState::Online, "{:?}", status(&sim, 1));
+}
+
 #[test]
 fn snapshots_of_several_volumes_are_taken_together() {
     let mut sim = cluster(3);

@@ -1,19 +1,24 @@
 //! Watches: addresses are called when something happens, again if they do not take it, and by the
-//! next control plane too.
+//! next control plane too, which goes on where the former ended.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::Effect;
 use api::rest::{Control as _, WatchCall};
-use model::{Kind, Subject, Watch, WatchChange, WatchName, WatchSpec};
-use store::contract::SystemClock;
+use model::{
+    EventName, Kind, Subject, Watch, WatchChange, WatchName, WatchSpec, WatchStatus, keys, stored,
+};
+use store::contract::{StoreExt as _, SystemClock};
 use store::testing::MemoryStore;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpListener;
 
 use crate::leading::{Running, start, until_it_leads};
+
+/// A port that is free.
+const ANY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// Somebody who is called: answers the first calls with these statuses, all others with 200.
 struct Pager {
@@ -23,17 +28,31 @@ struct Pager {
 
 impl Pager {
     async fn with(statuses: &[u16]) -> Pager {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        Pager { listener, statuses: statuses.iter().rev().copied().collect() }
+        Pager { statuses: statuses.iter().rev().copied().collect(), ..Pager::at(ANY).await }
+    }
+
+    async fn at(address: SocketAddr) -> Pager {
+        Pager { listener: TcpListener::bind(address).await.unwrap(), statuses: Vec::new() }
     }
 
     fn address(&self) -> SocketAddr {
         self.listener.local_addr().unwrap()
     }
 
+    /// The next call that is not of an event that was posted before.
+    async fn next_after(&mut self, number: u64) -> WatchCall {
+        loop {
+            let (_, call) = self.next().await;
+            if call.event.number > number {
+                return call;
+            }
+        }
+    }
+
     /// The next call: its first line and what it carries.
     async fn next(&mut self) -> (String, WatchCall) {
-        let (mut stream, _) = self.listener.accept().await.unwrap();
+        let called = tokio::time::timeout(Duration::from_mins(1), self.listener.accept()).await;
+        let (mut stream, _) = called.expect("nobody calls").unwrap();
         let mut reader = BufReader::new(&mut stream);
         let (mut first, mut length) = (String::new(), 0);
         reader.read_line(&mut first).await.unwrap();
@@ -112,20 +131,87 @@ async fn an_address_is_called_by_whoever_leads_until_the_watch_is_gone() {
     .await;
 
     // The next control plane knows of it.
-    first.stop.send(()).unwrap();
+    first.end().await;
     let second = leader(&store).await;
     let change = WatchChange::Modify { spec: elsewhere };
     second.remote.change_watch(name("other"), change, None).await.unwrap();
-    let (_, call) = pager.next().await;
-    assert_eq!(call.event.name, model::EventName::Changed);
+    let call = pager.next_after(call.event.number).await;
+    assert_eq!(call.event.name, EventName::Changed);
 
     // What is gone is not called: the next call is of another.
     assert!(second.remote.delete_watch(name("pager"), None).await.unwrap().was_there);
     assert!(!second.remote.delete_watch(name("pager"), None).await.unwrap().was_there);
     put(&second, name("last"), &about("other", pager.address())).await.unwrap();
     second.remote.delete_watch(name("other"), None).await.unwrap();
+    let call = pager.next_after(call.event.number).await;
+    assert_eq!((call.watch, call.event.name), (name("last"), EventName::Deleted));
+}
+
+/// How far the store says that the calls of the watch went.
+async fn noted(store: &MemoryStore) -> WatchStatus {
+    let found = store.get(keys::of::<Watch>(name("pager"))).await.unwrap().unwrap();
+    stored::decode::<Watch>(&found.value).unwrap().status.unwrap()
+}
+
+#[tokio::test]
+async fn what_a_leader_left_undone_the_next_one_posts_and_not_what_is_done() {
+    let store = MemoryStore::new(Arc::new(SystemClock::new()));
+    let address = Pager::at("127.0.0.77:0".parse().unwrap()).await.address();
+    let silent = about("nothing", address);
+    // Nobody takes what the first one posts, and what it did not come to posting.
+    let deaf = Pager::at(address).await;
+    let first = leader(&store).await;
+    first.remote.put_watch(name("pager"), about("other", address)).await.unwrap();
+    first.remote.put_watch(name("other"), silent.clone()).await.unwrap();
+    first.remote.delete_watch(name("other"), None).await.unwrap();
+    first.end().await;
+    drop(deaf);
+
+    let mut pager = Pager::at(address).await;
+    let second = leader(&store).await;
+    let (_, made) = pager.next().await;
+    assert_eq!((made.event.name, made.missed), (EventName::Created, 0));
+    let gone = pager.next_after(made.event.number).await;
+    assert_eq!(gone.event.name, EventName::Deleted);
+    for _ in 0..500 {
+        if noted(&store).await.after >= gone.event.number {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let status = noted(&store).await;
+    assert_eq!((status.delivered, status.missed, status.after), (2, 0, gone.event.number));
+    second.end().await;
+
+    let third = leader(&store).await;
+    third.remote.put_watch(name("other"), silent).await.unwrap();
     let (_, call) = pager.next().await;
-    assert_eq!((call.watch, call.event.name), (name("last"), model::EventName::Deleted));
+    assert!(call.event.number > gone.event.number, "{call:?}");
+    until_watch(&third, "it is counted on", |watch| watch.status.as_ref().unwrap().delivered == 3)
+        .await;
+}
+
+/// Events that nobody waits for are done with, too: what is kept does not outrun a quiet watch.
+#[tokio::test]
+async fn a_watch_that_waits_for_little_is_not_left_behind() {
+    let store = MemoryStore::new(Arc::new(SystemClock::new()));
+    let pager = Pager::with(&[]).await;
+    let running = leader(&store).await;
+    running.remote.put_watch(name("pager"), about("nothing", pager.address())).await.unwrap();
+    let begun = noted(&store).await.after;
+    for nth in 0..150 {
+        let other = name(&format!("w{nth}"));
+        let spec = about("nothing", pager.address());
+        running.remote.put_watch(other.clone(), spec).await.unwrap();
+        running.remote.delete_watch(other, None).await.unwrap();
+    }
+    for _ in 0..500 {
+        if noted(&store).await.after >= begun + 250 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("still at {}", noted(&store).await.after);
 }
 
 #[tokio::test]
@@ -152,7 +238,7 @@ async fn a_call_that_is_not_taken_is_made_again_and_given_up_in_the_end() {
 
     running.remote.delete_watch(name("other"), None).await.unwrap();
     for _ in 0..5 {
-        assert_eq!(pager.next().await.1.event.name, model::EventName::Deleted);
+        assert_eq!(pager.next().await.1.event.name, EventName::Deleted);
     }
     until_watch(&running, "it is given up", |watch| {
         let status = watch.status.as_ref().unwrap();
@@ -161,7 +247,7 @@ async fn a_call_that_is_not_taken_is_made_again_and_given_up_in_the_end() {
     .await;
     running.remote.put_watch(name("other"), silent).await.unwrap();
     let (_, call) = pager.next().await;
-    assert_eq!((call.event.name, call.missed), (model::EventName::Created, 1));
+    assert_eq!((call.event.name, call.missed), (EventName::Created, 1));
 }
 
 #[tokio::test]

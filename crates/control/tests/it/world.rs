@@ -110,6 +110,9 @@ pub(crate) fn check(sim: &Sim) {
             }
             Entry::Snapshot(snapshot) => {
                 assert!(snapshot.lifecycle().is_idle(), "{snapshot:?}");
+                // A clone begins with a snapshot that has its id, and needs it no more.
+                let clone = VolumeId::new(snapshot.id().uuid()).unwrap();
+                assert!(sim.core.volume_seen(clone).is_none(), "left of a clone: {snapshot:?}");
                 for (pool, copy) in &snapshot.status.as_ref().unwrap().copies {
                     let node = node_of(sim, pool);
                     wanted.push(format!(

@@ -124,6 +124,25 @@ fn offline(up: &Up, volume: &str) -> Result<()> {
     is("online")
 }
 
+/// Rebuilds take orders: those that ended stay as they are, and say so.
+fn paces(up: &Up, volume: &str) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    // That the copy is in sync may be known before that its rebuild has ended.
+    let rebuild = loop {
+        let rebuilds = asked(up, &["rebuild", "list", "--volume", volume])?;
+        match rebuilds.get(0).filter(|it| it["state"]["name"] == "completed") {
+            Some(rebuild) => break id(rebuild)?,
+            None => ensure!(Instant::now() < deadline, "no rebuild ended: {rebuilds}"),
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    for verb in ["pause", "resume", "cancel"] {
+        let said = up.run(&["rebuild", verb, &rebuild])?;
+        ensure!(said.contains("unchanged"), "{verb}: {said}");
+    }
+    Ok(())
+}
+
 #[test]
 fn every_noun_against_a_real_cluster() -> Result<()> {
     let dir = tempfile::tempdir()?;
@@ -141,6 +160,7 @@ fn every_noun_against_a_real_cluster() -> Result<()> {
     watches(&up)?;
     placement(&up, &volume)?;
     offline(&up, &volume)?;
+    paces(&up, &volume)?;
     up.run(&["volume", "resize", &volume, "2GiB", "--wait"])?;
     ensure!(asked(&up, &["volume", "get", &volume])?["spec"]["size"] == 2u64 << 30);
 

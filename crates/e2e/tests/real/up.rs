@@ -86,9 +86,14 @@ pub(crate) fn address(nth: u32) -> String {
 }
 
 impl Up {
+    /// Where REST is.
+    pub(crate) fn server(&self) -> Result<&str> {
+        self.rest.split('/').next().context("an address")
+    }
+
     /// A command of a user, for this cluster.
     pub(crate) fn command(&self, words: &[&str]) -> Result<Command> {
-        let server = self.rest.split('/').next().context("an address")?;
+        let server = self.server()?;
         let mut command = holdfast()?;
         command.args(words).args(["--server", server]);
         Ok(command)
@@ -96,7 +101,7 @@ impl Up {
 
     /// What REST answers at a path, without the head.
     pub(crate) fn get(&self, path: &str) -> Result<String> {
-        let server = self.rest.split('/').next().context("an address")?;
+        let server = self.server()?;
         let answer = get(&format!("{server}/{path}"))?;
         let (head, body) = answer.split_once("\r\n\r\n").context("an answer")?;
         ensure!(head.starts_with("HTTP/1.1 200"), "{answer}");

@@ -330,9 +330,9 @@ impl Engine {
     ) {
         let (at, message) = (now(), message.into());
         match severity {
-            Severity::Info => tracing::info!(?subject, ?name, message),
-            Severity::Warning => tracing::warn!(?subject, ?name, message),
-            Severity::Error => tracing::error!(?subject, ?name, message),
+            Severity::Info => tracing::info!(%subject, ?name, message),
+            Severity::Warning => tracing::warn!(%subject, ?name, message),
+            Severity::Error => tracing::error!(%subject, ?name, message),
         }
         self.0.events.push(|number| Event { number, at, subject, name, severity, message });
     }

@@ -5,6 +5,7 @@
 //! | `ReplicaId`, `SnapshotId`, `PoolUuid` | [`Id`]: the same 128 bits |
 //! | [`Label`] of a replica | `label`: its numbers and sets, and the whole record in `opaque` |
 //! | [`Note`] of a target | the same; the label is in the note |
+//! | [`Memo`] of the volume of a replica | `memo` |
 //! | [`SnapshotLabel`] | `label.opaque`; without one it follows from the entity |
 //!
 //! A replica that was made without a volume (by `holdfast engine serve`) is taken for the only copy
@@ -15,11 +16,13 @@ use std::collections::BTreeSet;
 use block::Blocks;
 use model::stored::{self, Unreadable};
 use model::{
-    Consistency, Encryption, Label, Note, Nqn, PoolName, PoolUuid, ReplicaId, ReplicaSpec, Size,
-    SnapshotId, SnapshotLabel, Timestamp, Usage, VolumeId,
+    Consistency, Encryption, Label, Memo, Note, Nqn, PoolName, PoolUuid, ReplicaId, ReplicaSpec,
+    Size, SnapshotId, SnapshotLabel, Timestamp, Usage, VolumeId,
 };
 use pool::{Entity, Id, Kind, NewReplica, NewSnapshot};
 use uuid::Uuid;
+
+const _: () = assert!(Memo::MOST_BYTES <= Entity::MOST_MEMO);
 
 /// The pool's name for a thing with this UUID.
 pub(super) fn id_of(uuid: Uuid) -> Id {
@@ -115,6 +118,12 @@ pub(super) fn with_label(entity: &Entity, label: Label) -> Result<pool::Label, U
     };
     let opaque = text.map_err(|error| unwritable(&error))?.into_bytes();
     Ok(pool::Label { opaque, ..kept })
+}
+
+/// What is kept of the volume of a replica. One that cannot be read is written anew: it decides
+/// nothing while there is a store.
+pub(super) fn memo(entity: &Entity) -> Option<Memo> {
+    stored::decode(&entity.memo).ok()
 }
 
 fn volume_of(entity: &Entity, replica: Id) -> Option<VolumeId> {
@@ -213,6 +222,7 @@ mod tests {
             label,
             key: Vec::new(),
             share: Vec::new(),
+            memo: Vec::new(),
         }
     }
 

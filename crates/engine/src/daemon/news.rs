@@ -1,10 +1,12 @@
 //! What targets say of themselves, told on as events; and what had to wait for it.
 
+use std::collections::BTreeMap;
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Weak};
 
 use model::{
-    ChildState, EventName, Rebuild, RebuildState, Severity, StopCause, Subject, TargetState,
+    ChildState, EventName, Rebuild, RebuildState, ReplicaId, Severity, StopCause, Subject,
+    TargetId, TargetState,
 };
 
 use super::engine::{Engine, Inner};
@@ -16,13 +18,37 @@ pub(super) fn tell_on(
     engine: &Weak<Inner>,
     runtime: &tokio::runtime::Handle,
 ) {
+    let mut last = Last::default();
     while let Ok(news) = told.recv() {
         let Some(engine) = engine.upgrade().map(Engine) else { return };
-        engine.tell_news(&news);
+        if last.differs(&news) {
+            engine.tell_news(&news);
+        }
         if let What::Target(state) = news.what
             && matters(state)
         {
             runtime.spawn(async move { engine.target_changed(news.target, state).await });
+        }
+    }
+}
+
+/// What was last told of each child. One that is lost is tried again and again, and each time in
+/// vain it says so.
+#[derive(Default)]
+struct Last(BTreeMap<(TargetId, ReplicaId), ChildState>);
+
+impl Last {
+    /// Whether people know it yet.
+    fn differs(&mut self, news: &News) -> bool {
+        match news.what {
+            What::Child(replica, state) => {
+                self.0.insert((news.target, replica), state) != Some(state)
+            }
+            What::Target(TargetState::Shutdown { .. }) => {
+                self.0.retain(|(target, _), _| *target != news.target);
+                true
+            }
+            _ => true,
         }
     }
 }
@@ -107,4 +133,31 @@ pub(super) fn start(engine: &Engine, told: Receiver<News>) -> std::io::Result<()
         .name("news".to_owned())
         .spawn(move || tell_on(&told, &weak, &runtime))
         .map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use model::FaultReason;
+
+    use super::*;
+
+    fn id<T: std::str::FromStr<Err: std::fmt::Debug>>(n: u32) -> T {
+        format!("00000000-0000-4000-8000-{n:012}").parse().unwrap()
+    }
+
+    #[test]
+    fn a_child_that_is_still_lost_is_no_news() {
+        let mut last = Last::default();
+        let lost = ChildState::Faulted { reason: FaultReason::ConnectionLost };
+        let mut differs =
+            |target, what| last.differs(&News { volume: id(1), target: id(target), what });
+        let child = |state| What::Child(id(20), state);
+        assert!(differs(2, child(lost)));
+        assert!(!differs(2, child(lost)));
+        assert!(differs(3, child(lost)), "of another target");
+        assert!(differs(2, child(ChildState::Stale)));
+        assert!(differs(2, child(lost)), "lost again");
+        assert!(differs(2, What::Target(TargetState::Shutdown { cause: StopCause::Ordered })));
+        assert!(differs(2, child(lost)), "opened again");
+    }
 }

@@ -8,7 +8,7 @@ use api::node::{
 };
 use api::{Ensured, Gone, Page, Paging, Text};
 use model::{
-    BlockDevice, Kind, Label, Order, PoolName, PoolSpec, Rebuild, RebuildId, ReplicaId,
+    BlockDevice, Kind, Label, Memo, Order, PoolName, PoolSpec, Rebuild, RebuildId, ReplicaId,
     ReplicaSpec, SnapshotId, TargetId, TargetSpec,
 };
 
@@ -86,6 +86,11 @@ impl Node for Engine {
     async fn put_label(&self, replica: ReplicaId, label: Label) -> Answered<Ensured<Label>> {
         let engine = self.clone();
         self.to_its_end(async move { engine.order_label(replica, label).await }).await
+    }
+
+    async fn put_memo(&self, replica: ReplicaId, memo: Memo) -> Answered<Ensured<Memo>> {
+        let engine = self.clone();
+        self.to_its_end(async move { engine.order_memo(replica, memo).await }).await
     }
 
     async fn written(&self, replica: ReplicaId, paging: Paging) -> Answered<Page<Range>> {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use api::node::{Answered, RebuildWish, Run};
 use api::{Ensured, Page, Paging};
 use mirror::RebuildOrder;
-use model::{Extent, Kind, Order, Problem, Rebuild, RebuildId, RebuildState, TargetId, VolumeId};
+use model::{Kind, Order, Problem, Rebuild, RebuildId, RebuildState, TargetId, VolumeId};
 
 use super::engine::Engine;
 use super::problems::in_field;
@@ -48,7 +48,6 @@ impl Engine {
         let wish = order.spec.clone();
         let target = wish.target;
         let _alone = self.0.target_locks.of(&target).write_owned().await;
-        check(&wish)?;
         let volume = {
             let state = self.state();
             order.admit(state.rebuild_orders.get(&rebuild))?;
@@ -110,16 +109,4 @@ impl Engine {
         let under_way = |one: &Rebuild| one.replica == wish.replica && !one.state().is_ended();
         Ok(named.or_else(|| all.find(under_way)))
     }
-}
-
-/// Refuses what a target decides by itself.
-fn check(wish: &RebuildWish) -> Answered<()> {
-    let refused = |field, detail| Err(in_field(field, Kind::NotSupported, detail));
-    if !wish.sources.is_empty() {
-        return refused("spec.sources", "the target reads from all copies in sync; leave it out");
-    }
-    if wish.extent == Some(Extent::Full) {
-        return refused("spec.extent", "the target knows what is missing; leave it out");
-    }
-    Ok(())
 }

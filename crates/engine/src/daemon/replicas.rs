@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use api::node::{Answered, Found, Numbered};
 use api::{Ensured, Gone, Page, Paging};
 use model::{
-    ChildPath, EventName, Kind, Label, Nqn, Order, PoolName, Problem, ReplicaId, ReplicaSpec,
+    ChildPath, EventName, Kind, Label, Memo, Nqn, Order, PoolName, Problem, ReplicaId, ReplicaSpec,
     ReplicaState, ReplicaStatus, Subject, TargetId, TargetSpec,
 };
 use nvme::target::NamespaceIds;
@@ -74,7 +74,13 @@ impl Engine {
         };
         let addresses = if hosts.is_empty() { Vec::new() } else { self.0.addresses.clone() };
         let usage = kept::usage_of(found.usage, entity.kind);
-        let status = ReplicaStatus { state, usage, label: label.ok().flatten(), addresses };
+        let status = ReplicaStatus {
+            state,
+            usage,
+            label: label.ok().flatten(),
+            memo: kept::memo(entity),
+            addresses,
+        };
         Ok(Found { id: replica, generation, spec, status })
     }
 
@@ -344,6 +350,44 @@ impl Engine {
         let change = Change::Label { id: entity.id, label: kept };
         self.carry_out(pool, PoolOrder::Change { pool, change }).await?;
         Ok(if before.is_some() { Ensured::changed(label) } else { Ensured::created(label) })
+    }
+
+    /// Writes with a replica what is wanted of its volume.
+    pub(super) async fn order_memo(
+        &self,
+        replica: ReplicaId,
+        memo: Memo,
+    ) -> Answered<Ensured<Memo>> {
+        let _alone = self.0.replica_locks.of(&replica).write_owned().await;
+        let (_, pool, found) = self.place_of(replica).await?;
+        let entity = &found.entity;
+        if let Some(has) = kept::volume(entity)
+            && has != memo.volume
+        {
+            let detail = format!("replica {replica} is a copy of volume {has}");
+            return Err(in_field("volume", Kind::InvalidArgument, detail));
+        }
+        let before = kept::memo(entity).filter(|before| before.volume == memo.volume);
+        if let Some(before) = &before {
+            if before.spec == memo.spec {
+                return Ok(Ensured::unchanged(memo));
+            }
+            if before.generation > memo.generation {
+                let (sent, have) = (memo.generation, before.generation);
+                let detail = format!("generation {sent} of the volume is older than {have}");
+                return Err(in_field("generation", Kind::StaleGeneration, detail));
+            }
+        }
+        let text = match model::stored::encode(&memo) {
+            Ok(text) if memo.fits() => text.into_bytes(),
+            _ => {
+                let detail = format!("it has more than {} bytes", Memo::MOST_BYTES);
+                return Err(in_field("spec", Kind::TooLarge, detail));
+            }
+        };
+        let change = Change::Memo { id: entity.id, memo: text };
+        self.carry_out(pool, PoolOrder::Change { pool, change }).await?;
+        Ok(if before.is_some() { Ensured::changed(memo) } else { Ensured::created(memo) })
     }
 }
 

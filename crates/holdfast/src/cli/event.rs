@@ -98,7 +98,7 @@ async fn follow(remote: &Remote, out: &mut Out<'_>, after: Option<String>) -> Re
 }
 
 pub(crate) fn line(event: &Event) -> String {
-    let (at, about) = (say::time(event.at), say::subject(&event.subject));
+    let (at, about) = (say::time(event.at), event.subject.to_string());
     format!("{at}  {}  {about}: {}\n", say::word(&event.severity), event.message)
 }
 
@@ -120,7 +120,7 @@ impl Row for Event {
         vec![
             say::time(self.at).into(),
             Cell::toned(say::word(&self.severity), tone),
-            say::subject(&self.subject).into(),
+            self.subject.to_string().into(),
             say::word(&self.name).into(),
             (&self.message).into(),
         ]

@@ -78,6 +78,11 @@ impl<'a> Out<'a> {
         table.render(Look { wide: self.format == Format::Wide, colour: self.colour })
     }
 
+    /// Whether people read it, and not programs.
+    pub(crate) fn is_for_people(&self) -> bool {
+        matches!(self.format, Format::Table | Format::Wide)
+    }
+
     /// Many things.
     pub(crate) fn list<T: Row>(&mut self, items: &[T]) -> Result<()> {
         let text = match self.format {

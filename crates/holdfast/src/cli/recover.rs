@@ -19,7 +19,6 @@ use serde::Serialize;
 
 use super::ask::{Ask, all};
 use super::out::Row;
-use super::say;
 use super::table::{Cell, Column, Tone};
 
 /// Options of `recover`.
@@ -53,7 +52,7 @@ struct Line {
 
 impl Line {
     fn new(what: &Subject, found: String, verdict: &str) -> Line {
-        Line { what: say::subject(what), found, good: true, verdict: verdict.to_owned() }
+        Line { what: what.to_string(), found, good: true, verdict: verdict.to_owned() }
     }
 }
 
@@ -126,7 +125,12 @@ impl Typed {
             } else {
                 (remote.recovery().await?, "can be read back: --apply")
             };
-            return out.list(&lines(found, verdict));
+            let lines = lines(found, verdict);
+            if lines.is_empty() && out.is_for_people() {
+                return out
+                    .text("nothing to read back: the store knows all that the engines have\n");
+            }
+            return out.list(&lines);
         }
         let (mut copies, mut snapshots) = (Vec::new(), Vec::new());
         for server in self.engines {

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use api::{Effect, Ensured, Gone};
 use model::{
     Absence, ChildState, Doubt, Labels, Lifecycle, Liveness, Object, PoolState, ReplicaState,
-    SnapshotState, Spec, Subject, TargetState, Timestamp, VolumeState,
+    SnapshotState, Spec, TargetState, Timestamp, VolumeState,
 };
 use serde::Serialize;
 
@@ -139,20 +139,6 @@ pub(crate) fn list<T: Display>(items: impl IntoIterator<Item = T>) -> Cell {
 pub(crate) fn time(at: Timestamp) -> String {
     let text = at.to_string();
     text.get(..19).unwrap_or(&text).replace('T', " ")
-}
-
-pub(crate) fn subject(subject: &Subject) -> String {
-    match subject {
-        Subject::Node(name) => format!("node {name}"),
-        Subject::Host(name) => format!("host {name}"),
-        Subject::Pool(name) => format!("pool {name}"),
-        Subject::Volume(id) => format!("volume {id}"),
-        Subject::Replica(id) => format!("replica {id}"),
-        Subject::Target(id) => format!("target {id}"),
-        Subject::Snapshot(id) => format!("snapshot {id}"),
-        Subject::SnapshotGroup(id) => format!("group {id}"),
-        Subject::Watch(name) => format!("watch {name}"),
-    }
 }
 
 /// What an order did, in a sentence.

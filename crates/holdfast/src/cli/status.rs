@@ -82,7 +82,7 @@ pub(crate) fn screen(status: &Status, colour: bool) -> String {
             Severity::Error => Tone::Bad,
         };
         let word = paint(&format!("{:<8}", say::word(&trouble.severity)), tone, colour);
-        let _ = writeln!(text, "{word}{}: {}", say::subject(&trouble.subject), trouble.message);
+        let _ = writeln!(text, "{word}{}: {}", trouble.subject, trouble.message);
     }
     if status.more_troubles > 0 {
         let _ = writeln!(text, "… and {} more", status.more_troubles);

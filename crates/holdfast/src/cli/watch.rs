@@ -143,7 +143,7 @@ impl Row for Watch {
         let (spec, status) = (self.spec(), self.status.as_ref());
         vec![
             self.id().into(),
-            spec.about.as_ref().map_or("anything".into(), |about| say::subject(about).into()),
+            spec.about.as_ref().map_or("anything".into(), |about| about.to_string().into()),
             say::word(&spec.severity.unwrap_or(Severity::Info)).into(),
             Cell::maybe(status.map(|status| status.delivered)),
             match status.map(|status| status.missed) {

@@ -64,6 +64,7 @@ fn records() {
     check_stored("stored-target-record.json", &sample::target_record());
     check_stored("stored-replica-label.json", &sample::label());
     check_stored("stored-replica-note.json", &sample::note());
+    check_stored("stored-volume-memo.json", &model::Memo::of(&sample::volume()));
     check_stored("stored-snapshot-label.json", &sample::snapshot_label());
     check_stored("stored-failover.json", &sample::failover());
     check_stored("stored-rebuild.json", &sample::rebuild());

@@ -97,6 +97,8 @@ pub(crate) fn watch() -> Watch {
     watch.status = Some(WatchStatus {
         delivered: 7,
         missed: 2,
+        missed_since: 1,
+        after: 9,
         delivered_at: Some(at(8)),
         failure: Some("it answered 503".into()),
     });
@@ -184,6 +186,7 @@ pub(crate) fn replica() -> Replica {
         state: ReplicaState::Online,
         usage: usage(),
         label: Some(label()),
+        memo: Some(Memo::of(&small_volume())),
         addresses: vec![address("10.0.0.1:4420")],
     });
     replica

@@ -118,3 +118,30 @@ proptest! {
         }
     }
 }
+
+/// Whatever people stick on a volume, what is wanted of it has room beside its copies.
+#[test]
+fn a_memo_leaves_out_what_has_no_room() {
+    let kept = |spec: &VolumeSpec| {
+        let volume = Volume::new(*sample::volume().id(), spec.clone(), Timestamp::EPOCH).unwrap();
+        let memo = Memo::of(&volume);
+        assert!(memo.fits());
+        *memo.spec
+    };
+    let labelled = |prefix: &str| {
+        let long = "x".repeat(60);
+        let labels = (10..10 + MOST_LABELS).map(|nth| {
+            (
+                format!("{prefix}{long}{nth}").parse().unwrap(),
+                format!("{long}{nth}").parse().unwrap(),
+            )
+        });
+        VolumeSpec { labels: labels.collect(), ..sample::volume_spec() }
+    };
+    let small = sample::volume_spec();
+    assert_eq!(kept(&small), small);
+    let many = labelled("");
+    assert_eq!(kept(&many), many);
+    let without = VolumeSpec { labels: Labels::new(), ..small };
+    assert_eq!(kept(&labelled(&format!("{}/", "y".repeat(250)))), without);
+}

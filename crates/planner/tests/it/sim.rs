@@ -148,7 +148,7 @@ impl World {
         replica.made().unwrap();
         let (usage, label, addresses) = (Usage::default(), None, vec![]);
         let state = ReplicaState::Online;
-        replica.status = Some(ReplicaStatus { state, usage, label, addresses });
+        replica.status = Some(ReplicaStatus { state, usage, label, memo: None, addresses });
         self.facts.replicas.insert(id, replica);
         self.mark(volume, SetChange::Added(id));
     }

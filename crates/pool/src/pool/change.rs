@@ -84,6 +84,13 @@ pub enum Change {
         /// The new state.
         share: Vec<u8>,
     },
+    /// Replaces the memo.
+    Memo {
+        /// Of which one.
+        id: Id,
+        /// The new memo.
+        memo: Vec<u8>,
+    },
     /// Replaces the wrapped key of a replica by the same key wrapped anew.
     Rewrap {
         /// Of which one.
@@ -99,9 +106,10 @@ impl Change {
             Change::Create(new) => (new.id, Claim::Alone),
             Change::Snapshot { of, .. } => (*of, Claim::Still),
             Change::Delete(id) | Change::Resize { id, .. } => (*id, Claim::Alone),
-            Change::Label { id, .. } | Change::Share { id, .. } | Change::Rewrap { id, .. } => {
-                (*id, Claim::Free)
-            }
+            Change::Label { id, .. }
+            | Change::Share { id, .. }
+            | Change::Memo { id, .. }
+            | Change::Rewrap { id, .. } => (*id, Claim::Free),
         }
     }
 }
@@ -147,6 +155,7 @@ impl Pool {
             Change::Resize { id, size } => self.resize(id, size),
             Change::Label { id, label } => self.update(id, |entity| entity.label = label),
             Change::Share { id, share } => self.update(id, |entity| entity.share = share),
+            Change::Memo { id, memo } => self.update(id, |entity| entity.memo = memo),
             Change::Rewrap { id, key } => self.rewrap(id, key),
         };
         match result {
@@ -168,6 +177,7 @@ impl Pool {
             label: new.label,
             key: new.key,
             share: Vec::new(),
+            memo: Vec::new(),
         };
         if let Some(origin) = self.state.entities.get(&new.origin) {
             if self.state.is_damaged(origin.layer) {
@@ -201,6 +211,7 @@ impl Pool {
             created: new.created,
             label: new.label,
             share: Vec::new(),
+            memo: Vec::new(),
             ..source.clone()
         };
         self.check_room(&entity)?;

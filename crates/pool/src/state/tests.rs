@@ -26,6 +26,7 @@ pub(crate) fn entity(id: u128, origin: u128, layer: u32, size: u64) -> Entity {
         label: Label::default(),
         key: Vec::new(),
         share: Vec::new(),
+        memo: Vec::new(),
     }
 }
 

@@ -203,6 +203,7 @@ impl Stand {
         let label = Label { epoch: 4, set: vec![Id(1), Id(9)], in_sync: vec![Id(1)], ..label() };
         self.change(Change::Label { id: thin, label })?;
         self.change(Change::Share { id: thin, share: vec![1, 2] })?;
+        self.change(Change::Memo { id: thin, memo: vec![3; 5] })?;
         self.change(Change::Resize { id: thin, size: Blocks(130) })?;
         self.write(thin, (100, 5));
         self.flush(thin);

@@ -104,8 +104,9 @@ fn entities() -> impl Strategy<Value = Entity> {
         },
     );
     let flags = any::<[bool; 2]>();
-    (1u128.., any::<u128>(), 1u32.., flags, 1u64.., any::<u64>(), label, bytes(), bytes()).prop_map(
-        |(id, origin, layer, [snapshot, thick], size, created, label, key, share)| Entity {
+    let strings = [bytes(), bytes(), bytes()];
+    (1u128.., any::<u128>(), 1u32.., flags, 1u64.., any::<u64>(), label, strings).prop_map(
+        |(id, origin, layer, [snapshot, thick], size, created, label, [key, share, memo])| Entity {
             id: Id(id),
             origin: Id(origin),
             kind: if snapshot { Kind::Snapshot } else { Kind::Replica },
@@ -116,6 +117,7 @@ fn entities() -> impl Strategy<Value = Entity> {
             label,
             key,
             share,
+            memo,
         },
     )
 }

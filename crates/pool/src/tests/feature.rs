@@ -199,6 +199,8 @@ fn refusals_change_nothing() {
     assert_eq!(refused(&mut rig, thick), Refused::NoSpace);
     let label = Label { opaque: vec![0; 5000], ..Label::default() };
     assert!(matches!(refused(&mut rig, Change::Label { id: A, label }), Refused::Bad(_)));
+    let memo = vec![0; crate::Entity::MOST_MEMO + 1];
+    assert!(matches!(refused(&mut rig, Change::Memo { id: A, memo }), Refused::Bad(_)));
     assert_eq!(rig.pool.usage(), before);
     let beyond = Span::new(Lba(4999), Blocks(2)).unwrap();
     let token = rig.submit(A, Command::Read { span: beyond }, Vec::new());

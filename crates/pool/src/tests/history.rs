@@ -9,7 +9,7 @@ use block::{Blocks, Command, Fault, Lba, Span};
 
 use super::disk::{Disks, Lie, Random};
 use super::driver::{Ended, Moment, Rig, import, new_disks};
-use super::model::{Cell, Intent, KEY, Made, Model, Rot, Volume, stamped, stamps};
+use super::model::{Cell, Intent, KEY, Made, Model, Rot, TALES, Tale, Volume, stamped, stamps};
 use crate::{Change, Id, Label, Member, NewReplica, NewSnapshot, Refused, Token};
 
 /// What a history is made of.
@@ -272,7 +272,7 @@ impl History {
             700..760 if count < 8 => self.snapshot(),
             760..800 if count < 8 => self.clone(),
             800..845 => self.resize(),
-            845..870 => self.label(),
+            845..870 => self.tell(),
             870..880 => self.rewrap(),
             880..925 => self.delete(),
             925..945 => self.verify(),
@@ -399,14 +399,24 @@ impl History {
         self.model.intents.insert(token, Intent::Resize { id, size });
     }
 
-    fn label(&mut self) {
+    /// Replaces what is written about one: its label, its share state or its memo.
+    fn tell(&mut self) {
         let Some((id, _)) = self.pick_any() else { return };
-        let label = self.model.stamp();
-        self.model.volumes.get_mut(&id).unwrap().labels.push(label);
-        let opaque = std::vec![1; self.random.below(3000) as usize];
-        let label_now = Label { epoch: label, opaque, ..Label::default() };
-        let token = self.rig.change(Change::Label { id, label: label_now });
-        self.model.intents.insert(token, Intent::Label { id, label });
+        let stamp = self.model.stamp();
+        let tale = TALES[(stamp % 3) as usize];
+        let len = self.random.below(3000) as usize;
+        let stamped = [stamp.to_le_bytes().to_vec(), std::vec![1; len]].concat();
+        let change = match tale {
+            Tale::Label => {
+                let label = Label { epoch: stamp, opaque: stamped, ..Label::default() };
+                Change::Label { id, label }
+            }
+            Tale::Share => Change::Share { id, share: stamped },
+            Tale::Memo => Change::Memo { id, memo: stamped.repeat(5) },
+        };
+        self.model.volumes.get_mut(&id).unwrap().told.entry(tale).or_default().push(stamp);
+        let token = self.rig.change(change);
+        self.model.intents.insert(token, Intent::Tell { id, tale, stamp });
     }
 
     fn rewrap(&mut self) {

@@ -142,7 +142,7 @@ fn every_record() -> Vec<Record> {
         Record::Delete(Id(61)),
         Record::Move { layer: Layer(40), last: 7 },
         Record::Collapse(Layer(40)),
-        Record::Update(Entity { layer: Layer(41), share: vec![5], ..entity }),
+        Record::Update(Entity { layer: Layer(41), share: vec![5], memo: vec![6; 7], ..entity }),
     ]
 }
 

@@ -8,7 +8,7 @@ use std::vec::Vec;
 
 use super::driver::Rig;
 use crate::layout::BLOCK;
-use crate::{Id, Token};
+use crate::{Entity, Id, Token};
 
 /// A block full of a stamp; stamp zero is a block of zeros.
 pub(super) fn stamped(stamp: u64) -> Vec<u8> {
@@ -93,9 +93,32 @@ pub(super) struct Volume {
     pub(super) snapshot: bool,
     /// Other sizes that it may have.
     pub(super) sizes: Vec<u64>,
-    pub(super) labels: Vec<u64>,
+    /// What may be written about it; nothing is 0.
+    pub(super) told: BTreeMap<Tale, Vec<u64>>,
     pub(super) busy: bool,
     pub(super) made: Made,
+}
+
+/// Something that is written about a replica or snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Tale {
+    Label,
+    Share,
+    Memo,
+}
+
+pub(super) const TALES: [Tale; 3] = [Tale::Label, Tale::Share, Tale::Memo];
+
+impl Tale {
+    /// The stamp of what is written about an entity.
+    fn stamp(self, entity: &Entity) -> u64 {
+        let text = match self {
+            Tale::Label => return entity.label.epoch,
+            Tale::Share => &entity.share,
+            Tale::Memo => &entity.memo,
+        };
+        text.first_chunk().map_or(0, |stamp| u64::from_le_bytes(*stamp))
+    }
 }
 
 /// How it was made.
@@ -123,7 +146,7 @@ impl Volume {
             uncertain: true,
             snapshot,
             sizes,
-            labels: vec![0],
+            told: TALES.map(|tale| (tale, vec![0])).into(),
             busy: false,
             made: Made::default(),
         }
@@ -167,9 +190,10 @@ pub(super) enum Intent {
         id: Id,
         size: u64,
     },
-    Label {
+    Tell {
         id: Id,
-        label: u64,
+        tale: Tale,
+        stamp: u64,
     },
     /// A scrub step, a new wrapping of a key: nothing that shows.
     Nothing {
@@ -312,10 +336,11 @@ impl Model {
                 volume.sizes = vec![size];
                 volume.cells.resize(size as usize, Cell::of(0));
             }
-            Intent::Label { id, label } => {
+            Intent::Tell { id, tale, stamp } => {
                 if let Some(volume) = self.volumes.get_mut(&id) {
-                    let at = volume.labels.iter().position(|other| *other == label).unwrap();
-                    volume.labels.drain(..at);
+                    let told = volume.told.get_mut(&tale).unwrap();
+                    let at = told.iter().position(|other| *other == stamp).unwrap();
+                    told.drain(..at);
                 }
             }
         }
@@ -368,9 +393,11 @@ impl Model {
             if !expected.sizes.contains(&size) {
                 return Err(format!("{id:?} has size {size}, not {:?}", expected.sizes));
             }
-            let label = entity.label.epoch;
-            if !expected.labels.contains(&label) {
-                return Err(format!("{id:?} has label {label}, not {:?}", expected.labels));
+            for (tale, told) in &expected.told {
+                let stamp = tale.stamp(entity);
+                if !told.contains(&stamp) {
+                    return Err(format!("{id:?} has {tale:?} {stamp}, not {told:?}"));
+                }
             }
             let made = Made { thick: entity.thick, encrypted: entity.is_encrypted() };
             if made != expected.made {
@@ -386,7 +413,7 @@ impl Model {
             let mut volume = Volume::new(cells, expected.snapshot);
             volume.uncertain = false;
             volume.made = made;
-            volume.labels = vec![label];
+            volume.told = TALES.map(|tale| (tale, vec![tale.stamp(entity)])).into();
             found.volumes.insert(id, volume);
         }
         for (id, volume) in &self.volumes {

@@ -124,8 +124,6 @@ impl Rebuilt<'_> {
             let spec = RebuildWish {
                 target: rebuild.target,
                 replica: rebuild.replica,
-                sources: [].into(),
-                extent: None,
                 bytes_per_second: None,
                 run,
             };

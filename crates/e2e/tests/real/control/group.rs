@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use api::rest::{Control as _, Remote};
 use e2e::fleet::id;
 use e2e::store::{Kind, StoreServer};
 use model::*;
 
-use super::rig::{World, publish, until};
+use super::rig::{World, publish, publish_on, until};
 use crate::engine::rig::Disk;
 
 /// How many groups are taken.
@@ -24,7 +25,8 @@ fn write(disk: &mut Disk, block: u64, number: u64) {
         if result.is_ok() {
             return;
         }
-        std::thread::yield_now();
+        // Whoever is to open it needs the processor more than this loop.
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -49,15 +51,19 @@ async fn restored(remote: &Remote, (volume, snapshot): (VolumeId, SnapshotId)) -
 async fn snapshots_of_a_group_are_of_one_moment() {
     let store = StoreServer::start(Kind::Embedded).unwrap();
     let client = store.client().await.unwrap();
-    let world = World::start(&[store.endpoint()], client, (1, 2)).await;
+    let mut world = World::start(&[store.endpoint()], client, (1, 2)).await;
     let remote = world.leader().await;
     let volumes: [VolumeId; 2] = [id(1).unwrap(), id(2).unwrap()];
     let mut served = Vec::new();
     for volume in volumes {
         remote.put_volume(volume, VolumeSpec::new(Size::mib(16), 2)).await.unwrap();
-        let address = publish(&remote, volume).await.addresses[0];
+        let node = format!("node-{}", served.len() + 1).parse().unwrap();
+        let address = publish_on(&remote, volume, Some(node)).await.addresses[0];
         served.push((address, volume));
     }
+    // The second volume hears of everything much later than the first: without the hold its
+    // snapshot would be of another moment.
+    world.slow_down(1, Duration::from_millis(300)).await;
     let (stop, written) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let writers: Vec<_> = (0..WRITERS)
         .map(|block| {

@@ -1,5 +1,7 @@
 //! The store is lost under a fleet that runs: what the disks hold is read back.
 
+use api::Paging;
+use api::node::Node as _;
 use api::rest::{Control as _, RecoverWish, Recovery, Remote, VolumeWish};
 use e2e::fleet::id;
 use e2e::store::{KINDS, Kind, StoreServer};
@@ -30,6 +32,20 @@ fn holds(disk: &mut Disk, blocks: std::ops::Range<u64>) {
     }
 }
 
+/// Waits until so many copies have what is wanted written beside them.
+async fn until_noted(world: &World, (wanted, copies): (&VolumeSpec, usize)) {
+    until("the disks know what is wanted", async || {
+        let mut known = 0;
+        for engine in &world.engines {
+            let found = engine.remote.replicas(Paging::default()).await.unwrap().items;
+            let memos = found.into_iter().filter_map(|it| it.status.memo);
+            known += memos.filter(|memo| *memo.spec == *wanted).count();
+        }
+        known == copies
+    })
+    .await;
+}
+
 /// Two volumes: one is in use all the while, the other is not.
 async fn read_back(kind: Kind) {
     let mut store = StoreServer::start(kind).unwrap();
@@ -38,8 +54,14 @@ async fn read_back(kind: Kind) {
     let remote = world.leader().await;
     let (used, idle): (VolumeId, VolumeId) = (id(1).unwrap(), id(2).unwrap());
     let snapshot: SnapshotId = id(3).unwrap();
+    let wanted = VolumeSpec {
+        labels: [("app".parse().unwrap(), "db".parse().unwrap())].into(),
+        limits: Limits { iops: Some(100_000), ..Limits::default() },
+        max_snapshots: Some(9),
+        ..VolumeSpec::new(Size::mib(16), 2)
+    };
     for volume in [used, idle] {
-        remote.put_volume(volume, VolumeSpec::new(Size::mib(16), 2)).await.unwrap();
+        remote.put_volume(volume, wanted.clone()).await.unwrap();
     }
     let target = publish(&remote, used).await;
     let mut disk = Disk::attach(target.addresses[0], used).unwrap();
@@ -50,6 +72,7 @@ async fn read_back(kind: Kind) {
     fill(&mut Disk::attach(address, idle).unwrap(), 0..8);
     unpublish(&remote, idle).await;
 
+    until_noted(&world, (&wanted, 4)).await;
     world.controls.clear();
     store.program().kill().unwrap();
     for entry in std::fs::read_dir(store.dir()).unwrap() {
@@ -72,6 +95,7 @@ async fn read_back(kind: Kind) {
     assert_eq!(remote.recovery().await.unwrap(), Recovery::default());
 
     for volume in [used, idle] {
+        assert_eq!(*remote.volume(volume).await.unwrap().spec(), wanted);
         until("a volume is well", async || online(&remote, volume).await).await;
     }
     let now = remote.volume(used).await.unwrap().status.unwrap().target.unwrap();

@@ -1,6 +1,7 @@
 //! Control planes over one store, engines, and callers who want volumes all the while.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,6 +15,8 @@ use model::stored::{self, Record};
 use model::*;
 use store::client::Client;
 use store::contract::{Query, Store as _};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 /// `holdfast control serve`.
@@ -62,6 +65,8 @@ pub(crate) struct World {
     pub(crate) engines: Vec<EngineProcess>,
     pub(crate) folder: tempfile::TempDir,
     client: Client,
+    /// Where control planes are told to call engines instead.
+    ways: BTreeMap<NodeName, SocketAddr>,
     /// Heartbeats and callers.
     tasks: JoinSet<()>,
     acknowledged: Arc<Mutex<BTreeSet<VolumeId>>>,
@@ -80,7 +85,8 @@ impl World {
         let controls: Vec<_> = (0..controls).map(|_| ControlProcess::start(endpoints)).collect();
         let acknowledged = Arc::default();
         let tasks = JoinSet::new();
-        let mut world = World { controls, engines, folder, client, tasks, acknowledged };
+        let ways = BTreeMap::new();
+        let mut world = World { controls, engines, folder, client, ways, tasks, acknowledged };
         world.show_engines().await;
         let nodes = world.engines.len();
         until("every node is there", async || world.nodes().await == nodes).await;
@@ -103,8 +109,9 @@ impl World {
     /// Engines are heard by every control plane, whoever leads.
     async fn show_engines(&mut self) {
         for engine in &self.engines {
-            let NodeInfo { name, instance, version, address, .. } =
+            let NodeInfo { name, instance, version, mut address, .. } =
                 engine.remote.node().await.unwrap();
+            address.api = self.ways.get(&name).copied().unwrap_or(address.api);
             for control in &self.controls {
                 let remote = control.remote.clone();
                 let beat =
@@ -120,6 +127,22 @@ impl World {
                 });
             }
         }
+    }
+
+    /// Orders to an engine take so much longer from now on.
+    pub(crate) async fn slow_down(&mut self, nth: usize, by: Duration) {
+        let NodeInfo { name, address, .. } = self.engines[nth].remote.node().await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        self.ways.insert(name.clone(), listener.local_addr().unwrap());
+        self.tasks.shutdown().await;
+        self.tasks.spawn(late(listener, address.api, by));
+        self.show_engines().await;
+        let way = self.ways[&name];
+        let remote = self.leader().await;
+        until("it is called by the other way", async || {
+            remote.node(name.clone()).await.is_ok_and(|node| node.spec().address.api == way)
+        })
+        .await;
     }
 
     /// One more control plane, of which engines are told.
@@ -236,6 +259,31 @@ impl World {
     }
 }
 
+/// Hands on whatever comes, later.
+async fn late(listener: TcpListener, to: SocketAddr, by: Duration) {
+    let mut all = JoinSet::new();
+    while let Ok((here, _)) = listener.accept().await {
+        all.spawn(async move {
+            let Ok(there) = TcpStream::connect(to).await else { return };
+            let ((mut asked, mut answered), (mut answers, mut asks)) =
+                (here.into_split(), there.into_split());
+            let asking = async {
+                let mut bytes = vec![0; 1 << 16];
+                while let Ok(length @ 1..) = asked.read(&mut bytes).await {
+                    tokio::time::sleep(by).await;
+                    if asks.write_all(&bytes[..length]).await.is_err() {
+                        return;
+                    }
+                }
+            };
+            tokio::select! {
+                () = asking => {}
+                _ = tokio::io::copy(&mut answers, &mut answered) => {}
+            }
+        });
+    }
+}
+
 /// All pages of a list; nothing if one of them cannot be had now.
 async fn every<T>(mut page: impl AsyncFnMut(Paging) -> Result<Page<T>, Problem>) -> Option<Vec<T>> {
     let (mut items, mut after) = (Vec::new(), None);
@@ -293,7 +341,16 @@ fn host() -> HostName {
 
 /// Publishes a volume for our host; where it is served.
 pub(crate) async fn publish(remote: &Remote, volume: VolumeId) -> VolumeTarget {
-    let wish = VolumeWish::Publish { host: Some(host()), node: None };
+    publish_on(remote, volume, None).await
+}
+
+/// The same, by this node.
+pub(crate) async fn publish_on(
+    remote: &Remote,
+    volume: VolumeId,
+    node: Option<NodeName>,
+) -> VolumeTarget {
+    let wish = VolumeWish::Publish { host: Some(host()), node };
     until("it is published", async || {
         remote.change_volume(volume, wish.clone(), None).await.is_ok()
     })

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 use api::node::{Node, Remote};
 use block::{Blocks, Command, Completion, Lba, Span};
@@ -109,8 +110,11 @@ impl Disk {
     }
 
     fn open(address: SocketAddr, subsystem: &Nqn) -> anyhow::Result<Disk> {
-        // What is held is waited for.
-        let options = Options { io_patience: PATIENCE * 2, ..Options::default() };
+        // What is held is waited for. A session shows that it is alive only while something is
+        // asked of it, so it does not promise to: a test that is busy elsewhere is no host that
+        // died.
+        let options =
+            Options { io_patience: PATIENCE * 2, keep_alive: Duration::ZERO, ..Options::default() };
         fleet::connect(address, (HOST, subsystem.as_str()), options).map(Disk)
     }
 
