@@ -1,11 +1,14 @@
 //! How far the emptying of a node is.
 //!
 //! What moves things away is not here: a target leaves by failover, a copy by healing, which takes
-//! a draining node for a place where nothing should stay.
+//! a draining node for a place where nothing should stay. Copies of snapshots do not move: they are told
+//! when all else is gone.
 
 use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
 
-use model::{DrainStatus, NodeName};
+use model::{DrainStatus, NodeName, PoolName};
 
 use crate::member::Situation;
 use crate::place::{Wish, choose_target, find};
@@ -53,5 +56,32 @@ pub fn drain_status(view: &View<'_>, node: &NodeName) -> DrainStatus {
             status.blocked.push(format!("copy of volume {}: {none}", volume.id()));
         }
     }
+    if status.is_drained() {
+        status.blocked.extend(snapshots_that_stay(view, node));
+    }
     status
+}
+
+/// Which snapshots have copies there, for people.
+fn snapshots_that_stay(view: &View<'_>, node: &NodeName) -> Option<String> {
+    let is_here =
+        |pool: &PoolName| view.pool(pool).is_some_and(|pool| pool.pool.spec().node == *node);
+    let (mut stay, mut only_here) = (0u32, Vec::new());
+    for (id, snapshot) in &view.facts.snapshots {
+        let copies = snapshot.status.as_ref().map(|status| &status.copies);
+        let Some(copies) = copies.filter(|copies| copies.keys().any(is_here)) else { continue };
+        stay += 1;
+        if !copies.iter().any(|(pool, copy)| copy.online && !is_here(pool)) {
+            only_here.push(id);
+        }
+    }
+    let last = match only_here.first() {
+        None => String::from("all have copies elsewhere"),
+        Some(first) => format!(
+            "{} of them have no other copy that answers, {first} for one: restore them to volumes \
+             or delete them before the node goes",
+            only_here.len()
+        ),
+    };
+    (stay > 0).then(|| format!("snapshots do not move, and {stay} keep a copy here; {last}"))
 }

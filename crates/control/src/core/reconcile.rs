@@ -62,12 +62,17 @@ impl Core {
             let Some(status) = &mut node.status else { continue };
             let was_full = status.drain.as_ref().is_some_and(|drain| !drain.is_drained());
             if was_full && drain.as_ref().is_some_and(model::DrainStatus::is_drained) {
-                ended.push(name.clone());
+                let stays = drain.as_ref().map(|drain| drain.blocked.join("; "));
+                ended.push((name.clone(), stays.unwrap_or_default()));
             }
             status.drain = drain;
         }
-        for name in ended {
-            self.tell(Subject::Node(name), EventName::DrainEnded, Severity::Info, "it is empty");
+        for (name, stays) in ended {
+            let (severity, message) = match &*stays {
+                "" => (Severity::Info, "it is empty".to_owned()),
+                stays => (Severity::Warning, format!("no copy and no target is left; {stays}")),
+            };
+            self.tell(Subject::Node(name), EventName::DrainEnded, severity, message);
         }
     }
 

@@ -176,6 +176,7 @@ fn every_noun_against_a_real_cluster() -> Result<()> {
         &["status"][..],
         &["rebuild", "list"],
         &["failover", "list"],
+        &["spec", "list"],
         &["device", "list", "node-1"],
         &["event", "list"],
         &["volume", "rebuilds", &volume],

@@ -112,6 +112,15 @@ pub(crate) struct Properties {
     /// Pools of copies must have this label; may be given more than once
     #[arg(long, value_name = "KEY=VALUE")]
     pool_label: Vec<LabelText>,
+    /// Nodes of copies must not have this label; may be given more than once
+    #[arg(long, value_name = "KEY=VALUE")]
+    avoid_node_label: Vec<LabelText>,
+    /// Pools of copies must not have this label; may be given more than once
+    #[arg(long, value_name = "KEY=VALUE")]
+    avoid_pool_label: Vec<LabelText>,
+    /// Nodes of copies must have this label, all with the same value
+    #[arg(long, value_name = "KEY")]
+    same: Vec<LabelKey>,
     /// Nodes of copies must have this label, each with another value
     #[arg(long, value_name = "KEY")]
     spread: Vec<LabelKey>,
@@ -192,13 +201,18 @@ impl Properties {
         let Topology { allowed_nodes, preferred_nodes, nodes, pools, zones } = &mut spec.topology;
         replace(allowed_nodes, self.allowed);
         replace(preferred_nodes, self.preferred);
-        for LabelText(key, value) in self.node_label {
-            nodes.include.entry(key).or_default().insert(value);
-        }
-        for LabelText(key, value) in self.pool_label {
-            pools.include.entry(key).or_default().insert(value);
+        for (rules, typed) in [
+            (&mut nodes.include, self.node_label),
+            (&mut nodes.exclude, self.avoid_node_label),
+            (&mut pools.include, self.pool_label),
+            (&mut pools.exclude, self.avoid_pool_label),
+        ] {
+            for LabelText(key, value) in typed {
+                rules.entry(key).or_default().insert(value);
+            }
         }
         nodes.spread.extend(self.spread);
+        nodes.same_as.extend(self.same);
         match self.zones {
             Some(ZonesText::Ignore) => *zones = Zones::Ignore,
             Some(ZonesText::Prefer) => *zones = Zones::Prefer,

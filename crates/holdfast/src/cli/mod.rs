@@ -24,6 +24,7 @@ mod recover;
 mod replica;
 mod say;
 mod snapshot;
+mod spec;
 mod status;
 mod table;
 mod target;
@@ -79,6 +80,7 @@ shows! {
     target: List | Get;
     rebuild: List | Get;
     failover: List;
+    spec: List;
     device: List;
     event: List | Follow;
     host: List | Get;
@@ -108,6 +110,8 @@ pub(crate) enum Typed {
     Rebuild(Noun<rebuild::Verb>),
     /// Failovers, under way and ended
     Failover(Noun<failover::Verb>),
+    /// What is in the store, record by record
+    Spec(Noun<spec::Verb>),
     /// Block devices of a node: what a pool could be made of
     Device(Noun<device::Verb>),
     /// What happened
@@ -153,6 +157,7 @@ impl Typed {
             Typed::Target(noun) => noun!(noun),
             Typed::Rebuild(noun) => noun!(noun),
             Typed::Failover(noun) => noun!(noun),
+            Typed::Spec(noun) => noun!(noun),
             Typed::Device(noun) => noun!(noun),
             Typed::Event(noun) => noun!(noun),
             Typed::Host(noun) => noun!(noun),

@@ -99,8 +99,11 @@ impl Verb {
                 let drain = NodeChange::Drain { cordon: reason };
                 let answer = remote.change_node(node.clone(), drain, None).await?;
                 if wait {
-                    drained(remote, &node).await?;
-                    return out.done(&format!("node {node} is empty"), &answer);
+                    let said = match drained(remote, &node).await?.join("; ") {
+                        stays if stays.is_empty() => format!("node {node} is empty"),
+                        stays => format!("node {node} has no copy and no target left; {stays}"),
+                    };
+                    return out.done(&said, &answer);
                 }
                 return out.done(&say::ensured(format!("node {node}"), &answer), &answer);
             }
@@ -116,8 +119,8 @@ impl Verb {
     }
 }
 
-/// Waits until nothing is left to move; ends when what is left cannot be moved.
-async fn drained(remote: &Remote, node: &NodeName) -> Result<()> {
+/// Waits until nothing is left to move, and says what stays; ends when what is left cannot be moved.
+async fn drained(remote: &Remote, node: &NodeName) -> Result<Vec<String>> {
     let mut bar = Bar::new(format!("drain of {node}"));
     loop {
         let now = remote.node(node.clone()).await?;
@@ -131,7 +134,7 @@ async fn drained(remote: &Remote, node: &NodeName) -> Result<()> {
             bar.count(left);
             if drain.is_drained() {
                 bar.end();
-                return Ok(());
+                return Ok(drain.blocked.clone());
             }
             if left > 0 && drain.blocked.len() >= left {
                 bar.end();
@@ -213,7 +216,10 @@ impl Row for Node {
 
     fn details(&self, _: &Out<'_>) -> String {
         let drain = self.status.as_ref().and_then(|status| status.drain.as_ref());
-        let Some(drain) = drain.filter(|drain| !drain.is_drained()) else { return String::new() };
+        let Some(drain) = drain.filter(|drain| !drain.is_drained() || !drain.blocked.is_empty())
+        else {
+            return String::new();
+        };
         let mut text = String::from("\nstill there:\n");
         for target in &drain.targets {
             let _ = writeln!(text, "  target {target}");

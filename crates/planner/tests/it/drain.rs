@@ -76,6 +76,21 @@ fn progress_and_what_blocks_it() {
     progress(&only, (0, 1), &["no copy in sync answers"]);
 }
 
+/// Copies of snapshots do not move; whoever empties a node learns what is lost with it.
+#[test]
+fn snapshots_that_stay_are_told_when_all_else_is_gone() {
+    let node = "node n1 draining; pool n1/p1; v1 x2: n2/p2 ok, n3/p3 ok; ";
+    progress(&format!("{node} snap s1 of=v1: p2"), (0, 0), &[]);
+    let elsewhere = "snapshots do not move, and 1 keep a copy here; all have copies";
+    progress(&format!("{node} snap s1 of=v1: p1, p2"), (0, 0), &[elsewhere]);
+    let last = "1 of them have no other copy that answers";
+    progress(&format!("{node} snap s1 of=v1: p1"), (0, 0), &[last]);
+    progress(&format!("{node} snap s1 of=v1: p1, p2 off"), (0, 0), &[last]);
+    // What can still move comes first.
+    let moving = "node n1 draining; pool n3/p3; v1 x2: n1/p1 ok, n2/p2 ok; snap s1 of=v1: p1";
+    progress(moving, (0, 1), &[]);
+}
+
 #[test]
 fn copies_move_off_the_fullest_pool() {
     let two = "pool n1/p1 used=80G; pool n2/p2 used=10G; v1 x1: n1/p1 ok";

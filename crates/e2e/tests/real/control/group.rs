@@ -1,11 +1,13 @@
 //! Snapshots of two volumes at one moment, while a host writes to one and then to the other.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use api::rest::{Control as _, Remote};
 use e2e::fleet::id;
+use e2e::process::PATIENCE;
 use e2e::store::{Kind, StoreServer};
 use model::*;
 
@@ -17,16 +19,35 @@ const GROUPS: u32 = 6;
 /// How many write at once, each to a block of its own.
 const WRITERS: u64 = 8;
 
-/// Writes a number, as often as it takes: a path that is closed for a moment is tried again.
-fn write(disk: &mut Disk, block: u64, number: u64) {
-    loop {
-        disk.begin_write(block, |block| block[..8].copy_from_slice(&number.to_le_bytes())).unwrap();
-        let (_, result, _) = disk.end().unwrap();
-        if result.is_ok() {
-            return;
+/// A volume as a host has it, who connects again when the connection was lost.
+struct Path {
+    served: (SocketAddr, VolumeId),
+    disk: Option<Disk>,
+}
+
+impl Path {
+    /// Writes a number, as often as it takes: a path that is closed for a moment is tried again.
+    fn write(&mut self, block: u64, number: u64) {
+        let deadline = Instant::now() + PATIENCE * 2;
+        while !self.try_write(block, number).unwrap_or(false) {
+            assert!(Instant::now() < deadline, "{number} cannot be written");
+            // Whoever is to open it needs the processor more than this loop.
+            std::thread::sleep(Duration::from_millis(1));
         }
-        // Whoever is to open it needs the processor more than this loop.
-        std::thread::sleep(Duration::from_millis(1));
+    }
+
+    /// Whether it was written; an error: there is no connection.
+    fn try_write(&mut self, block: u64, number: u64) -> anyhow::Result<bool> {
+        let (address, volume) = self.served;
+        let mut disk = match self.disk.take() {
+            Some(disk) => disk,
+            None => Disk::attach(address, volume)?,
+        };
+        let fill = |block: &mut [u8]| block[..8].copy_from_slice(&number.to_le_bytes());
+        disk.begin_write(block, fill).map_err(anyhow::Error::msg)?;
+        let (_, result, _) = disk.end()?;
+        self.disk = Some(disk);
+        Ok(result.is_ok())
     }
 }
 
@@ -69,11 +90,11 @@ async fn snapshots_of_a_group_are_of_one_moment() {
         .map(|block| {
             let (served, end, count) = (served.clone(), Arc::clone(&stop), Arc::clone(&written));
             std::thread::spawn(move || {
-                let disk = |(address, volume)| Disk::attach(address, volume).unwrap();
-                let mut disks: Vec<Disk> = served.into_iter().map(disk).collect();
+                let path = |served| Path { served, disk: None };
+                let mut paths: Vec<Path> = served.into_iter().map(path).collect();
                 for number in 1.. {
-                    for disk in &mut disks {
-                        write(disk, block, number);
+                    for path in &mut paths {
+                        path.write(block, number);
                     }
                     count.fetch_add(1, Ordering::Relaxed);
                     if end.load(Ordering::Relaxed) {
@@ -90,7 +111,10 @@ async fn snapshots_of_a_group_are_of_one_moment() {
         let pair: [SnapshotId; 2] = [id(10 * nth).unwrap(), id(10 * nth + 1).unwrap()];
         let snapshots = volumes.into_iter().zip(pair).collect();
         let spec = SnapshotGroupSpec { snapshots, labels: [].into() };
-        remote.put_group(id(nth).unwrap(), spec).await.unwrap();
+        // On a machine that stands still for a while it is undone, and can be asked for again.
+        let group = id(nth).unwrap();
+        until("a group is taken", async || remote.put_group(group, spec.clone()).await.is_ok())
+            .await;
         taken.push(pair);
     }
     let after = written.load(Ordering::Relaxed);

@@ -30,6 +30,8 @@ impl ControlProcess {
         let mut command = holdfast().unwrap();
         command.args(["control", "serve", "--listen", "127.0.0.1:0"]);
         command.args(["--store", &endpoints.join(",")]);
+        // No engine dies in these tests: one that stands still for a while is not given up.
+        command.args(["--heartbeat-deadline", "10m"]);
         let program = Program::start(&mut command).unwrap();
         let after =
             |line: &str| line.split_once("listening on http://").map(|(_, at)| at.to_owned());
