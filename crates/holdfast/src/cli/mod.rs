@@ -94,7 +94,7 @@ pub(crate) enum Typed {
     Status(status::Typed),
     /// Volumes
     #[command(visible_alias = "vol")]
-    Volume(Noun<volume::Verb>),
+    Volume(Box<Noun<volume::Verb>>),
     /// Machines that run an engine
     Node(Noun<node::Verb>),
     /// Snapshots of volumes

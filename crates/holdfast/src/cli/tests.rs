@@ -24,7 +24,6 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
-#[expect(clippy::large_enum_variant, reason = "there is one, for a moment")]
 enum Command {
     #[command(flatten)]
     Cluster(Typed),

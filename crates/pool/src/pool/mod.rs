@@ -253,6 +253,12 @@ impl Pool {
                 self.effects.push_back(Effect::Done { token: op.token, result: Err(fault) });
             }
         }
+        if let Command::Read { .. } = command
+            && let Some(op) = self.ready.pop()
+        {
+            self.start(op);
+            return self.run_after_read();
+        }
         self.run();
     }
 
@@ -301,6 +307,10 @@ impl Pool {
     pub fn complete(&mut self, io: Io, result: Result<&[u8], DiskFailed>) {
         let Some(Pending { purpose, bytes }) = self.ios.remove(io.0) else { return };
         match purpose {
+            Purpose::Data { op, part } if self.is_read(op) => {
+                self.data_done(op, part, result);
+                return self.run_after_read();
+            }
             Purpose::Data { op, part } => self.data_done(op, part, result),
             Purpose::Page { page, copy } => self.page_read(page, copy, result.ok()),
             Purpose::Group { copy, group } => self.group_written((copy, group), result.is_ok()),
@@ -313,6 +323,20 @@ impl Pool {
         }
         drop(bytes);
         self.run();
+    }
+
+    fn is_read(&self, op: OpId) -> bool {
+        let work = self.ops.get(op).map(|op| &op.work);
+        matches!(work, Some(Work::Block(Command::Read { .. })))
+    }
+
+    /// As [`Pool::run`], when nothing but a read has gone on since: most change nothing that
+    /// anything else waits for, and so nothing else need be looked at.
+    fn run_after_read(&mut self) {
+        let is_missed = !self.ready.is_empty() || self.is_exporting() || self.holds_any();
+        if is_missed || self.sums.is_heavy() || self.state.resident.is_over() {
+            self.run();
+        }
     }
 
     /// Starts what may be started, until nothing more happens by itself.

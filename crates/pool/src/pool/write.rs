@@ -329,7 +329,9 @@ impl Pool {
     pub(super) fn recorded(&mut self, at: OpId, good: bool) {
         let Some(op) = self.ops.get_mut(at) else { return };
         op.unrecorded = false;
-        op.parts.iter_mut().for_each(|part| part.failed |= !good);
+        // What was written in its place is there all the same, and has its sum.
+        let of_record = op.parts.iter_mut().filter(|part| part.way == Way::First);
+        of_record.for_each(|part| part.failed |= !good);
         self.step_op(at);
     }
 

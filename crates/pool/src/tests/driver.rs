@@ -272,7 +272,7 @@ impl Rig {
     /// Runs until this command has ended, and answers how.
     pub(super) fn finish(&mut self, token: Token) -> Ended {
         let random = &mut Random(1);
-        loop {
+        for _ in 0..1_000_000 {
             match self.step(random) {
                 Moment::Ended(ended) => match &ended {
                     Ended::Done(done, _) | Ended::Changed(done, _) | Ended::Answered(done, _)
@@ -283,9 +283,10 @@ impl Rig {
                     _ => {}
                 },
                 Moment::Io => {}
-                Moment::Quiet => panic!("{token:?} never ends"),
+                Moment::Quiet => break,
             }
         }
+        panic!("{token:?} never ends")
     }
 
     pub(super) fn settle(&mut self) {

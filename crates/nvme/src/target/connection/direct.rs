@@ -44,7 +44,7 @@ impl Connection {
 
     /// A command is over. Returns whether somebody waits for that: poll the connection then.
     pub fn end(&mut self, direct: Direct) -> bool {
-        self.direct.remove(&direct.0);
+        self.direct.remove(direct.0);
         self.detached || !self.fences.is_empty()
     }
 }

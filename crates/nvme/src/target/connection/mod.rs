@@ -13,13 +13,13 @@ mod transmit;
 mod work;
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::mem::{replace, take};
 use core::net::IpAddr;
 use core::time::Duration;
 
-use block::{Completion, Fault};
+use block::{Completion, Fault, Numbered};
 
 use self::authentication::Authentication;
 pub use self::authentication::{AuthDone, AuthWork};
@@ -140,7 +140,7 @@ pub struct Connection {
     no_sq_flow: bool,
     issues: u64,
     /// Commands at work that came without a stream: when they were issued, on which namespace.
-    direct: BTreeMap<u64, u32>,
+    direct: Numbered<u32>,
     epoch: u64,
     touched: Instant,
     deadline: Option<Instant>,
@@ -175,7 +175,7 @@ impl Connection {
             sqhd: 0,
             no_sq_flow: false,
             issues: 0,
-            direct: BTreeMap::new(),
+            direct: Numbered::default(),
             epoch: 0,
             touched: now,
             deadline: Some(now.after(config.setup_timeout)),

@@ -235,7 +235,8 @@ impl Connection {
         let (slots, direct) = (&self.slots, &self.direct);
         let conn = self.id;
         self.fences.retain(|fence| {
-            let holds_up = direct.range(..=fence.before).any(|(_, nsid)| *nsid == fence.nsid);
+            let before = |(issue, nsid): (u64, &u32)| issue <= fence.before && *nsid == fence.nsid;
+            let holds_up = direct.iter().any(before);
             let holds_up = holds_up
                 || slots.iter().any(|(_, entry)| {
                     entry.stage == Stage::Device
