@@ -1,8 +1,8 @@
 //! How far the emptying of a node is.
 //!
 //! What moves things away is not here: a target leaves by failover, a copy by healing, which takes
-//! a draining node for a place where nothing should stay. Copies of snapshots do not move: they are told
-//! when all else is gone.
+//! a draining node for a place where nothing should stay. Copies of snapshots do not move: they are
+//! told when all else is gone.
 
 use alloc::format;
 use alloc::string::String;

@@ -119,7 +119,8 @@ impl Verb {
     }
 }
 
-/// Waits until nothing is left to move, and says what stays; ends when what is left cannot be moved.
+/// Waits until nothing is left to move, and says what stays; ends when what is left cannot be
+/// moved.
 async fn drained(remote: &Remote, node: &NodeName) -> Result<Vec<String>> {
     let mut bar = Bar::new(format!("drain of {node}"));
     loop {
