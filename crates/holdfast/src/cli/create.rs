@@ -244,6 +244,35 @@ pub(crate) struct From {
 mod tests {
     use super::*;
 
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        properties: Properties,
+    }
+
+    #[test]
+    fn every_rule_of_the_topology_can_be_typed() {
+        let words = "x --allow-node a --prefer-node b --node-label k=in --avoid-node-label k=out \
+                     --pool-label p=in --avoid-pool-label p=out --spread rack --same room \
+                     --zones require";
+        let line = <Line as clap::Parser>::parse_from(words.split(' '));
+        let mut spec = VolumeSpec::new(Size::gib(1), 2);
+        line.properties.apply(&mut spec);
+        let wanted = serde_json::json!({
+            "allowedNodes": ["a"],
+            "preferredNodes": ["b"],
+            "nodes": {
+                "include": { "k": ["in"] },
+                "exclude": { "k": ["out"] },
+                "spread": ["rack"],
+                "sameAs": ["room"],
+            },
+            "pools": { "include": { "p": ["in"] }, "exclude": { "p": ["out"] } },
+            "zones": "require",
+        });
+        assert_eq!(serde_json::to_value(&spec.topology).unwrap(), wanted);
+    }
+
     #[test]
     fn labels_are_set_and_taken_away() {
         let edits = ["a=1", "b-", "c-d=2"].map(|text| text.parse::<LabelEdit>().unwrap());

@@ -185,32 +185,6 @@ async fn json_and_yaml_are_what_rest_answers() {
     assert!(yaml.contains("\n  address:\n    api: \"10.0.0.1:8421\"\n"), "{yaml}");
 }
 
-/// Every rule of the topology can be typed.
-#[tokio::test]
-async fn where_copies_may_lie_is_typed() {
-    let running = Running::with(cluster()).await;
-    let id = "5f0c54a1-9d6e-4b6a-8a53-0c1f4b7f8a10";
-    let words = "--allow-node a --prefer-node b --node-label k=in --avoid-node-label k=out \
-                 --pool-label p=in --avoid-pool-label p=out --spread rack --same room \
-                 --zones require";
-    running.run(&format!("volume create --id {id} --size 1GiB {words}")).await;
-    let json = running.run(&format!("volume get {id} -o json")).await;
-    let topology = serde_json::from_str::<Volume>(&json).unwrap().spec().topology.clone();
-    let wanted = serde_json::json!({
-        "allowedNodes": ["a"],
-        "preferredNodes": ["b"],
-        "nodes": {
-            "include": { "k": ["in"] },
-            "exclude": { "k": ["out"] },
-            "spread": ["rack"],
-            "sameAs": ["room"],
-        },
-        "pools": { "include": { "p": ["in"] }, "exclude": { "p": ["out"] } },
-        "zones": "require",
-    });
-    assert_eq!(serde_json::to_value(topology).unwrap(), wanted);
-}
-
 #[tokio::test]
 async fn verbs() {
     let id = "5f0c54a1-9d6e-4b6a-8a53-0c1f4b7f8a10";
