@@ -7,8 +7,8 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-/// There are at least this many times as many places as things, so that one that is a few turns late
-/// is seldom in the way, but no more than that many.
+/// There are this many times as many places as things, so that one that is a few turns late is
+/// seldom in the way, but no more than that many.
 const SPREAD: usize = 8;
 const MOST_PLACES: usize = 4096;
 const FEWEST_PLACES: usize = 16;

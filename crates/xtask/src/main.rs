@@ -126,7 +126,9 @@ fn run(command: &mut Command) -> Result<()> {
 
 /// Root of the workspace.
 fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
+    // As cargo says now: a build cache may have this program from another checkout.
+    let package = std::env::var_os("CARGO_MANIFEST_DIR");
+    package.map_or(PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from).join("../..")
 }
 
 /// Where cargo puts what it builds for `profile`: this program lies in such a place itself.

@@ -176,7 +176,8 @@ impl Pool {
         Ok(None)
     }
 
-    /// The layers that are looked at, the older first, up to which block, and whether those below them are not.
+    /// The layers that are looked at, the older first, up to which block, and whether those below
+    /// them are not.
     fn asked_of(&self, what: What) -> Result<(Vec<Layer>, u64, bool), Refused> {
         Ok(match what {
             What::About(About::Written(id) | About::Doubtful(id)) => {

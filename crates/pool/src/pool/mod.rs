@@ -38,7 +38,7 @@ use block::{BlockSize, Bytes, Command, Completion, Fault, Geometry, Span};
 use crate::checkpoint::Regions;
 use crate::entity::{Id, Kind};
 use crate::journal::Position;
-use crate::layout::{BLOCK, Cluster, Disk, Geography, Place, Use};
+use crate::layout::{BLOCK, Disk, Geography, Place, Use};
 use crate::state::{Refused, State};
 use crate::sums::Sums;
 use crate::superblock::Superblock;
@@ -325,20 +325,6 @@ impl Pool {
         self.run();
     }
 
-    fn is_read(&self, op: OpId) -> bool {
-        let work = self.ops.get(op).map(|op| &op.work);
-        matches!(work, Some(Work::Block(Command::Read { .. })))
-    }
-
-    /// As [`Pool::run`], when nothing but a read has gone on since: most change nothing that
-    /// anything else waits for, and so nothing else need be looked at.
-    fn run_after_read(&mut self) {
-        let is_missed = !self.ready.is_empty() || self.is_exporting() || self.holds_any();
-        if is_missed || self.sums.is_heavy() || self.state.resident.is_over() {
-            self.run();
-        }
-    }
-
     /// Starts what may be started, until nothing more happens by itself.
     fn run(&mut self) {
         loop {
@@ -482,14 +468,6 @@ impl Pool {
                 self.lanes.remove(&id);
             }
         }
-    }
-
-    fn region(&self, cluster: Cluster) -> u32 {
-        cluster.0 / self.state.size.per_region()
-    }
-
-    fn physical(&self, cluster: Cluster, block: u16) -> u64 {
-        (u64::from(cluster.0) << self.state.size.shift()) + u64::from(block)
     }
 
     /// Asks for a write of the pool's own bytes.

@@ -1,6 +1,6 @@
 //! Reads: find the blocks, read them, check them.
 
-use block::{Fault, Lba, Span};
+use block::{Command, Fault, Lba, Span};
 
 use crate::bits::Run;
 use crate::breaks::{Rule, left_out};
@@ -75,6 +75,28 @@ impl Pool {
         self.pieces = pieces;
         self.request_sums(at);
         self.step_op(at);
+    }
+
+    pub(super) fn is_read(&self, op: OpId) -> bool {
+        let work = self.ops.get(op).map(|op| &op.work);
+        matches!(work, Some(Work::Block(Command::Read { .. })))
+    }
+
+    /// As [`Pool::run`], when nothing but a read has gone on since: most change nothing that
+    /// anything else waits for, and so nothing else need be looked at.
+    pub(super) fn run_after_read(&mut self) {
+        let is_missed = !self.ready.is_empty() || self.is_exporting() || self.holds_any();
+        if is_missed || self.sums.is_heavy() || self.state.resident.is_over() {
+            self.run();
+        }
+    }
+
+    pub(super) fn region(&self, cluster: Cluster) -> u32 {
+        cluster.0 / self.state.size.per_region()
+    }
+
+    pub(super) fn physical(&self, cluster: Cluster, block: u16) -> u64 {
+        (u64::from(cluster.0) << self.state.size.shift()) + u64::from(block)
     }
 
     /// Whether a span lies in several logical clusters.
