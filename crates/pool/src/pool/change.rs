@@ -246,9 +246,7 @@ impl Pool {
 
     fn resize(&mut self, id: Id, size: Blocks) -> Result<(), Refused> {
         let entity = self.state.entities.get(&id).ok_or(Refused::NotFound)?;
-        if size == Blocks::ZERO {
-            return Err(Refused::Bad(crate::entity::BadEntity::Empty));
-        }
+        self.state.check_size(size)?;
         if self.state.is_damaged(entity.layer) {
             return Err(Refused::Damaged);
         }

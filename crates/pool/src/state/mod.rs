@@ -270,7 +270,11 @@ impl State {
     /// Refuses a size whose clusters a map cannot number: they would share numbers.
     pub(crate) fn check_size(&self, size: Blocks) -> Result<(), BadEntity> {
         let most = u64::from(u32::MAX) << self.size.shift();
-        if size.0 <= most { Ok(()) } else { Err(BadEntity::TooLarge { most }) }
+        match size {
+            Blocks::ZERO => Err(BadEntity::Empty),
+            Blocks(blocks) if blocks > most => Err(BadEntity::TooLarge { most }),
+            _ => Ok(()),
+        }
     }
 
     /// Clusters of a size.
