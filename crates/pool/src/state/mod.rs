@@ -267,7 +267,7 @@ impl State {
         false
     }
 
-    /// Refuses a size whose clusters a map cannot number: they would share numbers.
+    /// Refuses no blocks at all, and more than a map can number: clusters would share numbers.
     pub(crate) fn check_size(&self, size: Blocks) -> Result<(), BadEntity> {
         let most = u64::from(u32::MAX) << self.size.shift();
         match size {
