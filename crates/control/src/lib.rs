@@ -1,4 +1,4 @@
-//! The control plane as a library: it finds its store and answers whether it is well.
+//! The control plane as a library: takes wishes over REST, and turns them into orders to engines.
 //!
 //! Invariants:
 //! - It serves only what the store can back: when the store cannot be reached, health says so with

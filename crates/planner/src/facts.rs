@@ -7,9 +7,9 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use model::{
-    Epoch, Failover, FailoverId, HostName, Label, Node, NodeName, Pool, PoolName, Replica,
-    ReplicaId, Size, Snapshot, SnapshotId, SnapshotLabel, Subject, Target, TargetId, TargetRecord,
-    Timestamp, Volume, VolumeId,
+    Epoch, Failover, FailoverId, HostName, Label, Lifecycle, Node, NodeName, Pool, PoolName,
+    Replica, ReplicaId, Size, Snapshot, SnapshotId, SnapshotLabel, Source, Subject, Target,
+    TargetId, TargetRecord, Timestamp, Volume, VolumeId,
 };
 
 /// Everything that decisions are made from, but the time.
@@ -30,6 +30,8 @@ pub struct Facts {
     pub records: BTreeMap<VolumeId, TargetRecord>,
     /// Volumes as they were.
     pub snapshots: BTreeMap<SnapshotId, Snapshot>,
+    /// Copies on the move. Other work on their volumes goes on meanwhile: a move may take hours.
+    pub moves: BTreeMap<VolumeId, Move>,
     /// Targets on the move, and the last that were.
     pub failovers: BTreeMap<FailoverId, Failover>,
     /// Copies that engines report and of which there is no spec.
@@ -54,6 +56,35 @@ pub struct Facts {
     pub busy: BTreeSet<Subject>,
     /// Space that running operations will take for copies that have no spec yet.
     pub reservations: Vec<Reservation>,
+}
+
+/// A copy in another place instead of the one it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// The one to leave.
+    pub from: ReplicaId,
+    /// The one to make.
+    pub replica: ReplicaId,
+    /// There.
+    pub pool: PoolName,
+}
+
+impl Facts {
+    /// Whether a copy is recorded to hold every acknowledged write. In a volume that was never
+    /// served a copy is right if it began with what the volume began with.
+    pub fn is_in_sync(&self, replica: &Replica) -> bool {
+        let volume = replica.spec().volume;
+        if let Some(record) = self.records.get(&volume) {
+            return record.set().in_sync().contains(replica.id());
+        }
+        let source = self.volumes.get(&volume).and_then(|volume| volume.spec().source);
+        let born_right = match source {
+            None => true,
+            Some(Source::Snapshot { snapshot }) => replica.spec().source == Some(snapshot),
+            Some(Source::Volume { .. }) => replica.spec().source.is_some(),
+        };
+        born_right && matches!(replica.lifecycle(), Lifecycle::Created { .. })
+    }
 }
 
 /// Space in a pool that is spoken for.

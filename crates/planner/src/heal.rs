@@ -50,11 +50,7 @@ pub(crate) fn run(round: &mut Round<'_, '_>) {
 /// Whether nobody else is changing the copies of the volume.
 fn is_ours_to_plan(volume: &Volume) -> bool {
     let change = volume.lifecycle().operation().map(|operation| &operation.change);
-    exists(volume)
-        && matches!(
-            change,
-            None | Some(VolumeChange::SetReplicas { .. } | VolumeChange::MoveReplica { .. })
-        )
+    exists(volume) && matches!(change, None | Some(VolumeChange::SetReplicas { .. }))
 }
 
 /// What one volume wants next.
@@ -85,7 +81,7 @@ impl Want {
 
 /// What a volume wants next, or why it cannot have it.
 fn want(view: &View<'_>, situation: &Situation<'_>) -> Result<Option<Want>, String> {
-    if is_reached(situation) {
+    if is_reached(view, situation) {
         return Ok(Some(Want::Finish));
     }
     if let Some(replica) = removable(view, situation) {
@@ -107,23 +103,25 @@ fn want(view: &View<'_>, situation: &Situation<'_>) -> Result<Option<Want>, Stri
         return Ok(revive(situation, member));
     }
     if deficit > 0 {
-        return Ok(Some(asked_place(situation).map_or(Want::Add, Want::AddTo)));
+        return Ok(Some(asked_place(view, situation).map_or(Want::Add, Want::AddTo)));
     }
     let idle = situation.target.is_some_and(|target| target.spec().hosts.is_empty());
     let working = situation.members.iter().any(|member| member.condition == Condition::Rebuilding);
     Ok((idle && !working).then_some(Want::Close))
 }
 
-/// Whether the change under way has nothing left to do.
-fn is_reached(situation: &Situation<'_>) -> bool {
+/// Whether the change or the move under way has nothing left to do.
+fn is_reached(view: &View<'_>, situation: &Situation<'_>) -> bool {
     let members = &situation.members;
-    match situation.volume.lifecycle().operation().map(|operation| &operation.change) {
-        Some(VolumeChange::SetReplicas { replicas }) => members.len() == usize::from(*replicas),
-        Some(VolumeChange::MoveReplica { from, .. }) => {
-            members.iter().all(|member| member.id() != *from)
-        }
-        _ => false,
+    let change = situation.volume.lifecycle().operation().map(|operation| &operation.change);
+    if let Some(VolumeChange::SetReplicas { replicas }) = change {
+        return members.len() == usize::from(*replicas);
     }
+    let lacks = |id: ReplicaId| members.iter().all(|member| member.id() != id);
+    view.facts.moves.get(situation.volume.id()).is_some_and(|asked| {
+        let has_no_place = view.pool(&asked.pool).is_none() && lacks(asked.replica);
+        lacks(asked.from) || has_no_place
+    })
 }
 
 /// How many copies have to be added.
@@ -212,15 +210,10 @@ fn serves(target: &Target) -> bool {
 }
 
 /// Where a copy was asked for and is not yet.
-fn asked_place(situation: &Situation<'_>) -> Option<PoolName> {
-    match situation.volume.lifecycle().operation().map(|operation| &operation.change) {
-        Some(VolumeChange::MoveReplica { replica, pool, .. })
-            if situation.members.iter().all(|member| member.id() != *replica) =>
-        {
-            Some(pool.clone())
-        }
-        _ => None,
-    }
+fn asked_place(view: &View<'_>, situation: &Situation<'_>) -> Option<PoolName> {
+    let asked = view.facts.moves.get(situation.volume.id())?;
+    let is_there = situation.members.iter().any(|member| member.id() == asked.replica);
+    (!is_there).then(|| asked.pool.clone())
 }
 
 fn believed(situation: &Situation<'_>) -> String {

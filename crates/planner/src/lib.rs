@@ -46,7 +46,7 @@ mod volume;
 
 pub use budget::Budget;
 pub use drain::drain_status;
-pub use facts::{Facts, Reservation, Stray, StrayTarget};
+pub use facts::{Facts, Move, Reservation, Stray, StrayTarget};
 pub use place::{NoPlace, Refusal, place_target};
 pub use plan::plan;
 pub use publish::{Publishing, publish, unpublish};

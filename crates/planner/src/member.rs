@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use model::{
     ChildState, FaultReason, Lifecycle, NodeName, PoolState, Replica, ReplicaId, ReplicaState,
-    Source, Target, Volume, VolumeChange, VolumeSpec,
+    Target, Volume, VolumeChange, VolumeSpec,
 };
 
 use crate::View;
@@ -130,10 +130,7 @@ impl<'a> Situation<'a> {
     }
 
     fn find_leavers(&mut self, view: &View<'_>) {
-        let asked = match self.volume.lifecycle().operation().map(|running| &running.change) {
-            Some(VolumeChange::MoveReplica { from, .. }) => Some(*from),
-            _ => None,
-        };
+        let asked = view.facts.moves.get(self.volume.id()).map(|asked| asked.from);
         for member in &mut self.members {
             let draining = member.node.and_then(|name| view.node(name));
             let pool = view.pool(&member.replica.spec().pool);
@@ -196,7 +193,7 @@ fn member<'a>(
     target: Option<&Target>,
     replica: &'a Replica,
 ) -> Member<'a> {
-    let believed = is_believed(view, volume, replica);
+    let believed = view.facts.is_in_sync(replica);
     let pool = view.facts.pools.get(&replica.spec().pool);
     let mut member = Member {
         replica,
@@ -207,20 +204,6 @@ fn member<'a>(
     };
     member.condition = condition(view, volume, target, &mut member);
     member
-}
-
-/// Whether the copy is recorded to hold every acknowledged write.
-fn is_believed(view: &View<'_>, volume: &Volume, replica: &Replica) -> bool {
-    if let Some(record) = view.facts.records.get(volume.id()) {
-        return record.set().in_sync().contains(replica.id());
-    }
-    // Never written: a copy is right if it began with what the volume began with.
-    let born_right = match volume.spec().source {
-        None => true,
-        Some(Source::Snapshot { snapshot }) => replica.spec().source == Some(snapshot),
-        Some(Source::Volume { .. }) => replica.spec().source.is_some(),
-    };
-    born_right && matches!(replica.lifecycle(), Lifecycle::Created { .. })
 }
 
 fn condition(

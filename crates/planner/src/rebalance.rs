@@ -48,6 +48,7 @@ fn fill(pool: &PoolView<'_>) -> u32 {
 fn is_quiet(view: &View<'_>, volume: &Volume) -> bool {
     exists(volume)
         && volume.lifecycle().is_idle()
+        && !view.facts.moves.contains_key(volume.id())
         && !view.is_busy(&Subject::Volume(*volume.id()))
         && Situation::new(view, volume).good().all(|member| member.condition == Condition::Good)
 }

@@ -201,7 +201,10 @@ impl Core {
                     match change {
                         Change::Put(entry) => self.state.apply(entry, revision),
                         Change::Drop(entry) => {
-                            let is_part = matches!(entry, Entry::Record(_) | Entry::Failover(_));
+                            let is_part = matches!(
+                                entry,
+                                Entry::Record(_) | Entry::Failover(_) | Entry::Moving(_)
+                            );
                             if let Some(subject) = entry.subject().filter(|_| !is_part) {
                                 self.leaves.remove(&subject);
                             }

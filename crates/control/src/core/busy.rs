@@ -71,8 +71,7 @@ impl Core {
 
     /// Whether a copy holds every acknowledged write, as far as is recorded.
     pub(crate) fn is_in_sync(&self, replica: &Replica) -> bool {
-        let record = self.state.facts.records.get(&replica.spec().volume);
-        record.is_none_or(|record| record.set().in_sync().contains(replica.id()))
+        self.state.facts.is_in_sync(replica)
     }
 
     /// What nothing is planned for: it is being worked on, or its repair failed a moment ago.
@@ -97,11 +96,7 @@ impl Core {
             let planned = match volume.lifecycle() {
                 Lifecycle::Created { operation } => matches!(
                     operation.as_ref().map(|operation| &operation.change),
-                    None | Some(
-                        VolumeChange::SetReplicas { .. }
-                            | VolumeChange::MoveReplica { .. }
-                            | VolumeChange::Resize { .. }
-                    )
+                    None | Some(VolumeChange::SetReplicas { .. } | VolumeChange::Resize { .. })
                 ),
                 _ => false,
             };

@@ -63,6 +63,8 @@ impl Core {
 
     fn on_answer(&mut self, subject: &Subject, node: &NodeName, call: Call, answer: Answer) {
         match (call, answer) {
+            // It was closed where it should not have been open.
+            (Call::PutPool(..), Answer::Pool(_)) if !matches!(subject, Subject::Pool(_)) => {}
             (Call::PutPool(name, order), Answer::Pool(found)) => {
                 self.hold(subject, order.generation);
                 self.see_pool(&name, Some(found.status));

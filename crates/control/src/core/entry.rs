@@ -6,7 +6,7 @@ use model::{
     Subject, Target, TargetRecord, Volume, Watch, keys,
 };
 
-use super::Scrubbed;
+use super::{Moving, Scrubbed};
 
 macro_rules! entries {
     ($($(#[doc = $doc:literal])+ $name:ident($of:ty), $id:expr;)+) => {
@@ -69,6 +69,8 @@ entries! {
     Record(TargetRecord), |record: &TargetRecord| record.volume();
     /// A target on the move.
     Failover(Failover), |failover: &Failover| failover.id();
+    /// A copy on the move.
+    Moving(Moving), |moving: &Moving| moving.volume;
     /// A rebuild that has ended.
     Rebuild(Rebuild), |rebuild: &Rebuild| rebuild.id;
     /// When a copy was last checked.
@@ -92,6 +94,7 @@ impl Entry {
             Entry::Watch(watch) => Some(Subject::Watch(watch.id().clone())),
             Entry::Record(record) => Some(Subject::Volume(record.volume())),
             Entry::Failover(failover) => Some(Subject::Volume(failover.volume())),
+            Entry::Moving(moving) => Some(Subject::Volume(moving.volume)),
             Entry::Rebuild(_) | Entry::Scrubbed(_) | Entry::Event(_) => None,
         }
     }
@@ -112,6 +115,7 @@ impl<S: Spec> Stripped for Object<S> {
 }
 impl Stripped for TargetRecord {}
 impl Stripped for Failover {}
+impl Stripped for Moving {}
 impl Stripped for Rebuild {}
 impl Stripped for Scrubbed {}
 impl Stripped for Event {}

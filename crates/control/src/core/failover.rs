@@ -14,7 +14,7 @@ use super::batch::{Batch, For};
 use super::publish::{Opening, made};
 use super::replica::is_going;
 use super::wishes::Desk;
-use super::{Asked, Core};
+use super::{Asked, Core, Done};
 
 /// How many failovers that have ended are remembered.
 const MOST_FAILOVERS: usize = 1000;
@@ -42,6 +42,11 @@ impl Core {
             let detail = format!("volume {id} is not published; publish it");
             return Err(Problem::new(Kind::NotPublished, detail));
         };
+        let serves = target.status.as_ref().is_some_and(|status| status.state.serves());
+        if serves && node == Some(&target.spec().node) && self.state.is_online(&target.spec().node)
+        {
+            return Ok(Batch::new().reply(asked.ticket, Done::Unchanged));
+        }
         let place = planner::place_target(desk.view, volume, node).map_err(Problem::from)?;
         let batch = self.begin_failover(desk, volume, target, (place, Cause::Asked {}))?;
         Ok(batch.wait(Subject::Volume(id), For::End))
@@ -61,7 +66,8 @@ impl Core {
         (node, cause): (NodeName, Cause),
     ) -> Result<Batch, Problem> {
         let id = *volume.id();
-        let message = format!("from node {} to node {node}: {cause:?}", from.spec().node);
+        let why = super::words::cause(&cause);
+        let message = format!("from node {} to node {node}: {why}", from.spec().node);
         let hosts = from.spec().hosts.keys().cloned().collect();
         let plan = FailoverPlan { volume: id, cause, from: *from.id(), hosts };
         let mut failover = Failover::new(desk.ids.failover()?, plan, self.now);
@@ -212,7 +218,7 @@ impl Core {
                 batch = batch.drop(target.clone());
             }
         }
-        let done = if found { super::Done::Changed } else { super::Done::Unchanged };
+        let done = if found { Done::Changed } else { Done::Unchanged };
         Ok(batch.reply(asked.ticket, done))
     }
 }

@@ -10,7 +10,7 @@ use model::{
 };
 
 use super::batch::Batch;
-use super::{Call, CallId, Core, Effect, calls::Calling};
+use super::{Call, CallId, Core, Effect, calls::Calling, words};
 
 /// How much later nodes are listed again for each one that there is.
 const EACH: Duration = Duration::from_millis(60);
@@ -165,8 +165,12 @@ impl Core {
         self.stirred = true;
         let (severity, message) = match after {
             Liveness::Online => (Severity::Info, "it answers".to_owned()),
-            Liveness::Unknown { reason } => (Severity::Warning, format!("in doubt: {reason:?}")),
-            Liveness::Offline { reason } => (Severity::Error, format!("it is away: {reason:?}")),
+            Liveness::Unknown { reason } => {
+                (Severity::Warning, format!("in doubt: {}", words::doubt(reason)))
+            }
+            Liveness::Offline { reason } => {
+                (Severity::Error, format!("it is away: {}", words::absence(reason)))
+            }
         };
         self.tell(Subject::Node(name.clone()), EventName::StateChanged, severity, message);
         if after.is_online() {

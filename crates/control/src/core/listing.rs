@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use api::node::FoundSnapshot;
 use model::{
-    Generation, Memo, NodeName, PoolName, PoolState, PoolStatus, ReplicaId, ReplicaStatus, Subject,
-    TargetId, TargetStatus,
+    Generation, Memo, NodeName, Order, PoolName, PoolSpec, PoolState, PoolStatus, ReplicaId,
+    ReplicaStatus, Subject, TargetId, TargetStatus,
 };
 use planner::{Stray, StrayTarget};
 
-use super::{CallId, Core, Listing};
+use super::{Call, CallId, Core, Listing};
 
 impl Core {
     pub(crate) fn on_listing(&mut self, node: &NodeName, call: CallId, listing: Listing) {
@@ -79,6 +79,26 @@ impl Core {
             let (generation, status) = found.remove(&name).unzip();
             self.note(&subject, generation.flatten(), status.is_some());
             self.see_pool(&name, status);
+        }
+        for (name, (_, status)) in found {
+            self.close_stranger(node, name, &status);
+        }
+    }
+
+    /// A pool that is open on another node than it should be, because an import that was given up
+    /// had got there, is closed again.
+    fn close_stranger(&mut self, node: &NodeName, name: PoolName, status: &PoolStatus) {
+        let Some(pool) = self.state.pool(&name).filter(|pool| pool.lifecycle().is_idle()) else {
+            return;
+        };
+        if pool.spec().node == *node || status.state == PoolState::Offline {
+            return;
+        }
+        let spec = PoolSpec { node: node.clone(), exported: true, ..pool.spec().clone() };
+        let order = Order { generation: pool.generation(), spec };
+        let subject = Subject::Node(node.clone());
+        if self.is_due(&subject) {
+            self.call(subject, node.clone(), Call::PutPool(name, order));
         }
     }
 
@@ -249,6 +269,14 @@ impl Core {
         let targets = self.targets_on(node).into_iter().map(Subject::Target);
         let mut all: Vec<Subject> = replicas.chain(targets).collect();
         all.extend(pools.into_iter().map(Subject::Pool));
+        // One that is being imported there is still elsewhere by its record.
+        let coming = self
+            .state
+            .facts
+            .pools
+            .values()
+            .filter(|pool| !pool.lifecycle().is_idle() && pool.order().spec.node == *node);
+        all.extend(coming.map(|pool| Subject::Pool(pool.id().clone())));
         all
     }
 

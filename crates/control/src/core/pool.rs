@@ -1,8 +1,8 @@
 //! Pools: made, opened, changed, deleted.
 
 use model::{
-    EventName, Kind, Lifecycle, Pool, PoolName, PoolSpec, PoolUuid, Problem, Severity, Subject,
-    keys,
+    EventName, Kind, Lifecycle, NodeName, Pool, PoolName, PoolSpec, PoolUuid, Problem, Severity,
+    Subject, keys,
 };
 
 use super::batch::{Batch, For};
@@ -16,7 +16,8 @@ impl Core {
         if self.is_locked(&keys::of::<Pool>(name)) || !self.is_due(&subject) {
             return;
         }
-        let node = pool.spec().node.clone();
+        // A pool that is being imported is opened where its disks are now.
+        let node = pool.order().spec.node;
         let online = self.state.is_online(&node);
         let leaf = self.leaf(&subject).clone();
         let is_held = leaf.held == Some(pool.generation());
@@ -36,6 +37,8 @@ impl Core {
                     self.end_pool_change(pool, Err(problem.clone()));
                 } else if online {
                     self.call(subject, node, Call::PutPool(name.clone(), pool.order()));
+                } else if self.is_absent(&node) {
+                    self.end_pool_change(pool, Err(absent(&node)));
                 }
             }
             Lifecycle::Created { .. } => {
@@ -89,6 +92,8 @@ impl Core {
     fn end_pool_change(&mut self, mut pool: Pool, result: Result<(), Problem>) {
         let subject = Subject::Pool(pool.id().clone());
         let (outcome, name, severity, message) = super::volume::outcome(&result);
+        // What is in a pool that was opened is seen at once.
+        self.look_at(&pool.order().spec.node);
         if pool.end(outcome).and_then(|()| pool.commit()).is_ok() {
             let batch = Batch::new().put(pool).tell(subject.clone(), name, severity, message);
             self.try_commit(batch.end(subject, result.map(|()| Done::Changed)));
@@ -115,8 +120,7 @@ impl Core {
             return Err(Problem::new(Kind::NotFound, detail));
         }
         if !self.state.is_online(&spec.node) {
-            let detail = format!("node {} does not answer; wait for it", spec.node);
-            return Err(Problem::new(Kind::NodeUnavailable, detail));
+            return Err(absent(&spec.node));
         }
         let mut spec = spec.clone();
         if spec.uuid.is_none() && !spec.import {
@@ -160,4 +164,9 @@ impl Core {
         pool.delete()?;
         Ok(Batch::new().put(pool).wait(subject, For::Gone))
     }
+}
+
+pub(crate) fn absent(node: &NodeName) -> Problem {
+    let detail = format!("node {node} does not answer; wait for it");
+    Problem::new(Kind::NodeUnavailable, detail)
 }

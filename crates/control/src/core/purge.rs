@@ -33,11 +33,8 @@ impl Core {
             let Some(replica) = self.state.facts.replicas.get(&replica) else { continue };
             let volume = replica.spec().volume;
             let lives = self.state.volume(volume).is_some_and(|volume| !is_going(volume));
-            let record = self.state.facts.records.get(&volume);
             let stays = self.state.replicas_of(volume).any(|other| {
-                let in_sync =
-                    record.is_none_or(|record| record.set().in_sync().contains(other.id()));
-                in_sync && !pools.contains(&other.spec().pool) && !is_going(other)
+                self.is_in_sync(other) && !pools.contains(&other.spec().pool) && !is_going(other)
             });
             if lives && !stays {
                 lost.insert(volume);

@@ -13,7 +13,7 @@ use planner::{Step, View, drain_status};
 use super::batch::Batch;
 use super::replica::{is_going, replica_spec};
 use super::wishes::Desk;
-use super::{Asked, Call, Core, Done, Scrubbed, ids::Ids};
+use super::{Asked, Call, Core, Done, Moving, Scrubbed, ids::Ids};
 
 /// How many rebuilds that have ended are remembered.
 const MOST_REBUILDS: usize = 1000;
@@ -116,6 +116,8 @@ impl Core {
                 let volume = self.volume(id)?.clone();
                 if volume.lifecycle().operation().is_some() {
                     self.end(volume, Ok(()), Batch::new());
+                } else {
+                    self.end_move(id);
                 }
             }
             Step::Finish(_) => {}
@@ -152,10 +154,7 @@ impl Core {
             Step::Attach { target, replica, .. } => self.attach(target, replica),
             Step::RemoveReplica { volume, replica, .. } => self.remove_replica(volume, replica),
             Step::MoveReplica { volume, from, pool, .. } => {
-                let mut volume = self.volume(volume)?.clone();
-                let replica = ids.replica()?;
-                volume.begin(VolumeChange::MoveReplica { from, replica, pool }, self.now)?;
-                Ok(Batch::new().put(volume))
+                self.begin_move(Moving { volume, from, replica: ids.replica()?, pool })
             }
             Step::ResizeReplica { replica, size, .. } => {
                 let mut replica = self.replica(replica)?.clone();
@@ -196,14 +195,10 @@ impl Core {
         pool: PoolName,
     ) -> Result<Batch, Problem> {
         let mut volume = self.volume(volume)?.clone();
-        let change = volume.lifecycle().operation().map(|operation| &operation.change);
-        let id = match change {
-            Some(VolumeChange::MoveReplica { replica, .. })
-                if !self.state.facts.replicas.contains_key(replica) =>
-            {
-                *replica
-            }
-            _ => ids.replica()?,
+        let moving = self.moving(*volume.id()).map(|moving| moving.replica);
+        let id = match moving.filter(|id| !self.state.facts.replicas.contains_key(id)) {
+            Some(asked) => asked,
+            None => ids.replica()?,
         };
         let spec = replica_spec(&volume, pool.clone());
         let batch = Batch::new().put(Replica::new(id, spec, self.now)?);

@@ -51,9 +51,10 @@ impl Core {
                 let volume = Subject::Volume(replica.spec().volume);
                 self.leaf(&subject).refresh();
                 self.rest(volume.clone());
+                let batch = Batch::new().put(replica);
+                let batch = self.call_off(id, batch);
                 let message = format!("no copy in pool {pool}: {problem}");
                 let name = EventName::OperationFailed;
-                let batch = Batch::new().put(replica);
                 self.try_commit(batch.tell(volume, name, Severity::Warning, message));
             }
             return;

@@ -13,10 +13,10 @@ use model::{
     Replica, ReplicaId, Snapshot, SnapshotGroup, SnapshotGroupId, SnapshotId, Spec, Target,
     TargetId, TargetRecord, Volume, VolumeId, Watch, WatchName, keys,
 };
-use planner::Facts;
+use planner::{Facts, Move};
 use store::contract::{KeyValue, Revision};
 
-use super::{Entry, Scrubbed};
+use super::{Entry, Moving, Scrubbed};
 
 /// A record that could not be read. Nothing may be written before it can be.
 #[derive(Debug, thiserror::Error)]
@@ -159,6 +159,11 @@ impl State {
                 let failover = self.facts.failovers.get(&id.parse().ok()?);
                 failover.cloned().map(Entry::from)
             }
+            Moving::KIND => {
+                let volume = id.parse().ok()?;
+                let Move { from, replica, pool } = self.facts.moves.get(&volume)?.clone();
+                Some(Moving { volume, from, replica, pool }.into())
+            }
             Rebuild::KIND => self.rebuilds.get(&id.parse().ok()?).cloned().map(Entry::from),
             Scrubbed::KIND => self.scrubs.get(&id.parse().ok()?).cloned().map(Entry::from),
             Event::KIND => self.events.get(&id.parse().ok()?).cloned().map(Entry::from),
@@ -219,6 +224,10 @@ impl State {
             Entry::Failover(failover) => {
                 self.facts.failovers.insert(failover.id(), *failover);
             }
+            Entry::Moving(moving) => {
+                let Moving { volume, from, replica, pool } = *moving;
+                self.facts.moves.insert(volume, Move { from, replica, pool });
+            }
             Entry::Rebuild(rebuild) => {
                 self.rebuilds.insert(rebuild.id, *rebuild);
             }
@@ -274,6 +283,9 @@ impl State {
             }
             Entry::Failover(failover) => {
                 self.facts.failovers.remove(&failover.id());
+            }
+            Entry::Moving(moving) => {
+                self.facts.moves.remove(&moving.volume);
             }
             Entry::Rebuild(rebuild) => {
                 self.rebuilds.remove(&rebuild.id);

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use model::{
-    Host, HostName, Node, NodeName, Nqn, Pool, PoolName, PoolState, Rebuild, RebuildId, Replica,
-    ReplicaId, ReplicaState, Snapshot, SnapshotId, SnapshotState, Subject, Target, Usage, Volume,
-    VolumeId, VolumeReplica, VolumeState, VolumeStatus, VolumeTarget,
+    Host, HostName, Lifecycle, Node, NodeName, Nqn, PathState, PathStatus, Pool, PoolName,
+    PoolState, Rebuild, RebuildId, Replica, ReplicaId, ReplicaState, Snapshot, SnapshotId,
+    SnapshotState, Subject, Target, Usage, Volume, VolumeId, VolumeReplica, VolumeState,
+    VolumeStatus, VolumeTarget,
 };
 
 use planner::Refusal;
@@ -76,9 +77,38 @@ impl Core {
         Some(snapshot)
     }
 
-    /// A host with the volumes it may use.
+    /// A host with the volumes it is connected to.
     pub fn host_seen(&self, name: &HostName) -> Option<Host> {
-        self.state.hosts.get(name).cloned()
+        self.hosts_seen([name]).pop()
+    }
+
+    /// Hosts with the volumes they are connected to, as the engines that serve these see it.
+    pub(crate) fn hosts_seen<'a>(
+        &self,
+        names: impl IntoIterator<Item = &'a HostName>,
+    ) -> Vec<Host> {
+        let known = names.into_iter().filter_map(|name| self.state.hosts.get(name).cloned());
+        let mut hosts: Vec<Host> = known.collect();
+        let mut attached: BTreeMap<Nqn, BTreeMap<VolumeId, Vec<PathStatus>>> = BTreeMap::new();
+        let nqn = |host: &Host| host.spec().address.nqn.clone();
+        attached.extend(hosts.iter().map(|host| (nqn(host), BTreeMap::new())));
+        for target in self.state.facts.targets.values() {
+            let online = self.state.is_online(&target.spec().node);
+            let Some(status) = target.status.as_ref().filter(|_| online) else { continue };
+            let state = PathState::Live;
+            for host in &status.connected {
+                let Some(volumes) = attached.get_mut(host) else { continue };
+                let paths = volumes.entry(target.spec().volume).or_default();
+                paths.extend(status.addresses.iter().map(|it| PathStatus { address: *it, state }));
+            }
+        }
+        for host in &mut hosts {
+            let nqn = nqn(host);
+            if let (Some(status), Some(volumes)) = (&mut host.status, attached.get(&nqn)) {
+                status.attached.clone_from(volumes);
+            }
+        }
+        hosts
     }
 
     /// A rebuild, running or ended.
@@ -103,12 +133,11 @@ impl Core {
     fn volume_status(&self, volume: &Volume) -> VolumeStatus {
         let id = *volume.id();
         let target = self.target_of(id);
-        let record = self.state.facts.records.get(&id);
         let mut replicas = BTreeMap::new();
         let (mut good, mut seen) = (0usize, 0usize);
         let mut usage = Usage { capacity: volume.spec().size, ..Usage::default() };
         for replica in self.state.replicas_of(id) {
-            let in_sync = record.is_none_or(|it| it.set().in_sync().contains(replica.id()));
+            let in_sync = self.is_in_sync(replica);
             let answers = self.answers(replica);
             good += usize::from(in_sync && answers);
             seen += usize::from(replica.status.is_some());
@@ -120,6 +149,7 @@ impl Core {
         let wanted = usize::from(volume.spec().replicas);
         let state = match (good, seen) {
             (0, 0) => VolumeState::Unknown,
+            (0, _) if matches!(volume.lifecycle(), Lifecycle::Creating {}) => VolumeState::Unknown,
             (0, _) => VolumeState::Faulted,
             (good, _) if good < wanted => VolumeState::Degraded,
             _ => VolumeState::Online,
@@ -127,6 +157,9 @@ impl Core {
         let subject = Subject::Volume(id);
         let blocked = self.blocked().iter().filter(|blocked| blocked.subject == subject);
         let mut reasons: Vec<String> = blocked.map(|blocked| blocked.reason.clone()).collect();
+        if let Some(moving) = self.moving(id) {
+            reasons.push(format!("copy {} moves to pool {}", moving.from, moving.pool));
+        }
         if state != VolumeState::Online {
             reasons.insert(0, format!("{good} of {wanted} copies are in sync and answer"));
         }

@@ -58,10 +58,11 @@ impl Core {
             }
             VolumeChange::Resize { size } => self.go_on_resizing(volume, size),
             VolumeChange::CreateSnapshot { snapshot } => self.go_on_taking(volume, snapshot),
-            // The planner says when these are done.
-            VolumeChange::SetReplicas { .. } | VolumeChange::MoveReplica { .. } => {}
+            // The planner says when this is done.
+            VolumeChange::SetReplicas { .. } => {}
             // These are written as done.
-            VolumeChange::AddReplica { .. }
+            VolumeChange::MoveReplica { .. }
+            | VolumeChange::AddReplica { .. }
             | VolumeChange::RemoveReplica { .. }
             | VolumeChange::DeleteSnapshot { .. }
             | VolumeChange::Modify { .. } => self.end(volume, Ok(()), Batch::new()),
@@ -260,7 +261,7 @@ impl Core {
         if let Some(record) = facts.records.get(&id) {
             batch = batch.drop(record.clone());
         }
-        let batch = self.drop_failovers(id, batch);
+        let batch = self.drop_move(id, self.drop_failovers(id, batch));
         let batch = self.drop_clone_source(id, batch).drop(volume).gone(subject.clone());
         self.rests.remove(&subject);
         self.try_commit(batch.tell(subject, EventName::Deleted, Severity::Info, "it is gone"));

@@ -154,7 +154,7 @@ impl Core {
         expect(object, asked)?;
         let mut object = object.clone();
         let before = object.spec().clone();
-        let message = format!("{change:?}");
+        let message = super::words::change(&change);
         object.change(change, self.now)?;
         if *object.spec() == before {
             return Ok(Batch::new().reply(asked.ticket, Done::Unchanged));
@@ -211,22 +211,6 @@ impl Core {
         Ok(batch.put(target))
     }
 
-    fn decide_move(
-        &self,
-        desk: &mut Desk<'_, '_>,
-        asked: &Asked,
-        id: VolumeId,
-        (from, pool): (model::ReplicaId, Option<&model::PoolName>),
-    ) -> Result<Batch, Problem> {
-        let volume = self.known_volume(id, asked)?;
-        let pool = planner::check_move(desk.view, volume, from, pool)?;
-        let mut volume = volume.clone();
-        let replica = desk.ids.replica()?;
-        volume.begin(VolumeChange::MoveReplica { from, replica, pool }, self.now)?;
-        // It takes as long as a rebuild: nobody waits for that.
-        Ok(Batch::new().put(volume).reply(asked.ticket, Done::Changed))
-    }
-
     /// A copy goes that others stand in for.
     fn decide_remove(
         &self,
@@ -281,11 +265,23 @@ impl Core {
                 if matches!(change, P::Export {}) {
                     self.may_be_exported(name)?;
                 }
+                let exported = pool.spec().exported && pool.lifecycle().is_idle();
+                if exported && matches!(change, P::Export {}) {
+                    return Ok(Batch::new().reply(asked.ticket, Done::Unchanged));
+                }
+                if exported && matches!(change, P::Grow {}) {
+                    let detail = format!("pool {name} is exported; import it first");
+                    return Err(Problem::new(Kind::NotSupported, detail));
+                }
                 if let P::Import { node, .. } = change {
                     self.known::<model::NodeSpec>(node)?;
                 }
                 let mut pool = pool.clone();
                 pool.begin(change.clone(), self.now)?;
+                let node = pool.order().spec.node;
+                if !self.state.is_online(&node) {
+                    return Err(super::pool::absent(&node));
+                }
                 let subject = Subject::Pool(name.clone());
                 Ok(Batch::new().put(pool).wait(subject, For::End))
             }

@@ -32,9 +32,11 @@ pub(super) fn nodes(core: &Core, asked: &NodesAsked) -> Result<Page<Node>, Probl
 }
 
 pub(super) fn hosts(core: &Core, asked: &HostsAsked) -> Result<Page<Host>, Problem> {
-    let all = core.state().hosts.keys().filter_map(|name| core.host_seen(name));
-    let fits = |it: &Host| asked.label.as_ref().is_none_or(|it2| it2.admits(&it.spec().labels));
-    asked.paging().cut(all.filter(fits), |host| host.id().to_string())
+    let label = asked.label.as_ref();
+    let fits = |it: &&Host| label.is_none_or(|label| label.admits(&it.spec().labels));
+    let names = core.state().hosts.values().filter(fits).map(Host::id);
+    let Page { items, after } = asked.paging().cut(names, ToString::to_string)?;
+    Ok(Page { items: core.hosts_seen(items), after })
 }
 
 pub(super) fn pools(core: &Core, asked: &PoolsAsked) -> Result<Page<Pool>, Problem> {

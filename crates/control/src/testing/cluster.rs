@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use futures::FutureExt as _;
 use model::stored::{decode, encode};
-use model::{Kind, Lifecycle, NodeName, Problem, ReplicaId, TargetRecord, Volume, VolumeId, keys};
+use model::{
+    Kind, Lifecycle, NodeName, PoolName, Problem, ReplicaId, TargetRecord, Volume, VolumeId, keys,
+};
 use store::contract::{KeyValue, Op, Query, Revision, Store as _, Txn, TxnOutcome};
 use store::testing::{ManualClock, MemoryStore};
 
@@ -125,6 +127,28 @@ impl Cluster {
         if lives && counted {
             self.broken.push(format!("copy {id} of volume {volume} was deleted and is counted"));
         }
+    }
+
+    /// Somebody carries the disks of a pool that was exported to another machine; whether it was.
+    pub fn carry(&mut self, pool: &PoolName, from: &NodeName, to: &NodeName) -> bool {
+        let Some(old) = self.engines.get_mut(from).filter(|old| !old.has_open(pool)) else {
+            return false;
+        };
+        if !old.disks.remove(pool) {
+            return false;
+        }
+        let here = |_: &_, copy: &mut super::engine::Copy| copy.spec.pool == *pool;
+        let mut copies: Vec<_> = old.replicas.extract_if(.., here).collect();
+        let snapshots: Vec<_> = old.snapshots.extract_if(.., |_, (_, it)| it == pool).collect();
+        for (_, copy) in &mut copies {
+            copy.generation = None;
+        }
+        if let Some(new) = self.engines.get_mut(to) {
+            new.disks.insert(pool.clone());
+            new.replicas.extend(copies);
+            new.snapshots.extend(snapshots);
+        }
+        true
     }
 
     /// Every copy of a volume, with its node.

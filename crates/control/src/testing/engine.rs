@@ -32,8 +32,10 @@ pub struct Engine {
     pub targets: BTreeMap<TargetId, Serving>,
     pub(crate) snapshots: BTreeMap<(ReplicaId, SnapshotId), (SnapshotLabel, PoolName)>,
     pub(crate) rebuilds: Vec<Rebuild>,
-    /// Pools whose disks were swapped for empty ones.
-    pub blank: BTreeSet<PoolName>,
+    /// Pools whose disks hang here, whether it uses them or not.
+    pub disks: BTreeSet<PoolName>,
+    /// How much is written to each of its copies.
+    pub written: Size,
     /// How many times it will not say what it has.
     pub mute: u32,
     /// Orders to delete that must not be undone by late ones.
@@ -100,7 +102,8 @@ impl Engine {
             targets: BTreeMap::new(),
             snapshots: BTreeMap::new(),
             rebuilds: Vec::new(),
-            blank: BTreeSet::new(),
+            disks: BTreeSet::new(),
+            written: Size::ZERO,
             mute: 0,
             deleted: BTreeMap::new(),
         }
@@ -132,7 +135,7 @@ impl Engine {
     pub fn swap_disk(&mut self, pool: &PoolName) {
         self.pools.remove(pool);
         self.replicas.retain(|_, copy| copy.spec.pool != *pool);
-        self.blank.insert(pool.clone());
+        self.disks.remove(pool);
     }
 
     /// Copies of snapshots: of which copy, which snapshot.
@@ -147,13 +150,20 @@ impl Engine {
     }
 
     pub(crate) fn list(&self) -> Listing {
+        let replicas = self.replicas.iter().filter(|(_, copy)| self.has_open(&copy.spec.pool));
+        let snapshots = self.snapshots.values().filter(|(_, pool)| self.has_open(pool));
         Listing {
             pools: self.pools.keys().filter_map(|name| self.pool(name)).collect(),
-            replicas: self.replicas.keys().filter_map(|id| self.replica(*id)).collect(),
+            replicas: replicas.filter_map(|(id, _)| self.replica(*id)).collect(),
             targets: self.targets.keys().filter_map(|id| self.target(*id)).collect(),
-            snapshots: self.snapshots.values().map(|(label, _)| found_snapshot(label)).collect(),
+            snapshots: snapshots.map(|(label, _)| found_snapshot(label)).collect(),
             rebuilds: self.rebuilds.clone(),
         }
+    }
+
+    /// Whether it uses a pool.
+    pub fn has_open(&self, pool: &PoolName) -> bool {
+        self.pools.get(pool).is_some_and(|(_, spec)| !spec.exported)
     }
 
     fn pool(&self, name: &PoolName) -> Option<Found<PoolSpec>> {
@@ -165,11 +175,12 @@ impl Engine {
         let (io_errors, checksum_errors, stalls) = (0, 0, 0);
         let size = self.capacity;
         let disk = DiskStatus { path, size, io_errors, checksum_errors, stalls };
+        let copies = self.replicas.values().filter(|it| it.spec.pool == *name);
         let status = PoolStatus {
-            state: PoolState::Online,
+            state: if spec.exported { PoolState::Offline } else { PoolState::Online },
             uuid,
             capacity: self.capacity,
-            used: Size::ZERO,
+            used: copies.fold(Size::ZERO, |sum, _| sum.plus(self.written)),
             committed,
             cluster_size: Size::mib(1),
             disks: vec![disk],
@@ -179,7 +190,8 @@ impl Engine {
 
     pub(crate) fn replica(&self, id: ReplicaId) -> Option<Found<ReplicaSpec>> {
         let replica = self.replicas.get(&id)?;
-        let usage = Usage { capacity: replica.spec.size, ..Usage::default() };
+        let (capacity, allocated) = (replica.spec.size, self.written);
+        let usage = Usage { capacity, allocated, ..Usage::default() };
         let status = ReplicaStatus {
             state: ReplicaState::Online,
             usage,
@@ -203,25 +215,41 @@ impl Engine {
         name: &PoolName,
         order: &Order<PoolSpec>,
     ) -> Result<Answer, Problem> {
+        if order.spec.node != self.name {
+            let detail = format!("this is the engine of node {}", self.name);
+            return Err(Problem::new(Kind::InvalidArgument, detail));
+        }
         if let Some((Some(have), spec)) = self.pools.get(name) {
             admit(order, *have, spec)?;
         }
-        if order.spec.import && self.blank.contains(name) {
+        let has_disks = self.disks.contains(name);
+        let is_missing = if order.spec.exported {
+            !self.pools.contains_key(name)
+        } else {
+            order.spec.import && !has_disks
+        };
+        let mut copies = self.replicas.values().filter(|it| it.spec.pool == *name);
+        if is_missing {
             return Err(missing("pool", name));
         }
-        self.blank.remove(name);
-        if order.spec.exported {
-            self.pools.remove(name);
-        } else {
-            self.pools.insert(name.clone(), (Some(order.generation), order.spec.clone()));
+        if order.spec.exported && copies.any(|copy| !copy.spec.hosts.is_empty()) {
+            return Err(Problem::new(Kind::InUse, format!("pool {name} has shared replicas")));
         }
+        if !order.spec.exported {
+            self.disks.insert(name.clone());
+        }
+        self.pools.insert(name.clone(), (Some(order.generation), order.spec.clone()));
         let found = self.pool(name);
         found.map(|found| Answer::Pool(Box::new(found))).ok_or_else(|| missing("pool", name))
     }
 
     pub(crate) fn delete_pool(&mut self, name: &PoolName) -> Result<Answer, Problem> {
-        if self.replicas.values().any(|it| it.spec.pool == *name) {
-            return Err(Problem::new(Kind::InUse, format!("pool {name} has replicas")));
+        // One that was handed over is forgotten, and its disks stay as they are.
+        if self.has_open(name) {
+            if self.replicas.values().any(|it| it.spec.pool == *name) {
+                return Err(Problem::new(Kind::InUse, format!("pool {name} has replicas")));
+            }
+            self.disks.remove(name);
         }
         let was_there = self.pools.remove(name).is_some();
         if was_there { Ok(Answer::Gone) } else { Err(missing("pool", name)) }
@@ -232,7 +260,7 @@ impl Engine {
         id: ReplicaId,
         order: Order<ReplicaSpec>,
     ) -> Result<Answer, Problem> {
-        if !self.pools.contains_key(&order.spec.pool) {
+        if !self.has_open(&order.spec.pool) {
             return Err(missing("pool", &order.spec.pool));
         }
         if self.deleted.get(&id).is_some_and(|deleted| *deleted >= order.generation) {
@@ -273,7 +301,8 @@ impl Engine {
         generation: Generation,
     ) -> Result<Answer, Problem> {
         self.deleted.insert(id, generation);
-        let was_there = self.replicas.remove(&id).is_some();
+        let is_here = self.replicas.get(&id).is_some_and(|copy| self.has_open(&copy.spec.pool));
+        let was_there = is_here && self.replicas.remove(&id).is_some();
         if was_there { Ok(Answer::Gone) } else { Err(missing("replica", &id)) }
     }
 
@@ -283,7 +312,8 @@ impl Engine {
         id: SnapshotId,
         wish: &SnapshotWish,
     ) -> Result<Answer, Problem> {
-        let Some(copy) = self.replicas.get(&replica) else {
+        let copy = self.replicas.get(&replica).filter(|copy| self.has_open(&copy.spec.pool));
+        let Some(copy) = copy else {
             return Err(missing("replica", &replica));
         };
         let SnapshotWish { group, taken_at, consistency } = wish.clone();
@@ -300,7 +330,9 @@ impl Engine {
         replica: ReplicaId,
         id: SnapshotId,
     ) -> Result<Answer, Problem> {
-        let was_there = self.snapshots.remove(&(replica, id)).is_some();
+        let found = self.snapshots.get(&(replica, id));
+        let is_here = found.is_some_and(|(_, pool)| self.has_open(pool));
+        let was_there = is_here && self.snapshots.remove(&(replica, id)).is_some();
         if was_there { Ok(Answer::Gone) } else { Err(missing("snapshot", &id)) }
     }
 

@@ -31,6 +31,7 @@ pub fn fill(cluster: &mut Cluster, (volumes, crowd): (usize, usize), now: Timest
         ops.push(Op::put(keys::of::<Node>(node.id()), text(encode(&node))));
         ops.push(Op::put(keys::of::<Pool>(pool.id()), text(encode(&pool))));
         let generation = Some(pool.generation());
+        engine.disks.insert(pool.id().clone());
         engine.pools.insert(pool.id().clone(), (generation, pool.spec().clone()));
     }
     for number in 0..volumes {

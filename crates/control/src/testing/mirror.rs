@@ -219,6 +219,7 @@ impl Cluster {
         };
         self.engines.values().filter(|engine| engine.up).any(|engine| {
             let copy = engine.replicas.get(&replica);
+            let copy = copy.filter(|copy| engine.has_open(&copy.spec.pool));
             copy.is_some_and(|copy| copy.spec.hosts.contains(nqn))
         })
     }

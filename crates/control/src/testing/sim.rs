@@ -109,6 +109,12 @@ impl Sim {
         sim
     }
 
+    /// The control plane begins anew with other settings.
+    pub fn set(&mut self, change: impl FnOnce(&mut Settings)) {
+        change(&mut self.settings);
+        self.restart();
+    }
+
     /// A page of volumes, as REST writes it.
     pub fn page_of_volumes(&self, limit: u32) -> String {
         let asked = api::rest::VolumesAsked { limit: Some(limit), ..Default::default() };

@@ -8,6 +8,7 @@ use std::time::Duration;
 use control::core::Wish;
 use control::testing::{Fault, Sim};
 use model::*;
+use store::contract::{Keys, Op, Txn};
 
 use crate::world::*;
 
@@ -114,5 +115,228 @@ fn a_node_is_emptied() {
         insist(sim, &[create(1, 2), publish(1)]);
         let drain = NodeChange::Drain { cordon: good("test") };
         insist(sim, &[Wish::ChangeNode(good("n1"), drain)]);
+    });
+}
+
+/// The node of a copy of the first volume, if it has one by now.
+fn home(sim: &Sim) -> NodeName {
+    sim.cluster.copies(volume(1)).into_values().next().unwrap_or_else(|| good("n1"))
+}
+
+/// A node without a copy of the first volume.
+fn elsewhere(sim: &Sim) -> NodeName {
+    let copies = sim.cluster.copies(volume(1));
+    let mut names = sim.cluster.engines.keys();
+    names.find(|name| !copies.values().any(|it| it == *name)).unwrap().clone()
+}
+
+#[test]
+fn a_copy_moves() {
+    check_all(3, |sim| {
+        insist(sim, &[create(1, 2), publish(1)]);
+        let replica = sim.cluster.copies(volume(1)).into_keys().next();
+        let pool = Some(pool_of(&elsewhere(sim)));
+        let Some(replica) = replica else { return };
+        insist(sim, &[Wish::MoveReplica { volume: volume(1), replica, pool }]);
+    });
+}
+
+#[test]
+fn a_copy_moves_while_nobody_uses_it() {
+    check_all(3, |sim| {
+        insist(sim, &[create(1, 1), publish(1), unpublish(1)]);
+        let replica = sim.cluster.copies(volume(1)).into_keys().next();
+        let Some(replica) = replica else { return };
+        insist(sim, &[Wish::MoveReplica { volume: volume(1), replica, pool: None }]);
+    });
+}
+
+#[test]
+fn a_copy_is_left_alone_used_again_and_removed() {
+    check_all(3, |sim| {
+        insist(sim, &[create(1, 2), publish(1)]);
+        let (volume, replica) = (volume(1), sim.cluster.copies(volume(1)).into_keys().next());
+        let Some(replica) = replica else { return };
+        let set = |offline| Wish::SetReplicaOffline { volume, replica, offline };
+        insist(sim, &[set(true)]);
+        sim.pass(Duration::from_secs(3));
+        insist(sim, &[set(false)]);
+        sim.pass(Duration::from_secs(3));
+        insist(sim, &[Wish::RemoveReplica { volume, replica }]);
+    });
+}
+
+#[test]
+fn a_target_moves_and_what_it_left_is_forgotten() {
+    check_all(3, |sim| {
+        let volume = volume(1);
+        let move_it = Wish::Republish { volume, node: None };
+        insist(sim, &[create(1, 2), publish(1), move_it, Wish::DropTargets(volume)]);
+    });
+}
+
+#[test]
+fn a_volume_is_taken_from_a_node_that_does_not_answer() {
+    check_all(3, |sim| {
+        insist(sim, &[create(1, 2), publish(1)]);
+        let target = sim.core.volume_seen(volume(1)).and_then(|it| it.status?.target);
+        let node = target.map_or_else(|| good("n1"), |target| target.node);
+        sim.cluster.engine(node.as_str()).stop();
+        sim.cluster.settle();
+        let force = Wish::Unpublish { volume: volume(1), host: None, force: true };
+        insist(sim, &[force, publish(1)]);
+        sim.cluster.engine(node.as_str()).start();
+        sim.pass(Duration::from_secs(10));
+    });
+}
+
+#[test]
+fn a_group_is_taken_and_deleted() {
+    check_all(2, |sim| {
+        let wishes = [create(1, 2), create(2, 1), publish(1), publish(2), take_group()];
+        insist(sim, &wishes);
+        insist(sim, &[Wish::DeleteGroup(group())]);
+    });
+}
+
+/// On a node that has no copy of the snapshot.
+#[test]
+fn a_snapshot_is_restored_elsewhere() {
+    check_all(3, |sim| {
+        insist(sim, &[create(1, 1), publish(1), take(1, 1)]);
+        let allowed_nodes = [elsewhere(sim)].into();
+        let topology = Topology { allowed_nodes, ..Topology::default() };
+        let source = Some(Source::Snapshot { snapshot: snapshot(1) });
+        let restored = VolumeSpec { source, topology, ..spec(1) };
+        insist(sim, &[Wish::CreateVolume(volume(2), Box::new(restored)), publish(2)]);
+        insist(sim, &[Wish::DeleteSnapshot(snapshot(1))]);
+    });
+}
+
+#[test]
+fn a_pool_is_carried_to_another_node() {
+    check_all(4, |sim| {
+        insist(sim, &[create(1, 2), publish(1), unpublish(1)]);
+        let (from, to) = (home(sim), elsewhere(sim));
+        let pool = pool_of(&from);
+        // Whoever was refused asks once more.
+        let export = Wish::ChangePool(pool.clone(), PoolChange::Export {});
+        insist(sim, &[export.clone(), export]);
+        assert!(sim.cluster.carry(&pool, &from, &to), "it was not closed");
+        let change = PoolChange::Import { node: to, disks: vec![good("/dev/carried")] };
+        let import = Wish::ChangePool(pool, change);
+        insist(sim, &[import.clone(), import, publish(1)]);
+    });
+}
+
+#[test]
+fn a_pool_grows_and_is_deleted() {
+    check_all(3, |sim| {
+        let pool: PoolName = good("p3");
+        let change = |change| Wish::ChangePool(pool.clone(), change);
+        let disk = PoolChange::AddDisk { disk: good("/dev/another") };
+        insist(sim, &[change(PoolChange::Grow {}), change(disk), create(1, 2)]);
+        insist(sim, &[change(PoolChange::Cordon { cordon: good("test") })]);
+        insist(sim, &[Wish::DeletePool(pool.clone())]);
+        // What is in use stays; when it is emptied it goes.
+        for replica in sim.cluster.engine("n3").replicas.keys().copied().collect::<Vec<_>>() {
+            insist(sim, &[Wish::MoveReplica { volume: volume(1), replica, pool: None }]);
+        }
+        sim.pass(Duration::from_secs(20));
+        insist(sim, &[Wish::DeletePool(pool.clone())]);
+    });
+}
+
+#[test]
+fn a_lost_pool_is_purged() {
+    check_all(4, |sim| {
+        insist(sim, &[create(1, 2), publish(1)]);
+        let node = home(sim);
+        sim.cluster.engine(node.as_str()).stop();
+        sim.cluster.settle();
+        sim.pass(Duration::from_secs(20));
+        insist(sim, &[Wish::PurgePool(pool_of(&node), [].into())]);
+        // The machine is back with another disk.
+        let engine = sim.cluster.engine(node.as_str());
+        engine.swap_disk(&pool_of(&node));
+        engine.start();
+    });
+}
+
+#[test]
+fn a_lost_node_is_purged_with_what_was_only_there() {
+    check_all(3, |sim| {
+        insist(sim, &[create(1, 1), create(2, 2), publish(1), publish(2)]);
+        let node = home(sim);
+        sim.cluster.engine(node.as_str()).stop();
+        sim.cluster.settle();
+        sim.pass(Duration::from_secs(20));
+        insist(sim, &[Wish::PurgeNode(node.clone(), [volume(1)].into())]);
+        sim.cluster.engines.remove(&node);
+    });
+}
+
+#[test]
+fn copies_move_from_a_full_pool_to_an_empty_one() {
+    check_all(2, |sim| {
+        for engine in sim.cluster.engines.values_mut() {
+            engine.written = Size::gib(20);
+        }
+        sim.set(|settings| settings.rebalance_above = Some(10));
+        sim.pass(Duration::from_secs(3));
+        let (n2, cordon) = (good::<NodeName>("n2"), good::<CordonName>("full"));
+        insist(sim, &[Wish::ChangeNode(n2.clone(), NodeChange::Cordon { cordon: cordon.clone() })]);
+        insist(sim, &[create(1, 1), create(2, 1), publish(1)]);
+        insist(sim, &[Wish::ChangeNode(n2, NodeChange::Uncordon { cordon })]);
+        sim.pass(Duration::from_mins(3));
+        let counts: Vec<_> = sim.cluster.engines.values().map(|it| it.replicas.len()).collect();
+        assert!(counts.iter().all(|count| *count < 2), "{counts:?}");
+    });
+}
+
+/// Whoever wants a node emptied may change their mind in the middle.
+#[test]
+fn a_drain_is_called_off() {
+    check_all(3, |sim| {
+        insist(sim, &[create(1, 2), publish(1)]);
+        let (node, cordon) = (home(sim), good::<CordonName>("test"));
+        let drain = NodeChange::Drain { cordon: cordon.clone() };
+        insist(sim, &[Wish::ChangeNode(node.clone(), drain)]);
+        sim.pass(Duration::from_millis(600));
+        insist(sim, &[Wish::ChangeNode(node, NodeChange::Uncordon { cordon })]);
+    });
+}
+
+#[test]
+fn limits_and_labels_change_and_copies_are_checked() {
+    check_all(2, |sim| {
+        insist(sim, &[create(1, 2), publish(1)]);
+        let limits = Limits { iops: Some(100), ..Limits::default() };
+        let labels = Labels::from([(good("app"), good("db"))]);
+        let changed = VolumeSpec { limits, labels, ..spec(2) };
+        insist(sim, &[Wish::ModifyVolume(volume(1), Box::new(changed))]);
+        for replica in sim.cluster.copies(volume(1)).into_keys() {
+            insist(sim, &[Wish::Scrub(replica)]);
+        }
+    });
+}
+
+/// The store is lost, and a control plane reads back what the disks hold.
+#[test]
+fn what_is_on_the_disks_is_read_back() {
+    check_all(3, |sim| {
+        insist(sim, &[create(1, 2), publish(1), take(1, 1)]);
+        // A volume that was never served is empty, and nothing on the disks says whose it is.
+        let mut copies = sim.cluster.engines.values().flat_map(|it| it.replicas.values());
+        if copies.any(|copy| copy.label.is_none()) {
+            return;
+        }
+        sim.cluster.txn(Txn::new().then(Op::delete(Keys::prefix(keys::ROOT))));
+        sim.restart();
+        sim.pass(Duration::from_secs(15));
+        for _ in 0..6 {
+            insist(sim, &[Wish::Recover([].into())]);
+        }
+        assert!(sim.core.volume_seen(volume(1)).is_some());
     });
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use control::core::{Done, Input, Wish};
-use control::testing::Sim;
+use control::testing::{Fault, Sim};
 use model::*;
 
 use crate::world::*;
@@ -28,7 +28,7 @@ fn a_pool_that_was_made_is_never_made_again() {
             sim.restart();
         }
         sim.pass(Duration::from_mins(5));
-        assert!(sim.cluster.engine(lost.as_str()).blank.contains(&pool), "it was formatted");
+        assert!(!sim.cluster.engine(lost.as_str()).disks.contains(&pool), "it was formatted");
     }
     // Asked for once more, with the words that made it, it is there.
     assert_eq!(sim.insist(&create_pool(1)).unwrap(), Done::Unchanged);
@@ -75,6 +75,35 @@ fn a_host_that_falls_silent_is_seen_to_be_away() {
     assert_eq!(seen(&sim), Liveness::Offline { reason: Absence::Lapsed });
     sim.core.on(sim.now, Input::HostHeard(host.clone(), beat()));
     assert_eq!(seen(&sim), Liveness::Online);
+}
+
+/// What a host is connected to is what engines see, not what was wished for.
+#[test]
+fn a_host_uses_what_engines_see_it_connected_to() {
+    let mut sim = cluster(2);
+    let (host, nqn): (HostName, Nqn) = (good("h1"), good("nqn.2026-11.io.example:host"));
+    let beat = Heartbeat {
+        instance: good("00000000-0000-4000-8000-000000000001"),
+        version: "1".into(),
+        address: HostAddress { nqn: nqn.clone(), agent: None },
+    };
+    for _ in 0..2 {
+        sim.core.on(sim.now, Input::HostHeard(host.clone(), beat.clone()));
+        sim.run();
+    }
+    let attached = |sim: &Sim| sim.core.host_seen(&host).unwrap().status.unwrap().attached;
+    sim.insist(&create(1, 1)).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    assert_eq!(attached(&sim), [].into());
+    let node = status(&sim, 1).target.unwrap().node;
+    for serving in sim.cluster.engine(node.as_str()).targets.values_mut() {
+        serving.status.connected.insert(nqn.clone());
+    }
+    sim.core.on(sim.now, Input::NodeStirred(node));
+    sim.run();
+    let address = status(&sim, 1).target.unwrap().addresses[0];
+    let path = PathStatus { address, state: PathState::Live };
+    assert_eq!(attached(&sim), [(volume(1), vec![path])].into());
 }
 
 /// Every copy of an encrypted volume is: those it began with, and one that replaces a lost one.
@@ -124,5 +153,65 @@ fn what_begins_with_encrypted_content_names_its_key() {
     }
     sim.insist(&make(4, clone, encryption("tenant-a"))).unwrap();
     sim.insist(&make(5, restore, encryption("tenant-a"))).unwrap();
+    settle(&mut sim);
+}
+
+/// Two engines must not have one pool, whatever became of an import.
+#[test]
+fn a_pool_whose_import_was_given_up_is_closed_again() {
+    let mut sim = cluster(3);
+    let change = |change| Wish::ChangePool(good("p1"), change);
+    let [from, to]: [NodeName; 2] = [good("n1"), good("n2")];
+    let import = change(PoolChange::Import { node: to.clone(), disks: vec![good("/dev/new")] });
+    let early = sim.insist(&import).unwrap_err();
+    assert_eq!(early.kind, Kind::InUse, "{early:?}");
+    sim.insist(&change(PoolChange::Export {})).unwrap();
+    assert!(sim.cluster.carry(&good("p1"), &from, &to));
+    // The engine opens it, and falls silent before it can say so.
+    sim.fault = Some((sim.done + 2, Fault::AnswerLost));
+    let ticket = sim.ask(import.clone());
+    sim.run();
+    assert!(sim.cluster.engine("n2").has_open(&good("p1")));
+    sim.cluster.engine("n2").stop();
+    sim.pass(Duration::from_secs(15));
+    let refused = sim.answers.remove(&ticket).unwrap().unwrap_err();
+    assert_eq!(refused.kind, Kind::NodeUnavailable, "{refused:?}");
+    let ticket = sim.ask(import.clone());
+    sim.run();
+    assert_eq!(sim.answers.remove(&ticket).unwrap().unwrap_err().kind, Kind::NodeUnavailable);
+    sim.cluster.engine("n2").start();
+    sim.pass(Duration::from_secs(15));
+    assert!(!sim.cluster.engine("n2").has_open(&good("p1")), "it is open and nobody knows");
+    sim.insist(&import).unwrap();
+    assert!(sim.cluster.engine("n2").has_open(&good("p1")));
+    settle(&mut sim);
+}
+
+/// A restored volume that was never served: a copy of it without content is no copy yet.
+#[test]
+fn the_only_copy_with_content_stays() {
+    let mut sim = cluster(2);
+    sim.insist(&create(1, 1)).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    sim.insist(&take(1, 1)).unwrap();
+    let source = Some(Source::Snapshot { snapshot: snapshot(1) });
+    let restored = VolumeSpec { source, ..spec(2) };
+    let ticket = sim.ask(Wish::CreateVolume(volume(2), Box::new(restored)));
+    sim.run();
+    while !sim.answers.contains_key(&ticket) {
+        sim.pass(Duration::from_millis(100));
+    }
+    // At this moment no target has copied anything.
+    assert!(sim.cluster.record(volume(2)).is_none());
+    let engines = sim.cluster.engines.values().flat_map(|engine| &engine.replicas);
+    let of = engines.filter(|(_, copy)| copy.volume == volume(2));
+    let full = of.filter(|(_, copy)| copy.spec.source.is_some()).map(|(id, _)| *id);
+    let [full] = full.collect::<Vec<_>>()[..] else { panic!("one has the content") };
+    assert_eq!(status(&sim, 2).state, VolumeState::Degraded);
+    let remove = Wish::RemoveReplica { volume: volume(2), replica: full };
+    let ticket = sim.ask(remove);
+    sim.run();
+    let refused = sim.answers.remove(&ticket).unwrap().unwrap_err();
+    assert_eq!(refused.kind, Kind::LastReplica, "{refused:?}");
     settle(&mut sim);
 }

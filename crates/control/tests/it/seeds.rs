@@ -8,8 +8,12 @@ use model::*;
 
 use crate::world::*;
 
-/// How many seeds are tried.
+/// How many seeds are tried, unless `HOLDFAST_SEEDS` says otherwise.
 const SEEDS: u64 = 60;
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok()?.parse().ok()
+}
 
 struct Dice(u64);
 
@@ -24,10 +28,11 @@ impl Dice {
     }
 }
 
-fn wish(dice: &mut Dice) -> Wish {
+/// One of four volumes, and what somebody may want of it.
+fn wish(dice: &mut Dice, sim: &Sim) -> Wish {
     let number = dice.small(4) + 1;
     let id = volume(number);
-    match dice.roll(12) {
+    match dice.roll(20) {
         0..=2 => create(number, u8::try_from(dice.roll(3) + 1).unwrap()),
         3 | 4 => publish(number),
         5 => unpublish(number),
@@ -36,7 +41,63 @@ fn wish(dice: &mut Dice) -> Wish {
         8 => Wish::Resize { volume: id, size: Size::gib(1 + dice.small(4)) },
         9 => take(dice.small(3) + 1, number),
         10 => Wish::DeleteSnapshot(snapshot(dice.small(3) + 1)),
-        _ => Wish::Republish { volume: id, node: None },
+        11 => Wish::Republish { volume: id, node: None },
+        12 => begin_with(number, Source::Volume { volume: volume(dice.small(4) + 1) }),
+        13 => begin_with(number, Source::Snapshot { snapshot: snapshot(dice.small(3) + 1) }),
+        14 => take_group(),
+        15 => Wish::DeleteGroup(group()),
+        16 => Wish::DropTargets(id),
+        17 => Wish::Unpublish { volume: id, host: None, force: true },
+        18 => node_wish(dice),
+        _ => copy_wish(dice, sim, id),
+    }
+}
+
+fn begin_with(number: u32, source: Source) -> Wish {
+    let spec = VolumeSpec { source: Some(source), ..spec(2) };
+    Wish::CreateVolume(volume(number), Box::new(spec))
+}
+
+fn node_wish(dice: &mut Dice) -> Wish {
+    let (number, cordon) = (dice.roll(4) + 1, good("test"));
+    let node = || good(&format!("n{number}"));
+    let pool = || good(&format!("p{number}"));
+    match dice.roll(5) {
+        0 => Wish::ChangeNode(node(), NodeChange::Drain { cordon }),
+        1 => Wish::ChangeNode(node(), NodeChange::Uncordon { cordon }),
+        2 => Wish::ChangePool(pool(), PoolChange::Grow {}),
+        3 => Wish::ChangePool(pool(), PoolChange::Export {}),
+        _ => {
+            let change = PoolChange::Import { node: node(), disks: vec![good("/dev/disk")] };
+            Wish::ChangePool(pool(), change)
+        }
+    }
+}
+
+fn copy_wish(dice: &mut Dice, sim: &Sim, volume: VolumeId) -> Wish {
+    let Some(replica) = sim.cluster.copies(volume).into_keys().next() else {
+        return Wish::DeleteVolume(volume);
+    };
+    match dice.roll(4) {
+        0 => Wish::RemoveReplica { volume, replica },
+        1 => Wish::SetReplicaOffline { volume, replica, offline: dice.roll(2) == 0 },
+        2 => Wish::Scrub(replica),
+        _ => Wish::MoveReplica { volume, replica, pool: None },
+    }
+}
+
+/// Nothing stays half done, whoever began it: nodes are in use again, pools open, copies used.
+fn put_right(sim: &mut Sim) {
+    for number in 1..=4 {
+        let node: NodeName = good(&format!("n{number}"));
+        let uncordon = NodeChange::Uncordon { cordon: good("test") };
+        drop(sim.insist(&Wish::ChangeNode(node.clone(), uncordon)));
+        let import = PoolChange::Import { node: node.clone(), disks: vec![good("/dev/disk")] };
+        drop(sim.insist(&Wish::ChangePool(pool_of(&node), import)));
+        let volume = volume(number);
+        for replica in sim.cluster.copies(volume).into_keys() {
+            drop(sim.insist(&Wish::SetReplicaOffline { volume, replica, offline: false }));
+        }
     }
 }
 
@@ -64,7 +125,7 @@ fn live(seed: u64) {
             }
             2 => sim.pass(Duration::from_secs(dice.roll(40))),
             _ => {
-                let wish = wish(&mut dice);
+                let wish = wish(&mut dice, &sim);
                 // Some callers wait, others do not.
                 if dice.roll(2) == 0 {
                     drop(sim.insist(&wish));
@@ -78,13 +139,16 @@ fn live(seed: u64) {
         sim.cluster.engine(&name).start();
     }
     sim.fault = None;
+    sim.pass(Duration::from_mins(1));
+    put_right(&mut sim);
     sim.pass(Duration::from_mins(5));
     settle(&mut sim);
 }
 
 #[test]
 fn whatever_happens_the_cluster_comes_to_rest_whole() {
-    for seed in 1..=SEEDS {
+    let first = number("HOLDFAST_FIRST_SEED").unwrap_or(1);
+    for seed in first..first + number("HOLDFAST_SEEDS").unwrap_or(SEEDS) {
         let lived = std::panic::catch_unwind(|| live(seed));
         if let Err(panic) = lived {
             eprintln!("seed {seed}");

@@ -145,6 +145,38 @@ fn a_copy_moves_where_it_is_asked_to() {
     assert!(after.values().any(|node| *node == free) && !after.contains_key(from), "{after:?}");
 }
 
+/// A move takes as long as a rebuild: everything else goes on meanwhile.
+#[test]
+fn a_volume_is_used_while_a_copy_moves() {
+    let mut sim = cluster(3);
+    sim.insist(&create(1, 2)).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    sim.insist(&unpublish(1)).unwrap();
+    let copies = sim.cluster.copies(volume(1));
+    let [first, second] = copies.keys().copied().collect::<Vec<_>>()[..] else { panic!() };
+    let go = |replica| Wish::MoveReplica { volume: volume(1), replica, pool: None };
+    let ticket = sim.ask(go(first));
+    let others = [go(first), go(second), publish(1), take(1, 1)].map(|wish| sim.ask(wish));
+    let grow = sim.ask(Wish::Resize { volume: volume(1), size: Size::gib(2) });
+    sim.pass(Duration::from_secs(5));
+    let mut said = |ticket| sim.answers.remove(&ticket).unwrap();
+    assert_eq!(said(ticket).unwrap(), Done::Changed);
+    let [again, other, published, taken] = others;
+    assert_eq!(said(again).unwrap(), Done::Unchanged);
+    assert_eq!(said(other).unwrap_err().kind, Kind::Busy);
+    for (what, ticket) in [("publish", published), ("snapshot", taken), ("growth", grow)] {
+        let said = said(ticket);
+        // One after another: a caller asks again.
+        let is_well = said.as_ref().map_or_else(|problem| problem.kind == Kind::Busy, |_| true);
+        assert!(is_well, "{what}: {said:?}");
+    }
+    sim.insist(&publish(1)).unwrap();
+    settle(&mut sim);
+    let after = sim.cluster.copies(volume(1));
+    assert!(!after.contains_key(&first) && after.contains_key(&second), "{after:?}");
+    assert_eq!(status(&sim, 1).reasons, Vec::<String>::new());
+}
+
 #[test]
 fn a_volume_grows_while_it_is_served() {
     let mut sim = cluster(3);

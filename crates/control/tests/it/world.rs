@@ -23,6 +23,11 @@ pub(crate) fn spec(replicas: u8) -> VolumeSpec {
     VolumeSpec::new(Size::gib(1), replicas)
 }
 
+/// The pool that was made on a node.
+pub(crate) fn pool_of(node: &NodeName) -> PoolName {
+    good(&node.as_str().replace('n', "p"))
+}
+
 pub(crate) fn create_pool(node: usize) -> Wish {
     let spec = PoolSpec {
         node: good(&format!("n{node}")),
@@ -129,6 +134,7 @@ pub(crate) fn check(sim: &Sim) {
                     assert!(sim.core.snapshot_seen(*snapshot).is_some(), "part of {group:?} lacks");
                 }
             }
+            Entry::Moving(moving) => panic!("still moving: {moving:?}"),
             Entry::Failover(failover) if !failover.stage().is_ended() => {
                 panic!("still moving: {failover:?}")
             }

@@ -128,7 +128,7 @@ impl Typed {
             // Whoever does not read it any more need not be told.
             let _ = writeln!(std::io::stdout(), "stopping; the data stays in {}", dir.display());
         }
-        engines.stop().await;
+        engines.stop(&first::serving(&at).await).await;
         parts.stop().await?;
         ended
     }

@@ -76,7 +76,7 @@ pub enum Refusal {
     #[error("it has {0} in all, less than the volume")]
     TooSmall(Size),
     /// There is not enough room.
-    #[error("it has {free} free, and {needed} are needed")]
+    #[error("it has {} free, and {} are needed", rounded_down(*free), rounded_up(*needed))]
     NoSpace {
         /// What there is.
         free: Size,
@@ -152,4 +152,25 @@ impl From<NoPlace> for Problem {
         let space = none.refused.values().any(Refusal::is_space);
         Problem::new(if space { Kind::NoSpace } else { Kind::NoPlacement }, none)
     }
+}
+
+/// The largest unit in which a size has four digits or fewer: people read no more.
+fn unit(size: Size) -> u64 {
+    let mut unit = 1;
+    while size.bytes().0 / unit >= 10_000 {
+        unit *= 1024;
+    }
+    unit
+}
+
+fn rounded_down(size: Size) -> Size {
+    let (unit, mut bytes) = (unit(size), size.bytes());
+    bytes.0 -= bytes.0 % unit;
+    bytes.into()
+}
+
+fn rounded_up(size: Size) -> Size {
+    let (unit, mut bytes) = (unit(size), size.bytes());
+    bytes.0 = bytes.0.div_ceil(unit).saturating_mul(unit);
+    bytes.into()
 }

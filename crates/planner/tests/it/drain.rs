@@ -49,7 +49,7 @@ fn healing_comes_before_draining() {
 }
 
 #[track_caller]
-fn progress(situation: &str, counts: (usize, usize), blocked: &[&str]) {
+pub(crate) fn progress(situation: &str, counts: (usize, usize), blocked: &[&str]) {
     let world = World::new(situation);
     let view = View::new(&world.facts, &world.settings, world.now);
     let status = drain_status(&view, &crate::names::good("n1"));

@@ -5,7 +5,7 @@ use crate::{check, check_blocked, planned};
 
 /// Named in the list of suspects, and removed only once it has been there long enough.
 #[track_caller]
-fn second_look(situation: &str, suspect: &str, step: &str) {
+pub(crate) fn second_look(situation: &str, suspect: &str, step: &str) {
     check(situation, "-");
     let mut world = World::new(situation);
     let subject = world.subject(suspect);

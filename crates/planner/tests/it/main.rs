@@ -12,6 +12,7 @@ mod property;
 mod publish;
 mod render;
 mod scale;
+mod scenarios;
 mod sim;
 mod snapshot;
 mod space;

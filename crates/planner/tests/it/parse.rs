@@ -154,7 +154,8 @@ impl World {
         if let Some((from, to)) = line.value("moving").and_then(|moving| moving.split_once('>')) {
             let from = self.names.id(&format!("{}@{from}", line.head));
             let replica = self.names.id(&format!("{}@{to}", line.head));
-            begin(VolumeChange::MoveReplica { from, replica, pool: good(to) });
+            let asked = planner::Move { from, replica, pool: good(to) };
+            self.facts.moves.insert(*volume.id(), asked);
         }
     }
 

@@ -18,12 +18,12 @@ fn placed(situation: &str, wanted: &str) -> Result<String, String> {
 }
 
 #[track_caller]
-fn check(situation: &str, wanted: &str, pools: &str) {
+pub(crate) fn check(situation: &str, wanted: &str, pools: &str) {
     assert_eq!(placed(situation, wanted).as_deref(), Ok(pools), "{situation} | {wanted}");
 }
 
 #[track_caller]
-fn check_refused(situation: &str, wanted: &str, reasons: &[&str]) {
+pub(crate) fn check_refused(situation: &str, wanted: &str, reasons: &[&str]) {
     let refused = placed(situation, wanted).expect_err(wanted);
     for reason in reasons {
         assert!(refused.contains(reason), "{reason}: {refused}");
@@ -214,7 +214,7 @@ fn a_volume_is_cloned_from_its_good_copies() {
 }
 
 #[track_caller]
-fn check_count(situation: &str, count: u8, refused: Option<&str>) {
+pub(crate) fn check_count(situation: &str, count: u8, refused: Option<&str>) {
     let world = World::new(situation);
     let view = View::new(&world.facts, &world.settings, world.now);
     match (check_replica_count(&view, world.get("v1"), count), refused) {

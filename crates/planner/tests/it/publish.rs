@@ -17,7 +17,7 @@ fn shown(world: &World, publishing: &Publishing) -> String {
 }
 
 #[track_caller]
-fn check(situation: &str, asked: Option<&str>, expected: &str) {
+pub(crate) fn check(situation: &str, asked: Option<&str>, expected: &str) {
     let world = World::new(situation);
     let view = View::new(&world.facts, &world.settings, world.now);
     let asked: Option<NodeName> = asked.map(good);
@@ -63,7 +63,7 @@ fn it_cannot_be_published() {
 }
 
 #[track_caller]
-fn check_un(situation: &str, host: Option<&str>, force: bool, expected: &str) {
+pub(crate) fn check_un(situation: &str, host: Option<&str>, force: bool, expected: &str) {
     let world = World::new(situation);
     let view = View::new(&world.facts, &world.settings, world.now);
     let host: Option<HostName> = host.map(good);

@@ -108,12 +108,11 @@ impl World {
     }
 
     fn add(&mut self, volume: VolumeId, pool: &PoolName) {
-        let object = &self.facts.volumes[&volume];
-        let id = match object.lifecycle().operation().map(|operation| &operation.change) {
-            Some(VolumeChange::MoveReplica { replica, .. }) => *replica,
-            _ => {
-                self.names.id(&format!("{}@{pool}!{}", self.names.name(volume), self.now.millis()))
-            }
+        let asked = self.facts.moves.get(&volume).cloned();
+        let name = format!("{}@{pool}!{}", self.names.name(volume), self.now.millis());
+        let id = match &asked {
+            Some(asked) if !self.facts.replicas.contains_key(&asked.replica) => asked.replica,
+            _ => self.names.id(&name),
         };
         let object = &self.facts.volumes[&volume];
         let spec = ReplicaSpec {
@@ -126,10 +125,7 @@ impl World {
             hosts: [].into(),
         };
         let on = |pool: &PoolName| self.facts.pools[pool].spec().node.clone();
-        let leaving = match object.lifecycle().operation().map(|operation| &operation.change) {
-            Some(VolumeChange::MoveReplica { from, .. }) => Some(*from),
-            _ => None,
-        };
+        let leaving = asked.map(|asked| asked.from);
         // One that is lost or about to leave does not count.
         let stays = |have: &&Replica| {
             let state = &self.facts.pools[&have.spec().pool].status.as_ref().unwrap().state;
@@ -217,13 +213,11 @@ impl World {
             Step::MoveReplica { volume, from, pool, .. } => {
                 let name = format!("moved {from} {}", now.millis());
                 let (replica, from, pool) = (self.names.id(&name), *from, pool.clone());
-                let change = VolumeChange::MoveReplica { from, replica, pool };
-                self.facts.volumes.get_mut(volume).unwrap().begin(change, now).unwrap();
+                let asked = planner::Move { from, replica, pool };
+                assert_eq!(self.facts.moves.insert(*volume, asked), None, "it moves already");
             }
             Step::Finish(Subject::Volume(volume)) => {
-                let volume = self.facts.volumes.get_mut(volume).unwrap();
-                volume.end(Outcome::Done {}).unwrap();
-                volume.commit().unwrap();
+                assert!(self.facts.moves.remove(volume).is_some(), "nothing was under way");
             }
             step => panic!("no such step in this world: {step:?}"),
         }

@@ -6,7 +6,7 @@ use crate::world::World;
 
 /// The copies that snapshots of these volumes are taken of, or the kind of the refusal.
 #[track_caller]
-fn check(situation: &str, volumes: &[&str], expected: &str) {
+pub(crate) fn check(situation: &str, volumes: &[&str], expected: &str) {
     let mut world = World::new(situation);
     let ask = |(n, name): (usize, &&str)| SnapshotAsk {
         volume: world.names.id(name),

@@ -8,7 +8,7 @@ use crate::{check, check_blocked};
 
 /// Whether a new volume finds room in the only pool.
 #[track_caller]
-fn fits(situation: &str, wanted: &str, refused: Option<&str>) {
+pub(crate) fn fits(situation: &str, wanted: &str, refused: Option<&str>) {
     let mut world = World::new(situation);
     let (id, spec) = request(&mut world, wanted);
     let view = View::new(&world.facts, &world.settings, world.now);
@@ -121,7 +121,7 @@ fn a_full_pool_does_not_hurt_thick_volumes() {
 }
 
 #[track_caller]
-fn resize(situation: &str, to: &str, refused: Option<&str>) {
+pub(crate) fn resize(situation: &str, to: &str, refused: Option<&str>) {
     let world = World::new(situation);
     let view = View::new(&world.facts, &world.settings, world.now);
     match (check_resize(&view, world.get("v1"), size(to)), refused) {
