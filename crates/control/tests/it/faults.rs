@@ -248,22 +248,6 @@ fn a_pool_grows_and_is_deleted() {
 }
 
 #[test]
-fn a_lost_pool_is_purged() {
-    check_all(4, |sim| {
-        insist(sim, &[create(1, 2), publish(1)]);
-        let node = home(sim);
-        sim.cluster.engine(node.as_str()).stop();
-        sim.cluster.settle();
-        sim.pass(Duration::from_secs(20));
-        insist(sim, &[Wish::PurgePool(pool_of(&node), [].into())]);
-        // The machine is back with another disk.
-        let engine = sim.cluster.engine(node.as_str());
-        engine.swap_disk(&pool_of(&node));
-        engine.start();
-    });
-}
-
-#[test]
 fn a_lost_node_is_purged_with_what_was_only_there() {
     check_all(3, |sim| {
         insist(sim, &[create(1, 1), create(2, 2), publish(1), publish(2)]);
@@ -328,7 +312,7 @@ fn what_is_on_the_disks_is_read_back() {
         insist(sim, &[create(1, 2), publish(1), take(1, 1)]);
         // A volume that was never served is empty, and nothing on the disks says whose it is.
         let mut copies = sim.cluster.engines.values().flat_map(|it| it.replicas.values());
-        if copies.any(|copy| copy.label.is_none()) {
+        if sim.cluster.copies(volume(1)).is_empty() || copies.any(|copy| copy.label.is_none()) {
             return;
         }
         sim.cluster.txn(Txn::new().then(Op::delete(Keys::prefix(keys::ROOT))));
