@@ -173,7 +173,7 @@ fn volumes() {
     // More copies, fewer, as many as there are.
     count("pool n2/p2; v1 x1: n1/p1 ok", 2, None);
     count("v1 x2: n1/p1 ok, n2/p2 ok", 1, None);
-    check("v1 x1: n1/p1 ok, n2/p2 ok", "remove v1@p2");
+    check("v1 x1: n1/p1 ok, n2/p2 ok", "remove v1@p1");
     check("v1 x2 at=n1: n1/p1 ok, n2/p2 ok", "-");
     // Copies that nobody needs.
     second_look("v1 x1 at=n1: n1/p1 ok; pool n9/p9; stray v1@p9", "v1@p9", "destroy v1@p9");
