@@ -6,7 +6,6 @@ mod engine;
 mod nouns;
 mod nvme;
 mod pool;
-mod pools;
 mod rest;
 mod secure;
 mod store;

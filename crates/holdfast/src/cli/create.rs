@@ -148,10 +148,7 @@ pub(crate) struct NewVolume {
     #[arg(long, value_name = "SIZE")]
     size: Option<Size>,
     /// How many copies
-    #[arg(
-        short, long, value_name = "COUNT", default_value_t = 2,
-        value_parser = clap::value_parser!(u8).range(1..=8)
-    )]
+    #[arg(short, long, value_name = "COUNT", default_value_t = 2)]
     replicas: u8,
     /// Take all space at once
     #[arg(long)]

@@ -82,7 +82,6 @@ pub(crate) enum Verb {
     Replicas {
         volume: VolumeId,
         /// So many
-        #[arg(value_parser = clap::value_parser!(u8).range(1..=8))]
         count: u8,
     },
     /// Change other properties

@@ -3,7 +3,6 @@
 //! Each is its own process group, so that Ctrl-C reaches only `up`, which stops them in order. An
 //! engine that a killed `up` has left behind is recognised by its folder and stopped first.
 
-use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -94,11 +93,8 @@ impl Engines {
         futures::future::select_all(each).await.0
     }
 
-    /// Asks all to stop and waits; those that serve volumes first, for they close them with the
-    /// copies of the others.
-    pub(super) async fn stop(&mut self, serving: &BTreeSet<String>) {
-        let serves = |engine: &&mut Engine| serving.contains(&engine.node);
-        futures::future::join_all(self.0.iter_mut().filter(serves).map(Engine::stop)).await;
+    /// Asks all to stop and waits.
+    pub(super) async fn stop(&mut self) {
         futures::future::join_all(self.0.iter_mut().map(Engine::stop)).await;
     }
 }
@@ -210,7 +206,7 @@ impl Engine {
     }
 
     async fn stop(&mut self) {
-        let Some((mut child, _)) = self.running.take() else { return };
+        let Some((child, _)) = &mut self.running else { return };
         let pid = child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
         if let Some(pid) = pid {
             // Gone already: that is what is wanted.

@@ -2,22 +2,20 @@
 //!
 //! Everything is asked for by `PUT` with ids that stay, so running again asks for what is there.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use api::heartbeat::Heard;
-use api::rest::{Control, PoolsAsked, Remote, TargetsAsked, VolumeWish};
+use api::rest::{Control, Remote, VolumeWish};
 use block::Bytes;
 use model::{
-    Blame, DevicePath, Heartbeat, HostAddress, HostName, Kind, Labels, Pool, PoolSpec, PoolState,
-    Problem, Size, VolumeId, VolumeSpec,
+    Blame, DevicePath, Heartbeat, HostAddress, HostName, Kind, Labels, PoolSpec, Problem, Size,
+    VolumeId, VolumeSpec,
 };
 
-use super::At;
 use super::engines::folder;
-use crate::cli::{all, new_id};
+use crate::cli::new_id;
 
 /// This machine as a host.
 pub(super) const HOST: &str = "local";
@@ -30,9 +28,6 @@ const SIZE: Size = Size::gib(1);
 
 /// How often something that is not ready is asked for again.
 const AGAIN: Duration = Duration::from_millis(200);
-
-/// Whoever stops does not wait long for an answer.
-const QUICKLY: Duration = Duration::from_secs(2);
 
 /// How long the parts of a cluster may take to find each other.
 const PATIENCE: Duration = Duration::from_mins(2);
@@ -83,7 +78,7 @@ pub(super) async fn make(
     if nodes.is_empty() {
         return Ok(None);
     }
-    ready(remote, nodes).await?;
+    ready(remote, nodes.len()).await?;
     let mark = dir.join("first-volume");
     if let Ok(text) = std::fs::read_to_string(&mark) {
         let volume: VolumeId = text.trim().parse()?;
@@ -116,30 +111,18 @@ pub(super) async fn publish(remote: &Remote, volume: VolumeId) -> Result<()> {
 }
 
 /// Waits until every node answers and every pool is open: a run that continues finds both known
-/// before they are there again. A pool that somebody exported or that is broken is no reason not to
-/// run.
-async fn ready(remote: &Remote, nodes: &[String]) -> Result<()> {
-    let wanted = u64::try_from(nodes.len())?;
+/// before they are there again.
+async fn ready(remote: &Remote, nodes: usize) -> Result<()> {
+    let wanted = u64::try_from(nodes)?;
     let since = Instant::now();
     loop {
         let status = patiently(|| remote.status()).await?;
-        let pools = patiently(|| remote.pools(PoolsAsked::default())).await?.items;
-        // An earlier run may have had more nodes.
-        let here = |pool: &&Pool| nodes.iter().any(|node| node == pool.spec().node.as_str());
-        let open = |pool: &Pool| {
-            let state = pool.status.as_ref().map(|status| &status.state);
-            pool.spec().exported || state == Some(&PoolState::Online)
-        };
-        if status.nodes.well >= wanted && pools.iter().filter(here).all(open) {
+        if status.nodes.well >= wanted && status.pools.well >= wanted {
             return Ok(());
         }
         if since.elapsed() > PATIENCE {
             let (nodes, pools) = (status.nodes.well, status.pools.well);
-            tracing::warn!(
-                "only {nodes} nodes and {pools} pools of {wanted} are well; see `holdfast status` \
-                 and engine.log in the folders of the nodes"
-            );
-            return Ok(());
+            bail!("only {nodes} nodes and {pools} pools of {wanted} are there; see engine.log");
         }
         tokio::time::sleep(AGAIN).await;
     }
@@ -191,15 +174,4 @@ where
         tracing::debug!("not yet: {problem}");
         tokio::time::sleep(AGAIN).await;
     }
-}
-
-/// The nodes that serve volumes now, as far as can be learnt quickly.
-pub(super) async fn serving(at: &At) -> BTreeSet<String> {
-    let asked = async {
-        let remote = Remote::plain(at.rest.to_string().parse().ok()?).ok()?;
-        let ask = |paging| remote.targets(TargetsAsked::default().at(paging));
-        let targets = tokio::time::timeout(QUICKLY, all(ask)).await.ok()?.ok()?;
-        Some(targets.iter().map(|target| target.spec().node.to_string()).collect())
-    };
-    asked.await.unwrap_or_default()
 }

@@ -128,7 +128,7 @@ impl Typed {
             // Whoever does not read it any more need not be told.
             let _ = writeln!(std::io::stdout(), "stopping; the data stays in {}", dir.display());
         }
-        engines.stop(&first::serving(&at).await).await;
+        engines.stop().await;
         parts.stop().await?;
         ended
     }
