@@ -38,20 +38,6 @@ fn connections_move_to_the_core_of_their_subsystem() {
     server.stop().unwrap();
 }
 
-/// A host that wants more gets what there is, and all of it can be used at once.
-#[test]
-fn a_controller_has_128_queues_of_128_entries() {
-    let server = Server::start(config(vec![memory(64)], 1)).unwrap();
-    let options = Options { io_queues: 200, queue_entries: 500, ..Options::default() };
-    let mut session = connect(&server, "a", options);
-    assert_eq!(session.controller().info().unwrap().io_queues, 128);
-    // One entry of each queue always stays empty.
-    assert_eq!(session.controller().slots(), 128 * 127);
-    verify(&mut session, 1, 1024);
-    session.close().unwrap();
-    server.stop().unwrap();
-}
-
 #[test]
 fn discovery_tells_every_subsystem_at_every_address() {
     let mut wanted = config(vec![memory(1), memory(1)], 2);

@@ -17,18 +17,17 @@ pub fn copy_aside(from: &[u8], to: &mut [u8]) {
 #[cfg(target_arch = "x86_64")]
 #[expect(unsafe_code, reason = "there is no other way to say what the cache shall do")]
 fn stream(from: &[u8], to: &mut [u8]) {
-    use core::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+    use core::arch::x86_64::{_mm_sfence, _mm_stream_si64};
 
-    // SAFETY: any bytes are a value of this type, and it has no rules that writing could break.
-    let (before, middle, after) = unsafe { to.align_to_mut::<__m128i>() };
+    // SAFETY: any eight bytes are a number, and writing one breaks no rule of theirs.
+    let (before, middle, after) = unsafe { to.align_to_mut::<i64>() };
     let (first, rest) = from.split_at(before.len());
     let (words, last) = rest.split_at(size_of_val(middle));
     before.copy_from_slice(first);
     after.copy_from_slice(last);
-    for (place, word) in middle.iter_mut().zip(words.chunks_exact(size_of::<__m128i>())) {
-        // SAFETY: `word` has the 16 bytes that are read, `place` is aligned as it must be, and
-        // SSE2 is part of every x86-64.
-        unsafe { _mm_stream_si128(place, _mm_loadu_si128(word.as_ptr().cast())) };
+    for (place, word) in middle.iter_mut().zip(words.as_chunks().0) {
+        // SAFETY: `place` is a number that is ours to write, and SSE2 is part of every x86-64.
+        unsafe { _mm_stream_si64(place, i64::from_ne_bytes(*word)) };
     }
     // Before anybody may look: such stores keep no order among others.
     // SAFETY: SSE is part of every x86-64, and there is nothing to pass.
