@@ -19,3 +19,4 @@ mod multipath;
 mod nvmet;
 mod pair;
 mod shared;
+mod troubles;

@@ -8,6 +8,7 @@ use nvme::initiator::{
     Admin, AdminEvent, AnaLog, Answer, Association, ControllerInfo, Io as IoQueue, IoEvent,
     Message, Namespace, Report, Request as AdminRequest, Reservation, Ticket,
 };
+use nvme::target::Notice;
 use nvme::time::Instant;
 use reactor::{Io, Op, Outcome, Refused, Token};
 
@@ -93,6 +94,8 @@ pub enum Happened {
     Ana,
     /// The discovery log changed.
     Discovery,
+    /// Another host took our registration away.
+    Preempted,
     /// An admin request was answered.
     Answered(Ticket, Answer),
     /// The way is lost; every request has ended before this.
@@ -389,7 +392,10 @@ impl Controller {
                 self.happened.push_back(Happened::Namespaces);
             }
             AdminEvent::Discovery => self.happened.push_back(Happened::Discovery),
-            AdminEvent::Reservation(_) => {}
+            AdminEvent::Reservation(notice) => {
+                let is_ours = notice.kind == Notice::RegistrationPreempted.code();
+                self.happened.extend(is_ours.then_some(Happened::Preempted));
+            }
             AdminEvent::Answered(ticket, _) if self.shutting_down == Some(ticket) => {
                 self.lost("shut down".into(), io);
             }

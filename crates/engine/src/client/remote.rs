@@ -193,6 +193,7 @@ impl<O> Remote<O> {
                 }
             }
             Happened::Discovery
+            | Happened::Preempted
             | Happened::Answered(..)
             | Happened::Reported { .. }
             | Happened::Replied { .. } => {}

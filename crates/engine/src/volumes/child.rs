@@ -352,6 +352,12 @@ impl Child {
             }
             Happened::Replied { tag, result } => self.ended(tag, result, Data::None, io),
             Happened::Lost { why } => self.lost(&why),
+            // Whoever did that owns the replica: also one that asks nothing is to know.
+            Happened::Preempted if matches!(self.phase, Phase::Up) => {
+                self.came.push_back(Came::Lost(AttachFault::Fenced));
+            }
+            // The next command of the set-up says the same.
+            Happened::Preempted => {}
             Happened::Namespaces | Happened::Ana | Happened::Discovery | Happened::Answered(..) => {
             }
         }

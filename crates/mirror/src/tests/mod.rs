@@ -117,6 +117,12 @@ fn a_copy_that_is_away_and_in_sync_has_every_mark() {
     once_failed(38747);
 }
 
+/// The checker believed one that had crashed and that nobody had attached since.
+#[test]
+fn a_copy_that_crashed_unnoticed_holds_nothing() {
+    once_failed(1_022_977);
+}
+
 /// Each rule, and where to look for a history that needs it.
 const NEEDED: &[(Broken, u64)] = &[
     (Broken::AckBeforeRecord, 0),

@@ -7,6 +7,7 @@ use block::{Command, Fault, Kind};
 use model::{ChildState, ChildStatus, NodeName, ReplicaId, TargetId, TargetState, Timestamp};
 use uuid::Uuid;
 
+use super::disk::Disk;
 use super::world::{Happening, HostOp, Target, What, World, at};
 use crate::{Buffer, Effect, Event, Io, Mirror, Opening, Policy, Session, Token};
 
@@ -190,6 +191,13 @@ impl World {
         }
     }
 
+    /// Disks that did not crash since the target attached them.
+    fn attached_to(&self, target: usize) -> BTreeSet<usize> {
+        let is_its = |disk: &Disk| disk.owner.is_some_and(|(_, by, _)| by == target);
+        let disks = self.disks.iter().enumerate();
+        disks.filter(|(_, disk)| is_its(disk)).map(|(nth, _)| nth).collect()
+    }
+
     fn done(&mut self, target: usize, token: Token, result: Result<(), Fault>) {
         let from = &mut self.targets[target];
         let op = from.ops.remove(&token).expect("a command ends once");
@@ -206,8 +214,9 @@ impl World {
                 let blocks = span.start().0..span.end().0;
                 let seen: std::vec::Vec<(u64, u64)> = blocks.zip(op.data.clone()).collect();
                 let when = (op.begun, self.now);
+                let there = self.attached_to(target);
                 seen.into_iter()
-                    .try_for_each(|(block, stamp)| self.history.read(block, stamp, when))
+                    .try_for_each(|(block, stamp)| self.history.read(block, stamp, when, &there))
             }
             (Kind::Write | Kind::Discard | Kind::WriteZeroes, Some(span)) => {
                 for block in span.start().0..span.end().0 {
