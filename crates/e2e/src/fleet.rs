@@ -13,9 +13,10 @@ use api::Paging;
 use api::node::{Found, Node as _, Remote};
 use engine::client::Session;
 use model::{
-    Ana, Child, ChildPath, ChildState, ChildStatus, End, Epoch, Generation, Invalid, Limits, NodeName,
-    Nqn, Order, PoolName, PoolSpec, Problem, Rebuild, ReplicaId, ReplicaSet, ReplicaSpec, Size, StopCause,
-    TargetId, TargetRecord, TargetSpec, TargetState, TargetStatus, VolumeId, keys, stored,
+    Ana, Child, ChildPath, ChildState, ChildStatus, End, Epoch, Generation, Invalid, Limits,
+    NodeName, Nqn, Order, PoolName, PoolSpec, Problem, Rebuild, ReplicaId, ReplicaSet, ReplicaSpec,
+    Size, StopCause, TargetId, TargetRecord, TargetSpec, TargetState, TargetStatus, VolumeId, keys,
+    stored,
 };
 use nvme::auth::Accepted;
 use nvme::initiator::{Association, Host, Key, Options, Reservation};

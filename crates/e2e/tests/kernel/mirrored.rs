@@ -9,8 +9,8 @@ use e2e::vm::{HOST, Link, SECOND_HOST, Vm};
 use model::{Nqn, TargetId};
 use tokio::runtime::Runtime;
 
-use crate::troubles::Troubled;
 use crate::lab::{PATIENCE, Portal, SIZE, Target, Trouble, Way};
+use crate::troubles::Troubled;
 
 /// The last copy: what dies and is revived, hangs or is full.
 pub(crate) const LAST: usize = 2;
@@ -89,7 +89,9 @@ impl Target for Mirrored {
     }
 
     fn said(&self) -> String {
-        self.fleet.machine(self.on).map_or_else(|error| error.to_string(), e2e::fleet::Machine::said)
+        self.fleet
+            .machine(self.on)
+            .map_or_else(|error| error.to_string(), e2e::fleet::Machine::said)
     }
 
     fn remove(self: Box<Self>, _: &Vm) -> Result<()> {

@@ -69,7 +69,10 @@ impl Troubled<'_> {
         let spec = remote.replica(replica).await.map_err(in_words)?.spec;
         let size = Size::mib(u32::try_from(left - 16)?);
         let spec = ReplicaSpec { volume: id(11)?, size, thin: false, hosts: [].into(), ..spec };
-        remote.put_replica(hog, Order { generation: generation(1)?, spec }).await.map_err(in_words)?;
+        remote
+            .put_replica(hog, Order { generation: generation(1)?, spec })
+            .await
+            .map_err(in_words)?;
         let is_full = |state| state == ChildState::Faulted { reason: FaultReason::NoSpace };
         self.fleet.until_child((self.target, self.on), LAST, is_full).await?;
         let numbered = Numbered { generation: generation(2)? };

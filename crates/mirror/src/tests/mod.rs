@@ -29,6 +29,7 @@ pub(crate) enum Broken {
     CopyUnlocked,
     FenceIgnored,
     HalfSnapshot,
+    MixedSnapshot,
     FlushInDoubt,
     MarkedUnsettled,
     LossForgotten,
@@ -148,6 +149,7 @@ fn a_broken_rule_is_noticed() {
     for (rule, check) in [
         (Broken::FenceIgnored, directed::fence as fn(Broken)),
         (Broken::HalfSnapshot, directed::snapshot),
+        (Broken::MixedSnapshot, directed::snapshot_again),
         (Broken::ReadUnsettled, directed::read_by_a_former_owner),
     ] {
         assert!(std::panic::catch_unwind(|| check(rule)).is_err(), "nobody noticed {rule:?}");

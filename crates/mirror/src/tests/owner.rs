@@ -139,10 +139,10 @@ impl World {
         }
     }
 
-    /// A snapshot is on every copy in sync and the same there, or on none that this target has. One
-    /// that failed meanwhile may keep it.
+    /// A snapshot is on every copy in sync and the same there, or on none that this target has and
+    /// that did not have it before. One that failed meanwhile may keep it.
     fn check_snapshot(&mut self, target: usize, token: Token, fine: bool) {
-        let Some(id) = self.snapshots.remove(&(target, token)) else { return };
+        let Some((id, had)) = self.snapshots.remove(&(target, token)) else { return };
         let mirror = &self.targets[target].mirror;
         let size = mirror.geometry().blocks().0 as usize;
         let down = matches!(mirror.state(), TargetState::Shutdown { .. });
@@ -158,7 +158,8 @@ impl World {
         let members = members.map(|replica| self.disk_of(*replica));
         let ours = |disk: &usize| {
             let owner = self.disks[*disk].owner;
-            fine || owner.is_some_and(|(epoch, of, _)| of == target && epoch == self.record.epoch())
+            let is_ours = |(epoch, of, _)| of == target && epoch == self.record.epoch();
+            fine || (owner.is_some_and(is_ours) && !had.contains(disk))
         };
         let taken: std::vec::Vec<_> = members
             .filter(ours)

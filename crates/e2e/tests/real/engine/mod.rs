@@ -5,8 +5,8 @@ mod cluster;
 mod faults;
 mod host;
 mod keys;
+mod orders;
 mod owners;
-mod rebuilds;
 pub(crate) mod rig;
 mod targets;
 

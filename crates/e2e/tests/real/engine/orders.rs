@@ -1,16 +1,21 @@
-//! Rebuilds by the node API: they wait, go on, end and begin anew as they are told.
+//! Orders over the node API that take their time: rebuilds wait, go on, end and begin anew as they
+//! are told; what was begun goes on when nobody waits for it.
 
-use api::Effect;
+use std::collections::BTreeSet;
+
 use api::node::{Node as _, RebuildWish, Run};
+use api::{Effect, Paging};
 use e2e::fleet::{Fleet, Plan};
 use e2e::process::PATIENCE;
 use e2e::store::Kind as StoreKind;
 use model::*;
+use rustix::process::Signal;
 use tokio::time::Instant;
 
 use super::host::Host;
 use super::rig::{HOST, id, kind, order};
 use super::targets::close_and_compare;
+use super::wish as snapshot_wish;
 
 /// The copy that is rebuilt.
 const STALE: usize = 1;
@@ -96,5 +101,53 @@ async fn rebuilds_wait_go_on_and_end_by_order() {
     let history = fleet.rebuilds(0, STALE).await.unwrap();
     let ends: Vec<&str> = history.iter().rev().take(2).map(|one| one.state().name()).collect();
     assert_eq!(ends, ["completed", "cancelled"]);
+    close_and_compare(&mut fleet, 0, target(), host).await;
+}
+
+/// The copies that have a snapshot.
+async fn with_snapshot(fleet: &Fleet, snapshot: SnapshotId) -> BTreeSet<ReplicaId> {
+    let mut found = BTreeSet::new();
+    for machine in &fleet.machines {
+        let remote = &machine.engine().unwrap().remote;
+        let all = remote.snapshots(Paging::default()).await.unwrap().items;
+        found.extend(
+            all.iter().any(|one| one.label.snapshot == snapshot).then_some(machine.replica),
+        );
+    }
+    found
+}
+
+/// One copy stands still, so that a snapshot cannot be taken at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_whose_caller_went_away_is_carried_out() {
+    let mut fleet = Fleet::start(Plan::usual(StoreKind::Embedded, HOST)).await.unwrap();
+    fleet.open(target(), 0).await.unwrap();
+    fleet.until_open(target(), 0).await.unwrap();
+    let mut host = Host::of(&fleet, 0);
+    host.round();
+    let node = fleet.machines[0].engine().unwrap().remote.clone();
+    let (program, snapshot) = (&fleet.machines[2].engine().unwrap().program, id(30));
+    program.signal(Signal::STOP).unwrap();
+    let asking = node.clone();
+    let ask = async move { asking.put_target_snapshot(target(), snapshot, snapshot_wish(5)).await };
+    let asked = tokio::spawn(ask);
+    let second = &fleet.machines[1].engine().unwrap().remote;
+    let until = Instant::now() + PATIENCE;
+    while second.snapshots(Paging::default()).await.unwrap().items.is_empty() {
+        assert!(Instant::now() < until, "the order was never begun");
+    }
+    asked.abort();
+    assert!(asked.await.is_err(), "it was answered although a copy stands still");
+    program.signal(Signal::CONT).unwrap();
+    let taken = loop {
+        assert!(Instant::now() < until, "asked again, it was never answered");
+        match node.put_target_snapshot(target(), snapshot, snapshot_wish(5)).await {
+            Ok(taken) => break taken.now,
+            // It may have stood still for too long, and is attached again first.
+            Err(problem) => assert!(problem.kind != Kind::AlreadyExists, "{problem}"),
+        }
+    };
+    assert_eq!(with_snapshot(&fleet, snapshot).await, taken.replicas);
+    fleet.until_open(target(), 0).await.unwrap();
     close_and_compare(&mut fleet, 0, target(), host).await;
 }
