@@ -12,7 +12,7 @@ use model::*;
 use rustix::process::Signal;
 use tokio::time::Instant;
 
-use super::host::Host;
+use super::host::{Host, Working};
 use super::rig::{HOST, id, kind, order};
 use super::targets::close_and_compare;
 use super::wish as snapshot_wish;
@@ -30,13 +30,15 @@ fn wish(fleet: &Fleet, run: Run) -> RebuildWish {
     RebuildWish { target: target(), replica, bytes_per_second: Some(Size::mib(1)), run }
 }
 
-/// The copy misses all of what the host has, and is to get it.
-async fn miss_everything(fleet: &mut Fleet, spec: &TargetSpec, host: &mut Host) {
+/// The copy misses all of what the host has, and is to get it, slowly because the host works.
+async fn miss_everything(fleet: &mut Fleet, spec: &TargetSpec, mut host: Host) -> Working {
     let mut without = spec.clone();
     without.children[STALE].offline = true;
     fleet.put(target(), 0, without).await.unwrap().unwrap();
     host.fill();
+    let working = host.keep_going();
     fleet.put(target(), 0, spec.clone()).await.unwrap().unwrap();
+    working
 }
 
 /// The rebuild that is under way; none if the copy is in sync already.
@@ -64,12 +66,15 @@ async fn rebuilds_wait_go_on_and_end_by_order() {
     let until = Instant::now() + PATIENCE;
     let (paused, mut number) = loop {
         assert!(Instant::now() < until, "every rebuild was over at once");
-        miss_everything(&mut fleet, &spec, &mut host).await;
-        let Some(begun) = under_way(&fleet).await else { continue };
-        let pause = order(1, wish(&fleet, Run::Pause));
-        let now = node.put_rebuild(begun.id, pause).await.unwrap().now;
-        if now.state() == &(RebuildState::Paused {}) {
-            break (now, 1);
+        let working = miss_everything(&mut fleet, &spec, host).await;
+        let mut now = under_way(&fleet).await;
+        if let Some(begun) = &mut now {
+            let pause = order(1, wish(&fleet, Run::Pause));
+            *begun = node.put_rebuild(begun.id, pause).await.unwrap().now;
+        }
+        host = working.stop();
+        if let Some(paused) = now.filter(|now| now.state() == &RebuildState::Paused {}) {
+            break (paused, 1);
         }
     };
     let mut put = |rebuild: RebuildId, run| {
