@@ -7,7 +7,6 @@
 //! Deliberately not here: anything that ships. No other crate depends on this one.
 
 pub mod bench;
-pub mod copies;
 pub mod etcd;
 pub mod figure;
 pub mod fleet;

@@ -227,8 +227,9 @@ impl Mirror {
             let (is_dropping, id) = (matches!(snapshot.stage, Stage::Dropping(_)), snapshot.id);
             match result {
                 Ok(_) if is_dropping => {
-                    let replica = self.child(from.slot).map(|child| child.replica);
-                    replica.into_iter().for_each(|replica| self.forget_leftover(replica, id));
+                    if let Some(replica) = self.child(from.slot).map(|child| child.replica) {
+                        self.forget_leftover(replica, id);
+                    }
                 }
                 Ok(Answer::WasThere) => snapshot.old.insert(from.slot),
                 Ok(_) => snapshot.fresh.insert(from.slot),

@@ -26,21 +26,6 @@ pub(crate) enum Way {
     Second,
 }
 
-/// What may happen to a volume of several copies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Trouble {
-    /// The engine of a copy stands still.
-    Hang,
-    /// Nothing gets through to a copy, or from it.
-    CutOff,
-    /// A copy finds no space.
-    Full,
-    /// A disk holds other bytes than were written.
-    Spoilt,
-    /// The engine of the target dies, and the volume is served by another.
-    Moved,
-}
-
 /// Keys of DH-HMAC-CHAP in their text form.
 #[derive(Debug, Clone)]
 pub(crate) struct Secrets {
@@ -61,10 +46,6 @@ pub(crate) trait Target {
     fn kill(&mut self, vm: &Vm) -> Result<()>;
     /// Starts it again, where it was, with the data it had.
     fn revive(&mut self, vm: &Vm) -> Result<()>;
-    /// Gets it into trouble, and waits until it is out of it again.
-    fn trouble(&mut self, trouble: Trouble) -> Result<()> {
-        bail!("{trouble:?}: it has one copy only")
-    }
     /// What it said, for a failed test.
     fn said(&self) -> String;
     /// Removes it.

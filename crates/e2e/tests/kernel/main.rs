@@ -19,4 +19,3 @@ mod multipath;
 mod nvmet;
 mod pair;
 mod shared;
-mod troubles;

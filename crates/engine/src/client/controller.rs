@@ -8,7 +8,6 @@ use nvme::initiator::{
     Admin, AdminEvent, AnaLog, Answer, Association, ControllerInfo, Io as IoQueue, IoEvent,
     Message, Namespace, Report, Request as AdminRequest, Reservation, Ticket,
 };
-use nvme::target::Notice;
 use nvme::time::Instant;
 use reactor::{Io, Op, Outcome, Refused, Token};
 
@@ -94,8 +93,8 @@ pub enum Happened {
     Ana,
     /// The discovery log changed.
     Discovery,
-    /// Another host took our registration away.
-    Preempted,
+    /// A notice about reservations: its kind.
+    Notice(u8),
     /// An admin request was answered.
     Answered(Ticket, Answer),
     /// The way is lost; every request has ended before this.
@@ -392,10 +391,7 @@ impl Controller {
                 self.happened.push_back(Happened::Namespaces);
             }
             AdminEvent::Discovery => self.happened.push_back(Happened::Discovery),
-            AdminEvent::Reservation(notice) => {
-                let is_ours = notice.kind == Notice::RegistrationPreempted.code();
-                self.happened.extend(is_ours.then_some(Happened::Preempted));
-            }
+            AdminEvent::Reservation(it) => self.happened.push_back(Happened::Notice(it.kind)),
             AdminEvent::Answered(ticket, _) if self.shutting_down == Some(ticket) => {
                 self.lost("shut down".into(), io);
             }

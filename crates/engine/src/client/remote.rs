@@ -193,7 +193,7 @@ impl<O> Remote<O> {
                 }
             }
             Happened::Discovery
-            | Happened::Preempted
+            | Happened::Notice(_)
             | Happened::Answered(..)
             | Happened::Reported { .. }
             | Happened::Replied { .. } => {}

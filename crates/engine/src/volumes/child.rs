@@ -38,6 +38,9 @@ pub(super) const NSID: u32 = 1;
 /// Tag of the commands of the set-up: one at a time, and no name of the mirror.
 const SET_UP: u64 = u64::MAX;
 
+/// Notice that another host took our registration away.
+const PREEMPTED: u8 = 1;
+
 /// Most that is asked of a replica of the same core at once.
 const MOST_NEAR: usize = 256;
 
@@ -355,13 +358,15 @@ impl Child {
             Happened::Replied { tag, result } => self.ended(tag, result, Data::None, io),
             Happened::Lost { why } => self.lost(&why),
             // Whoever did that owns the replica: also one that asks nothing is to know.
-            Happened::Preempted if matches!(self.phase, Phase::Up) => {
+            Happened::Notice(PREEMPTED) if matches!(self.phase, Phase::Up) => {
                 self.came.push_back(Came::Lost(AttachFault::Fenced));
             }
-            // The next command of the set-up says the same.
-            Happened::Preempted => {}
-            Happened::Namespaces | Happened::Ana | Happened::Discovery | Happened::Answered(..) => {
-            }
+            // To one that is not up yet, the next command of the set-up says the same.
+            Happened::Notice(_)
+            | Happened::Namespaces
+            | Happened::Ana
+            | Happened::Discovery
+            | Happened::Answered(..) => {}
         }
     }
 

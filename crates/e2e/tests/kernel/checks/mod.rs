@@ -117,8 +117,6 @@ mod mirrored {
         xfs_keeps_files = super::filesystem::xfs;
         losing_one_of_two_paths_fails_no_request = super::paths::lose_one_of_two;
         killing_a_copy_fails_no_request = super::paths::lose_a_copy;
-        a_host_notices_no_trouble_of_copies = super::paths::trouble_copies;
-        a_host_follows_the_target_to_another_node = super::paths::move_the_target;
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use e2e::vm::Job;
 
-use crate::lab::{Lab, PATIENCE, Trouble, Way};
+use crate::lab::{Lab, PATIENCE, Way};
 
 /// So short that a test need not wait; a lost controller is never given up.
 pub(super) const TIMERS: &str = "--keep-alive-tmo=2 --reconnect-delay=1 --ctrl-loss-tmo=600";
@@ -68,34 +68,6 @@ pub(super) fn lose_a_copy(lab: &mut Lab) -> Result<()> {
     }
     lab.await_requests(&disk, 200)?;
     lab.await_state(&controller, "live")?;
-    end_fio(lab, job)
-}
-
-/// With requests on the way, copies get into every trouble but death; the path stays.
-pub(super) fn trouble_copies(lab: &mut Lab) -> Result<()> {
-    let controller = lab.connect(Way::First, TIMERS)?;
-    let disk = lab.disk()?;
-    let job = start_fio(lab, &disk)?;
-    for trouble in [Trouble::Hang, Trouble::CutOff, Trouble::Full, Trouble::Spoilt] {
-        lab.await_requests(&disk, 200)?;
-        lab.target.trouble(trouble).with_context(|| format!("{trouble:?}"))?;
-    }
-    lab.await_requests(&disk, 200)?;
-    lab.await_state(&controller, "live")?;
-    end_fio(lab, job)
-}
-
-/// With requests on the way, the node that serves the volume dies, and another serves it.
-pub(super) fn move_the_target(lab: &mut Lab) -> Result<()> {
-    let first = lab.connect(Way::First, TIMERS)?;
-    let disk = lab.disk()?;
-    let job = start_fio(lab, &disk)?;
-    lab.await_requests(&disk, 200)?;
-    lab.target.trouble(Trouble::Moved)?;
-    lab.await_state(&first, "connecting")?;
-    let second = lab.connect(Way::First, TIMERS)?;
-    lab.await_state(&second, "live")?;
-    lab.await_requests(&disk, 200).context("the volume is served elsewhere")?;
     end_fio(lab, job)
 }
 
