@@ -209,7 +209,7 @@ fn a_snapshot_that_failed_is_taken_anew_by_all() {
     snapshot_again(Broken::Nothing);
 }
 
-/// One copy is lost when it has taken a snapshot and others drop theirs; it is back. Another one has
+/// One copy is lost when it has taken a snapshot and others drop theirs; it is back. Another has
 /// a snapshot that nobody remembers.
 pub(super) fn snapshot_again(broken: Broken) {
     let mut drive = Drive::quiet_but(2, broken);
