@@ -20,8 +20,8 @@ const AT_A_TIME: usize = 16;
 const MOST_WAITING: usize = 1024;
 /// How long an engine may take to carry out an order.
 const ORDER: Duration = Duration::from_secs(30);
-/// How long it may take to say what it has.
-const LISTING: Duration = Duration::from_secs(10);
+/// How long it may take to say what it has, page by page.
+const PAGE: Duration = Duration::from_secs(10);
 
 /// How engines are reached.
 #[derive(Clone, Debug, Default)]
@@ -98,9 +98,8 @@ impl Caller {
 
     /// Asks the engine.
     pub(crate) async fn call(&self, call: Call) -> Result<Answer, Problem> {
-        let late = |_| Problem::new(Kind::TimedOut, "the engine did not answer in time");
         if call == Call::List {
-            return tokio::time::timeout(LISTING, self.list()).await.map_err(late)?;
+            return self.list().await;
         }
         let Ok(_place) = self.waiting.try_acquire() else {
             let detail = "too many orders wait for this node";
@@ -111,7 +110,7 @@ impl Caller {
             let _turn = self.orders.acquire().await;
             self.order(call).await
         };
-        tokio::time::timeout(ORDER, work).await.map_err(late)?
+        within(ORDER, work).await
     }
 
     async fn order(&self, call: Call) -> Result<Answer, Problem> {
@@ -177,6 +176,15 @@ impl Caller {
     }
 }
 
+/// What an engine answers, if it does so in time.
+async fn within<T>(
+    most: Duration,
+    work: impl Future<Output = Result<T, Problem>>,
+) -> Result<T, Problem> {
+    let late = |_| Problem::new(Kind::TimedOut, "the engine did not answer in time");
+    tokio::time::timeout(most, work).await.map_err(late)?
+}
+
 /// All pages of a list.
 async fn every<T, F: Future<Output = Result<Page<T>, Problem>>>(
     ask: impl Fn(Paging) -> F,
@@ -184,7 +192,7 @@ async fn every<T, F: Future<Output = Result<Page<T>, Problem>>>(
     let mut items = Vec::new();
     let mut after = None;
     loop {
-        let page = ask(Paging { limit: None, after }).await?;
+        let page = within(PAGE, ask(Paging { limit: None, after })).await?;
         items.extend(page.items);
         after = page.after;
         if after.is_none() {

@@ -298,7 +298,11 @@ impl Core {
         signs.failing_since.get_or_insert(now);
         let is_mute = signs.is_mute(now, self.pace.deadline);
         self.watch_at = now;
-        tracing::debug!(node = %name, %problem, "a node could not be listed");
+        if signs.failed == FAILED_LISTINGS {
+            tracing::warn!(node = %name, %problem, "a node does not say what it has");
+        } else {
+            tracing::debug!(node = %name, %problem, "a node could not be listed");
+        }
         if is_mute {
             self.sign(name, Sign::ListingFailed);
         }

@@ -29,6 +29,7 @@ mod known;
 mod metrics;
 mod news;
 mod node;
+mod pages;
 mod pools;
 mod problems;
 mod ranges;

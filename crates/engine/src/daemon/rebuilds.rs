@@ -11,19 +11,17 @@ use mirror::RebuildOrder;
 use model::{Kind, Order, Problem, Rebuild, RebuildId, RebuildState, TargetId, VolumeId};
 
 use super::engine::Engine;
+use super::pages::find_all;
 use super::problems::in_field;
 use super::targets::Door;
 use crate::volumes::Order as VolumeOrder;
 
 impl Engine {
     async fn all_rebuilds(&self) -> Answered<BTreeMap<RebuildId, Rebuild>> {
-        let mut all = BTreeMap::new();
-        for (target, volume) in self.open_targets() {
-            if let Some(status) = self.status_of(target, volume).await? {
-                all.extend(status.rebuilds.into_iter().map(|rebuild| (rebuild.id, rebuild)));
-            }
-        }
-        Ok(all)
+        let status = |(target, volume)| self.status_of(target, volume);
+        let all = find_all(self.open_targets(), status).await?;
+        let rebuilds = all.into_iter().flatten().flat_map(|status| status.rebuilds);
+        Ok(rebuilds.map(|rebuild| (rebuild.id, rebuild)).collect())
     }
 
     /// A page of rebuilds, by id.

@@ -15,6 +15,7 @@ use pool::{Change, Entity, Id};
 use super::engine::{Engine, Lodger, now};
 use super::kept;
 use super::keys::{self, Lock};
+use super::pages::page_of;
 use super::problems::{self, in_field};
 use crate::pools::{EntityStatus, Order as PoolOrder, PoolError};
 use crate::serve::{Backing, Host, Namespace, Subsystem};
@@ -89,18 +90,8 @@ impl Engine {
         &self,
         paging: Paging,
     ) -> Answered<Page<Found<ReplicaSpec>>> {
-        let all: Vec<ReplicaId> = self.state().replicas.keys().copied().collect();
-        let page = paging.cut(all, ToString::to_string)?;
-        let mut items = Vec::with_capacity(page.items.len());
-        for replica in page.items {
-            match self.find_replica(replica).await {
-                Ok(found) => items.push(found),
-                // It was deleted meanwhile.
-                Err(problem) if problem.kind == Kind::NotFound => {}
-                Err(problem) => return Err(problem),
-            }
-        }
-        Ok(Page { items, after: page.after })
+        let all = self.state().replicas.keys().copied().collect();
+        page_of(paging, all, |replica| self.find_replica(replica)).await
     }
 
     /// Makes a replica what the order says.

@@ -35,6 +35,7 @@ use nvme::wire::{AnaState, Nqn};
 
 use super::engine::Engine;
 use super::kept;
+use super::pages::page_of;
 use super::problems::{self, in_field};
 use super::taken::Taken;
 use crate::serve::Host;
@@ -148,18 +149,8 @@ impl Engine {
         &self,
         paging: Paging,
     ) -> Answered<Page<Found<TargetSpec>>> {
-        let all: Vec<TargetId> = self.state().targets.keys().copied().collect();
-        let page = paging.cut(all, ToString::to_string)?;
-        let mut items = Vec::with_capacity(page.items.len());
-        for target in page.items {
-            match self.find_target(target).await {
-                Ok(found) => items.push(found),
-                // It was deleted meanwhile.
-                Err(problem) if problem.kind == Kind::NotFound => {}
-                Err(problem) => return Err(problem),
-            }
-        }
-        Ok(Page { items, after: page.after })
+        let all = self.state().targets.keys().copied().collect();
+        page_of(paging, all, |target| self.find_target(target)).await
     }
 
     /// Makes a target what the order says.
