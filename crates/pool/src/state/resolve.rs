@@ -99,7 +99,8 @@ impl State {
             return tier.map.get(&logical)?.covering(run);
         }
         let table = self.flat.tables.get(&(layer, logical))?;
-        let (first, rest) = table.get(usize::from(run.first)..usize::from(run.end()))?.split_first()?;
+        let (first, rest) =
+            table.get(usize::from(run.first)..usize::from(run.end()))?.split_first()?;
         (*first != HOLE && rest.iter().all(|at| at == first)).then_some(Cluster(*first))
     }
 
