@@ -12,6 +12,9 @@ use crate::wire::Put;
 
 use super::{About, ENTRY, Header, Index, Regions, decode_map, encode_page};
 
+/// Numbers before everything else in the section of the pool.
+const POOL_HEAD: u64 = 6 * 4;
+
 /// The body of a checkpoint, made a little at a time from a cut of the state.
 #[derive(Debug)]
 pub(crate) struct Encoder {
@@ -184,6 +187,13 @@ pub(crate) fn encode(state: &mut State, regions: &Regions) -> Option<(Header, Ve
             Next::End => return encoder.header().map(|header| (header, body)),
         }
     }
+}
+
+/// The most bytes of a body that are there whatever a pool holds: the ends of both of its parts,
+/// two entries of the directory, the used clusters, and every region as dirty and as doubtful.
+pub(crate) fn fixed_bytes(clusters: u32, regions: u32) -> u64 {
+    let used = u64::from(clusters.div_ceil(64)) * 8;
+    2 * count(BLOCK) + 2 * count(ENTRY) + POOL_HEAD + used + 8 * u64::from(regions)
 }
 
 fn encode_pool(state: &State, regions: &Regions, out: &mut Vec<u8>) {

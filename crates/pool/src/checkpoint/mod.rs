@@ -20,7 +20,7 @@ use crate::state::{INDEX_BYTES, Page, State, Tally};
 use crate::widen::{count, index, low16};
 use crate::wire::{Put, Reader, le32, le64, le128, set};
 
-pub(crate) use encoder::{Encoder, Next, encode};
+pub(crate) use encoder::{Encoder, Next, encode, fixed_bytes};
 
 const MAGIC: &[u8; 8] = b"HOLDCKPT";
 

@@ -7,6 +7,7 @@ use block::Blocks;
 use crate::breaks::{Rule, left_out};
 use crate::entity::{Entity, Id, Kind, Label, Layer};
 use crate::record::Record;
+use crate::state::LAYER_BYTES;
 use crate::state::Refused;
 use crate::widen::count;
 
@@ -114,6 +115,10 @@ impl Change {
     }
 }
 
+fn room(is_there: bool) -> Result<(), Refused> {
+    is_there.then_some(()).ok_or(Refused::NoSpace)
+}
+
 impl Pool {
     /// Takes a change.
     pub fn change(&mut self, token: Token, change: Change) {
@@ -185,7 +190,8 @@ impl Pool {
             }
             entity.key.clone_from(&origin.key);
         }
-        self.check_room(&entity)?;
+        // Labels and snapshots of those that are there must not find that new ones took their room.
+        room(self.state.has_map_room(count(entity.encoded_len()) + LAYER_BYTES))?;
         let clusters = self.state.clusters_of(entity.size);
         if entity.thick && !self.state.may_promise(clusters) {
             return Err(Refused::NoSpace);
@@ -214,7 +220,7 @@ impl Pool {
             memo: Vec::new(),
             ..source.clone()
         };
-        self.check_room(&entity)?;
+        room(self.state.fits(count(entity.encoded_len()) + LAYER_BYTES))?;
         if !self.state.may_renew_promise(source.layer) {
             return Err(Refused::NoSpace);
         }
@@ -225,11 +231,6 @@ impl Pool {
         }
         self.record(&Record::Snapshot { source: of, top, entity });
         Ok(())
-    }
-
-    fn check_room(&self, entity: &Entity) -> Result<(), Refused> {
-        let room = self.state.fits(count(entity.encoded_len()) + 64);
-        if room { Ok(()) } else { Err(Refused::NoSpace) }
     }
 
     fn delete(&mut self, id: Id) -> Result<(), Refused> {
@@ -278,9 +279,16 @@ impl Pool {
     }
 
     fn update(&mut self, id: Id, change: impl FnOnce(&mut Entity)) -> Result<(), Refused> {
-        let mut entity = self.state.entities.get(&id).ok_or(Refused::NotFound)?.clone();
+        let before = self.state.entities.get(&id).ok_or(Refused::NotFound)?;
+        let mut entity = before.clone();
         change(&mut entity);
-        self.check_room(&entity)?;
+        let more = entity.encoded_len().saturating_sub(before.encoded_len());
+        let fits = if entity.memo.len() > before.memo.len() {
+            self.state.has_map_room(count(more))
+        } else {
+            more == 0 || self.state.fits(count(more))
+        };
+        room(fits)?;
         self.state.update(entity.clone())?;
         self.record(&Record::Update(entity));
         Ok(())

@@ -31,6 +31,7 @@ use alloc::vec::Vec;
 
 use block::Blocks;
 
+use crate::checkpoint;
 use crate::entity::{BadEntity, Entity, Id, Layer};
 use crate::layout::{Cluster, ClusterSize, PhysicalBlock};
 use crate::map::Map;
@@ -158,7 +159,7 @@ pub(crate) struct Contradiction;
 
 /// Parts of a checkpoint that belong to no map entry: header of the directory, one entry of it
 /// and the fixed part of a layer.
-const LAYER_BYTES: u64 = 32 + 24;
+pub(crate) const LAYER_BYTES: u64 = 32 + 24;
 
 impl State {
     pub(crate) fn new(size: ClusterSize, clusters: u32, meta_limit: u64) -> State {
@@ -318,13 +319,23 @@ impl State {
         self.has_map_room(whole + if ragged { 4 * bitmap } else { 0 })
     }
 
-    fn has_map_room(&self, bytes: u64) -> bool {
-        self.meta_bytes + bytes <= self.meta_limit - self.meta_limit / 16
+    /// Whether that many more bytes fit a checkpoint, and leave a part of it for labels and
+    /// snapshots.
+    pub(crate) fn has_map_room(&self, bytes: u64) -> bool {
+        let room = self.meta_room();
+        self.meta_bytes + bytes <= room - room / 16
     }
 
     /// Whether that many more bytes of small records fit a checkpoint.
     pub(crate) fn fits(&self, bytes: u64) -> bool {
-        self.meta_bytes + bytes <= self.meta_limit
+        self.meta_bytes + bytes <= self.meta_room()
+    }
+
+    /// Room of a checkpoint for all that is counted.
+    fn meta_room(&self) -> u64 {
+        let clusters = self.space.clusters();
+        let regions = clusters / self.size.per_region() + 1;
+        self.meta_limit.saturating_sub(checkpoint::fixed_bytes(clusters, regions))
     }
 
     fn change_tier(&mut self, layer: Layer, change: impl FnOnce(&mut Tier)) {

@@ -66,6 +66,49 @@ fn a_full_pool_says_so_and_deletes_still_work() {
     assert_eq!(rig.pool.usage().own.0, 0);
 }
 
+/// What there is to say about replicas must fit a checkpoint, or the pool could not go on.
+#[test]
+fn a_pool_full_of_replicas_says_so_and_keeps_room_for_labels_and_snapshots() {
+    let mut rig = rig();
+    let memo = vec![7; 16_000];
+    let mut made = 1;
+    let refused = loop {
+        let change = match made % 2 {
+            0 => Change::Memo { id: Id(made), memo: memo.clone() },
+            _ => replica(made + 1, 0, 64),
+        };
+        let token = rig.change(change);
+        match rig.finish(token) {
+            Ended::Changed(_, Ok(())) => made += 1,
+            other => break other,
+        }
+        assert!(made < 1000, "there is no end");
+    };
+    assert!(matches!(refused, Ended::Changed(_, Err(Refused::NoSpace))), "{refused:?}");
+    // Small ones, until none fits either.
+    let mut small = 10_000;
+    loop {
+        let token = rig.change(replica(small, 0, 64));
+        if !matches!(rig.finish(token), Ended::Changed(_, Ok(()))) {
+            break;
+        }
+        small += 1;
+    }
+    let label = Label { opaque: vec![3; 4000], ..Label::default() };
+    rig.must(Change::Label { id: A, label: label.clone() });
+    let snapshot = NewSnapshot { id: Id(9_000), created: 1, label: Label::default() };
+    rig.must(Change::Snapshot { of: A, snapshot });
+    rig.pool.request_checkpoint();
+    rig.settle();
+    assert!(!rig.pool.health().broken);
+    let replicas = rig.pool.entities().count();
+    let mut rig = open(rig.disks, SIZES).unwrap();
+    assert_eq!(rig.pool.entities().count(), replicas);
+    assert_eq!(rig.pool.entity(A).unwrap().label, label);
+    rig.must(Change::Delete(Id(2)));
+    rig.must(replica(small, 0, 64));
+}
+
 #[test]
 fn a_write_after_a_snapshot_costs_one_block() {
     let mut rig = rig();
