@@ -80,10 +80,8 @@ impl Flight {
     }
 }
 
-/// No more bytes than this are handed to the kernel in one send, but for the end of a PDU. While a
-/// send is under way no other begins: with larger ones, the commands that follow those just
-/// answered would wait behind all data that were asked for, and the controller then for its next.
-const SEND_AT_ONCE: usize = 256 << 10;
+/// No more bytes than this are handed to the kernel in one send.
+const SEND_AT_ONCE: usize = 1 << 20;
 
 impl<M: Machine> Queue<M> {
     pub(super) fn new(machine: M, slots: u16) -> Queue<M> {
