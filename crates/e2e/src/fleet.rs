@@ -13,9 +13,10 @@ use api::Paging;
 use api::node::{Found, Node as _, Remote};
 use engine::client::Session;
 use model::{
-    Ana, Child, ChildPath, ChildState, ChildStatus, Epoch, Generation, Invalid, Limits, NodeName,
-    Nqn, Order, PoolName, PoolSpec, Problem, Rebuild, ReplicaId, ReplicaSet, ReplicaSpec, Size,
-    TargetId, TargetRecord, TargetSpec, TargetState, TargetStatus, VolumeId, keys, stored,
+    Ana, Child, ChildPath, ChildState, ChildStatus, End, Epoch, Generation, Invalid, Limits,
+    NodeName, Nqn, Order, PoolName, PoolSpec, Problem, Rebuild, ReplicaId, ReplicaSet, ReplicaSpec,
+    Size, StopCause, TargetId, TargetRecord, TargetSpec, TargetState, TargetStatus, VolumeId, keys,
+    stored,
 };
 use nvme::auth::Accepted;
 use nvme::initiator::{Association, Host, Key, Options, Reservation};
@@ -350,6 +351,18 @@ impl Fleet {
         let spec = self.take(target, on).await?;
         self.put(target, on, spec.clone()).await?.map_err(|problem| in_words(&problem))?;
         Ok(spec)
+    }
+
+    /// Shuts a target down; it must end cleanly.
+    pub async fn close(&mut self, target: TargetId, on: usize) -> Result<()> {
+        let record = self.record().await?;
+        let spec = TargetSpec { shutdown: true, ..self.spec(record.epoch(), on)? };
+        let down = self.put(target, on, spec).await?.map_err(|problem| in_words(&problem))?;
+        let ordered = TargetState::Shutdown { cause: StopCause::Ordered };
+        ensure!(down.status.state == ordered, "it did not shut down: {:?}", down.status);
+        let end = self.record().await?.end();
+        ensure!(end == End::Clean, "it ended uncleanly");
+        Ok(())
     }
 
     /// Sends an order about a target, with a new generation.

@@ -86,6 +86,8 @@ pub enum StoreFault {
 pub enum Answer {
     /// It is done.
     Done,
+    /// The snapshot was there before it was asked for.
+    WasThere,
     /// The blocks of the span that hold something, in order.
     Written(Vec<Span>),
     /// The size of the replica.
@@ -226,7 +228,8 @@ pub enum Effect {
         /// The note.
         note: Box<Note>,
     },
-    /// Take a snapshot of a replica, durably. Asked twice for one id: answered as the first time.
+    /// Take a snapshot of a replica, durably, unless it has one of this id; which of both is
+    /// answered.
     Snapshot {
         /// Name for the answer.
         io: Io,

@@ -5,7 +5,8 @@ use alloc::vec::Vec;
 
 use block::{BlockSize, Blocks, Command, Completion, Fault, Geometry, Instant, Lane, Numbered};
 use model::{
-    ChildState, ChildStatus, Note, Problem, Progress, Rebuild, TargetId, TargetState, Timestamp,
+    ChildState, ChildStatus, Note, Problem, Progress, Rebuild, SnapshotId, TargetId, TargetState,
+    Timestamp,
 };
 
 use crate::api::{Answer, Effect, Event, Io, Opening, Session, Token};
@@ -18,7 +19,7 @@ use crate::rebuild::{Job, Resync};
 use crate::record::Recorder;
 use crate::resize::Resizing;
 use crate::slots::{Slot, Slots};
-use crate::snapshot::Snapshotting;
+use crate::snapshot::{Leftovers, Snapshotting};
 use crate::stop::Stopping;
 use crate::write::Op;
 
@@ -33,6 +34,7 @@ pub(crate) enum Purpose {
     Keep(u64),
     JobFlush,
     Snapshot,
+    Leftover(SnapshotId),
     Measure,
 }
 
@@ -87,6 +89,7 @@ pub struct Mirror {
     pub(crate) resync: Resync,
     pub(crate) history: VecDeque<Rebuild>,
     pub(crate) snapshot: Option<Snapshotting>,
+    pub(crate) leftovers: Leftovers,
     pub(crate) resizing: Option<Resizing>,
     pub(crate) stopping: Option<Stopping>,
     /// Orders that wait for the set of replicas to be recorded.
@@ -154,6 +157,7 @@ impl Mirror {
             resync: Resync::default(),
             history: VecDeque::new(),
             snapshot: None,
+            leftovers: Leftovers::default(),
             resizing: None,
             stopping: None,
             waiting_orders: Vec::new(),
@@ -266,7 +270,8 @@ impl Mirror {
             Purpose::Copy(ticket) => self.copy_answered(ticket, pending, result),
             Purpose::Keep(version) => self.kept(pending, version, done),
             Purpose::JobFlush => self.job_flushed(pending, done),
-            Purpose::Snapshot => self.snapshot_answered(pending, done),
+            Purpose::Snapshot => self.snapshot_answered(pending, &result),
+            Purpose::Leftover(id) => self.leftover_answered(pending, id, done),
             Purpose::Measure => self.measured(pending, &result),
         }
     }

@@ -189,6 +189,7 @@ impl Mirror {
             let gone = |child: &Child| !self.recorder.set().replicas().contains(&child.replica);
             if let Some(child) = place.take_if(|child| gone(child)) {
                 self.dirty.missed.remove(&child.replica);
+                self.leftovers.forget(child.replica);
                 self.version += 1;
                 self.poke = true;
             }

@@ -4,16 +4,23 @@
 //!   no doubt, all there ──► lane: no write under way ──► snapshot each ──all well──► answer
 //!                                                              └─ some not ─► drop each ─► refuse
 //! ```
+//!
+//! A copy that was lost when others dropped theirs keeps its own until it is back: then it drops it
+//! before anything else is taken. What nobody remembers is found when the same is asked for again:
+//! some copies have it and some take it now. These are two moments, and it is refused; those that
+//! had it keep it, because somebody may rely on it. If all have it, it was taken before.
 
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
+use alloc::vec::Vec;
 
 use block::{Blame, Claim, Completion, Fault, Instant};
-use model::{Kind, Problem, SnapshotId};
+use model::{Kind, Problem, ReplicaId, SnapshotId};
 
-use crate::api::{Effect, Token};
+use crate::api::{Answer, Effect, Token};
 use crate::child::reason;
 use crate::mirror::{Mirror, Pending, Purpose, Ticket};
-use crate::slots::Slots;
+use crate::slots::{Slot, Slots};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -21,6 +28,24 @@ enum Stage {
     InLane(Ticket),
     Taking(Ticket),
     Dropping(Ticket),
+}
+
+/// Most snapshots of one copy that are remembered to be dropped.
+const MOST_LEFT: usize = 64;
+
+/// Snapshots of attempts that failed, which copies have to drop.
+#[derive(Debug, Default)]
+pub(crate) struct Leftovers {
+    of: BTreeMap<ReplicaId, BTreeSet<SnapshotId>>,
+    /// Copies that are being asked to.
+    asked: Slots,
+}
+
+impl Leftovers {
+    /// A copy that was removed has nothing to drop for us any more.
+    pub(crate) fn forget(&mut self, replica: ReplicaId) {
+        self.of.remove(&replica);
+    }
 }
 
 /// A snapshot under way.
@@ -33,6 +58,9 @@ pub(crate) struct Snapshotting {
     stage: Stage,
     asked: Slots,
     outstanding: Slots,
+    /// Copies that took it now, and those that had it.
+    fresh: Slots,
+    old: Slots,
     problem: Option<Problem>,
 }
 
@@ -49,6 +77,8 @@ impl Mirror {
             stage: Stage::Waiting,
             asked: Slots::NONE,
             outstanding: Slots::NONE,
+            fresh: Slots::NONE,
+            old: Slots::NONE,
             problem: None,
         });
     }
@@ -60,10 +90,75 @@ impl Mirror {
     }
 
     fn can_snapshot(&self) -> bool {
-        self.is_settled() && self.dirty.doubt.is_empty() && self.must() == self.in_sync()
+        let has_leftover = |slot| {
+            let child = self.child(slot);
+            child.is_some_and(|child| self.leftovers.of.contains_key(&child.replica))
+        };
+        self.is_settled()
+            && self.dirty.doubt.is_empty()
+            && self.must() == self.in_sync()
+            && !self.must().iter().any(has_leftover)
+    }
+
+    /// Lets copies that are back drop what is left of attempts that failed.
+    fn pump_leftovers(&mut self) {
+        let is_late = self.stopping.is_some() || self.is_down();
+        if self.leftovers.of.is_empty() || self.is_snapshotting() || is_late {
+            return;
+        }
+        let (leftovers, children) = (&self.leftovers, self.each_child());
+        let due: Vec<(Slot, SnapshotId)> = children
+            .filter(|(slot, child)| child.attached && !leftovers.asked.contains(*slot))
+            .filter_map(|(slot, child)| Some((slot, *leftovers.of.get(&child.replica)?.first()?)))
+            .collect();
+        for (slot, snapshot) in due {
+            let asked = self.ask(slot, Purpose::Leftover(snapshot));
+            let Some((io, child, session)) = asked else { continue };
+            let child = child.replica;
+            self.effects.push_back(Effect::DropSnapshot { io, child, session, snapshot });
+            self.leftovers.asked.insert(slot);
+        }
+    }
+
+    pub(crate) fn leftover_answered(&mut self, from: Pending, id: SnapshotId, result: Completion) {
+        self.leftovers.asked.remove(from.slot);
+        self.poke = true;
+        let Some(child) = self.child(from.slot) else { return };
+        let (replica, current) = (child.replica, child.is_current(from.session));
+        match result.map_err(|fault| (fault, fault.blame())) {
+            Err((_, Blame::Owner)) => self.fenced(),
+            // Asked again, now or when it is back.
+            Err((Fault::Busy, _)) => {}
+            Err((fault, Blame::Path)) if current => self.fail(from.slot, reason(fault)),
+            Err((_, Blame::Path)) => {}
+            // What it cannot drop, nobody takes for a snapshot of another moment.
+            Ok(()) | Err(_) => self.forget_leftover(replica, id),
+        }
+    }
+
+    fn forget_leftover(&mut self, replica: ReplicaId, id: SnapshotId) {
+        if let Some(left) = self.leftovers.of.get_mut(&replica) {
+            left.remove(&id);
+            if left.is_empty() {
+                self.leftovers.of.remove(&replica);
+            }
+        }
+    }
+
+    /// These copies may have a snapshot that is not to be.
+    fn remember_leftovers(&mut self, of: Slots, id: SnapshotId) {
+        let replicas: Vec<ReplicaId> =
+            of.iter().filter_map(|slot| Some(self.child(slot)?.replica)).collect();
+        for replica in replicas {
+            let left = self.leftovers.of.entry(replica).or_default();
+            if left.len() < MOST_LEFT {
+                left.insert(id);
+            }
+        }
     }
 
     pub(crate) fn pump_snapshot(&mut self) {
+        self.pump_leftovers();
         let can = self.can_snapshot();
         let Some(snapshot) = &self.snapshot else { return };
         match snapshot.stage {
@@ -126,12 +221,23 @@ impl Mirror {
         }
     }
 
-    pub(crate) fn snapshot_answered(&mut self, from: Pending, result: Completion) {
+    pub(crate) fn snapshot_answered(&mut self, from: Pending, result: &Result<Answer, Fault>) {
         if let Some(snapshot) = &mut self.snapshot {
             snapshot.outstanding.remove(from.slot);
+            let (is_dropping, id) = (matches!(snapshot.stage, Stage::Dropping(_)), snapshot.id);
+            match result {
+                Ok(_) if is_dropping => {
+                    if let Some(replica) = self.child(from.slot).map(|child| child.replica) {
+                        self.forget_leftover(replica, id);
+                    }
+                }
+                Ok(Answer::WasThere) => snapshot.old.insert(from.slot),
+                Ok(_) => snapshot.fresh.insert(from.slot),
+                Err(_) => {}
+            }
         }
         self.poke = true;
-        let Err(fault) = result else { return };
+        let Err(fault) = *result else { return };
         let Some(child) = self.child(from.slot) else { return };
         let (replica, current) = (child.replica, child.is_current(from.session));
         let stage = self.snapshot.as_ref().map(|snapshot| snapshot.stage);
@@ -156,17 +262,27 @@ impl Mirror {
 
     /// Every child has answered.
     fn snapshot_step(&mut self) {
-        let Some(snapshot) = &self.snapshot else { return };
+        let Some(snapshot) = &mut self.snapshot else { return };
         let (stage, asked) = (snapshot.stage, snapshot.asked);
+        let is_mixed = !snapshot.old.is_empty() && !snapshot.fresh.is_empty();
+        #[cfg(test)]
+        let is_mixed = is_mixed && self.broken != crate::tests::Broken::MixedSnapshot;
+        if is_mixed && matches!(stage, Stage::Taking(_)) {
+            let detail = "some copies have it from another moment; delete it there, or choose \
+                          another id";
+            snapshot.problem.get_or_insert(Problem::new(Kind::AlreadyExists, detail));
+        }
+        let (id, taken) = (snapshot.id, asked.without(snapshot.old));
         match (stage, snapshot.problem.clone()) {
             (Stage::Taking(ticket), Some(_)) => {
-                // All or none. A child that is away keeps one that nobody will ask for.
+                // All or none.
                 self.snapshot_stage(Stage::Dropping(ticket));
+                self.remember_leftovers(taken, id);
                 #[cfg(test)]
                 if self.broken == crate::tests::Broken::HalfSnapshot {
                     return;
                 }
-                self.ask_snapshot(asked, false);
+                self.ask_snapshot(taken, false);
             }
             (Stage::Taking(ticket) | Stage::Dropping(ticket), problem) => {
                 self.lane.leave(ticket, &mut self.ready);

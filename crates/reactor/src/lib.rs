@@ -36,7 +36,7 @@ pub use contract::{
     Space, Token,
 };
 pub use mailbox::{Mailbox, Undelivered};
-pub use memory::{Arena, ArenaError, Buffer, Class, Frozen, PAGE};
+pub use memory::{Arena, ArenaError, Buffer, Class, Frozen, PAGE, copy_aside};
 pub use moment::Moment;
 pub use slab::{Key, Slab};
 pub use uring::{Config, Reactor, SetupError, pin_to_core};

@@ -25,6 +25,8 @@ pub(crate) enum Lane {
 const SEEDS: &str = "300";
 /// How many operations one history of the deep lane has.
 const OPERATIONS: &str = "1000000";
+/// How long a target lives with bad hosts in the deep lane.
+const SECONDS: &str = "600";
 
 const DEFAULT: &[Lane] = &[Lane::Quick, Lane::Real, Lane::Kernel];
 
@@ -68,7 +70,10 @@ impl Lane {
                     ["mirror", "nvme", "pool", "store"].map(|name| ["--package", name]).concat();
                 run(command(&[&["test", "--release"], &seeded[..]].concat())
                     .env("HOLDFAST_SEEDS", SEEDS)
-                    .env("HOLDFAST_OPERATIONS", OPERATIONS))
+                    .env("HOLDFAST_OPERATIONS", OPERATIONS))?;
+                cargo(&["build", "--package", "holdfast"])?;
+                let rough = ["test", "--package", "e2e", "--test", "real", "a_rough_life"];
+                run(command(&rough).env("HOLDFAST_SECONDS", SECONDS))
             }
         }
     }

@@ -93,6 +93,8 @@ pub enum Happened {
     Ana,
     /// The discovery log changed.
     Discovery,
+    /// A notice about reservations: its kind.
+    Notice(u8),
     /// An admin request was answered.
     Answered(Ticket, Answer),
     /// The way is lost; every request has ended before this.
@@ -389,7 +391,7 @@ impl Controller {
                 self.happened.push_back(Happened::Namespaces);
             }
             AdminEvent::Discovery => self.happened.push_back(Happened::Discovery),
-            AdminEvent::Reservation(_) => {}
+            AdminEvent::Reservation(it) => self.happened.push_back(Happened::Notice(it.kind)),
             AdminEvent::Answered(ticket, _) if self.shutting_down == Some(ticket) => {
                 self.lost("shut down".into(), io);
             }

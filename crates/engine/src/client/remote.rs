@@ -193,6 +193,7 @@ impl<O> Remote<O> {
                 }
             }
             Happened::Discovery
+            | Happened::Notice(_)
             | Happened::Answered(..)
             | Happened::Reported { .. }
             | Happened::Replied { .. } => {}

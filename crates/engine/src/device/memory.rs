@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use block::Bytes;
-use reactor::{Arena, Buffer, Class};
+use reactor::{Arena, Buffer, Class, copy_aside};
 
 /// Bytes that were never written take no memory and are zero.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub(super) struct NoMemory;
 
 /// A large page: with small ones, finding the place of a block takes as long as copying it.
 const CHUNK: usize = 2 << 20;
+/// From this size on a write goes around the processor's cache: what is large is rarely read soon.
+const ASIDE: usize = 32 * 1024;
 
 impl Memory {
     pub(super) fn new(size: Bytes) -> Memory {
@@ -52,7 +54,12 @@ impl Memory {
                     Some(chunk) => chunk,
                     None => place.insert(fresh()?),
                 };
-                chunk[start..start + len].copy_from_slice(piece);
+                let place = &mut chunk[start..start + len];
+                if len >= ASIDE {
+                    copy_aside(piece, place);
+                } else {
+                    place.copy_from_slice(piece);
+                }
             }
             left = rest;
         }

@@ -3,7 +3,7 @@
 //! A message comes only from the holder of the replica's reservation; `nvme` refuses all others,
 //! and a new owner waits for the answers to messages at work.
 
-use block::{Blocks, Fault};
+use block::{Blocks, Fault, Lba};
 use model::SnapshotLabel;
 use nvme::target::{Message, Slot};
 use pool::{Change, Id, Kind, Label, NewSnapshot};
@@ -21,7 +21,7 @@ use crate::volumes::topic::{Described, MOST_RUNS, Topic, encode_runs};
 pub(super) enum Answering {
     /// Done or not.
     Done,
-    /// The snapshot is there, by this order or an earlier one.
+    /// The snapshot is there; by an earlier order, if that is said.
     Snapshot { pool: Id, snapshot: Id },
     /// It is gone, by this order or an earlier one.
     Dropped { pool: Id, snapshot: Id },
@@ -112,7 +112,7 @@ impl Core {
             (Answering::Snapshot { pool, snapshot }, Err(_))
                 if kind(pool, snapshot) == Some(Kind::Snapshot) =>
             {
-                Ok(Vec::new())
+                Err(Fault::Miscompare { at: Lba(0) })
             }
             (Answering::Dropped { pool, snapshot }, Err(_)) if kind(pool, snapshot).is_none() => {
                 Ok(Vec::new())

@@ -38,6 +38,9 @@ pub(super) const NSID: u32 = 1;
 /// Tag of the commands of the set-up: one at a time, and no name of the mirror.
 const SET_UP: u64 = u64::MAX;
 
+/// Notice that another host took our registration away.
+const PREEMPTED: u8 = 1;
+
 /// Most that is asked of a replica of the same core at once.
 const MOST_NEAR: usize = 256;
 
@@ -82,6 +85,7 @@ enum Asked {
     /// A block command that took the short way.
     Passed(Buffer, Counted),
     Told,
+    Snapshot,
     Size,
     /// The runs of blocks so far.
     Written(Span, Vec<Span>),
@@ -229,7 +233,8 @@ impl Child {
 
     /// Tells something.
     pub(super) fn tell(&mut self, name: Name, topic: Topic, bytes: &[u8], io: &impl Io) {
-        self.ask(Work::Send(name.0, topic.tell(bytes), Asked::Told), io);
+        let asked = if topic == Topic::Snapshot { Asked::Snapshot } else { Asked::Told };
+        self.ask(Work::Send(name.0, topic.tell(bytes), asked), io);
     }
 
     /// Asks for the size.
@@ -352,8 +357,16 @@ impl Child {
             }
             Happened::Replied { tag, result } => self.ended(tag, result, Data::None, io),
             Happened::Lost { why } => self.lost(&why),
-            Happened::Namespaces | Happened::Ana | Happened::Discovery | Happened::Answered(..) => {
+            // Whoever did that owns the replica: also one that asks nothing is to know.
+            Happened::Notice(PREEMPTED) if matches!(self.phase, Phase::Up) => {
+                self.came.push_back(Came::Lost(AttachFault::Fenced));
             }
+            // To one that is not up yet, the next command of the set-up says the same.
+            Happened::Notice(_)
+            | Happened::Namespaces
+            | Happened::Ana
+            | Happened::Discovery
+            | Happened::Answered(..) => {}
         }
     }
 
@@ -392,7 +405,8 @@ impl Child {
                 (buffer, counted) = (of, Some(begun));
                 result.map(|_| Answer::Done)
             }
-            (Asked::Told, result) => result.map(|_| Answer::Done),
+            (Asked::Snapshot, Err(Fault::Miscompare { .. })) => Ok(Answer::WasThere),
+            (Asked::Told | Asked::Snapshot, result) => result.map(|_| Answer::Done),
             (Asked::Size, result) => result.and_then(|bytes| {
                 let described = Described::decode(&bytes).ok_or(Fault::Internal)?;
                 Ok(Answer::Size(described.size))

@@ -205,6 +205,42 @@ pub(super) fn snapshot(broken: Broken) {
 }
 
 #[test]
+fn a_snapshot_that_failed_is_taken_anew_by_all() {
+    snapshot_again(Broken::Nothing);
+}
+
+/// One copy is lost when it has taken a snapshot and others drop theirs; it is back. Another has
+/// a snapshot that nobody remembers.
+pub(super) fn snapshot_again(broken: Broken) {
+    let mut drive = Drive::quiet_but(2, broken);
+    let id = |n| SnapshotId::new(Uuid::from_u128(n)).unwrap();
+    let of = |drive: &Drive, disk: usize, n| drive.world.disks[disk].snapshots.get(&id(n)).cloned();
+    drive.ask(write(0, 4)).unwrap();
+    drive.world.disks[0].full = true;
+    let token = drive.give(0, Order::Snapshot(id(1)));
+    drive.until(|drive| of(drive, 1, 1).is_some());
+    drive.world.disks[1].up = false;
+    drive.until(|drive| drive.world.targets[0].answers.contains_key(&token));
+    assert!(of(&drive, 0, 1).is_none() && of(&drive, 1, 1).is_some());
+    drive.world.disks[0].full = false;
+    drive.ask(write(2, 4)).unwrap();
+    drive.world.disks[1].up = true;
+    drive.until_open();
+    drive.order(Order::Snapshot(id(1))).unwrap();
+    assert_eq!(of(&drive, 0, 1), of(&drive, 1, 1));
+    // Of two moments it is refused; what was there stays.
+    let view = drive.world.disks[1].view();
+    drive.world.disks[1].snapshots.insert(id(2), view);
+    drive.ask(write(2, 4)).unwrap();
+    assert!(drive.order(Order::Snapshot(id(2))).is_err());
+    assert!(of(&drive, 0, 2).is_none() && of(&drive, 1, 2).is_some());
+    // All of them have it: it is the same one, asked for twice.
+    let before = of(&drive, 0, 1);
+    drive.order(Order::Snapshot(id(1))).unwrap();
+    assert!(before.is_some() && of(&drive, 0, 1) == before && of(&drive, 1, 1) == before);
+}
+
+#[test]
 fn limits_slow_hosts_down() {
     let slow = Limits { iops: Some(10), bytes_per_second: None };
     let narrow = Limits { iops: None, bytes_per_second: Some(Limits::LEAST_BANDWIDTH) };

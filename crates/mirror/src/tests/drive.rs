@@ -300,9 +300,11 @@ impl Drive {
                 self.size = (self.size + 8).min(MOST);
                 Order::Resize(Blocks(self.size))
             }
-            _ => Order::Snapshot(
-                SnapshotId::new(Uuid::from_u128(1 + u128::from(random.next()))).unwrap(),
-            ),
+            // Some are asked for again, whatever became of them.
+            _ => {
+                let number = 1 + u128::from(random.below(4));
+                Order::Snapshot(SnapshotId::new(Uuid::from_u128(number)).unwrap())
+            }
         };
         self.give(target, order);
     }
@@ -311,7 +313,9 @@ impl Drive {
         let token = self.token();
         self.world.say(format_args!("T{target} order {token:?} {order:?}"));
         if let Order::Snapshot(id) = order {
-            self.world.snapshots.insert((target, token), id);
+            let had = |disk: &usize| self.world.disks[*disk].snapshots.contains_key(&id);
+            let had = (0..self.world.disks.len()).filter(had).collect();
+            self.world.snapshots.insert((target, token), (id, had));
         }
         self.world.targets[target].mirror.order(token, order, super::world::at(self.world.now));
         self.world.drain(target);

@@ -174,11 +174,21 @@ impl History {
         self.lose(|write| write.holders.is_empty(), false);
     }
 
-    /// A block was read.
-    pub(super) fn read(&mut self, block: u64, stamp: u64, span: (u64, u64)) -> Result<(), String> {
+    /// A block was read. Copies in sync are equal where a target reads, so that what one of them
+    /// returned is on the others: on those of `there`, which did not crash since they were
+    /// attached. That another one crashed, its target does not know yet.
+    pub(super) fn read(
+        &mut self,
+        block: u64,
+        stamp: u64,
+        span: (u64, u64),
+        there: &BTreeSet<usize>,
+    ) -> Result<(), String> {
         let (begun, ended) = span;
         self.reads += 1;
-        let kept = |disk: &usize| self.crashes.get(disk).is_none_or(|at| *at < begun);
+        let kept = |disk: &usize| {
+            there.contains(disk) && self.crashes.get(disk).is_none_or(|at| *at < begun)
+        };
         let in_sync: Vec<usize> = self.in_sync.iter().copied().filter(kept).collect();
         let writes = self.writes(block);
         let replaced = |write: &Write| {

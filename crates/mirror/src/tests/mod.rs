@@ -29,6 +29,7 @@ pub(crate) enum Broken {
     CopyUnlocked,
     FenceIgnored,
     HalfSnapshot,
+    MixedSnapshot,
     FlushInDoubt,
     MarkedUnsettled,
     LossForgotten,
@@ -117,6 +118,12 @@ fn a_copy_that_is_away_and_in_sync_has_every_mark() {
     once_failed(38747);
 }
 
+/// The checker believed one that had crashed and that nobody had attached since.
+#[test]
+fn a_copy_that_crashed_unnoticed_holds_nothing() {
+    once_failed(1_022_977);
+}
+
 /// Each rule, and where to look for a history that needs it.
 const NEEDED: &[(Broken, u64)] = &[
     (Broken::AckBeforeRecord, 0),
@@ -142,6 +149,7 @@ fn a_broken_rule_is_noticed() {
     for (rule, check) in [
         (Broken::FenceIgnored, directed::fence as fn(Broken)),
         (Broken::HalfSnapshot, directed::snapshot),
+        (Broken::MixedSnapshot, directed::snapshot_again),
         (Broken::ReadUnsettled, directed::read_by_a_former_owner),
     ] {
         assert!(std::panic::catch_unwind(|| check(rule)).is_err(), "nobody noticed {rule:?}");

@@ -7,6 +7,7 @@ use block::{Command, Fault, Kind};
 use model::{ChildState, ChildStatus, NodeName, ReplicaId, TargetId, TargetState, Timestamp};
 use uuid::Uuid;
 
+use super::disk::Disk;
 use super::world::{Happening, HostOp, Target, What, World, at};
 use crate::{Buffer, Effect, Event, Io, Mirror, Opening, Policy, Session, Token};
 
@@ -138,10 +139,10 @@ impl World {
         }
     }
 
-    /// A snapshot is on every copy in sync and the same there, or on none that this target has. One
-    /// that failed meanwhile may keep it.
+    /// A snapshot is on every copy in sync and the same there, or on none that this target has and
+    /// that did not have it before. One that failed meanwhile may keep it.
     fn check_snapshot(&mut self, target: usize, token: Token, fine: bool) {
-        let Some(id) = self.snapshots.remove(&(target, token)) else { return };
+        let Some((id, had)) = self.snapshots.remove(&(target, token)) else { return };
         let mirror = &self.targets[target].mirror;
         let size = mirror.geometry().blocks().0 as usize;
         let down = matches!(mirror.state(), TargetState::Shutdown { .. });
@@ -157,7 +158,8 @@ impl World {
         let members = members.map(|replica| self.disk_of(*replica));
         let ours = |disk: &usize| {
             let owner = self.disks[*disk].owner;
-            fine || owner.is_some_and(|(epoch, of, _)| of == target && epoch == self.record.epoch())
+            let is_ours = |(epoch, of, _)| of == target && epoch == self.record.epoch();
+            fine || (owner.is_some_and(is_ours) && !had.contains(disk))
         };
         let taken: std::vec::Vec<_> = members
             .filter(ours)
@@ -190,6 +192,13 @@ impl World {
         }
     }
 
+    /// Disks that did not crash since the target attached them.
+    fn attached_to(&self, target: usize) -> BTreeSet<usize> {
+        let is_its = |disk: &Disk| disk.owner.is_some_and(|(_, by, _)| by == target);
+        let disks = self.disks.iter().enumerate();
+        disks.filter(|(_, disk)| is_its(disk)).map(|(nth, _)| nth).collect()
+    }
+
     fn done(&mut self, target: usize, token: Token, result: Result<(), Fault>) {
         let from = &mut self.targets[target];
         let op = from.ops.remove(&token).expect("a command ends once");
@@ -206,8 +215,9 @@ impl World {
                 let blocks = span.start().0..span.end().0;
                 let seen: std::vec::Vec<(u64, u64)> = blocks.zip(op.data.clone()).collect();
                 let when = (op.begun, self.now);
+                let there = self.attached_to(target);
                 seen.into_iter()
-                    .try_for_each(|(block, stamp)| self.history.read(block, stamp, when))
+                    .try_for_each(|(block, stamp)| self.history.read(block, stamp, when, &there))
             }
             (Kind::Write | Kind::Discard | Kind::WriteZeroes, Some(span)) => {
                 for block in span.start().0..span.end().0 {

@@ -88,7 +88,7 @@ pub(super) struct World {
     pub(super) broken: Broken,
     pub(super) replicas: Vec<ReplicaId>,
     /// Snapshots that were ordered, by target and order.
-    pub(super) snapshots: BTreeMap<(usize, Token), SnapshotId>,
+    pub(super) snapshots: BTreeMap<(usize, Token), (SnapshotId, BTreeSet<usize>)>,
     pub(super) error: Option<String>,
     pub(super) loud: bool,
 }
@@ -315,8 +315,10 @@ impl World {
                 if found.full {
                     return (Err(Fault::NoSpace), None);
                 }
-                let view = found.view();
-                found.snapshots.entry(id).or_insert(view);
+                if found.snapshots.contains_key(&id) {
+                    return (Ok(Answer::WasThere), None);
+                }
+                found.snapshots.insert(id, found.view());
                 (Ok(Answer::Done), None)
             }
             What::Drop(id) => {

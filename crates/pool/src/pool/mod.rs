@@ -36,7 +36,7 @@ use alloc::vec::Vec;
 use block::{BlockSize, Bytes, Command, Completion, Fault, Geometry, Span};
 
 use crate::checkpoint::Regions;
-use crate::entity::{Id, Kind};
+use crate::entity::{Id, Kind, Layer};
 use crate::journal::Position;
 use crate::layout::{BLOCK, Disk, Geography, Place, Use};
 use crate::state::{Refused, State};
@@ -107,7 +107,7 @@ pub struct Pool {
     /// Writes that wait for a batch to be durable.
     parked: Vec<OpId>,
     /// Changes whose layer is hidden but whose delete is not durable.
-    hiding: BTreeSet<crate::entity::Layer>,
+    hiding: BTreeSet<Layer>,
     checkpoint: checkpointing::Checkpointing,
     merging: merge::Merging,
     loading: BTreeMap<u64, load::Loading>,
@@ -226,6 +226,9 @@ impl Pool {
     /// out as a read; the caller compares.
     pub fn submit(&mut self, token: Token, id: Id, command: Command, data: &[u8]) {
         let mut op = self.spare.op(token, id, Work::Block(command));
+        if let Command::Read { span } = command {
+            return self.take_read(op, span);
+        }
         let mut data_len = None;
         if let Command::Write { .. } = command {
             op.sums.extend(data.chunks_exact(BLOCK).map(crc32c::crc32c));
@@ -248,21 +251,16 @@ impl Pool {
             _ => Claim::of(command),
         };
         match self.check(&op, command, data_len) {
-            Ok(()) => self.enter(op, claim),
+            Ok(_) => self.enter(op, claim),
             Err(fault) => {
                 self.effects.push_back(Effect::Done { token: op.token, result: Err(fault) });
             }
         }
-        if let Command::Read { .. } = command
-            && let Some(op) = self.ready.pop()
-        {
-            self.start(op);
-            return self.run_after_read();
-        }
         self.run();
     }
 
-    fn check(&self, op: &Op, command: Command, data_len: Option<usize>) -> Result<(), Fault> {
+    /// Whether a command can be carried out; answers the layer that it is about.
+    fn check(&self, op: &Op, command: Command, data_len: Option<usize>) -> Result<Layer, Fault> {
         let entity = self.state.entities.get(&op.id).ok_or(Fault::Unreachable)?;
         let device = Geometry::new(BlockSize::B4096, entity.size).map_err(|_| Fault::Internal)?;
         command.check(device)?;
@@ -291,16 +289,22 @@ impl Pool {
         }
         match command.span() {
             Some(span) if self.state.is_damaged(entity.layer) => Err(Fault::Medium { span }),
-            _ => Ok(()),
+            _ => Ok(entity.layer),
         }
     }
 
     fn enter(&mut self, op: Op, claim: Claim) {
-        let id = op.id;
-        let op = self.ops.insert(op);
-        if self.lanes.entry(id).or_default().enter(op, claim) {
+        let (op, may_run) = self.line_up(op, claim);
+        if may_run {
             self.ready.push(op);
         }
+    }
+
+    /// Puts an operation into its lane; whether it may run now.
+    fn line_up(&mut self, op: Op, claim: Claim) -> (OpId, bool) {
+        let id = op.id;
+        let op = self.ops.insert(op);
+        (op, self.lanes.entry(id).or_default().enter(op, claim))
     }
 
     /// Says how a disk I/O went; of a read, with the bytes.
@@ -397,17 +401,19 @@ impl Pool {
         op.outstanding -= 1;
         let part = &mut op.parts[index(u64::from(part))];
         match result {
-            Err(DiskFailed) => part.failed = true,
+            Err(DiskFailed) => (part.failed, op.unsure) = (true, true),
             Ok(bytes) if part.way == Way::Read => {
                 let from = index(u64::from(part.offset));
                 let blocks = bytes.chunks_exact(BLOCK).map(crc32c::crc32c);
                 let sums = &mut op.sums[from..from + usize::from(part.run.len)];
                 let mut found = 0;
                 for (sum, crc) in sums.iter_mut().zip(blocks) {
+                    op.unsure |= *sum != crc;
                     *sum = crc;
                     found += 1;
                 }
                 part.failed = found < part.run.len;
+                op.unsure |= part.failed;
                 if let Work::Merge = op.work {
                     let offset = part.offset;
                     self.keep_merged(offset, bytes);

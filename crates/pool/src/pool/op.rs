@@ -73,7 +73,7 @@ pub(super) struct Op {
     pub(super) layer: Layer,
     pub(super) parts: Vec<Part>,
     /// Sums of the blocks of the buffer: of a write, of what is to be written; of a read, of what
-    /// was found.
+    /// was found, and before that of what should be, as far as that is known.
     pub(super) sums: Vec<u32>,
     /// Disk I/O and pages that it waits for.
     pub(super) outstanding: u32,
@@ -81,6 +81,8 @@ pub(super) struct Op {
     pub(super) ahead: Option<BatchNumber>,
     /// Its record is not written yet.
     pub(super) unrecorded: bool,
+    /// Of a read: not all of it is known to be as its sums say.
+    pub(super) unsure: bool,
     /// Of a discard, the blocks that are done.
     pub(super) done: u64,
 }
@@ -101,8 +103,9 @@ impl Work {
 impl Op {
     pub(super) fn new(token: Token, id: Id, work: Work, sums: Vec<u32>) -> Op {
         let layer = Layer::NONE;
-        let (parts, outstanding, ahead, unrecorded) = (Vec::new(), 0, None, false);
-        Op { token, id, work, layer, parts, sums, outstanding, ahead, unrecorded, done: 0 }
+        let (parts, outstanding, ahead) = (Vec::new(), 0, None);
+        let (unrecorded, unsure, done) = (false, true, 0);
+        Op { token, id, work, layer, parts, sums, outstanding, ahead, unrecorded, unsure, done }
     }
 
     /// The blocks of a block command.

@@ -10,8 +10,8 @@ use crate::widen::{count, index, low32};
 
 use super::Pool;
 use super::effect::{Buffer, Effect};
-use super::lane::OpId;
-use super::op::{self, Part, Pending, Purpose, Way, Work};
+use super::lane::{Claim, OpId};
+use super::op::{self, Op, Part, Pending, Purpose, Way, Work};
 use super::paging::Holder;
 
 /// The runs of a span in each logical cluster, with the offset in the span.
@@ -31,50 +31,100 @@ pub(super) fn by_cluster(span: Span, shift: u8) -> impl Iterator<Item = (u32, Ru
 }
 
 impl Pool {
-    pub(super) fn start_read(&mut self, at: OpId, span: Span) {
-        let Some(op) = self.ops.get_mut(at) else { return };
+    /// Takes a read. Most can be sent at once, and nothing that was just found is looked for again.
+    pub(super) fn take_read(&mut self, op: Op, span: Span) {
         let token = op.token;
-        let quiet = matches!(op.work, Work::Verify(_));
-        let Some(entity) = self.state.entities.get(&op.id) else {
-            return self.done(at, Err(Fault::Unreachable));
-        };
-        op.layer = entity.layer;
+        match self.check(&op, Command::Read { span }, None) {
+            Err(fault) => self.effects.push_back(Effect::Done { token, result: Err(fault) }),
+            Ok(layer) => {
+                let (at, may_run) = self.line_up(op, Claim::Read(span));
+                if may_run {
+                    self.read_in(at, span, layer);
+                }
+            }
+        }
+        self.run_after_read();
+    }
+
+    pub(super) fn start_read(&mut self, at: OpId, span: Span) {
+        let entity = self.ops.get(at).and_then(|op| self.state.entities.get(&op.id));
+        match entity.map(|entity| entity.layer) {
+            Some(layer) => self.read_in(at, span, layer),
+            None => self.done(at, Err(Fault::Unreachable)),
+        }
+    }
+
+    /// Reads what a layer shows of a span.
+    fn read_in(&mut self, at: OpId, span: Span, layer: Layer) {
+        let Some(op) = self.ops.get_mut(at) else { return };
+        op.layer = layer;
         op.sums.resize(index(span.len().0), 0);
-        let layer = op.layer;
+        let is_sent = match self.only_part(span, layer) {
+            Some(part) => {
+                let into = self.place_in_buffer(at, 0);
+                self.read_part(at, part, into);
+                true
+            }
+            None => self.read_pieces(at, span, layer),
+        };
+        if is_sent {
+            self.expect_sums(at);
+            self.step_op(at);
+        }
+    }
+
+    /// The place of a span, if all of it lies in one row.
+    fn only_part(&self, span: Span, layer: Layer) -> Option<Part> {
+        if self.is_split(span) {
+            return None;
+        }
+        let (logical, run, offset) = by_cluster(span, self.state.size.shift()).next()?;
+        let cluster = self.state.covering(layer, logical, run)?;
+        Some(Part { way: Way::Read, logical, cluster, run, offset, failed: false })
+    }
+
+    /// Whose buffer takes what is read from a block of a command on.
+    fn place_in_buffer(&self, at: OpId, block: u32) -> Buffer {
+        match self.ops.get(at) {
+            Some(Op { work: Work::Verify(_), .. }) | None => Buffer::Own,
+            Some(op) => Buffer::Caller { token: op.token, block },
+        }
+    }
+
+    /// Reads a span piece by piece; false if a part of a map must be read first.
+    fn read_pieces(&mut self, at: OpId, span: Span, layer: Layer) -> bool {
         // Nothing is begun before all of it is known. Of one cluster a flat table may know what is
         // not in memory; of several one may, and another not.
         if self.is_split(span) && self.await_seen(at, layer, span) {
-            return;
+            return false;
         }
         let mut pieces = core::mem::take(&mut self.pieces);
+        let mut is_known = true;
         for (logical, run, offset) in by_cluster(span, self.state.size.shift()) {
-            if !self.state.pieces(layer, logical, run, &mut pieces) {
-                self.pieces = pieces;
+            is_known = self.state.pieces(layer, logical, run, &mut pieces);
+            if !is_known {
                 self.await_seen(at, layer, span);
-                return;
+                break;
             }
             for piece in &pieces {
                 let offset = offset + u32::from(piece.run.first - run.first);
-                match piece.at {
-                    None if quiet => {}
-                    None => {
+                let into = self.place_in_buffer(at, offset);
+                match (piece.at, into) {
+                    (None, Buffer::Own) => {}
+                    (None, Buffer::Caller { token, block }) => {
                         let blocks = u32::from(piece.run.len);
-                        self.effects.push_back(Effect::Zero { token, block: offset, blocks });
+                        self.effects.push_back(Effect::Zero { token, block, blocks });
                     }
-                    Some(cluster) => {
-                        let run = piece.run;
-                        let way = Way::Read;
+                    (Some(cluster), into) => {
+                        let (way, run) = (Way::Read, piece.run);
                         let part = Part { way, logical, cluster, run, offset, failed: false };
-                        let own = quiet.then_some(Buffer::Own);
-                        let into = own.unwrap_or(Buffer::Caller { token, block: offset });
                         self.read_part(at, part, into);
                     }
                 }
             }
         }
         self.pieces = pieces;
-        self.request_sums(at);
-        self.step_op(at);
+        is_known
     }
 
     pub(super) fn is_read(&self, op: OpId) -> bool {
@@ -134,6 +184,27 @@ impl Pool {
         self.effects.push_back(Effect::Read { io, place, blocks, into });
     }
 
+    /// Notes the sums that a read should find; those that are not in memory are read.
+    fn expect_sums(&mut self, at: OpId) {
+        let shift = self.state.size.shift();
+        let Some(Op { parts, sums, unsure, .. }) = self.ops.get_mut(at) else { return };
+        let mut missing = false;
+        for part in parts {
+            let first = (u64::from(part.cluster.0) << shift) + u64::from(part.run.first);
+            let expected = sums.iter_mut().skip(index(u64::from(part.offset)));
+            for (block, sum) in (first..first + u64::from(part.run.len)).zip(expected) {
+                match self.sums.get(self.geography.sum_at(block)) {
+                    Some(known) => *sum = known,
+                    None => missing = true,
+                }
+            }
+        }
+        *unsure = missing;
+        if missing {
+            self.request_sums(at);
+        }
+    }
+
     /// Has every page read that the parts need; true if one is missing.
     pub(super) fn request_sums(&mut self, at: OpId) -> bool {
         let mut missing = false;
@@ -157,6 +228,9 @@ impl Pool {
 
     pub(super) fn finish_read(&mut self, at: OpId) {
         let Some(op) = self.ops.get(at) else { return };
+        if !op.unsure {
+            return self.done(at, Ok(()));
+        }
         let Some(span) = op.span() else { return };
         let lba = |offset: u32| Lba(span.start().0 + u64::from(offset));
         if let Some(part) = op.parts.iter().find(|part| part.failed) {

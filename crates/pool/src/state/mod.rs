@@ -335,7 +335,7 @@ impl State {
     fn meta_room(&self) -> u64 {
         let clusters = self.space.clusters();
         let regions = clusters / self.size.per_region() + 1;
-        self.meta_limit.saturating_sub(checkpoint::fixed_bytes(clusters, regions))
+        self.meta_limit.saturating_sub(checkpoint::fixed_bytes((clusters, regions)))
     }
 
     fn change_tier(&mut self, layer: Layer, change: impl FnOnce(&mut Tier)) {

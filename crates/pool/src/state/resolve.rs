@@ -92,6 +92,18 @@ impl State {
         None
     }
 
+    /// The cluster that has all blocks of a run, if that is one, and known without reading.
+    pub(crate) fn covering(&self, layer: Layer, logical: u32, run: Run) -> Option<Cluster> {
+        let tier = self.layers.get(&layer)?;
+        if tier.parent == Layer::NONE {
+            return tier.map.get(&logical)?.covering(run);
+        }
+        let table = self.flat.tables.get(&(layer, logical))?;
+        let (first, rest) =
+            table.get(usize::from(run.first)..usize::from(run.end()))?.split_first()?;
+        (*first != HOLE && rest.iter().all(|at| at == first)).then_some(Cluster(*first))
+    }
+
     /// The pieces of a run, in order; false if a part of a map must be read first.
     pub(crate) fn pieces(
         &mut self,

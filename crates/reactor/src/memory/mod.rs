@@ -10,6 +10,7 @@
 //! An empty class is not an error: [`Arena::take`] says `None`, and the caller waits until pieces
 //! come back.
 
+mod aside;
 mod buffer;
 mod free_list;
 mod mapping;
@@ -17,6 +18,7 @@ mod mapping;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+pub use aside::copy_aside;
 pub use buffer::{Buffer, Frozen};
 use free_list::FreeList;
 pub(crate) use mapping::Mapping;

@@ -88,6 +88,29 @@ async fn what_a_disk_reads_wrong_is_read_past_and_healed() {
     close_and_compare(&mut fleet, 0, target(), host).await;
 }
 
+/// What was seen of the disk of the first node.
+async fn symptoms(fleet: &Fleet) -> Vec<SymptomKind> {
+    let pool = remote(fleet, 0).pool("tank".parse().unwrap()).await.unwrap();
+    match pool.status.state {
+        PoolState::Online => Vec::new(),
+        PoolState::Suspect { symptoms } => symptoms.iter().map(|one| one.kind).collect(),
+        state => panic!("{state:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_errs_makes_its_pool_suspect_and_hosts_do_not_notice() {
+    let (mut fleet, mut host) = start().await;
+    assert_eq!(symptoms(&fleet).await, []);
+    let errors = fault(disk(&fleet, 0), FaultKind::ReadError {}, 20);
+    assert_eq!(work_under(&fleet, &mut host, 0, errors).await, 20);
+    assert_eq!(symptoms(&fleet).await, [SymptomKind::IoErrors]);
+    let wrong = fault(disk(&fleet, 0), FaultKind::Corrupt {}, 20);
+    assert_eq!(work_under(&fleet, &mut host, 0, wrong).await, 20);
+    assert_eq!(symptoms(&fleet).await, [SymptomKind::IoErrors, SymptomKind::Checksum]);
+    close_and_compare(&mut fleet, 0, target(), host).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_child_is_waited_for() {
     let (mut fleet, mut host) = start().await;

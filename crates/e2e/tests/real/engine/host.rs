@@ -110,11 +110,34 @@ impl Host {
     pub(crate) fn try_round(&mut self) -> Result<usize, String> {
         let mut writes = BTreeMap::new();
         while writes.len() < DEPTH {
-            self.known.last += 1;
-            let (block, stamp) = (self.place(), self.known.last);
+            let (block, stamp) = (self.place(), self.stamp());
             writes.insert(block, stamp);
         }
-        for (block, stamp) in &writes {
+        let failed = self.write_all(&writes)?;
+        let start = self.place();
+        let some: Vec<u64> =
+            self.known.written.range(start..).take(DEPTH).map(|(block, _)| *block).collect();
+        Ok(failed + self.check(&some)?)
+    }
+
+    /// Writes every block it uses.
+    pub(crate) fn fill(&mut self) {
+        self.wake();
+        let all: Vec<u64> = (0..self.known.most).collect();
+        for some in all.chunks(DEPTH) {
+            let writes = some.iter().map(|block| (*block, self.stamp())).collect();
+            assert_eq!(self.write_all(&writes), Ok(0), "writes failed");
+        }
+    }
+
+    fn stamp(&mut self) -> u64 {
+        self.known.last += 1;
+        self.known.last
+    }
+
+    /// Writes blocks at once. How many failed: those may be there or not.
+    fn write_all(&mut self, writes: &BTreeMap<u64, u64>) -> Result<usize, String> {
+        for (block, stamp) in writes {
             self.disk.begin_write(*block, |bytes| fill(bytes, *block, *stamp))?;
             self.known.written.entry(*block).or_insert_with(|| vec![0]).push(*stamp);
         }
@@ -127,10 +150,7 @@ impl Host {
                 Err(_) => failed += 1,
             }
         }
-        let start = self.place();
-        let some: Vec<u64> =
-            self.known.written.range(start..).take(DEPTH).map(|(block, _)| *block).collect();
-        Ok(failed + self.check(&some)?)
+        Ok(failed)
     }
 
     fn check(&mut self, blocks: &[u64]) -> Result<usize, String> {

@@ -5,6 +5,8 @@ mod cluster;
 mod faults;
 mod host;
 mod keys;
+mod orders;
+mod owners;
 pub(crate) mod rig;
 mod targets;
 

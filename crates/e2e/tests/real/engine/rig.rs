@@ -99,8 +99,17 @@ pub(crate) struct Disk(Session);
 impl Disk {
     /// Holds a replica with an epoch that is higher than those of the targets here.
     pub(crate) fn connect(address: SocketAddr, replica: ReplicaId) -> anyhow::Result<Disk> {
+        Disk::hold(address, replica, 1000)
+    }
+
+    /// Holds a replica as the target of an epoch would.
+    pub(crate) fn hold(
+        address: SocketAddr,
+        replica: ReplicaId,
+        epoch: u64,
+    ) -> anyhow::Result<Disk> {
         let mut disk = Disk::open(address, &Nqn::replica(replica))?;
-        fleet::hold(&mut disk.0, 1000)?;
+        fleet::hold(&mut disk.0, epoch)?;
         Ok(disk)
     }
 

@@ -67,11 +67,7 @@ pub(super) async fn close_and_compare(
 ) {
     host.check_all();
     host.flush();
-    let record = fleet.record().await.unwrap();
-    let spec = TargetSpec { shutdown: true, ..fleet.spec(record.epoch(), on).unwrap() };
-    let down = fleet.put(target, on, spec).await.unwrap().unwrap();
-    assert_eq!(down.status.state, TargetState::Shutdown { cause: StopCause::Ordered });
-    assert_eq!(fleet.record().await.unwrap().end(), End::Clean);
+    fleet.close(target, on).await.unwrap();
     host.compare_replicas(fleet);
 }
 
@@ -238,12 +234,11 @@ async fn a_child_that_was_killed_gets_what_it_missed(store: StoreKind) {
     let mut fleet = start(store).await;
     fleet.open(target(), 0).await.unwrap();
     fleet.until_open(target(), 0).await.unwrap();
-    let mut host = Host::of(&fleet, 0);
-    for _ in 0..20 {
-        host.round();
-    }
+    // All of the first regions is written, so that one copied too many shows.
+    let mut host = Host::of(&fleet, 0).within(2048);
+    host.fill();
     host.flush();
-    // A few regions are written while it is away.
+    // Half of them are written while it is away.
     host = host.within(1024);
     fleet.machines[2].kill().unwrap();
     fleet.until_lost((target(), 0), 2).await.unwrap();
@@ -319,7 +314,11 @@ async fn a_full_child_is_left_behind(store: StoreKind) {
     third.put_replica(id(29), order(1, hog)).await.unwrap();
     fleet.open(target(), 0).await.unwrap();
     fleet.until_open(target(), 0).await.unwrap();
+    let mut events = fleet.machines[0].engine().unwrap().remote.events(None).await.unwrap();
     let working = Host::of(&fleet, 0).keep_going();
+    // As soon as it is lost, not only when it is tried again.
+    let lost = until_told(&mut events, EventName::ChildLost).await;
+    assert!(lost.message.ends_with("is lost: NoSpace"), "{lost:?}");
     let no_space = |state| state == ChildState::Faulted { reason: FaultReason::NoSpace };
     fleet.until_child((target(), 0), 2, no_space).await.unwrap();
     // Room is made, and it comes back.
@@ -347,6 +346,20 @@ async fn silent_damage_is_read_past_and_repaired(store: StoreKind) {
     let status = fleet.machines[0].engine().unwrap().remote.target(target()).await.unwrap().status;
     assert_eq!(status.state, TargetState::Open);
     close_and_compare(&mut fleet, 0, target(), host).await;
+}
+
+/// Waits until something of this name is told.
+async fn until_told(events: &mut Subscription<Event>, name: EventName) -> Event {
+    let telling = async {
+        loop {
+            match events.next().await.unwrap() {
+                Some(api::Seen::Event(event)) if event.name == name => return event,
+                Some(api::Seen::Event(_)) => {}
+                seen => panic!("missed: {seen:?}"),
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE * 2, telling).await.expect("it was never told")
 }
 
 /// Waits until it was told that so many bad blocks were rewritten.

@@ -47,7 +47,11 @@ pub(super) struct Queue {
     max_h2c: u32,
     capsule_data: u32,
     slots: Slots<Flight>,
+    /// Set-up, commands, and the last word.
     sends: VecDeque<Send>,
+    /// Data that were asked for. Commands go first: they are small, and while the data are on their
+    /// way the controller asks for the next.
+    asked: VecDeque<Asked>,
     incoming: Option<Incoming>,
     done: VecDeque<(u16, Outcome)>,
 }
@@ -63,7 +67,15 @@ enum State {
 enum Send {
     Head(Transmit),
     Command { cid: u16 },
-    Data { cid: u16, ttag: u16, at: u32, end: u32 },
+}
+
+/// Data that an R2T asked for.
+#[derive(Clone, Copy)]
+struct Asked {
+    cid: u16,
+    ttag: u16,
+    at: u32,
+    end: u32,
 }
 
 /// Payload that is coming in.
@@ -85,6 +97,7 @@ impl Queue {
             capsule_data: 0,
             slots: Slots::new(shape.slots),
             sends: VecDeque::new(),
+            asked: VecDeque::new(),
             incoming: None,
             done: VecDeque::new(),
         }
@@ -183,6 +196,7 @@ impl Queue {
         self.state = State::Closed(why);
         self.incoming = None;
         self.sends.retain(|send| matches!(send, Send::Head(_)));
+        self.asked.clear();
         for (slot, flight) in self.slots.drain() {
             let overdue = now.zip(flight.deadline).is_some_and(|(now, due)| due <= now);
             let lost = if why == Lost::TimedOut && !overdue { Lost::Closed } else { why };
@@ -246,8 +260,8 @@ impl Queue {
 
     /// The next PDU to send.
     pub(super) fn poll_transmit(&mut self) -> Option<Transmit> {
-        loop {
-            match self.sends.pop_front()? {
+        while let Some(send) = self.sends.pop_front() {
+            match send {
                 Send::Head(transmit) => return Some(transmit),
                 Send::Command { cid } => {
                     // A command that ended before it was sent is not sent.
@@ -258,21 +272,27 @@ impl Queue {
                     let payload = flight.data.part(slot, 0, flight.in_capsule);
                     return Some(self.framed(head, payload));
                 }
-                Send::Data { cid, ttag, at, end } => {
-                    let Some((slot, flight)) = self.slots.by_cid(cid) else { continue };
-                    let len = (end - at).min(self.max_h2c);
-                    let last = at + len == end;
-                    flight.moved += len;
-                    flight.r2ts -= u8::from(last);
-                    let payload = flight.data.part(slot, at, len);
-                    let head = self.framing.h2c_data((cid, ttag), at, len, last);
-                    if !last {
-                        // At the end of the line: one large write does not hold up the others.
-                        self.sends.push_back(Send::Data { cid, ttag, at: at + len, end });
-                    }
-                    return Some(self.framed(head, payload));
-                }
             }
+        }
+        self.next_data()
+    }
+
+    /// The next PDU with data that were asked for.
+    fn next_data(&mut self) -> Option<Transmit> {
+        loop {
+            let asked @ Asked { cid, ttag, at, end } = self.asked.pop_front()?;
+            let Some((slot, flight)) = self.slots.by_cid(cid) else { continue };
+            let len = (end - at).min(self.max_h2c);
+            let last = at + len == end;
+            flight.moved += len;
+            flight.r2ts -= u8::from(last);
+            let payload = flight.data.part(slot, at, len);
+            let head = self.framing.h2c_data((cid, ttag), at, len, last);
+            if !last {
+                // At the end of the line: one large write does not hold up the others.
+                self.asked.push_back(Asked { at: at + len, ..asked });
+            }
+            return Some(self.framed(head, payload));
         }
     }
 
@@ -391,7 +411,7 @@ impl Queue {
         }
         flight.granted = end;
         flight.r2ts += 1;
-        self.sends.push_back(Send::Data { cid, ttag, at, end });
+        self.asked.push_back(Asked { cid, ttag, at, end });
         Ok(())
     }
 
@@ -414,6 +434,10 @@ impl Queue {
 
     fn finish(&mut self, slot: u16, status: Status, result: u64) {
         let Some(flight) = self.slots.remove(slot) else { return };
+        if flight.r2ts > 0 {
+            // Refused before all of its data were sent: the rest is of no use to anybody.
+            self.asked.retain(|asked| asked.cid != flight.sqe.cid.get());
+        }
         let damaged = flight.damaged && status.is_success();
         let status = if damaged { Status::TRANSIENT_TRANSPORT_ERROR } else { status };
         let outcome = Outcome::Answered { status, result, bytes: flight.inbox };

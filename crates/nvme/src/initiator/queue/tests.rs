@@ -46,10 +46,14 @@ impl Pair {
         pair
     }
 
-    fn submit(&mut self, slot: u16, data: Data) -> u16 {
+    fn enqueue(&mut self, slot: u16, data: Data) {
         let mut sqe = Sqe::new(IoOpcode::Read.code(), 0);
         sqe.nsid = U32::new(1);
         assert!(self.queue.submit(slot, sqe, data, Some(NOW)));
+    }
+
+    fn submit(&mut self, slot: u16, data: Data) -> u16 {
+        self.enqueue(slot, data);
         self.flush();
         let Some((Pdu::Command { sqe, .. }, _)) = self.toy.seen.last() else { panic!() };
         sqe.cid.get()
@@ -179,6 +183,20 @@ fn large_data_travel_when_asked_for() {
         assert_eq!(pair.ended(), [(2, Ok(Status::SUCCESS))]);
         assert_eq!(pair.queue.used(), 0);
     }
+}
+
+/// A controller that has the next commands asks for their data while it takes those before.
+#[test]
+fn commands_overtake_data() {
+    let mut pair = Pair::open(both(), 4096);
+    let write = pair.submit(2, Data::Out { len: 8192 });
+    pair.r2t(write, 7, 0, 8192);
+    pair.enqueue(0, Data::In { len: 512 });
+    pair.enqueue(1, Data::None);
+    pair.flush();
+    let is_command = |(pdu, _): &(Pdu, Vec<u8>)| matches!(pdu, Pdu::Command { .. });
+    let sent: Vec<bool> = pair.toy.seen.iter().map(is_command).collect();
+    assert_eq!(sent, [true, true, true, false, false]);
 }
 
 #[test]
