@@ -72,6 +72,8 @@ pub(crate) struct World {
     /// Heartbeats and callers.
     tasks: JoinSet<()>,
     acknowledged: Arc<Mutex<BTreeSet<VolumeId>>>,
+    /// Why volumes that callers still ask for were not made the last time they asked.
+    refusals: Arc<Mutex<BTreeMap<VolumeId, String>>>,
 }
 
 impl World {
@@ -85,10 +87,11 @@ impl World {
         let engines: Vec<EngineProcess> =
             (1..=engines).map(|nth| engine(folder.path(), nth, endpoints)).collect();
         let controls: Vec<_> = (0..controls).map(|_| ControlProcess::start(endpoints)).collect();
-        let acknowledged = Arc::default();
+        let (acknowledged, refusals) = (Arc::default(), Arc::default());
         let tasks = JoinSet::new();
         let ways = BTreeMap::new();
-        let mut world = World { controls, engines, folder, client, ways, tasks, acknowledged };
+        let mut world =
+            World { controls, engines, folder, client, ways, tasks, acknowledged, refusals };
         world.show_engines().await;
         let nodes = world.engines.len();
         until("every node is there", async || world.nodes().await == nodes).await;
@@ -173,10 +176,12 @@ impl World {
         for caller in 1..=callers {
             let remotes: Vec<Remote> = self.controls.iter().map(|it| it.remote.clone()).collect();
             let acknowledged = Arc::clone(&self.acknowledged);
+            let refusals = Arc::clone(&self.refusals);
             self.tasks.spawn(async move {
                 for nth in 0.. {
                     let volume = id::<VolumeId>(caller * 100_000 + nth).unwrap();
-                    create(&remotes, volume, replicas).await;
+                    create(&remotes, (volume, replicas), &refusals).await;
+                    refusals.lock().unwrap_or_else(PoisonError::into_inner).remove(&volume);
                     acknowledged.lock().unwrap_or_else(PoisonError::into_inner).insert(volume);
                 }
             });
@@ -191,7 +196,30 @@ impl World {
     /// Waits until so many more volumes were acknowledged.
     pub(crate) async fn until_more(&self, more: usize) {
         let wanted = self.acknowledged().len() + more;
-        until("more volumes are made", async || self.acknowledged().len() >= wanted).await;
+        let deadline = Instant::now() + PATIENCE * 2;
+        while self.acknowledged().len() < wanted {
+            if Instant::now() >= deadline {
+                panic!("no more volumes are made: {}", self.what_is_known().await);
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// How everything looks, for whoever has to find out why nothing goes on.
+    async fn what_is_known(&self) -> String {
+        let mut known =
+            format!("{:?}", self.refusals.lock().unwrap_or_else(PoisonError::into_inner));
+        for control in &self.controls {
+            let remote = &control.remote;
+            let nodes = tokio::time::timeout(PATIENCE, remote.nodes(NodesAsked::default())).await;
+            known.push_str(&format!("\nnodes: {nodes:?}"));
+            let asked = VolumesAsked { limit: Some(1000), ..Default::default() };
+            if let Ok(Ok(all)) = tokio::time::timeout(PATIENCE, remote.volumes(asked)).await {
+                let busy = all.items.iter().filter(|volume| !volume.lifecycle().is_idle());
+                known.push_str(&format!("\nbusy: {:?}", busy.collect::<Vec<_>>()));
+            }
+        }
+        known
     }
 
     /// Nothing is asked for any more. Then what is stored, what the leader knows and what engines
@@ -300,14 +328,21 @@ async fn every<T>(mut page: impl AsyncFnMut(Paging) -> Result<Page<T>, Problem>)
 }
 
 /// Asks each control plane until one has made the volume.
-async fn create(remotes: &[Remote], volume: VolumeId, replicas: u8) {
+async fn create(
+    remotes: &[Remote],
+    (volume, replicas): (VolumeId, u8),
+    refusals: &Mutex<BTreeMap<VolumeId, String>>,
+) {
     let spec = VolumeSpec::new(Size::mib(4), replicas);
     loop {
         for remote in remotes {
             let made = remote.put_volume(volume, spec.clone());
-            if let Ok(Ok(_)) = tokio::time::timeout(Duration::from_secs(3), made).await {
-                return;
-            }
+            let refusal = match tokio::time::timeout(Duration::from_secs(3), made).await {
+                Ok(Ok(_)) => return,
+                Ok(Err(problem)) => problem.to_string(),
+                Err(_) => "no answer".to_owned(),
+            };
+            refusals.lock().unwrap_or_else(PoisonError::into_inner).insert(volume, refusal);
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
