@@ -199,7 +199,8 @@ impl World {
         let deadline = Instant::now() + PATIENCE * 2;
         while self.acknowledged().len() < wanted {
             if Instant::now() >= deadline {
-                panic!("no more volumes are made: {}", self.what_is_known().await);
+                let known = self.what_is_known().await;
+                panic!("no more volumes are made: {known}");
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -207,19 +208,19 @@ impl World {
 
     /// How everything looks, for whoever has to find out why nothing goes on.
     async fn what_is_known(&self) -> String {
-        let mut known =
-            format!("{:?}", self.refusals.lock().unwrap_or_else(PoisonError::into_inner));
+        let refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut known = vec![format!("{refusals:?}")];
         for control in &self.controls {
             let remote = &control.remote;
             let nodes = tokio::time::timeout(PATIENCE, remote.nodes(NodesAsked::default())).await;
-            known.push_str(&format!("\nnodes: {nodes:?}"));
+            known.push(format!("nodes: {nodes:?}"));
             let asked = VolumesAsked { limit: Some(1000), ..Default::default() };
             if let Ok(Ok(all)) = tokio::time::timeout(PATIENCE, remote.volumes(asked)).await {
                 let busy = all.items.iter().filter(|volume| !volume.lifecycle().is_idle());
-                known.push_str(&format!("\nbusy: {:?}", busy.collect::<Vec<_>>()));
+                known.push(format!("busy: {:?}", busy.collect::<Vec<_>>()));
             }
         }
-        known
+        known.join("\n")
     }
 
     /// Nothing is asked for any more. Then what is stored, what the leader knows and what engines
