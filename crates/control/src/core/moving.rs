@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::batch::Batch;
 use super::wishes::Desk;
-use super::{Asked, Core, Done};
+use super::{Asked, Core, Done, State};
 
 /// What is remembered of a move until its end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,13 +33,15 @@ impl Record for Moving {
     const VERSION: u32 = 1;
 }
 
-impl Core {
+impl State {
     /// The move of a copy of a volume, as it is stored.
     pub(crate) fn moving(&self, volume: VolumeId) -> Option<Moving> {
-        let Move { from, replica, pool } = self.state.facts.moves.get(&volume)?.clone();
+        let Move { from, replica, pool } = self.facts.moves.get(&volume)?.clone();
         Some(Moving { volume, from, replica, pool })
     }
+}
 
+impl Core {
     pub(crate) fn decide_move(
         &self,
         desk: &mut Desk<'_, '_>,
@@ -48,7 +50,7 @@ impl Core {
         (from, pool): (ReplicaId, Option<&PoolName>),
     ) -> Result<Batch, Problem> {
         let volume = self.known_volume(id, asked)?;
-        if let Some(moving) = self.moving(id) {
+        if let Some(moving) = self.state.moving(id) {
             if moving.from == from && pool.is_none_or(|pool| moving.pool == *pool) {
                 return Ok(Batch::new().reply(asked.ticket, Done::Unchanged));
             }
@@ -76,7 +78,7 @@ impl Core {
 
     /// The move of a volume, whose end has come, is remembered no longer.
     pub(crate) fn end_move(&mut self, volume: VolumeId) {
-        let Some(moving) = self.moving(volume) else { return };
+        let Some(moving) = self.state.moving(volume) else { return };
         let left = self.state.facts.replicas.contains_key(&moving.from);
         let (severity, message) = if left && self.state.pool(&moving.pool).is_none() {
             (Severity::Warning, format!("no copy moves: pool {} is gone", moving.pool))
@@ -90,7 +92,7 @@ impl Core {
     /// A copy cannot be made: a move that wanted it is called off, and what is there stays.
     pub(crate) fn call_off(&self, replica: ReplicaId, batch: Batch) -> Batch {
         let found = self.state.facts.replicas.get(&replica);
-        let moving = found.and_then(|found| self.moving(found.spec().volume));
+        let moving = found.and_then(|found| self.state.moving(found.spec().volume));
         match moving.filter(|moving| moving.replica == replica) {
             Some(moving) => batch.drop(moving),
             None => batch,
@@ -99,6 +101,6 @@ impl Core {
 
     /// With a volume what is remembered of its move goes.
     pub(crate) fn drop_move(&self, volume: VolumeId, batch: Batch) -> Batch {
-        self.moving(volume).into_iter().fold(batch, Batch::drop)
+        self.state.moving(volume).into_iter().fold(batch, Batch::drop)
     }
 }

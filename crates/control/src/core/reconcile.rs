@@ -195,7 +195,7 @@ impl Core {
         pool: PoolName,
     ) -> Result<Batch, Problem> {
         let mut volume = self.volume(volume)?.clone();
-        let moving = self.moving(*volume.id()).map(|moving| moving.replica);
+        let moving = self.state.moving(*volume.id()).map(|moving| moving.replica);
         let id = match moving.filter(|id| !self.state.facts.replicas.contains_key(id)) {
             Some(asked) => asked,
             None => ids.replica()?,

@@ -159,11 +159,7 @@ impl State {
                 let failover = self.facts.failovers.get(&id.parse().ok()?);
                 failover.cloned().map(Entry::from)
             }
-            Moving::KIND => {
-                let volume = id.parse().ok()?;
-                let Move { from, replica, pool } = self.facts.moves.get(&volume)?.clone();
-                Some(Moving { volume, from, replica, pool }.into())
-            }
+            Moving::KIND => self.moving(id.parse().ok()?).map(Entry::from),
             Rebuild::KIND => self.rebuilds.get(&id.parse().ok()?).cloned().map(Entry::from),
             Scrubbed::KIND => self.scrubs.get(&id.parse().ok()?).cloned().map(Entry::from),
             Event::KIND => self.events.get(&id.parse().ok()?).cloned().map(Entry::from),

@@ -157,7 +157,7 @@ impl Core {
         let subject = Subject::Volume(id);
         let blocked = self.blocked().iter().filter(|blocked| blocked.subject == subject);
         let mut reasons: Vec<String> = blocked.map(|blocked| blocked.reason.clone()).collect();
-        if let Some(moving) = self.moving(id) {
+        if let Some(moving) = self.state.moving(id) {
             reasons.push(format!("copy {} moves to pool {}", moving.from, moving.pool));
         }
         if state != VolumeState::Online {

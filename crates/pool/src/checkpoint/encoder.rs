@@ -191,8 +191,9 @@ pub(crate) fn encode(state: &mut State, regions: &Regions) -> Option<(Header, Ve
 
 /// The most bytes of a body that are there whatever a pool holds: the ends of both of its parts,
 /// two entries of the directory, the used clusters, and every region as dirty and as doubtful.
-pub(crate) fn fixed_bytes((clusters, regions): (u32, u32)) -> u64 {
+pub(crate) fn fixed_bytes(clusters: u32, size: ClusterSize) -> u64 {
     let used = u64::from(clusters.div_ceil(64)) * 8;
+    let regions = clusters / size.per_region() + 1;
     2 * count(BLOCK) + 2 * count(ENTRY) + POOL_HEAD + used + 8 * u64::from(regions)
 }
 

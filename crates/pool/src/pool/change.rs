@@ -7,8 +7,7 @@ use block::Blocks;
 use crate::breaks::{Rule, left_out};
 use crate::entity::{Entity, Id, Kind, Label, Layer};
 use crate::record::Record;
-use crate::state::LAYER_BYTES;
-use crate::state::Refused;
+use crate::state::{LAYER_BYTES, Refused};
 use crate::widen::count;
 
 use super::Pool;

@@ -333,9 +333,8 @@ impl State {
 
     /// Room of a checkpoint for all that is counted.
     fn meta_room(&self) -> u64 {
-        let clusters = self.space.clusters();
-        let regions = clusters / self.size.per_region() + 1;
-        self.meta_limit.saturating_sub(checkpoint::fixed_bytes((clusters, regions)))
+        let fixed = checkpoint::fixed_bytes(self.space.clusters(), self.size);
+        self.meta_limit.saturating_sub(fixed)
     }
 
     fn change_tier(&mut self, layer: Layer, change: impl FnOnce(&mut Tier)) {
