@@ -66,6 +66,18 @@ fn a_file_is_served_listed_described_and_stopped() {
     assert_eq!(std::fs::metadata(&disk).unwrap().len(), 64 << 20);
 }
 
+/// As many queues as a host may have, each as full as it can be.
+#[test]
+fn all_queues_are_full_at_once() {
+    let namespace = format!("{NQN}=mem:128MiB");
+    let (mut target, address) = serve(&["--ns", &namespace]);
+    // One entry of the 128 of a queue always stays empty.
+    let all = (128 * 127).to_string();
+    let load = ["--nqn", NQN, "--rw", "randrw", "--time", "1", "--verify"];
+    succeed(tool("perf", &address, &[&load[..], &["--queues", "128", "--qd", &all]].concat()));
+    assert!(target.stop().unwrap().success());
+}
+
 #[test]
 fn errors_name_the_flag_and_show_what_works() {
     let run = |arguments: &[&str]| said(&holdfast().unwrap().args(arguments).output().unwrap());

@@ -73,7 +73,18 @@ impl Handler for Driven {
 impl Session {
     /// Connects and waits until the controller and its queues are up.
     pub fn connect(address: SocketAddr, association: Association) -> Result<Session, SessionError> {
-        let mut reactor = Reactor::new(&reactor::Config::default())?;
+        Session::connect_for(0, 0, address, association)
+    }
+
+    /// The same, with memory for so many buffers of that size at once.
+    pub fn connect_for(
+        count: u32,
+        bytes: usize,
+        address: SocketAddr,
+        association: Association,
+    ) -> Result<Session, SessionError> {
+        let config = reactor::Config::default().with_room(bytes, count);
+        let mut reactor = Reactor::new(&config)?;
         let controller = Controller::connect(1, address, association, &mut reactor);
         let mut session = Session { reactor, driven: Driven { controller, is_ticking: false } };
         loop {

@@ -172,6 +172,16 @@ impl Reach {
     }
 
     fn connect(&self, nqn: &str, queues: u16, depth: u16) -> Result<Session> {
+        self.connect_for((0, 0), nqn, (queues, depth))
+    }
+
+    /// With memory for so many commands of that size at once.
+    fn connect_for(
+        &self,
+        (count, bytes): (u32, usize),
+        nqn: &str,
+        (queues, depth): (u16, u16),
+    ) -> Result<Session> {
         let name = |flag: &str, name: &str| {
             Nqn::new(name).with_context(|| format!("{flag} {name:?} is not an NQN"))
         };
@@ -186,7 +196,7 @@ impl Reach {
             Options { digests, io_queues: queues, queue_entries: depth, ..Options::default() };
         let association =
             Association { host, subsystem, keys, accepted: Accepted::default(), options };
-        Session::connect(self.address, association)
+        Session::connect_for(count, bytes, self.address, association)
             .with_context(|| format!("cannot use {nqn} at {}", self.address))
     }
 
@@ -369,7 +379,9 @@ fn perf(whole: &Whole, typed: &Work) -> Result<()> {
     // One entry of a queue always stays empty.
     let depth = typed.qd.div_ceil(queues.into()).saturating_add(1);
     let depth = u16::try_from(depth).context("--qd is too large; try --queues with it")?;
-    let mut session = reach.connect(&whole.nqn, queues, depth.max(2))?;
+    let bytes = usize::try_from(typed.bs.bytes().0).unwrap_or(usize::MAX);
+    let session = reach.connect_for((typed.qd, bytes), &whole.nqn, (queues, depth.max(2)));
+    let mut session = session?;
     let load = typed.load(&session)?;
     let before = cpu_time();
     let measured = run(&mut session, load)?;

@@ -10,6 +10,7 @@
 //! An empty class is not an error: [`Arena::take`] says `None`, and the caller waits until pieces
 //! come back.
 
+mod ahead;
 mod aside;
 mod buffer;
 mod free_list;
@@ -18,6 +19,7 @@ mod mapping;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+pub(crate) use ahead::fetch_ahead;
 pub use aside::copy_aside;
 pub use buffer::{Buffer, Frozen};
 use free_list::FreeList;
@@ -85,6 +87,13 @@ struct Range {
 }
 
 impl Arena {
+    /// Whether all of it is within what can be registered.
+    pub(crate) fn can_be(classes: &[Class]) -> bool {
+        let bytes = |class: &Class| class.bytes.checked_mul(usize::try_from(class.count).ok()?);
+        let all = classes.iter().map(bytes).try_fold(0usize, |sum, of| sum.checked_add(of?));
+        all.is_some_and(|all| all <= LARGEST)
+    }
+
     /// Maps and touches all the memory.
     pub fn new(classes: &[Class]) -> Result<Arena, ArenaError> {
         let bad = || ArenaError::Classes { classes: classes.to_vec() };

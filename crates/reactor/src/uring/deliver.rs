@@ -8,6 +8,7 @@ use super::handles;
 use super::ops::{UnderWay, Work, outcome};
 use super::{Completed, Handle, Reactor};
 use crate::contract::{Event, Handler, Outcome, Socket};
+use crate::memory::fetch_ahead;
 use crate::slab::Key;
 
 /// What a completion means for its operation.
@@ -30,6 +31,7 @@ impl<M> Reactor<M> {
         // As many as are there now: what the handler causes comes after its `settle`.
         for _ in 0..self.completed.len() {
             if let Some(completed) = self.completed.pop_front() {
+                self.fetch_next();
                 self.deliver_one(completed, handler);
             }
         }
@@ -46,6 +48,15 @@ impl<M> Reactor<M> {
                 let Some(letter) = self.inbox.take() else { break };
                 handler.on(Event::Message(letter), self);
             }
+        }
+    }
+
+    /// While the handler looks at one read, the processor fetches what the next one has read.
+    fn fetch_next(&self) {
+        let next = self.completed.front().map(|next| Key::from_bits(next.user_data));
+        if let Some(Work::Read { buffer, .. }) = next.and_then(|key| Some(&self.ops.get(key)?.work))
+        {
+            fetch_ahead(buffer);
         }
     }
 

@@ -52,6 +52,21 @@ impl Default for Config {
     }
 }
 
+impl Config {
+    /// With room for so many more buffers of that size, if an arena can be so large.
+    #[must_use]
+    pub fn with_room(mut self, bytes: usize, count: u32) -> Config {
+        let mut whole = self.buffers.clone();
+        if let Some(class) = whole.iter_mut().find(|class| class.bytes >= bytes) {
+            class.count = class.count.saturating_add(count);
+        }
+        if Arena::can_be(&whole) {
+            self.buffers = whole;
+        }
+        self
+    }
+}
+
 /// Why a reactor could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
@@ -156,4 +171,19 @@ pub(super) fn register_arena(ring: &IoUring, arena: &Arena) -> bool {
     // SAFETY: the mapping is valid for `len` bytes, and the reactor that owns the ring also holds
     // the arena, whose fields are dropped after the ring's.
     unsafe { ring.submitter().register_buffers(&all) }.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_made_for_many_buffers_but_not_for_more_than_can_be() {
+        let bytes = |config: &Config| Arena::new(&config.buffers).unwrap().bytes();
+        let usual = Config::default();
+        let roomy = usual.clone().with_room(PAGE, 5000);
+        assert_eq!(bytes(&roomy), bytes(&usual) + 5000 * 2 * PAGE);
+        assert_eq!(bytes(&usual.clone().with_room(PAGE, u32::MAX)), bytes(&usual));
+        assert_eq!(bytes(&usual.clone().with_room(usize::MAX, 1)), bytes(&usual));
+    }
 }
