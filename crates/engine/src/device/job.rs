@@ -27,6 +27,8 @@ pub enum Data {
     None,
     /// To be filled by a read; as long as its span.
     Fill(Buffer),
+    /// What a read found, where the device has it: a device in memory fills no buffer for much.
+    Found(Frozen),
     /// To be written or compared with; as long as its span.
     Bytes(Frozen),
     /// To be compared with, and to be written.
@@ -135,8 +137,12 @@ impl<O> Running<O> {
             (Task::Command(command), data) => {
                 command.check(geometry)?;
                 match (command, data) {
-                    (Command::Read { span }, Data::Fill(buffer)) => {
-                        memory.read(start(span), buffer);
+                    (Command::Read { span }, data) => {
+                        let Data::Fill(buffer) = data else { return Err(Fault::Internal) };
+                        match memory.share(start(span), buffer.len()) {
+                            Some(bytes) => *data = Data::Found(bytes),
+                            None => memory.read(start(span), buffer),
+                        }
                     }
                     (Command::Write { span, .. }, Data::Bytes(bytes)) => {
                         memory.write(start(span), bytes).map_err(|NoMemory| Fault::NoSpace)?;
@@ -146,7 +152,7 @@ impl<O> Running<O> {
                     }
                     (Command::Discard { span } | Command::WriteZeroes { span, .. }, _) => {
                         let (start, len) = byte_range(span, geometry);
-                        memory.zero(start, len);
+                        memory.zero(start, len).map_err(|NoMemory| Fault::NoSpace)?;
                     }
                     (Command::Flush, _) => {}
                     _ => return Err(Fault::Internal),

@@ -3,12 +3,15 @@
 use std::ops::Range;
 
 use block::Bytes;
-use reactor::{Arena, Buffer, Class, copy_aside};
+use reactor::{Arena, Buffer, Class, Frozen, copy_aside};
 
 /// Bytes that were never written take no memory and are zero.
+///
+/// A large read shares its bytes with the device instead of copying them. Whoever writes to a chunk
+/// of which something is still shared gets a chunk of their own: what was read stays as it was.
 #[derive(Debug)]
 pub(super) struct Memory {
-    chunks: Vec<Option<Buffer>>,
+    chunks: Vec<Option<Frozen>>,
 }
 
 /// There is no more memory.
@@ -17,8 +20,9 @@ pub(super) struct NoMemory;
 
 /// A large page: with small ones, finding the place of a block takes as long as copying it.
 const CHUNK: usize = 2 << 20;
-/// From this size on a write goes around the processor's cache: what is large is rarely read soon.
-const ASIDE: usize = 32 * 1024;
+/// From this size on a write goes around the processor's cache, because what is large is rarely read
+/// soon, and a read is not copied.
+const LARGE: usize = 32 * 1024;
 
 impl Memory {
     pub(super) fn new(size: Bytes) -> Memory {
@@ -31,6 +35,11 @@ impl Memory {
     pub(super) fn grow(&mut self, size: Bytes) {
         let chunks = usize::try_from(size.0).unwrap_or(usize::MAX).div_ceil(CHUNK);
         self.chunks.resize_with(chunks.max(self.chunks.len()), || None);
+    }
+
+    /// The bytes themselves, if they are many and lie together.
+    pub(super) fn share(&self, at: usize, len: usize) -> Option<Frozen> {
+        (len >= LARGE).then(|| self.chunk(at / CHUNK)?.part(at % CHUNK, len))?
     }
 
     pub(super) fn read(&self, at: usize, into: &mut [u8]) {
@@ -49,31 +58,28 @@ impl Memory {
         let mut left = from;
         for (chunk, start, len) in pieces(at..at + from.len()) {
             let (piece, rest) = left.split_at(len.min(left.len()));
-            if let Some(place) = self.chunks.get_mut(chunk) {
-                let chunk = match place {
-                    Some(chunk) => chunk,
-                    None => place.insert(fresh()?),
-                };
+            self.change(chunk, |chunk| {
                 let place = &mut chunk[start..start + len];
-                if len >= ASIDE {
+                if len >= LARGE {
                     copy_aside(piece, place);
                 } else {
                     place.copy_from_slice(piece);
                 }
-            }
+            })?;
             left = rest;
         }
         Ok(())
     }
 
-    pub(super) fn zero(&mut self, at: usize, len: usize) {
+    pub(super) fn zero(&mut self, at: usize, len: usize) -> Result<(), NoMemory> {
         for (chunk, start, len) in pieces(at..at + len) {
             match self.chunks.get_mut(chunk) {
                 Some(place) if len == CHUNK => *place = None,
-                Some(Some(chunk)) => chunk[start..start + len].fill(0),
+                Some(Some(_)) => self.change(chunk, |chunk| chunk[start..start + len].fill(0))?,
                 _ => {}
             }
         }
+        Ok(())
     }
 
     /// The offset from `at` of the first byte that differs.
@@ -95,8 +101,27 @@ impl Memory {
         None
     }
 
-    fn chunk(&self, number: usize) -> Option<&Buffer> {
+    fn chunk(&self, number: usize) -> Option<&Frozen> {
         self.chunks.get(number)?.as_ref()
+    }
+
+    /// Changes a chunk that nobody else holds anything of.
+    fn change(&mut self, number: usize, how: impl FnOnce(&mut [u8])) -> Result<(), NoMemory> {
+        let Some(place) = self.chunks.get_mut(number) else { return Ok(()) };
+        let mut chunk = match place.take().map(Frozen::thaw) {
+            Some(Ok(chunk)) => chunk,
+            Some(Err(shared)) => {
+                let copy = fresh();
+                let shared = place.insert(shared);
+                let mut copy = copy?;
+                copy.copy_from_slice(shared);
+                copy
+            }
+            None => fresh()?,
+        };
+        how(&mut chunk);
+        *place = Some(chunk.freeze());
+        Ok(())
     }
 }
 
@@ -130,7 +155,7 @@ mod tests {
                 (0..3u8, 0..3 * CHUNK - 70_000, 1..70_000usize, 1..255u8), 1..20)
         ) {
             let mut memory = Memory::new(Bytes::mib(6));
-            let mut model = vec![0u8; 3 * CHUNK];
+            let (mut model, mut shared) = (vec![0u8; 3 * CHUNK], Vec::new());
             for (what, at, len, byte) in steps {
                 match what {
                     0 => {
@@ -140,7 +165,7 @@ mod tests {
                     1 => {
                         let len = len * 60;
                         let len = len.min(3 * CHUNK - at);
-                        memory.zero(at, len);
+                        memory.zero(at, len).unwrap();
                         model[at..at + len].fill(0);
                     }
                     _ => {
@@ -150,9 +175,26 @@ mod tests {
                         prop_assert_eq!(memory.differs(at, &got), None);
                         got[len - 1] ^= 1;
                         prop_assert_eq!(memory.differs(at, &got), Some(len - 1));
+                        if let Some(bytes) = memory.share(at, len) {
+                            prop_assert_eq!(&bytes[..], &model[at..at + len]);
+                            shared.push((bytes, model[at..at + len].to_vec()));
+                        }
                     }
+                }
+                for (bytes, before) in &shared {
+                    prop_assert_eq!(&bytes[..], &before[..], "what was read has changed");
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_is_large_and_lies_together_is_shared() {
+        let mut memory = Memory::new(Bytes::mib(6));
+        memory.write(0, &vec![1; 2 * CHUNK]).unwrap();
+        assert_eq!(memory.share(CHUNK - LARGE, LARGE).unwrap()[..], vec![1; LARGE]);
+        assert!(memory.share(0, LARGE - 1).is_none(), "small");
+        assert!(memory.share(CHUNK - 1, LARGE).is_none(), "in two chunks");
+        assert!(memory.share(2 * CHUNK, LARGE).is_none(), "never written");
     }
 }

@@ -97,7 +97,7 @@ impl Bytes {
             Data::None => Bytes::None,
             Data::Fill(buffer) => Bytes::Fill(Fragments::new(buffer)),
             Data::Bytes(bytes) => Bytes::Given(bytes),
-            both @ Data::Both { .. } => return Err(both),
+            other @ (Data::Both { .. } | Data::Found(_)) => return Err(other),
         })
     }
 

@@ -378,7 +378,7 @@ impl Link {
         let bytes = match &data {
             Data::None => 0,
             Data::Fill(buffer) => buffer.len(),
-            Data::Bytes(bytes) => bytes.len(),
+            Data::Found(bytes) | Data::Bytes(bytes) => bytes.len(),
             Data::Both { new, .. } => new.len(),
         };
         let (Some(key), Some(device)) = (self.key, served.device(nsid)) else {
@@ -400,6 +400,7 @@ impl Link {
             Data::Fill(buffer) if completion.is_ok() => {
                 self.held.put(slot, Held::Ready(buffer.freeze()));
             }
+            Data::Found(bytes) if completion.is_ok() => self.held.put(slot, Held::Ready(bytes)),
             _ => {
                 self.held.take(slot);
             }

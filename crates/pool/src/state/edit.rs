@@ -87,9 +87,13 @@ impl State {
         self.flat.set((layer, logical), run, Some(cluster));
     }
 
-    /// The blocks read as zeros from now on. A range beyond the end of the map is nothing.
+    /// The blocks read as zeros from now on. A range beyond the end of the map is nothing, and so is
+    /// an empty one, which only a forged record has.
     pub(crate) fn discard(&mut self, layer: Layer, blocks: Range<u64>) {
         let Range { start, end } = blocks;
+        if start >= end {
+            return;
+        }
         let shift = self.size.shift();
         let last = (end.saturating_sub(1) >> shift).min(u64::from(u32::MAX));
         let first = (start >> shift).min(u64::from(u32::MAX));
