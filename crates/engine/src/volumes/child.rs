@@ -424,7 +424,7 @@ impl Child {
             }
             (Asked::Taken(id), result) => result.and_then(|bytes| {
                 // One that is gone meanwhile can be taken now.
-                topic::attempt_of(&bytes, id).map(Answer::WasThere).ok_or(Fault::Busy)
+                topic::was_there(&bytes, id).ok_or(Fault::Busy)
             }),
             (Asked::Told | Asked::Snapshot(_), result) => result.map(|_| Answer::Done),
             (Asked::Size, result) => result.and_then(|bytes| {

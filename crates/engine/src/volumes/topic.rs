@@ -4,7 +4,7 @@
 //! JSON of `model::Note`, never larger than a pool keeps with a replica: see [`fit`].
 
 use block::{Blocks, Fault, Lba, Span};
-use mirror::Attempt;
+use mirror::{Answer, Attempt};
 use model::{Note, Regions, SnapshotId};
 use nvme::initiator::{Content, Message};
 
@@ -23,7 +23,7 @@ pub(crate) enum Topic {
     Snapshot,
     /// Tell: drop the snapshot with this id; one that is not there is dropped.
     DropSnapshot,
-    /// Ask: snapshots whose ids end with the argument, and their attempts, see [`attempt_of`].
+    /// Ask: snapshots whose ids end with the argument, and their attempts, see [`was_there`].
     Taken,
 }
 
@@ -139,12 +139,12 @@ pub(crate) fn encode_taken(taken: impl Iterator<Item = (u128, u64)>) -> Vec<u8> 
     taken.take(MOST_TAKEN).flat_map(one).collect()
 }
 
-/// The attempt in which a snapshot was taken, if it was by a target; nothing if it is not there.
-pub(crate) fn attempt_of(bytes: &[u8], id: SnapshotId) -> Option<Option<Attempt>> {
+/// That a snapshot was there, and who took it; nothing if it is not there.
+pub(crate) fn was_there(bytes: &[u8], id: SnapshotId) -> Option<Answer> {
     let (all, _) = bytes.as_chunks::<TAKEN_LEN>();
     let attempt = all.iter().find_map(|one| one.strip_prefix(&encode_id(id)))?;
     let attempt = u64::from_le_bytes(attempt.try_into().ok()?);
-    Some((attempt != 0).then_some(Attempt(attempt)))
+    Some(Answer::WasThere((attempt != 0).then_some(Attempt(attempt))))
 }
 
 /// A note as it is kept, no longer than a pool keeps. Regions are made larger until it is: what
@@ -243,10 +243,10 @@ mod tests {
         let (mine, other, none): (SnapshotId, SnapshotId, SnapshotId) = (id(1), id(2), id(3));
         let bytes =
             encode_taken([(number(other), 5), (number(mine), 6), (number(none), 0)].into_iter());
-        assert_eq!(attempt_of(&bytes, mine), Some(Some(Attempt(6))));
-        assert_eq!(attempt_of(&bytes, none), Some(None));
-        assert_eq!(attempt_of(&bytes, id(4)), None);
-        assert_eq!(attempt_of(&bytes[..47], mine), None);
+        assert_eq!(was_there(&bytes, mine), Some(Answer::WasThere(Some(Attempt(6)))));
+        assert_eq!(was_there(&bytes, none), Some(Answer::WasThere(None)));
+        assert_eq!(was_there(&bytes, id(4)), None);
+        assert_eq!(was_there(&bytes[..47], mine), None);
         assert_eq!(tail(mine).to_be_bytes(), encode_id(mine)[8..]);
     }
 }
