@@ -3,6 +3,9 @@
 //! What the control plane would do is done here by hand: epochs are taken in the store, orders are
 //! sent over the node API.
 
+mod neighbour;
+mod trouble;
+
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -27,6 +30,9 @@ use store::contract::{Compare, Op, Store as _, StoreExt as _, Txn};
 use crate::netns::Netns;
 use crate::process::{PATIENCE, Program, holdfast};
 use crate::store::{Kind as StoreKind, StoreServer};
+
+pub use neighbour::Neighbour;
+pub use trouble::{damage, repaired, told};
 
 /// The `n`th id of its kind.
 pub fn id<T: FromStr<Err = Invalid>>(n: u32) -> Result<T> {

@@ -19,6 +19,11 @@ pub struct Token(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Io(pub u64);
 
+/// One attempt to take a snapshot of the volume: no other of any target has the same number. What
+/// copies took in one attempt is of one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Attempt(pub u64);
+
 /// Number of one attachment of one child; later ones are higher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Session(pub u64);
@@ -86,8 +91,8 @@ pub enum StoreFault {
 pub enum Answer {
     /// It is done.
     Done,
-    /// The snapshot was there before it was asked for.
-    WasThere,
+    /// The snapshot was there before it was asked for; by which attempt, unless no target took it.
+    WasThere(Option<Attempt>),
     /// The blocks of the span that hold something, in order.
     Written(Vec<Span>),
     /// The size of the replica.
@@ -162,7 +167,7 @@ pub enum Order {
     /// The volume has this size now; its replicas were grown before.
     Resize(Blocks),
     /// A snapshot on every copy in sync, of one moment, on all or none.
-    Snapshot(SnapshotId),
+    Snapshot(SnapshotId, Attempt),
     /// What hosts may ask at most.
     Limit(Limits),
     /// What rebuilds together may copy in a second; nothing: as fast as hosts let them.
@@ -228,8 +233,8 @@ pub enum Effect {
         /// The note.
         note: Box<Note>,
     },
-    /// Take a snapshot of a replica, durably, unless it has one of this id; which of both is
-    /// answered.
+    /// Take a snapshot of a replica, durably and with the attempt, unless it has one of this id;
+    /// which of both is answered.
     Snapshot {
         /// Name for the answer.
         io: Io,
@@ -239,6 +244,8 @@ pub enum Effect {
         session: Session,
         /// Its id.
         snapshot: SnapshotId,
+        /// To be remembered with it.
+        attempt: Attempt,
     },
     /// Drop a snapshot of a replica again; one that is not there is dropped.
     DropSnapshot {

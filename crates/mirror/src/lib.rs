@@ -66,8 +66,8 @@ mod tests;
 mod write;
 
 pub use api::{
-    Answer, AttachFault, Buffer, Effect, Event, Found, Io, Opening, Order, RebuildOrder, Session,
-    StoreFault, Token,
+    Answer, AttachFault, Attempt, Buffer, Effect, Event, Found, Io, Opening, Order, RebuildOrder,
+    Session, StoreFault, Token,
 };
 pub use mirror::Mirror;
 pub use policy::Policy;

@@ -49,7 +49,7 @@ impl Mirror {
                 Ok(())
             }
             Order::Resize(size) => return self.resize(token, size),
-            Order::Snapshot(id) => return self.take_snapshot(token, id),
+            Order::Snapshot(id, attempt) => return self.take_snapshot(token, id, attempt),
             Order::Stop => return self.stop(token),
         };
         match result {

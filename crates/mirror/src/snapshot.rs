@@ -7,8 +7,9 @@
 //!
 //! A copy that was lost when others dropped theirs keeps its own until it is back: then it drops it
 //! before anything else is taken. What nobody remembers is found when the same is asked for again:
-//! some copies have it and some take it now. These are two moments, and it is refused; those that
-//! had it keep it, because somebody may rely on it. If all have it, it was taken before.
+//! some copies have it and some take it now, or those that have it took it in different attempts.
+//! These are two moments, and it is refused; those that had it keep it, because somebody may rely
+//! on it. If all have it from one attempt, it was taken before.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -17,7 +18,7 @@ use alloc::vec::Vec;
 use block::{Blame, Claim, Completion, Fault, Instant};
 use model::{Kind, Problem, ReplicaId, SnapshotId};
 
-use crate::api::{Answer, Effect, Token};
+use crate::api::{Answer, Attempt, Effect, Token};
 use crate::child::reason;
 use crate::mirror::{Mirror, Pending, Purpose, Ticket};
 use crate::slots::{Slot, Slots};
@@ -53,19 +54,21 @@ impl Leftovers {
 pub(crate) struct Snapshotting {
     token: Token,
     id: SnapshotId,
+    attempt: Attempt,
     /// Until when it may wait.
     pub(crate) deadline: Instant,
     stage: Stage,
     asked: Slots,
     outstanding: Slots,
-    /// Copies that took it now, and those that had it.
-    fresh: Slots,
+    /// Copies that had it.
     old: Slots,
+    /// The attempts in which copies took it, of which nothing is no target's.
+    by: BTreeSet<Option<Attempt>>,
     problem: Option<Problem>,
 }
 
 impl Mirror {
-    pub(crate) fn take_snapshot(&mut self, token: Token, id: SnapshotId) {
+    pub(crate) fn take_snapshot(&mut self, token: Token, id: SnapshotId, attempt: Attempt) {
         if self.snapshot.is_some() {
             let problem = Problem::new(Kind::Busy, "a snapshot is being taken; try again");
             return self.answer(token, Err(problem));
@@ -73,12 +76,13 @@ impl Mirror {
         self.snapshot = Some(Snapshotting {
             token,
             id,
+            attempt,
             deadline: self.now.after(self.policy.hold),
             stage: Stage::Waiting,
             asked: Slots::NONE,
             outstanding: Slots::NONE,
-            fresh: Slots::NONE,
             old: Slots::NONE,
+            by: BTreeSet::new(),
             problem: None,
         });
     }
@@ -206,12 +210,13 @@ impl Mirror {
     }
 
     fn ask_snapshot(&mut self, to: Slots, take: bool) {
-        let Some(id) = self.snapshot.as_ref().map(|snapshot| snapshot.id) else { return };
+        let asked = self.snapshot.as_ref().map(|snapshot| (snapshot.id, snapshot.attempt));
+        let Some((id, attempt)) = asked else { return };
         for slot in to.iter() {
             let Some((io, child, session)) = self.ask(slot, Purpose::Snapshot) else { continue };
             let (child, snapshot) = (child.replica, id);
             self.effects.push_back(if take {
-                Effect::Snapshot { io, child, session, snapshot }
+                Effect::Snapshot { io, child, session, snapshot, attempt }
             } else {
                 Effect::DropSnapshot { io, child, session, snapshot }
             });
@@ -231,8 +236,11 @@ impl Mirror {
                         self.forget_leftover(replica, id);
                     }
                 }
-                Ok(Answer::WasThere) => snapshot.old.insert(from.slot),
-                Ok(_) => snapshot.fresh.insert(from.slot),
+                Ok(Answer::WasThere(by)) if *by != Some(snapshot.attempt) => {
+                    snapshot.old.insert(from.slot);
+                    snapshot.by.insert(*by);
+                }
+                Ok(_) => drop(snapshot.by.insert(Some(snapshot.attempt))),
                 Err(_) => {}
             }
         }
@@ -264,9 +272,13 @@ impl Mirror {
     fn snapshot_step(&mut self) {
         let Some(snapshot) = &mut self.snapshot else { return };
         let (stage, asked) = (snapshot.stage, snapshot.asked);
-        let is_mixed = !snapshot.old.is_empty() && !snapshot.fresh.is_empty();
+        let is_mixed = snapshot.by.len() > 1;
         #[cfg(test)]
-        let is_mixed = is_mixed && self.broken != crate::tests::Broken::MixedSnapshot;
+        let is_mixed = match self.broken {
+            crate::tests::Broken::MixedSnapshot => false,
+            crate::tests::Broken::AnyAttempt => is_mixed && snapshot.old != asked,
+            _ => is_mixed,
+        };
         if is_mixed && matches!(stage, Stage::Taking(_)) {
             let detail = "some copies have it from another moment; delete it there, or choose \
                           another id";

@@ -69,15 +69,15 @@ disks() {
 }
 "#;
 
-/// What a check gets.
-pub(crate) struct Lab<'a> {
+/// What a check gets; one that is about one kind of target gets just that.
+pub(crate) struct Lab<'a, T: Target + ?Sized = dyn Target> {
     pub(crate) vm: &'a Vm,
-    pub(crate) target: Box<dyn Target>,
+    pub(crate) target: Box<T>,
     /// What the target was told, if this is about authentication.
     pub(crate) secrets: Option<Secrets>,
 }
 
-impl Lab<'_> {
+impl<T: Target + ?Sized> Lab<'_, T> {
     /// Runs a script in the guest and returns what it printed; it must succeed.
     pub(crate) fn sh(&self, script: &str) -> Result<String> {
         self.try_sh(script)?.ok()
@@ -146,9 +146,14 @@ impl Lab<'_> {
         Ok(())
     }
 
+    /// Disconnects from the target.
+    pub(crate) fn disconnect(&self) -> Result<()> {
+        self.sh("nvme disconnect -n $NQN; await '[ -z \"$(controllers)\" ]'").map(drop)
+    }
+
     /// Disconnects and removes the target.
     pub(crate) fn close(self) -> Result<()> {
-        self.sh("nvme disconnect -n $NQN; await '[ -z \"$(controllers)\" ]'")?;
+        self.disconnect()?;
         self.target.remove(self.vm)
     }
 }

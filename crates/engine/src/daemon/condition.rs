@@ -36,22 +36,22 @@ fn judged(mut seen: PoolStatus, measured: &Measured) -> PoolStatus {
             symptoms.push(Symptom { disk: disk.clone(), kind: ill.kind, detail: ill.detail });
         }
     }
-    if symptoms.is_empty() {
-        return seen;
-    }
-    seen.state = match seen.state {
-        PoolState::Faulted { symptoms: mut known } => {
-            known.extend(symptoms);
-            PoolState::Faulted { symptoms: known }
-        }
-        PoolState::Suspect { symptoms: mut known } => {
-            known.extend(symptoms);
-            PoolState::Suspect { symptoms: known }
-        }
-        _ if works => PoolState::Suspect { symptoms },
-        _ => PoolState::Faulted { symptoms },
-    };
+    seen.state = with_symptoms(seen.state, symptoms, works);
     seen
+}
+
+/// A state with more symptoms; `works` is whether all disks still do.
+fn with_symptoms(state: PoolState, more: Vec<Symptom>, works: bool) -> PoolState {
+    if more.is_empty() {
+        return state;
+    }
+    let (known, works) = match state {
+        PoolState::Faulted { symptoms } => (symptoms, false),
+        PoolState::Suspect { symptoms } => (symptoms, works),
+        PoolState::Online | PoolState::Offline | PoolState::Unknown => (Vec::new(), works),
+    };
+    let symptoms = [known, more].concat();
+    if works { PoolState::Suspect { symptoms } } else { PoolState::Faulted { symptoms } }
 }
 
 /// How often blocks of a pool were not what was written.
@@ -103,4 +103,33 @@ fn open_status(status: &engine_pools::PoolStatus, measured: &Measured) -> Answer
         cluster_size: status.cluster.into(),
         disks,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn symptoms(kind: SymptomKind) -> Vec<Symptom> {
+        vec![Symptom { disk: "/dev/sdb".parse().unwrap(), kind, detail: "it is ill".into() }]
+    }
+
+    #[test]
+    fn a_pool_is_as_ill_as_the_worst_that_is_known_of_it() {
+        use SymptomKind::{Damaged, Stalled};
+        let suspect = |symptoms| PoolState::Suspect { symptoms };
+        let faulted = |symptoms| PoolState::Faulted { symptoms };
+        let (damaged, stalled) = (|| symptoms(Damaged), || symptoms(Stalled));
+        let both = || [damaged(), stalled()].concat();
+        for (state, more, works, expected) in [
+            (PoolState::Online, vec![], true, PoolState::Online),
+            (PoolState::Online, stalled(), true, suspect(stalled())),
+            (PoolState::Online, stalled(), false, faulted(stalled())),
+            (suspect(damaged()), vec![], true, suspect(damaged())),
+            (suspect(damaged()), stalled(), true, suspect(both())),
+            (suspect(damaged()), stalled(), false, faulted(both())),
+            (faulted(damaged()), stalled(), true, faulted(both())),
+        ] {
+            assert_eq!(with_symptoms(state, more, works), expected);
+        }
+    }
 }

@@ -255,6 +255,12 @@ impl Pools {
         self.open(*self.by_id.get(&pool)?)?.pool.entity(id)
     }
 
+    /// All replicas and snapshots of a pool.
+    pub(crate) fn entities(&self, pool: Id) -> impl Iterator<Item = &pool::Entity> {
+        let open = self.by_id.get(&pool).and_then(|slot| self.open(*slot));
+        open.into_iter().flat_map(|open| open.pool.entities())
+    }
+
     /// Changes whenever writes to the pool that no flush covered may have been lost.
     pub fn incarnation(&self, pool: Id) -> Option<u64> {
         Some(self.open(*self.by_id.get(&pool)?)?.incarnation)

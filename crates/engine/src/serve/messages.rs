@@ -6,7 +6,7 @@
 use block::{Blocks, Fault, Lba};
 use model::SnapshotLabel;
 use nvme::target::{Message, Slot};
-use pool::{Change, Id, Kind, Label, NewSnapshot};
+use pool::{Change, Entity, Id, Kind, Label, NewSnapshot};
 use reactor::{Io, Key};
 
 use super::config::Backing;
@@ -14,7 +14,7 @@ use super::core::Core;
 use super::link::Owner;
 use super::pooling::Asked;
 use crate::pools::{Answer, Order, PoolError, Runs};
-use crate::volumes::topic::{Described, MOST_RUNS, Topic, encode_runs};
+use crate::volumes::topic::{Described, MOST_RUNS, Topic, encode_runs, encode_taken};
 
 /// What a pool's answer is turned into.
 #[derive(Clone, Copy, Debug)]
@@ -80,13 +80,23 @@ impl Core {
                 let kept: SnapshotLabel =
                     model::stored::decode(told).map_err(|_| Fault::Unsupported)?;
                 let snapshot = Id(kept.snapshot.uuid().as_u128());
-                let label = Label { opaque: told.to_vec(), ..entity.label.clone() };
+                let transaction = Id(message.argument.into());
+                let label = Label { opaque: told.to_vec(), transaction, ..entity.label.clone() };
                 let new = NewSnapshot { id: snapshot, created: kept.taken_at.millis(), label };
                 let change = Change::Snapshot { of: id, snapshot: new };
                 Act::Order(
                     Box::new(Order::Change { pool, change }),
                     Answering::Snapshot { pool, snapshot },
                 )
+            }
+            Topic::Taken => {
+                let is_it = |one: &&Entity| {
+                    one.kind == Kind::Snapshot
+                        && one.origin == id
+                        && tail(one.id) == message.argument
+                };
+                let all = self.devices.pools.entities(pool).filter(is_it);
+                Act::Say(encode_taken(all.map(|one| (one.id.0, tail(one.label.transaction)))))
             }
             Topic::DropSnapshot => {
                 let snapshot = id_of(told).ok_or(Fault::Unsupported)?;
@@ -154,6 +164,11 @@ fn label_of(bytes: &[u8]) -> Option<Label> {
         in_sync: set.in_sync().iter().map(|one| id(one.uuid())).collect(),
         opaque: bytes.to_vec(),
     })
+}
+
+/// The lower half of an id.
+fn tail(id: Id) -> u64 {
+    uuid::Uuid::from_u128(id.0).as_u64_pair().1
 }
 
 fn id_of(bytes: &[u8]) -> Option<Id> {

@@ -19,13 +19,13 @@ mod setup;
 use std::collections::{BTreeSet, VecDeque};
 
 use block::{Completion, Fault, Numbered, Span};
-use mirror::{Answer, AttachFault, Buffer, Found, Io as Name};
-use model::{Epoch, FaultReason, ReplicaId};
+use mirror::{Answer, AttachFault, Attempt, Buffer, Found, Io as Name};
+use model::{Epoch, FaultReason, ReplicaId, SnapshotId};
 use nvme::initiator::{Key, Message, Reservation};
 use nvme::wire::RegisterAction;
 use reactor::{Io, Outcome, Token};
 
-use super::topic::{Described, Topic, runs_of};
+use super::topic::{self, Described, Topic, runs_of};
 use super::volume::PATIENCE;
 use crate::client::{Controller, Happened, Rejected, Request};
 use crate::clock::instant;
@@ -85,7 +85,9 @@ enum Asked {
     /// A block command that took the short way.
     Passed(Buffer, Counted),
     Told,
-    Snapshot,
+    Snapshot(SnapshotId),
+    /// Who took a snapshot that was there.
+    Taken(SnapshotId),
     Size,
     /// The runs of blocks so far.
     Written(Span, Vec<Span>),
@@ -233,8 +235,19 @@ impl Child {
 
     /// Tells something.
     pub(super) fn tell(&mut self, name: Name, topic: Topic, bytes: &[u8], io: &impl Io) {
-        let asked = if topic == Topic::Snapshot { Asked::Snapshot } else { Asked::Told };
-        self.ask(Work::Send(name.0, topic.tell(bytes), asked), io);
+        self.ask(Work::Send(name.0, topic.tell(0, bytes), Asked::Told), io);
+    }
+
+    /// Tells it to take a snapshot with this label, in an attempt.
+    pub(super) fn snapshot(
+        &mut self,
+        name: Name,
+        (id, attempt): (SnapshotId, Attempt),
+        label: &[u8],
+        io: &impl Io,
+    ) {
+        let message = Topic::Snapshot.tell(attempt.0, label);
+        self.ask(Work::Send(name.0, message, Asked::Snapshot(id)), io);
     }
 
     /// Asks for the size.
@@ -405,8 +418,15 @@ impl Child {
                 (buffer, counted) = (of, Some(begun));
                 result.map(|_| Answer::Done)
             }
-            (Asked::Snapshot, Err(Fault::Miscompare { .. })) => Ok(Answer::WasThere),
-            (Asked::Told | Asked::Snapshot, result) => result.map(|_| Answer::Done),
+            (Asked::Snapshot(id), Err(Fault::Miscompare { .. })) => {
+                let message = Topic::Taken.ask(topic::tail(id));
+                return self.ask(Work::Send(tag, message, Asked::Taken(id)), io);
+            }
+            (Asked::Taken(id), result) => result.and_then(|bytes| {
+                // One that is gone meanwhile can be taken now.
+                topic::was_there(&bytes, id).ok_or(Fault::Busy)
+            }),
+            (Asked::Told | Asked::Snapshot(_), result) => result.map(|_| Answer::Done),
             (Asked::Size, result) => result.and_then(|bytes| {
                 let described = Described::decode(&bytes).ok_or(Fault::Internal)?;
                 Ok(Answer::Size(described.size))

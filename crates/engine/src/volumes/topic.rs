@@ -4,6 +4,7 @@
 //! JSON of `model::Note`, never larger than a pool keeps with a replica: see [`fit`].
 
 use block::{Blocks, Fault, Lba, Span};
+use mirror::{Answer, Attempt};
 use model::{Note, Regions, SnapshotId};
 use nvme::initiator::{Content, Message};
 
@@ -22,13 +23,15 @@ pub(crate) enum Topic {
     Snapshot,
     /// Tell: drop the snapshot with this id; one that is not there is dropped.
     DropSnapshot,
+    /// Ask: snapshots whose ids end with the argument, and their attempts, see [`was_there`].
+    Taken,
 }
 
 impl Topic {
     /// The topic with this number.
     pub(crate) fn of(number: u32) -> Option<Topic> {
-        use Topic::{Describe, DropSnapshot, Keep, Note, Snapshot, Written};
-        [Describe, Note, Keep, Written, Snapshot, DropSnapshot]
+        use Topic::{Describe, DropSnapshot, Keep, Note, Snapshot, Taken, Written};
+        [Describe, Note, Keep, Written, Snapshot, DropSnapshot, Taken]
             .into_iter()
             .find(|topic| topic.number() == number)
     }
@@ -41,6 +44,7 @@ impl Topic {
             Topic::Written => 4,
             Topic::Snapshot => 5,
             Topic::DropSnapshot => 6,
+            Topic::Taken => 7,
         }
     }
 
@@ -51,8 +55,8 @@ impl Topic {
     }
 
     /// Something to be told.
-    pub(crate) fn tell(self, bytes: &[u8]) -> Message {
-        Message { topic: self.number(), argument: 0, content: Content::Tell(bytes.into()) }
+    pub(crate) fn tell(self, argument: u64, bytes: &[u8]) -> Message {
+        Message { topic: self.number(), argument, content: Content::Tell(bytes.into()) }
     }
 }
 
@@ -62,6 +66,9 @@ pub(crate) const MOST_ANSWER: u32 = 8192;
 pub(crate) const MOST_RUNS: usize = 512;
 const RUN_LEN: usize = 16;
 const _: () = assert!(MOST_RUNS * RUN_LEN == 8192);
+const TAKEN_LEN: usize = 24;
+/// Most snapshots in one answer: more never have ids with the same end.
+const MOST_TAKEN: usize = 64;
 
 /// What a replica is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +125,26 @@ pub(crate) fn runs_of(bytes: &[u8], span: Span) -> Result<(Vec<Span>, Option<u64
 /// The id of a snapshot as it travels.
 pub(crate) fn encode_id(id: SnapshotId) -> [u8; 16] {
     id.uuid().into_bytes()
+}
+
+/// The end of an id, by which snapshots are asked for.
+pub(crate) fn tail(id: SnapshotId) -> u64 {
+    id.uuid().as_u64_pair().1
+}
+
+/// Snapshots and the attempts in which targets took them, as they travel; no attempt is 0.
+pub(crate) fn encode_taken(taken: impl Iterator<Item = (u128, u64)>) -> Vec<u8> {
+    let one =
+        |(id, attempt): (u128, u64)| id.to_be_bytes().into_iter().chain(attempt.to_le_bytes());
+    taken.take(MOST_TAKEN).flat_map(one).collect()
+}
+
+/// That a snapshot was there, and who took it; nothing if it is not there.
+pub(crate) fn was_there(bytes: &[u8], id: SnapshotId) -> Option<Answer> {
+    let (all, _) = bytes.as_chunks::<TAKEN_LEN>();
+    let attempt = all.iter().find_map(|one| one.strip_prefix(&encode_id(id)))?;
+    let attempt = u64::from_le_bytes(attempt.try_into().ok()?);
+    Some(Answer::WasThere((attempt != 0).then_some(Attempt(attempt))))
 }
 
 /// A note as it is kept, no longer than a pool keeps. Regions are made larger until it is: what
@@ -208,5 +235,18 @@ mod tests {
         let described = Described { size: Blocks(5), incarnation: 6 };
         assert_eq!(Described::decode(&described.encode()), Some(described));
         assert_eq!(Described::decode(&[0; 15]), None);
+    }
+
+    #[test]
+    fn a_snapshot_is_found_by_its_whole_id() {
+        let number = |one: SnapshotId| one.uuid().as_u128();
+        let (mine, other, none): (SnapshotId, SnapshotId, SnapshotId) = (id(1), id(2), id(3));
+        let bytes =
+            encode_taken([(number(other), 5), (number(mine), 6), (number(none), 0)].into_iter());
+        assert_eq!(was_there(&bytes, mine), Some(Answer::WasThere(Some(Attempt(6)))));
+        assert_eq!(was_there(&bytes, none), Some(Answer::WasThere(None)));
+        assert_eq!(was_there(&bytes, id(4)), None);
+        assert_eq!(was_there(&bytes[..47], mine), None);
+        assert_eq!(tail(mine).to_be_bytes(), encode_id(mine)[8..]);
     }
 }

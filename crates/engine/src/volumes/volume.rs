@@ -11,7 +11,9 @@ use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use block::{Command, Fault, Instant};
-use mirror::{Answer as Ended, AttachFault, Buffer, Effect, Event, Mirror, Session, Token};
+use mirror::{
+    Answer as Ended, AttachFault, Attempt, Buffer, Effect, Event, Mirror, Session, Token,
+};
 use model::{
     FaultReason, Problem, ReplicaId, SnapshotId, SnapshotLabel, TargetId, TargetState, VolumeId,
 };
@@ -155,7 +157,7 @@ impl Volume {
             }
             Order::Snapshot(taking) => {
                 self.taking = Some((self.next_order + 1, taking, BTreeSet::new()));
-                mirror::Order::Snapshot(taking.snapshot)
+                mirror::Order::Snapshot(taking.snapshot, Attempt(entropy::number().max(1)))
             }
             Order::Close => mirror::Order::Stop,
             Order::Measure => return reply(Ok(Answer::Measured(Box::new(self.measured(now))))),
@@ -304,10 +306,11 @@ impl Volume {
                     self.end_unasked(&effect, now);
                 }
             }
-            Effect::Snapshot { io: name, child, session, snapshot } => {
+            Effect::Snapshot { io: name, child, session, snapshot, attempt } => {
                 let label = self.snapshot_label(snapshot, child);
+                let taking = (snapshot, attempt);
                 let told = label.is_some_and(|label| {
-                    self.ask(session, |child| child.tell(name, Topic::Snapshot, &label, io))
+                    self.ask(session, |child| child.snapshot(name, taking, &label, io))
                 });
                 if !told {
                     self.end_unasked(&effect, now);

@@ -1,6 +1,7 @@
 //! One rule at a time, without trouble.
 
 use std::collections::BTreeSet;
+use std::string::String;
 use std::vec::Vec;
 
 use block::{Blocks, Command, Fault, Lba, Span};
@@ -11,9 +12,10 @@ use model::{
 use uuid::Uuid;
 
 use super::Broken;
+use super::disk::Snapshot;
 use super::drive::{Drive, replica};
 use super::world::STORE;
-use crate::{Order, RebuildOrder};
+use crate::{Order, RebuildOrder, Token};
 
 fn span(start: u64, len: u64) -> Span {
     Span::new(Lba(start), Blocks(len)).unwrap()
@@ -195,13 +197,34 @@ fn a_snapshot_is_on_all_copies_or_on_none() {
 
 pub(super) fn snapshot(broken: Broken) {
     let mut drive = Drive::quiet_but(2, broken);
-    let id = |n| SnapshotId::new(Uuid::from_u128(n)).unwrap();
     drive.ask(write(0, 4)).unwrap();
-    drive.order(Order::Snapshot(id(1))).unwrap();
+    drive.snapshot(1).unwrap();
     drive.world.disks[1].full = true;
-    assert!(drive.order(Order::Snapshot(id(2))).is_err());
+    assert!(drive.snapshot(2).is_err());
     let taken = |disk: usize| drive.world.disks[disk].snapshots.keys().copied().collect::<Vec<_>>();
-    assert_eq!((taken(0), taken(1)), (std::vec![id(1)], std::vec![id(1)]));
+    assert_eq!((taken(0), taken(1)), (std::vec![snapshot_id(1)], std::vec![snapshot_id(1)]));
+}
+
+fn snapshot_id(n: u128) -> SnapshotId {
+    SnapshotId::new(Uuid::from_u128(n)).unwrap()
+}
+
+impl Drive {
+    /// Asks for a snapshot, and goes on.
+    fn begin_snapshot(&mut self, n: u128) -> Token {
+        let order = Order::Snapshot(snapshot_id(n), self.attempt());
+        self.give(self.world.targets.len() - 1, order)
+    }
+
+    fn snapshot(&mut self, n: u128) -> Result<(), String> {
+        let order = Order::Snapshot(snapshot_id(n), self.attempt());
+        self.order(order)
+    }
+
+    /// What a disk has of a snapshot.
+    fn taken(&self, disk: usize, n: u128) -> Option<Snapshot> {
+        self.world.disks[disk].snapshots.get(&snapshot_id(n)).cloned()
+    }
 }
 
 #[test]
@@ -213,31 +236,59 @@ fn a_snapshot_that_failed_is_taken_anew_by_all() {
 /// a snapshot that nobody remembers.
 pub(super) fn snapshot_again(broken: Broken) {
     let mut drive = Drive::quiet_but(2, broken);
-    let id = |n| SnapshotId::new(Uuid::from_u128(n)).unwrap();
-    let of = |drive: &Drive, disk: usize, n| drive.world.disks[disk].snapshots.get(&id(n)).cloned();
     drive.ask(write(0, 4)).unwrap();
     drive.world.disks[0].full = true;
-    let token = drive.give(0, Order::Snapshot(id(1)));
-    drive.until(|drive| of(drive, 1, 1).is_some());
+    let token = drive.begin_snapshot(1);
+    drive.until(|drive| drive.taken(1, 1).is_some());
     drive.world.disks[1].up = false;
     drive.until(|drive| drive.world.targets[0].answers.contains_key(&token));
-    assert!(of(&drive, 0, 1).is_none() && of(&drive, 1, 1).is_some());
+    assert!(drive.taken(0, 1).is_none() && drive.taken(1, 1).is_some());
     drive.world.disks[0].full = false;
     drive.ask(write(2, 4)).unwrap();
     drive.world.disks[1].up = true;
     drive.until_open();
-    drive.order(Order::Snapshot(id(1))).unwrap();
-    assert_eq!(of(&drive, 0, 1), of(&drive, 1, 1));
+    drive.snapshot(1).unwrap();
+    assert_eq!(drive.taken(0, 1), drive.taken(1, 1));
     // Of two moments it is refused; what was there stays.
-    let view = drive.world.disks[1].view();
-    drive.world.disks[1].snapshots.insert(id(2), view);
+    let stray = Snapshot { view: drive.world.disks[1].view(), attempt: None };
+    drive.world.disks[1].snapshots.insert(snapshot_id(2), stray);
     drive.ask(write(2, 4)).unwrap();
-    assert!(drive.order(Order::Snapshot(id(2))).is_err());
-    assert!(of(&drive, 0, 2).is_none() && of(&drive, 1, 2).is_some());
+    assert!(drive.snapshot(2).is_err());
+    assert!(drive.taken(0, 2).is_none() && drive.taken(1, 2).is_some());
     // All of them have it: it is the same one, asked for twice.
-    let before = of(&drive, 0, 1);
-    drive.order(Order::Snapshot(id(1))).unwrap();
-    assert!(before.is_some() && of(&drive, 0, 1) == before && of(&drive, 1, 1) == before);
+    let before = drive.taken(0, 1);
+    drive.snapshot(1).unwrap();
+    assert!(before.is_some() && drive.taken(0, 1) == before && drive.taken(1, 1) == before);
+}
+
+#[test]
+fn what_two_targets_left_of_one_snapshot_is_no_snapshot() {
+    snapshot_of_two_attempts(Broken::Nothing);
+}
+
+/// One target dies when the first copy has a snapshot and the second has not; the next one when the
+/// second has it, too. All copies have it then, of two moments.
+pub(super) fn snapshot_of_two_attempts(broken: Broken) {
+    let mut drive = Drive::quiet_but(2, broken);
+    drive.ask(write(0, 4)).unwrap();
+    drive.world.disks[1].full = true;
+    for disk in 0..2 {
+        drive.begin_snapshot(1);
+        drive.until(|drive| drive.taken(disk, 1).is_some());
+        drive.crash_target(0);
+        drive.world.disks[1].full = false;
+        drive.take_over(0);
+        drive.until_open();
+        drive.ask(write(2, 4)).unwrap();
+    }
+    let left = [drive.taken(0, 1), drive.taken(1, 1)];
+    assert_ne!(left[0].as_ref().map(|one| &one.view), left[1].as_ref().map(|one| &one.view));
+    let refused = drive.snapshot(1);
+    assert!(refused.as_ref().is_err_and(|why| why.contains("another moment")), "{refused:?}");
+    // Nobody knows which of them somebody relies on.
+    assert_eq!([drive.taken(0, 1), drive.taken(1, 1)], left);
+    drive.snapshot(2).unwrap();
+    assert_eq!(drive.taken(0, 2), drive.taken(1, 2));
 }
 
 #[test]

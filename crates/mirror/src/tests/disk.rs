@@ -7,10 +7,17 @@ use block::testing::Random;
 use block::{Command, Fault, Lba, Span};
 use model::{Epoch, Note, SnapshotId};
 
-use crate::Session;
+use crate::{Attempt, Session};
 
 /// Who may use a replica: the last attachment.
 pub(super) type Owner = (Epoch, usize, Session);
+
+/// A snapshot, and who took it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Snapshot {
+    pub(super) view: Vec<u64>,
+    pub(super) attempt: Option<Attempt>,
+}
 
 #[derive(Debug)]
 pub(super) struct Disk {
@@ -23,7 +30,7 @@ pub(super) struct Disk {
     pub(super) up: bool,
     pub(super) full: bool,
     pub(super) bad: BTreeSet<u64>,
-    pub(super) snapshots: BTreeMap<SnapshotId, Vec<u64>>,
+    pub(super) snapshots: BTreeMap<SnapshotId, Snapshot>,
     /// How many blocks were written to it, and how many were looked at.
     pub(super) written: u64,
     pub(super) read: u64,

@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::Broken;
 use super::disk::Disk;
 use super::world::{DETECT, Happening, HostOp, STORE, World};
-use crate::{AttachFault, Event, Order, Policy, RebuildOrder, Token};
+use crate::{AttachFault, Attempt, Event, Order, Policy, RebuildOrder, Token};
 
 const BLOCKS: u64 = 64;
 const MOST: u64 = 96;
@@ -66,6 +66,7 @@ pub(super) struct Drive {
     pub(super) copies: usize,
     pub(super) policy: Policy,
     tokens: u64,
+    attempts: u64,
     stamps: u64,
     /// What the last read returned.
     pub(super) last_read: Vec<u64>,
@@ -87,7 +88,8 @@ impl Drive {
         world.set_record(record);
         let mut policy = policy();
         policy.verify = world.random.one_in(3);
-        Drive { world, size: BLOCKS, copies, policy, tokens: 0, stamps: 0, last_read: Vec::new() }
+        let (tokens, attempts, stamps, last_read) = (0, 0, 0, Vec::new());
+        Drive { world, size: BLOCKS, copies, policy, tokens, attempts, stamps, last_read }
     }
 
     pub(super) fn run(&mut self) -> Result<(), String> {
@@ -240,7 +242,7 @@ impl Drive {
         }
     }
 
-    fn crash_target(&mut self, node: usize) {
+    pub(super) fn crash_target(&mut self, node: usize) {
         self.world.say(format_args!("targets on node {node} crash"));
         for target in &mut self.world.targets {
             target.alive &= target.node != node;
@@ -303,16 +305,23 @@ impl Drive {
             // Some are asked for again, whatever became of them.
             _ => {
                 let number = 1 + u128::from(random.below(4));
-                Order::Snapshot(SnapshotId::new(Uuid::from_u128(number)).unwrap())
+                let id = SnapshotId::new(Uuid::from_u128(number)).unwrap();
+                Order::Snapshot(id, self.attempt())
             }
         };
         self.give(target, order);
     }
 
+    /// One that nobody made before.
+    pub(super) fn attempt(&mut self) -> Attempt {
+        self.attempts += 1;
+        Attempt(self.attempts)
+    }
+
     pub(super) fn give(&mut self, target: usize, order: Order) -> Token {
         let token = self.token();
         self.world.say(format_args!("T{target} order {token:?} {order:?}"));
-        if let Order::Snapshot(id) = order {
+        if let Order::Snapshot(id, _) = order {
             let had = |disk: &usize| self.world.disks[*disk].snapshots.contains_key(&id);
             let had = (0..self.world.disks.len()).filter(had).collect();
             self.world.snapshots.insert((target, token), (id, had));

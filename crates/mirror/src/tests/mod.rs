@@ -30,6 +30,7 @@ pub(crate) enum Broken {
     FenceIgnored,
     HalfSnapshot,
     MixedSnapshot,
+    AnyAttempt,
     FlushInDoubt,
     MarkedUnsettled,
     LossForgotten,
@@ -150,6 +151,7 @@ fn a_broken_rule_is_noticed() {
         (Broken::FenceIgnored, directed::fence as fn(Broken)),
         (Broken::HalfSnapshot, directed::snapshot),
         (Broken::MixedSnapshot, directed::snapshot_again),
+        (Broken::AnyAttempt, directed::snapshot_of_two_attempts),
         (Broken::ReadUnsettled, directed::read_by_a_former_owner),
     ] {
         assert!(std::panic::catch_unwind(|| check(rule)).is_err(), "nobody noticed {rule:?}");

@@ -115,8 +115,8 @@ impl World {
             Effect::Keep { io, session, note, .. } => {
                 self.launch(target, session, io, What::Keep(*note));
             }
-            Effect::Snapshot { io, session, snapshot, .. } => {
-                self.launch(target, session, io, What::Snapshot(snapshot));
+            Effect::Snapshot { io, session, snapshot, attempt, .. } => {
+                self.launch(target, session, io, What::Snapshot(snapshot, attempt));
             }
             Effect::DropSnapshot { io, session, snapshot, .. } => {
                 self.launch(target, session, io, What::Drop(snapshot));
@@ -163,7 +163,9 @@ impl World {
         };
         let taken: std::vec::Vec<_> = members
             .filter(ours)
-            .map(|disk| self.disks[disk].snapshots.get(&id).map(|view| view[..size].to_vec()))
+            .map(|disk| {
+                self.disks[disk].snapshots.get(&id).map(|taken| taken.view[..size].to_vec())
+            })
             .collect();
         let same = taken.windows(2).all(|pair| pair[0] == pair[1]);
         if !same || taken.iter().any(|view| view.is_some() != fine) {

@@ -10,9 +10,11 @@ use block::{Blocks, Command, Completion, Fault, Instant, Span};
 use model::{ChildState, Epoch, FaultReason, Note, ReplicaId, SnapshotId, TargetRecord};
 
 use super::Broken;
-use super::disk::Disk;
+use super::disk::{Disk, Snapshot};
 use super::history::History;
-use crate::{Answer, AttachFault, Buffer, Event, Found, Io, Mirror, Session, StoreFault, Token};
+use crate::{
+    Answer, AttachFault, Attempt, Buffer, Event, Found, Io, Mirror, Session, StoreFault, Token,
+};
 
 /// A target notices within this time that it lost a child.
 pub(super) const DETECT: u64 = 200;
@@ -56,7 +58,7 @@ pub(super) enum What {
     Command(Command, Buffer, Vec<u64>),
     Written(Span),
     Keep(Note),
-    Snapshot(SnapshotId),
+    Snapshot(SnapshotId, Attempt),
     Drop(SnapshotId),
     Measure,
 }
@@ -311,14 +313,15 @@ impl World {
                 found.note = Some(note);
                 (Ok(Answer::Done), None)
             }
-            What::Snapshot(id) => {
+            What::Snapshot(id, attempt) => {
                 if found.full {
                     return (Err(Fault::NoSpace), None);
                 }
-                if found.snapshots.contains_key(&id) {
-                    return (Ok(Answer::WasThere), None);
+                if let Some(there) = found.snapshots.get(&id) {
+                    return (Ok(Answer::WasThere(there.attempt)), None);
                 }
-                found.snapshots.insert(id, found.view());
+                let taken = Snapshot { view: found.view(), attempt: Some(attempt) };
+                found.snapshots.insert(id, taken);
                 (Ok(Answer::Done), None)
             }
             What::Drop(id) => {

@@ -2,6 +2,7 @@
 
 mod ana;
 mod connect;
+mod copies;
 mod data;
 mod filesystem;
 mod identify;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use e2e::vm::Job;
 
-use crate::lab::{Lab, PATIENCE, Way};
+use crate::lab::{Lab, PATIENCE, Target, Way};
 
 /// So short that a test need not wait; a lost controller is never given up.
 pub(super) const TIMERS: &str = "--keep-alive-tmo=2 --reconnect-delay=1 --ctrl-loss-tmo=600";
@@ -72,7 +72,7 @@ pub(super) fn lose_a_copy(lab: &mut Lab) -> Result<()> {
 }
 
 /// Writes and verifies until a file appears.
-pub(super) fn start_fio(lab: &Lab, disk: &str) -> Result<Job> {
+pub(super) fn start_fio(lab: &Lab<impl Target + ?Sized>, disk: &str) -> Result<Job> {
     lab.spawn(&format!(
         "rm -f /tmp/enough; while [ ! -e /tmp/enough ]; do \
            fio --name=steady --filename={disk} --direct=1 --ioengine=libaio --iodepth=8 \
@@ -81,7 +81,7 @@ pub(super) fn start_fio(lab: &Lab, disk: &str) -> Result<Job> {
     ))
 }
 
-pub(super) fn end_fio(lab: &Lab, job: Job) -> Result<()> {
+pub(super) fn end_fio(lab: &Lab<impl Target + ?Sized>, job: Job) -> Result<()> {
     lab.vm.run("touch /tmp/enough", PATIENCE)?.ok()?;
     job.wait(LONGEST)?.ok().context("fio saw an error")?;
     let errors = lab.try_sh("dmesg | grep -E 'I/O error|Buffer I/O|blk_update_request'")?;

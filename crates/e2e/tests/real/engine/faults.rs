@@ -2,16 +2,16 @@
 //!
 //! Only with the feature `faults`, and a `holdfast` that was built with it.
 
-use api::Paging;
 use api::node::{Fault, FaultKind, FaultPlace, Faults, Node as _, Remote, StatisticsOf};
-use e2e::fleet::{Fleet, Plan};
+use api::{Paging, Subscription};
+use e2e::fleet::{Fleet, Plan, repaired, told};
 use e2e::process::PATIENCE;
 use e2e::store::Kind as StoreKind;
 use model::*;
 
 use super::host::Host;
 use super::rig::{HOST, id};
-use super::targets::{close_and_compare, until_repaired};
+use super::targets::close_and_compare;
 
 const ROUNDS: usize = 20;
 
@@ -68,10 +68,10 @@ async fn state_of(fleet: &Fleet, nth: usize) -> (TargetState, ChildState) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_error_of_one_copy_is_read_past_and_repaired() {
     let (mut fleet, mut host) = start().await;
-    let events = remote(&fleet, 0).events(None).await.unwrap();
+    let mut events = remote(&fleet, 0).events(None).await.unwrap();
     let errors = fault(child(&fleet, 0), FaultKind::ReadError {}, 8);
     assert_eq!(work_under(&fleet, &mut host, 0, errors).await, 8);
-    until_repaired(events, 8).await;
+    repaired(&mut events, 8).await.unwrap();
     assert_eq!(state_of(&fleet, 0).await, (TargetState::Open, ChildState::InSync));
     close_and_compare(&mut fleet, 0, target(), host).await;
 }
@@ -79,11 +79,11 @@ async fn a_read_error_of_one_copy_is_read_past_and_repaired() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_disk_reads_wrong_is_read_past_and_healed() {
     let (mut fleet, mut host) = start().await;
-    let events = remote(&fleet, 0).events(None).await.unwrap();
+    let mut events = remote(&fleet, 0).events(None).await.unwrap();
     let wrong = fault(disk(&fleet, 0), FaultKind::Corrupt {}, 8);
     assert_eq!(work_under(&fleet, &mut host, 0, wrong).await, 8);
     // What the disk read wrong for its pool alone, the pool read again.
-    until_repaired(events, 1).await;
+    repaired(&mut events, 1).await.unwrap();
     assert_eq!(state_of(&fleet, 0).await, (TargetState::Open, ChildState::InSync));
     close_and_compare(&mut fleet, 0, target(), host).await;
 }
@@ -138,11 +138,108 @@ async fn a_child_that_cannot_write_or_never_answers_is_left_behind_and_comes_bac
     close_and_compare(&mut fleet, 0, target(), host).await;
 }
 
+/// Waits until something is told of a subject, with these words.
+async fn until_said(
+    events: &mut Subscription<Event>,
+    (subject, severity): (Subject, Severity),
+    words: &str,
+) -> String {
+    let is_it = |event: &Event| {
+        event.subject == subject && event.severity == severity && event.message.contains(words)
+    };
+    told(events, is_it).await.unwrap().message
+}
+
+/// The only copy of a volume is on a disk that does not answer for longer than anybody waits; the
+/// volume beside it, in the same engine, notices nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stuck_command_is_told_and_stops_nobody_else() {
+    let (mut fleet, host) = start().await;
+    let node = remote(&fleet, 0);
+    let neighbour = fleet.neighbour(0).await.unwrap();
+    let mut stuck = Host::of_volume(neighbour.volume, fleet.machines[0].listen()).within(1024);
+    (0..ROUNDS).for_each(|_| stuck.round());
+    stuck.flush();
+    let mut events = node.events(None).await.unwrap();
+    let disk = FaultPlace::Disk { disk: neighbour.disk.to_str().unwrap().parse().unwrap() };
+    // Longer than it takes to be seen, and shorter than hosts are let wait.
+    let late = Fault { count: None, ..fault(disk, FaultKind::Delay { millis: 45_000 }, 0) };
+    node.put_faults(Faults { faults: vec![late] }).await.unwrap();
+    let (stuck, going) = (stuck.keep_going(), host.keep_going());
+    let until = tokio::time::Instant::now() + PATIENCE;
+    while node.faults().await.unwrap().faults[0].hits == 0 {
+        assert!(tokio::time::Instant::now() < until, "the disk was not used");
+    }
+    // What is asked of it from now on waits for nothing but what was asked before.
+    node.put_faults(Faults::default()).await.unwrap();
+    // Both are seen when it is looked next, which of them first is not said.
+    let pool = (Subject::Pool(neighbour.pool.clone()), Severity::Warning);
+    let target = (Subject::Target(neighbour.target), Severity::Warning);
+    let mut more = node.events(None).await.unwrap();
+    let (of_pool, of_target) = tokio::join!(
+        until_said(&mut events, pool, "a command waits for "),
+        until_said(&mut more, target, "a command of a host has been at work for "),
+    );
+    assert!(of_pool.starts_with("it is suspect"), "{of_pool}, {of_target}");
+    // The disk answers.
+    let target = (Subject::Target(neighbour.target), Severity::Info);
+    until_said(&mut more, target, "commands of hosts end again").await;
+    let mut stuck = stuck.stop();
+    stuck.check_all();
+    let status = node.pool(neighbour.pool).await.unwrap().status;
+    assert!(status.disks[0].stalls > 0, "{status:?}");
+    assert_eq!(symptoms(&fleet).await, []);
+    close_and_compare(&mut fleet, 0, self::target(), going.stop()).await;
+}
+
 /// How many writes of the target a copy has carried out.
 async fn writes_of(fleet: &Fleet, nth: usize) -> u64 {
     let of = StatisticsOf::Child { target: target(), replica: fleet.machines[nth].replica };
     let all = remote(fleet, 0).statistics(Paging::default()).await.unwrap().items;
     all.into_iter().find(|one| one.of == of).unwrap().write.commands
+}
+
+/// The disk of the local copy writes nothing any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_errs_on_faults_its_pool_and_no_other() {
+    let (mut fleet, host) = start().await;
+    let node = remote(&fleet, 0);
+    let neighbour = fleet.neighbour(0).await.unwrap();
+    let beside = Host::of_volume(neighbour.volume, fleet.machines[0].listen()).within(1024);
+    let (going, beside) = (host.keep_going(), beside.keep_going());
+    let mut events = node.events(None).await.unwrap();
+    let errors = |kind| Fault { count: None, ..fault(disk(&fleet, 0), kind, 0) };
+    let faults = vec![errors(FaultKind::WriteError {}), errors(FaultKind::FlushError {})];
+    node.put_faults(Faults { faults }).await.unwrap();
+    fleet.until_lost((target(), 0), 0).await.unwrap();
+    let tank: PoolName = "tank".parse().unwrap();
+    let faulted = (Subject::Pool(tank.clone()), Severity::Error);
+    let said = until_said(&mut events, faulted, "it is faulted; ").await;
+    assert!(
+        said.contains("its journal or a flush failed") && said.contains("replace it"),
+        "{said}"
+    );
+    let PoolState::Faulted { symptoms } = node.pool(tank).await.unwrap().status.state else {
+        panic!("it is well")
+    };
+    let kinds: Vec<SymptomKind> = symptoms.iter().map(|one| one.kind).collect();
+    assert_eq!(kinds, [SymptomKind::Damaged, SymptomKind::IoErrors]);
+    // Nothing but time passes by itself: a disk that is well again is imported anew.
+    let (mut host, mut beside) = (going.stop(), beside.stop());
+    for _ in 0..ROUNDS {
+        host.round();
+        beside.round();
+    }
+    beside.check_all();
+    let shelf = node.pool(neighbour.pool).await.unwrap().status;
+    assert_eq!((shelf.state, shelf.disks[0].io_errors), (PoolState::Online, 0));
+    assert_eq!(fleet.record().await.unwrap().set().in_sync().len(), 2);
+    fleet.machines[0].kill().unwrap();
+    fleet.restart(0).await.unwrap();
+    fleet.open(id(41), 1).await.unwrap();
+    fleet.until_open(id(41), 1).await.unwrap();
+    host.moves_to(fleet.machines[1].listen());
+    close_and_compare(&mut fleet, 1, id(41), host).await;
 }
 
 /// The target dies when the second copy has what the third one has not.

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use e2e::fleet::Fleet;
+use e2e::fleet::{Fleet, damage};
 use engine::device::Data;
 use model::VolumeId;
 
@@ -53,7 +52,11 @@ struct Known {
 impl Host {
     /// A host of the target on a node.
     pub(crate) fn of(fleet: &Fleet, on: usize) -> Host {
-        let (volume, address) = (fleet.volume, fleet.machines[on].listen());
+        Host::of_volume(fleet.volume, fleet.machines[on].listen())
+    }
+
+    /// A host of a volume whose target is there.
+    pub(crate) fn of_volume(volume: VolumeId, address: SocketAddr) -> Host {
         // Of 64 MiB.
         let most = 64 * 256;
         Host::with(Known { volume, address, written: BTreeMap::new(), last: 0, seed: 7, most })
@@ -188,19 +191,12 @@ impl Host {
 
     /// Spoils up to so many of the blocks it wrote, on a disk. How many.
     pub(crate) fn damage(&self, disk: &Path, most: usize) -> usize {
-        let bytes = std::fs::read(disk).unwrap();
-        let file = std::fs::File::options().write(true).open(disk).unwrap();
-        let mut damaged = 0;
-        for (nth, found) in (0_u64..).zip(bytes.chunks_exact(4096)) {
+        let is_ours = |found: &[u8]| {
             let block = u64::from_le_bytes(found[..8].try_into().unwrap());
-            let is_ours = |stamps: &Vec<u64>| found == content(block, stamps[0]);
-            if damaged < most && self.known.written.get(&block).is_some_and(is_ours) {
-                file.write_all_at(&[0x5A; 64], nth * 4096 + 100).unwrap();
-                damaged += 1;
-            }
-        }
-        file.sync_all().unwrap();
-        damaged
+            let stamps = self.known.written.get(&block);
+            stamps.is_some_and(|stamps| found == content(block, stamps[0]))
+        };
+        damage(disk, most, is_ours).unwrap()
     }
 
     /// Works until it is told to stop; all must be well.

@@ -5,6 +5,7 @@ mod cluster;
 mod faults;
 mod host;
 mod keys;
+mod moments;
 mod orders;
 mod owners;
 pub(crate) mod rig;

@@ -3,9 +3,11 @@
 //! Every case runs with the embedded store and with etcd. The host verifies while it works; at the
 //! end everything is read back, and the replicas are compared block for block.
 
+use std::sync::mpsc;
+
 use api::node::{Node, Remote, Statistics, StatisticsOf};
-use api::{Effect, Paging, Subscription};
-use e2e::fleet::{Fleet, Plan};
+use api::{Effect, Paging};
+use e2e::fleet::{Fleet, Plan, repaired, told};
 use e2e::netns::Netns;
 use e2e::process::PATIENCE;
 use e2e::store::Kind as StoreKind;
@@ -302,27 +304,18 @@ async fn a_child_that_is_cut_off_is_left_behind_and_comes_back(store: StoreKind)
 async fn a_full_child_is_left_behind(store: StoreKind) {
     let mut fleet = start(store).await;
     // Most of the pool of the third is promised to another.
-    let third = fleet.machines[2].engine().unwrap().remote.clone();
-    let free = third.pool("tank".parse().unwrap()).await.unwrap().status;
-    let left = free.capacity.bytes().0 - free.used.bytes().0 - (16 << 20);
-    let hog = ReplicaSpec {
-        volume: id(11),
-        size: Size::mib(u32::try_from(left >> 20).unwrap()),
-        thin: false,
-        ..super::rig::replica_spec(16, false)
-    };
-    third.put_replica(id(29), order(1, hog)).await.unwrap();
+    fleet.fill(2, Size::mib(16)).await.unwrap();
     fleet.open(target(), 0).await.unwrap();
     fleet.until_open(target(), 0).await.unwrap();
     let mut events = fleet.machines[0].engine().unwrap().remote.events(None).await.unwrap();
     let working = Host::of(&fleet, 0).keep_going();
     // As soon as it is lost, not only when it is tried again.
-    let lost = until_told(&mut events, EventName::ChildLost).await;
+    let lost = told(&mut events, |event| event.name == EventName::ChildLost).await.unwrap();
     assert!(lost.message.ends_with("is lost: NoSpace"), "{lost:?}");
     let no_space = |state| state == ChildState::Faulted { reason: FaultReason::NoSpace };
     fleet.until_child((target(), 0), 2, no_space).await.unwrap();
     // Room is made, and it comes back.
-    third.delete_replica(id(29), numbered(2)).await.unwrap();
+    fleet.make_room(2).await.unwrap();
     fleet.until_child((target(), 0), 2, |state| state == ChildState::InSync).await.unwrap();
     close_and_compare(&mut fleet, 0, target(), working.stop()).await;
 }
@@ -339,41 +332,13 @@ async fn silent_damage_is_read_past_and_repaired(store: StoreKind) {
     // The local copy, which reads go to first, loses some of its blocks.
     let damaged = host.damage(&fleet.machines[0].disk, 50);
     assert!(damaged > 10, "{damaged}");
-    let events = fleet.machines[0].engine().unwrap().remote.events(None).await.unwrap();
+    let mut events = fleet.machines[0].engine().unwrap().remote.events(None).await.unwrap();
     host.check_all();
-    until_repaired(events, damaged).await;
+    repaired(&mut events, damaged).await.unwrap();
     host.check_all();
     let status = fleet.machines[0].engine().unwrap().remote.target(target()).await.unwrap().status;
     assert_eq!(status.state, TargetState::Open);
     close_and_compare(&mut fleet, 0, target(), host).await;
-}
-
-/// Waits until something of this name is told.
-async fn until_told(events: &mut Subscription<Event>, name: EventName) -> Event {
-    let telling = async {
-        loop {
-            match events.next().await.unwrap() {
-                Some(api::Seen::Event(event)) if event.name == name => return event,
-                Some(api::Seen::Event(_)) => {}
-                seen => panic!("missed: {seen:?}"),
-            }
-        }
-    };
-    tokio::time::timeout(PATIENCE * 2, telling).await.expect("it was never told")
-}
-
-/// Waits until it was told that so many bad blocks were rewritten.
-pub(super) async fn until_repaired(mut events: Subscription<Event>, wanted: usize) {
-    let mut repaired = 0;
-    let telling = async {
-        while repaired < wanted {
-            let seen = events.next().await.unwrap();
-            let Some(api::Seen::Event(event)) = seen else { panic!("missed: {seen:?}") };
-            repaired += usize::from(event.name == EventName::Corrupted);
-        }
-    };
-    let told = tokio::time::timeout(PATIENCE, telling).await;
-    assert!(told.is_ok(), "{repaired} of {wanted} bad blocks were rewritten");
 }
 
 async fn a_killed_target_is_made_anew_elsewhere(store: StoreKind) {
@@ -409,20 +374,54 @@ async fn a_killed_target_is_made_anew_elsewhere(store: StoreKind) {
     close_and_compare(&mut fleet, 2, id(42), host).await;
 }
 
+/// A host on a thread of its own, so that what it sends is sent while nobody answers.
+struct Late {
+    go: mpsc::Sender<()>,
+    thread: std::thread::JoinHandle<usize>,
+}
+
+impl Late {
+    fn attach(fleet: &Fleet) -> Late {
+        let (at, volume) = (fleet.machines[0].listen(), fleet.volume);
+        let ((go, wait), (attached, until_attached)) = (mpsc::channel(), mpsc::channel());
+        let thread = std::thread::spawn(move || {
+            let mut disk = Disk::attach(at, volume).unwrap();
+            attached.send(()).unwrap();
+            wait.recv().unwrap();
+            for block in 2040..2048 {
+                disk.begin_write(block, |bytes| bytes.fill(0xEE)).unwrap();
+            }
+            let ended = std::iter::from_fn(|| disk.end().ok());
+            ended.take(8).filter(|(_, result, _)| result.is_ok()).count()
+        });
+        until_attached.recv().unwrap();
+        Late { go, thread }
+    }
+
+    /// Sends writes; nobody waits for their end.
+    fn send(&self) {
+        self.go.send(()).unwrap();
+    }
+
+    fn acknowledged(self) -> usize {
+        self.thread.join().unwrap()
+    }
+}
+
 async fn a_former_owner_that_wakes_up_is_fenced(store: StoreKind) {
     let mut fleet = start(store).await;
     fleet.open(target(), 0).await.unwrap();
     fleet.until_open(target(), 0).await.unwrap();
-    let mut host = Host::of(&fleet, 0);
-    for _ in 0..5 {
-        host.round();
-    }
-    let mut late = Disk::attach(fleet.machines[0].listen(), fleet.volume).unwrap();
+    let mut host = Host::of(&fleet, 0).within(2048);
+    host.fill();
+    host.flush();
+    // Nothing but what comes late is written to the last of these.
+    host = host.within(1024);
+    host.round();
+    let late = Late::attach(&fleet);
     fleet.machines[0].engine().unwrap().program.signal(Signal::STOP).unwrap();
     // What was sent to it meanwhile must not land.
-    for block in 0..8 {
-        late.begin_write(block, |bytes| bytes.fill(0xEE)).unwrap();
-    }
+    late.send();
     let next = id(41);
     fleet.open(next, 1).await.unwrap();
     host.moves_to(fleet.machines[1].listen());
@@ -431,12 +430,7 @@ async fn a_former_owner_that_wakes_up_is_fenced(store: StoreKind) {
     fleet.machines[0].engine().unwrap().program.signal(Signal::CONT).unwrap();
     let fenced = TargetState::Shutdown { cause: StopCause::Fenced };
     fleet.until(target(), 0, |status| status.state == fenced).await.unwrap();
-    for _ in 0..8 {
-        match late.end() {
-            Ok((_, result, _)) => assert!(result.is_err(), "a former owner acknowledged a write"),
-            Err(_) => break,
-        }
-    }
+    assert_eq!(late.acknowledged(), 0, "a former owner acknowledged writes");
     fleet.until_open(next, 1).await.unwrap();
     host.round();
     close_and_compare(&mut fleet, 1, next, host).await;
