@@ -18,6 +18,7 @@ mod store;
 mod typed;
 mod up;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -76,8 +77,10 @@ impl Command {
             Command::Completions { shell } => {
                 let name = called();
                 let mut cli = cli::with_words(Cli::command()).name(name);
-                clap_complete::generate(shell, &mut cli, name, &mut std::io::stdout());
-                Ok(())
+                // It would panic when nobody reads any more.
+                let mut text = Vec::new();
+                clap_complete::generate(shell, &mut cli, name, &mut text);
+                Ok(std::io::stdout().write_all(&text)?)
             }
         }
     }
