@@ -19,6 +19,7 @@ use anyhow::{Context, Result, bail};
 use block::{BlockSize, Bytes, Geometry};
 use clap::{Args, Subcommand};
 
+pub(crate) use self::run::CLOSED;
 use crate::pool::{PoolText, replica};
 use crate::stop;
 use crate::typed::{bytes, secret};

@@ -18,6 +18,7 @@ mod store;
 mod typed;
 mod up;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -75,9 +76,11 @@ impl Command {
             Command::Man(typed) => typed.run(),
             Command::Completions { shell } => {
                 let name = called();
-                let mut cli = Cli::command().name(name);
-                clap_complete::generate(shell, &mut cli, name, &mut std::io::stdout());
-                Ok(())
+                let mut cli = cli::with_words(Cli::command()).name(name);
+                // It would panic when nobody reads any more.
+                let mut text = Vec::new();
+                clap_complete::generate(shell, &mut cli, name, &mut text);
+                Ok(std::io::stdout().write_all(&text)?)
             }
         }
     }
@@ -95,12 +98,21 @@ fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()
     tokio::runtime::Runtime::new().context("cannot start the runtime")?.block_on(work)
 }
 
+/// Whether it ended because nobody reads what it writes. Of connections that break, errors say more.
+fn is_unread(error: &anyhow::Error) -> bool {
+    let direct = error.downcast_ref::<std::io::Error>();
+    direct.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
 fn main() -> ExitCode {
-    let matches = Cli::command().bin_name(called().replace('-', " ")).get_matches();
+    let command = cli::with_words(Cli::command());
+    let matches = command.bin_name(called().replace('-', " ")).get_matches();
     let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     log::start(&cli.log, !matches!(cli.command, Command::Up(_)));
     match cli.command.run() {
         Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads the output, such as `head`, has seen enough.
+        Err(error) if is_unread(&error) => ExitCode::SUCCESS,
         Err(error) => {
             // `{:#}` prints the chain of causes on one line.
             #[expect(clippy::print_stderr, reason = "this is where errors reach the user")]

@@ -16,7 +16,7 @@ impl Typed {
     pub(crate) fn run(self) -> Result<()> {
         std::fs::create_dir_all(&self.folder)
             .with_context(|| format!("cannot make {}", self.folder.display()))?;
-        let mut cli = crate::Cli::command();
+        let mut cli = crate::cli::with_words(crate::Cli::command());
         cli.build();
         write(&self.folder, &cli, "holdfast")
     }

@@ -12,14 +12,14 @@
 //! The record is stored before each stage is begun. Once the paths are replaced it has worked: what
 //! is left to clean up is tried until it is done.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::BTreeMap;
 use core::fmt;
 use core::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
 use crate::stored::Record;
-use crate::{FailoverId, HostName, Illegal, NodeName, Problem, TargetId, Timestamp, VolumeId};
+use crate::{FailoverId, HostName, Illegal, NodeName, Nqn, Problem, TargetId, Timestamp, VolumeId};
 
 /// One failover of one volume. A volume has one at a time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,7 +30,7 @@ pub struct Failover {
     volume: VolumeId,
     cause: Cause,
     from: TargetId,
-    hosts: BTreeSet<HostName>,
+    hosts: BTreeMap<HostName, Nqn>,
     started_at: Timestamp,
     updated_at: Timestamp,
     retries: u32,
@@ -178,8 +178,9 @@ pub struct FailoverPlan {
     pub cause: Cause,
     /// The target to leave.
     pub from: TargetId,
-    /// The hosts whose paths must be replaced.
-    pub hosts: BTreeSet<HostName>,
+    /// The hosts whose paths must be replaced, each with its NQN: the new target lets them in, also when
+    /// the old one is forgotten meanwhile.
+    pub hosts: BTreeMap<HostName, Nqn>,
 }
 
 impl Failover {
@@ -225,7 +226,7 @@ impl Failover {
     }
 
     /// The hosts whose paths must be replaced.
-    pub fn hosts(&self) -> &BTreeSet<HostName> {
+    pub fn hosts(&self) -> &BTreeMap<HostName, Nqn> {
         &self.hosts
     }
 

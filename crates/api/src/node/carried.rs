@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use model::{
-    Consistency, Generation, InstanceId, Invalid, NodeAddress, NodeName, Order, Problem, Progress,
-    ReplicaId, Size, SnapshotGroupId, SnapshotId, SnapshotLabel, Spec, TargetId, Timestamp, Usage,
+    Consistency, Generation, InstanceId, Invalid, NodeAddress, NodeName, Order, PoolName, Problem,
+    Progress, ReplicaId, Size, SnapshotGroupId, SnapshotId, SnapshotLabel, Spec, TargetId,
+    Timestamp, Usage,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -110,6 +111,8 @@ pub struct SnapshotWish {
 pub struct FoundSnapshot {
     /// What is written on disk with it.
     pub label: SnapshotLabel,
+    /// The pool that holds it, also when the replica it was taken of is gone.
+    pub pool: PoolName,
     /// The space it takes.
     pub usage: Usage,
     /// The replicas that were started from it; they keep its blocks.

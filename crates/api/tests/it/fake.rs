@@ -251,7 +251,8 @@ impl Node for Fake {
         let SnapshotWish { group, taken_at, consistency } = wish;
         let (volume, size) = (id(10), Size::gib(1));
         let label = SnapshotLabel { snapshot, volume, replica, group, taken_at, size, consistency };
-        let found = FoundSnapshot { label, usage: Usage::default(), clones: [id(22)].into() };
+        let (pool, usage) = (good("pool-1"), Usage::default());
+        let found = FoundSnapshot { label, pool, usage, clones: [id(22)].into() };
         self.with(|state| match state.snapshots.get(&(replica, snapshot)) {
             Some(have) if *have == found => Ok(Ensured::unchanged(found)),
             Some(_) => Err(Problem::new(Kind::AlreadyExists, "it has other attributes")),

@@ -68,39 +68,34 @@ impl Core {
         let id = *volume.id();
         let why = super::words::cause(&cause);
         let message = format!("from node {} to node {node}: {why}", from.spec().node);
-        let hosts = from.spec().hosts.keys().cloned().collect();
+        let hosts = from.spec().hosts.clone();
         let plan = FailoverPlan { volume: id, cause, from: *from.id(), hosts };
         let mut failover = Failover::new(desk.ids.failover()?, plan, self.now);
         failover.on(StageEvent::Begin, self.now)?;
-        let batch = self.republish(desk, volume, *from.id(), node)?.put(failover);
+        let batch = self.republish(desk, volume, &failover, &node)?.put(failover);
         let name = EventName::FailoverStarted;
         Ok(batch.tell(Subject::Volume(id), name, Severity::Warning, message))
     }
 
-    /// A new target on this node instead of the old one.
+    /// A new target on this node instead of the old one, which may be forgotten already.
     pub(crate) fn republish(
         &self,
         desk: &mut Desk<'_, '_>,
         volume: &Volume,
-        from: TargetId,
-        node: NodeName,
+        failover: &Failover,
+        node: &NodeName,
     ) -> Result<Batch, Problem> {
-        let Some(old) = self.state.facts.targets.get(&from) else {
-            let detail = format!("target {from} of volume {} has gone", volume.id());
-            return Err(Problem::new(Kind::NotPublished, detail));
-        };
+        let (from, hosts) = (failover.from(), failover.hosts().clone());
         let target = desk.ids.target()?;
-        let hosts = old.spec().hosts.clone();
         let change = VolumeChange::Republish { from, target, node: node.clone() };
-        let is_same_node = old.spec().node == node;
-        let batch = self.open(volume, change, target, (node, hosts))?;
-        let mut old = old.clone();
-        if is_going(&old) || (old.spec().shutdown && !is_same_node) {
-            return Ok(batch);
-        }
-        if is_same_node {
+        let old = self.state.facts.targets.get(&from).filter(|old| !is_going(*old)).cloned();
+        let batch = self.open(volume, change, target, (node.clone(), hosts))?;
+        let Some(mut old) = old else { return Ok(batch) };
+        if old.spec().node == *node {
             // An engine serves a volume once.
             old.delete()?;
+        } else if old.spec().shutdown {
+            return Ok(batch);
         } else {
             old.change(TargetChange::Shutdown {}, self.now)?;
         }

@@ -137,11 +137,10 @@ impl Core {
                 self.begin_failover(&mut desk, volume, from, (node, cause))
             }
             Step::Republish { volume, node, failover } => {
-                let failover = self.state.facts.failovers.get(&failover);
-                let from = failover.map(model::Failover::from).ok_or_else(passed)?;
+                let failover = self.state.facts.failovers.get(&failover).ok_or_else(passed)?;
                 let view = View::new(&self.state.facts, &self.settings, self.now);
                 let mut desk = Desk::new(&view, ids);
-                self.republish(&mut desk, self.volume(volume)?, from, node)
+                self.republish(&mut desk, self.volume(volume)?, failover, &node)
             }
             Step::Reroute { volume, .. } => self.reroute(volume),
             Step::OpenToHeal { volume, node, .. } => {

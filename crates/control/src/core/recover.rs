@@ -166,19 +166,11 @@ impl Core {
         findings
     }
 
+    /// Also one of a copy that has moved elsewhere since: snapshots stay where they were taken.
     fn add_snapshot<'f>(&'f self, findings: &mut Findings<'f>, found: &'f FoundSnapshot) {
-        let label = &found.label;
-        if self.state.facts.snapshots.contains_key(&label.snapshot) {
-            return;
-        }
-        let known = self.state.facts.replicas.get(&label.replica).map(|it| &it.spec().pool);
-        let here = findings.volumes.get(&label.volume);
-        let here = here.and_then(|copies| copies.found.get(&label.replica));
-        if let Some(pool) = known.or(here.map(|found| &found.spec.pool)) {
-            findings.snapshots.entry(label.snapshot).or_default().push((pool, found));
-        } else {
-            let message = format!("copy {} that it was taken of is not known", label.replica);
-            findings.leave(Subject::Snapshot(label.snapshot), message);
+        let id = found.label.snapshot;
+        if !self.state.facts.snapshots.contains_key(&id) {
+            findings.snapshots.entry(id).or_default().push((&found.pool, found));
         }
     }
 
@@ -202,14 +194,17 @@ impl Core {
             };
             recovery.volumes.insert(id, found);
         }
-        let is_of = |found: &[(&PoolName, &FoundSnapshot)]| {
-            found.first().is_some_and(|(_, first)| {
-                let volume = first.label.volume;
-                self.state.volume(volume).is_some() || recovery.volumes.contains_key(&volume)
-            })
-        };
-        let known = snapshots.iter().filter(|(_, found)| is_of(found));
-        recovery.snapshots = known.map(|(id, _)| *id).collect();
+        for (id, found) in snapshots {
+            let volume = found.first().map(|(_, first)| first.label.volume);
+            let known = |id| self.state.volume(id).is_some() || recovery.volumes.contains_key(&id);
+            if volume.is_some_and(known) {
+                recovery.snapshots.insert(id);
+            } else {
+                let message = "the volume it was taken of is not read back".to_owned();
+                let (subject, severity) = (Subject::Snapshot(id), Severity::Warning);
+                recovery.left.push(Trouble { subject, severity, message });
+            }
+        }
         recovery
     }
 

@@ -156,7 +156,7 @@ impl Engine {
             pools: self.pools.keys().filter_map(|name| self.pool(name)).collect(),
             replicas: replicas.filter_map(|(id, _)| self.replica(*id)).collect(),
             targets: self.targets.keys().filter_map(|id| self.target(*id)).collect(),
-            snapshots: snapshots.map(|(label, _)| found_snapshot(label)).collect(),
+            snapshots: snapshots.map(|(label, pool)| found_snapshot(label, pool)).collect(),
             rebuilds: self.rebuilds.clone(),
         }
     }
@@ -320,7 +320,7 @@ impl Engine {
         let (volume, size) = (copy.volume, copy.spec.size);
         let snapshot = id;
         let label = SnapshotLabel { snapshot, volume, replica, group, taken_at, size, consistency };
-        let found = found_snapshot(&label);
+        let found = found_snapshot(&label, &copy.spec.pool);
         self.snapshots.insert((replica, id), (label, copy.spec.pool.clone()));
         Ok(Answer::Snapshot(Box::new(found)))
     }
@@ -360,9 +360,9 @@ impl Engine {
     }
 }
 
-fn found_snapshot(label: &SnapshotLabel) -> FoundSnapshot {
+fn found_snapshot(label: &SnapshotLabel, pool: &PoolName) -> FoundSnapshot {
     let (usage, clones) = (Usage::default(), BTreeSet::new());
-    FoundSnapshot { label: label.clone(), usage, clones }
+    FoundSnapshot { label: label.clone(), pool: pool.clone(), usage, clones }
 }
 
 /// Late orders, and two contents under one number, are refused.

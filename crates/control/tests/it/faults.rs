@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use control::core::Wish;
+use control::core::{Done, Entry, Wish};
 use control::testing::{Fault, Sim};
 use model::*;
 use store::contract::{Keys, Op, Txn};
@@ -257,6 +257,57 @@ fn a_lost_node_is_purged_with_what_was_only_there() {
         sim.pass(Duration::from_secs(20));
         insist(sim, &[Wish::PurgeNode(node.clone(), [volume(1)].into())]);
         sim.cluster.engines.remove(&node);
+    });
+}
+
+/// A failover that cannot end yet: the node of the target is lost, and before that is certain so is
+/// the node where the new one would be. The first of them, and the second, which can come back.
+fn lose_both(sim: &mut Sim) -> Option<(NodeName, NodeName)> {
+    insist(sim, &[create(1, 2), publish(1)]);
+    let lost = sim.core.volume_seen(volume(1)).and_then(|it| it.status?.target)?.node;
+    let copies = sim.cluster.copies(volume(1));
+    let other = copies.into_values().find(|node| *node != lost)?;
+    sim.cluster.engine(lost.as_str()).stop();
+    sim.pass(Duration::from_secs(5));
+    sim.cluster.engine(other.as_str()).stop();
+    sim.cluster.settle();
+    sim.pass(Duration::from_secs(30));
+    let mut stored = sim.stored().into_iter();
+    let waits = stored.any(|it| matches!(it, Entry::Failover(it) if !it.stage().is_ended()));
+    assert!(waits || sim.fault.is_some(), "it does not happen while the volume moves");
+    Some((lost, other))
+}
+
+/// Forgets what was on a lost node while the volume moves away from it; then the other comes back. A
+/// volume that has its only good copy there is not given up: then the node comes back too.
+fn purge_while_moving(sim: &mut Sim, purge: fn(&NodeName) -> Vec<Wish>) {
+    let Some((lost, other)) = lose_both(sim) else { return };
+    let mut purged = Ok(Done::Unchanged);
+    for wish in purge(&lost) {
+        purged = sim.insist(&wish);
+    }
+    assert!(purged.is_ok() || sim.fault.is_some(), "{purged:?}");
+    if purged.is_ok() {
+        sim.cluster.engines.remove(&lost);
+    } else {
+        sim.cluster.engine(lost.as_str()).start();
+    }
+    sim.cluster.engine(other.as_str()).start();
+}
+
+#[test]
+fn a_lost_pool_is_purged_while_its_volume_moves() {
+    check_all(3, |sim| {
+        purge_while_moving(sim, |lost| {
+            vec![Wish::DropTargets(volume(1)), Wish::PurgePool(pool_of(lost), [].into())]
+        });
+    });
+}
+
+#[test]
+fn a_lost_node_is_purged_while_its_volume_moves() {
+    check_all(3, |sim| {
+        purge_while_moving(sim, |lost| vec![Wish::PurgeNode(lost.clone(), [].into())]);
     });
 }
 

@@ -106,6 +106,30 @@ fn the_key_of_a_volume_is_read_back_where_none_was_there_to_open_it() {
     assert_eq!(keys, [encryption.clone(), encryption]);
 }
 
+/// Snapshots stay where they were taken when the copies of their volume move away.
+#[test]
+fn snapshots_whose_copies_have_moved_are_read_back() {
+    let mut sim = cluster(4);
+    sim.insist(&create(1, 2)).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    sim.insist(&take(1, 1)).unwrap();
+    let places = |sim: &Sim| {
+        let copies = sim.core.snapshot_seen(snapshot(1)).unwrap().status.unwrap().copies;
+        copies.into_iter().map(|(pool, copy)| (pool, copy.replica)).collect::<Vec<_>>()
+    };
+    let before = places(&sim);
+    for replica in sim.cluster.copies(volume(1)).into_keys() {
+        sim.insist(&Wish::MoveReplica { volume: volume(1), replica, pool: None }).unwrap();
+        sim.pass(Duration::from_secs(20));
+    }
+    let copies = sim.cluster.copies(volume(1));
+    assert!(before.iter().all(|(_, of)| !copies.contains_key(of)), "{copies:?}");
+    lose_store(&mut sim);
+    recover(&mut sim, &[]);
+    assert_eq!(places(&sim), before);
+    settle(&mut sim);
+}
+
 #[test]
 fn groups_of_snapshots_are_put_together_again() {
     let mut sim = cluster(3);

@@ -144,6 +144,69 @@ fn three_nodes_have_a_volume_that_is_there_again() -> Result<()> {
     Ok(())
 }
 
+/// A volume served by each of the nodes, with copies on two of them.
+fn one_on_each(up: &Up) -> Result<()> {
+    for nth in 1..=3 {
+        let id = format!("00000000-0000-4000-8000-00000000000{nth}");
+        up.run(&["volume", "create", "--id", &id, "--size", "64MiB"])?;
+        up.run(&["volume", "publish", &id, "--host", "local", "--node", &format!("node-{nth}")])?;
+    }
+    Ok(())
+}
+
+/// What an engine logged since it was last asked to stop.
+fn last_words(dir: &Path, node: &str) -> Result<String> {
+    let log = std::fs::read_to_string(dir.join(node).join("engine.log"))?;
+    let (_, after) = log.rsplit_once(" stopping").context("it was never asked to stop")?;
+    Ok(after.to_owned())
+}
+
+#[test]
+fn every_target_ends_while_its_copies_are_there() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let address = address(4);
+    let words = ["--nodes", "3", "--pool-size", "1GiB", "--address", &address];
+    let mut up = up_with(dir.path(), &words)?;
+    one_on_each(&up)?;
+    assert!(up.program.stop()?.success(), "{}", up.program.said());
+    for node in ["node-1", "node-2", "node-3"] {
+        let words = last_words(dir.path(), node)?;
+        assert!(words.contains("Shutdown { cause: Ordered }"), "it served nothing: {words}");
+        assert!(!words.contains("ConnectionLost"), "it waited for a copy: {words}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_pool_that_was_exported_stays_so_and_a_lost_store_is_noticed() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let address = address(5);
+    let words = ["--nodes", "3", "--pool-size", "1GiB", "--address", &address];
+    let mut first = up_with(dir.path(), &words)?;
+    let volumes = asked(&first, &["volume", "list"])?;
+    let volume = volumes[0]["id"].as_str().context("the first volume")?;
+    first.run(&["volume", "delete", volume, "--yes"]).unwrap_err();
+    first.run(&["volume", "unpublish", volume])?;
+    first.run(&["volume", "delete", volume, "--yes"])?;
+    first.run(&["pool", "export", "pool-2"])?;
+    assert!(first.program.stop()?.success(), "{}", first.program.said());
+
+    let mut second = up_with(dir.path(), &words)?;
+    let said = |program: &Program, text: &str| {
+        program.wait_for(text, |line| line.contains(text).then_some(()))
+    };
+    said(&second.program, "holdfast pool import pool-2 --node node-2 --disk")?;
+    assert_eq!(asked(&second, &["status"])?["pools"], json!({ "well": 2, "all": 3 }));
+    assert!(second.program.stop()?.success(), "{}", second.program.said());
+
+    std::fs::remove_dir_all(dir.path().join("store"))?;
+    let third = up_with(dir.path(), &words)?;
+    said(&third.program, "the store knows no pool of node-1")?;
+    third.run(&["recover", "--apply"])?;
+    assert_eq!(asked(&third, &["pool", "get", "pool-1"])?["spec"]["node"], "node-1");
+    Ok(())
+}
+
 #[test]
 fn the_demo_loses_a_node_and_no_write() -> Result<()> {
     let dir = tempfile::tempdir()?;

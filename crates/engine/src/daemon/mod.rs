@@ -215,10 +215,20 @@ impl Daemon {
 
     /// Serves until `stop` ends; then says farewell, ends what is under way, and closes the pools.
     pub fn run(self, stop: impl Future<Output = ()> + 'static) -> Running<Result<(), DaemonError>> {
-        Box::pin(self.serve(Box::pin(stop)))
+        self.run_staged(stop, std::future::ready(()))
     }
 
-    async fn serve(self, stop: Running<()>) -> Result<(), DaemonError> {
+    /// The same, but after its targets are closed it serves its replicas until `alone` ends: whoever
+    /// stops several engines at once lets the targets of all of them end while their copies are there.
+    pub fn run_staged(
+        self,
+        stop: impl Future<Output = ()> + 'static,
+        alone: impl Future<Output = ()> + 'static,
+    ) -> Running<Result<(), DaemonError>> {
+        Box::pin(self.serve(Box::pin(stop), Box::pin(alone)))
+    }
+
+    async fn serve(self, stop: Running<()>, alone: Running<()>) -> Result<(), DaemonError> {
         let Daemon { server, engine, api, guard, heartbeats, drain } = self;
         let (stopping, stopped) = watch::channel(false);
         let (info, events) = (engine.0.info.clone(), Arc::clone(&engine.0.events));
@@ -243,6 +253,7 @@ impl Daemon {
             // Each within its own limit; what does not end cleanly is found out at the next
             // opening.
             engine.close_all_targets().await;
+            alone.await;
             tokio::task::spawn_blocking(|| server.stop()).await
         };
         match tokio::time::timeout(drain, ended).await {

@@ -6,7 +6,7 @@
 use api::node::{Answered, Changed, FoundSnapshot, Range, SnapshotWish};
 use api::{Ensured, Gone, Page, Paging};
 use block::Blocks;
-use model::{EventName, Kind, Problem, ReplicaId, SnapshotId, SnapshotLabel, Subject};
+use model::{EventName, Kind, PoolName, Problem, ReplicaId, SnapshotId, SnapshotLabel, Subject};
 use pool::{Change, Id};
 
 use super::engine::Engine;
@@ -29,8 +29,8 @@ impl Engine {
         &self,
         replica: ReplicaId,
         snapshot: SnapshotId,
-    ) -> Answered<Option<(Id, EntityStatus)>> {
-        for (_, pool) in self.open_pools() {
+    ) -> Answered<Option<(PoolName, Id, EntityStatus)>> {
+        for (name, pool) in self.open_pools() {
             let found = match self.entity(pool, kept::id_of(snapshot.uuid())).await {
                 Ok(found) => found,
                 // It was exported meanwhile.
@@ -38,25 +38,26 @@ impl Engine {
                 Err(problem) => return Err(problem),
             };
             if let Some(found) = found.filter(|found| is_of(found, replica)) {
-                return Ok(Some((pool, found)));
+                return Ok(Some((name, pool, found)));
             }
         }
         Ok(None)
     }
 
-    fn found_snapshot(&self, one: &EntityStatus) -> Option<FoundSnapshot> {
+    fn found_snapshot(&self, pool: &PoolName, one: &EntityStatus) -> Option<FoundSnapshot> {
         let label = kept::snapshot_label(&one.entity)?;
         let state = self.state();
         let clones = state.replicas.iter();
         let clones = clones.filter(|(_, lodger)| lodger.source == Some(label.snapshot));
         let clones = clones.map(|(replica, _)| *replica).collect();
-        Some(FoundSnapshot { usage: kept::usage_of(one.usage, one.entity.kind), clones, label })
+        let usage = kept::usage_of(one.usage, one.entity.kind);
+        Some(FoundSnapshot { label, pool: pool.clone(), usage, clones })
     }
 
     /// A page of snapshots, by replica and id.
     pub(super) async fn page_of_snapshots(&self, paging: Paging) -> Answered<Page<FoundSnapshot>> {
         let mut all = Vec::new();
-        for (_, pool) in self.open_pools() {
+        for (name, pool) in self.open_pools() {
             let status = match self.status(pool).await {
                 Ok(status) => status,
                 Err(problem) if problem.kind == Kind::NotFound => continue,
@@ -64,7 +65,7 @@ impl Engine {
             };
             let snapshots =
                 status.entities.iter().filter(|one| one.entity.kind == pool::Kind::Snapshot);
-            all.extend(snapshots.filter_map(|one| self.found_snapshot(one)));
+            all.extend(snapshots.filter_map(|one| self.found_snapshot(&name, one)));
         }
         let key =
             |found: &FoundSnapshot| format!("{} {}", found.label.replica, found.label.snapshot);
@@ -84,8 +85,8 @@ impl Engine {
             let detail = format!("the label of snapshot {snapshot} cannot be written");
             Problem::new(Kind::Internal, detail)
         };
-        if let Some((_, found)) = self.snapshot_place(replica, snapshot).await? {
-            let found = self.found_snapshot(&found).ok_or_else(unreadable)?;
+        if let Some((name, _, found)) = self.snapshot_place(replica, snapshot).await? {
+            let found = self.found_snapshot(&name, &found).ok_or_else(unreadable)?;
             let SnapshotLabel { group, taken_at, consistency, .. } = found.label;
             if (SnapshotWish { group, taken_at, consistency }) == wish {
                 return Ok(Ensured::unchanged(found));
@@ -107,7 +108,7 @@ impl Engine {
         let message = format!("taken of replica {replica}");
         self.tell(Subject::Snapshot(snapshot), EventName::Created, message);
         let found = self.snapshot_place(replica, snapshot).await?;
-        let found = found.and_then(|(_, found)| self.found_snapshot(&found));
+        let found = found.and_then(|(name, _, found)| self.found_snapshot(&name, &found));
         found.map(Ensured::created).ok_or_else(|| no_snapshot(replica, snapshot))
     }
 
@@ -118,7 +119,7 @@ impl Engine {
         snapshot: SnapshotId,
     ) -> Answered<Gone> {
         let _alone = self.0.replica_locks.of(&replica).write_owned().await;
-        let Some((pool, found)) = self.snapshot_place(replica, snapshot).await? else {
+        let Some((_, pool, found)) = self.snapshot_place(replica, snapshot).await? else {
             self.all_are_open()?;
             return Ok(Gone { was_there: false });
         };
@@ -143,7 +144,7 @@ impl Engine {
         changed: Changed,
     ) -> Answered<Page<Range>> {
         let paging = Paging { limit: changed.limit, after: changed.after };
-        let Some((pool, found)) = self.snapshot_place(replica, snapshot).await? else {
+        let Some((_, pool, found)) = self.snapshot_place(replica, snapshot).await? else {
             self.all_are_open()?;
             return Err(no_snapshot(replica, snapshot));
         };

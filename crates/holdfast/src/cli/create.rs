@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use clap::builder::RangedI64ValueParser;
 use model::{
     AffinityGroup, Encryption, Invalid, KeyName, LabelKey, LabelValue, Labels, Limits, NodeName,
     Policy, Size, SnapshotId, Source, Topology, VolumeId, VolumeSpec, Zones,
@@ -72,6 +73,11 @@ pub(crate) fn agreed(yes: bool, what: &str) -> Result<()> {
         bail!("{what}; if that is what you want, say --yes");
     }
     Ok(())
+}
+
+/// A number of copies that a volume can have.
+pub(crate) fn copies() -> RangedI64ValueParser<u8> {
+    clap::value_parser!(u8).range(1..=i64::from(VolumeSpec::MOST_REPLICAS))
 }
 
 /// What zones mean for the copies.
@@ -147,8 +153,8 @@ pub(crate) struct NewVolume {
     /// Its size, such as 10GiB
     #[arg(long, value_name = "SIZE")]
     size: Option<Size>,
-    /// How many copies
-    #[arg(short, long, value_name = "COUNT", default_value_t = 2)]
+    /// How many copies, 1 to 8, each on a node of its own
+    #[arg(short, long, value_name = "COUNT", default_value_t = 2, value_parser = copies())]
     replicas: u8,
     /// Take all space at once
     #[arg(long)]

@@ -59,7 +59,13 @@ impl Typed {
             return Ok(out.write_all(text.as_bytes())?);
         }
         save(&self.to, text.as_bytes())?;
-        Ok(writeln!(out, "{} written; it holds no secrets", self.to.display())?)
+        writeln!(out, "{} written; it holds no secrets", self.to.display())?;
+        let lacking = lacking(&everything);
+        if let [first, ..] = &lacking[..] {
+            let count = lacking.len();
+            writeln!(out, "{count} parts could not be had, {first} for one; it says why")?;
+        }
+        Ok(())
     }
 }
 
@@ -124,6 +130,13 @@ async fn gather(remote: &Remote) -> Value {
     put("devices", Value::Object(devices));
     put("metrics", said(remote.metrics().await.map(|text| text.0)));
     Value::Object(parts)
+}
+
+/// The parts of which only a problem is known.
+fn lacking(everything: &Value) -> Vec<&str> {
+    let parts = everything.as_object().into_iter().flatten();
+    let lacking = parts.filter(|(_, part)| part.get("problem").is_some());
+    lacking.map(|(name, _)| name.as_str()).collect()
 }
 
 fn said<T: Serialize>(answer: Result<T, Problem>) -> Value {

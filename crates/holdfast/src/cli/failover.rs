@@ -64,7 +64,7 @@ impl Row for Failover {
             self.retries().into(),
             say::time(self.started_at()).into(),
             say::time(self.updated_at()).into(),
-            say::list(self.hosts()),
+            say::list(self.hosts().keys()),
         ]
     }
 }

@@ -20,8 +20,8 @@ pub(crate) enum Verb {
     Get { group: SnapshotGroupId },
     /// Take snapshots of several volumes at one moment, all or none
     Create {
-        /// All of them
-        #[arg(required = true)]
+        /// The volumes, by their ids; `volume list` shows them
+        #[arg(required = true, value_name = "VOLUME")]
         volumes: Vec<VolumeId>,
         /// Its id; left out: a new one
         #[arg(long, value_name = "UUID")]

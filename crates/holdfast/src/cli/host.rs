@@ -26,7 +26,7 @@ pub(crate) enum Verb {
     /// Set labels (KEY=VALUE) and take them away (KEY-)
     Label {
         host: HostName,
-        /// All of them
+        /// What to set and what to take away, such as zone=a disk-
         #[arg(required = true, value_name = "KEY=VALUE|KEY-")]
         labels: Vec<LabelEdit>,
     },

@@ -32,6 +32,7 @@ mod target;
 mod tests;
 mod volume;
 mod watch;
+mod words;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -44,6 +45,7 @@ pub(crate) use out::{Format, Out};
 pub(crate) use pool::Verb as PoolVerb;
 pub(crate) use status::screen;
 pub(crate) use table::{Tone, paint};
+pub(crate) use words::explained as with_words;
 
 /// A noun with what is typed after it.
 #[derive(Args)]

@@ -53,7 +53,7 @@ pub(crate) enum Verb {
     /// Set labels (KEY=VALUE) and take them away (KEY-)
     Label {
         node: NodeName,
-        /// All of them
+        /// What to set and what to take away, such as zone=a disk-
         #[arg(required = true, value_name = "KEY=VALUE|KEY-")]
         labels: Vec<LabelEdit>,
     },
@@ -221,7 +221,10 @@ impl Row for Node {
         else {
             return String::new();
         };
-        let mut text = String::from("\nstill there:\n");
+        let mut text = String::from("\n");
+        if !drain.is_drained() {
+            text.push_str("still there:\n");
+        }
         for target in &drain.targets {
             let _ = writeln!(text, "  target {target}");
         }
@@ -229,7 +232,8 @@ impl Row for Node {
             let _ = writeln!(text, "  replica {replica}");
         }
         for why in &drain.blocked {
-            let _ = writeln!(text, "blocked: {why}");
+            let word = if drain.is_drained() { "note" } else { "blocked" };
+            let _ = writeln!(text, "{word}: {why}");
         }
         text
     }

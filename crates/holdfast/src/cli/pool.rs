@@ -32,6 +32,7 @@ pub(crate) enum Verb {
     Get { pool: PoolName },
     /// Make a pool; what is on its disks is lost
     Create {
+        /// A name for it
         pool: PoolName,
         /// The node whose engine is to own it
         #[arg(long, value_name = "NODE")]
@@ -48,6 +49,7 @@ pub(crate) enum Verb {
     },
     /// Open a pool that is on the disks of a node: one that was exported, or one nobody knows
     Import {
+        /// The name it has, or is to have if nobody knows it
         pool: PoolName,
         /// The node whose engine is to own it
         #[arg(long, value_name = "NODE")]
@@ -63,13 +65,13 @@ pub(crate) enum Verb {
     /// Give a pool one more disk; what is on it is lost
     AddDisk {
         pool: PoolName,
-        /// Which
+        /// The disk or file, by its path on the node of the pool
         disk: DevicePath,
     },
     /// Set labels (KEY=VALUE) and take them away (KEY-)
     Label {
         pool: PoolName,
-        /// All of them
+        /// What to set and what to take away, such as zone=a disk-
         #[arg(required = true, value_name = "KEY=VALUE|KEY-")]
         labels: Vec<LabelEdit>,
     },

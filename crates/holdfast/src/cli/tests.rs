@@ -267,6 +267,20 @@ async fn an_unreachable_server_is_named_with_what_to_do() {
 }
 
 #[tokio::test]
+async fn a_dump_of_nothing_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("dump.json");
+    let line = ["holdfast", "dump", "--server", "127.0.0.1:1", "--to", file.to_str().unwrap()];
+    let mut text = Vec::new();
+    Cli::parse_from(line).command.write(&mut text).await.unwrap();
+    let said = String::from_utf8(text).unwrap();
+    assert!(said.contains("could not be had, events for one"), "{said}");
+    let running = Running::with(cluster()).await;
+    let said = running.run(&format!("dump --to {}", file.display())).await;
+    assert!(said.ends_with("it holds no secrets\n"), "{said}");
+}
+
+#[tokio::test]
 async fn who_shows_no_token_is_told_how_to() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("tokens");

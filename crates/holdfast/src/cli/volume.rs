@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::ask::all;
 use super::bar::Bar;
-use super::create::{From, NewVolume, Properties, agreed};
+use super::create::{From, NewVolume, Properties, agreed, copies};
 use super::out::{Out, Row};
 use super::say;
 use super::table::{Cell, Column, Tone};
@@ -65,7 +65,7 @@ pub(crate) enum Verb {
     /// Serve a volume from another node; hosts keep their device
     Republish {
         volume: VolumeId,
-        /// There; left out: where it suits best
+        /// The node that is to serve it; left out: where it suits best
         #[arg(long, value_name = "NODE")]
         node: Option<NodeName>,
     },
@@ -81,7 +81,8 @@ pub(crate) enum Verb {
     /// Have another number of copies
     Replicas {
         volume: VolumeId,
-        /// So many
+        /// How many copies, 1 to 8
+        #[arg(value_parser = copies())]
         count: u8,
     },
     /// Change other properties
@@ -97,7 +98,7 @@ pub(crate) enum Verb {
         replica: ReplicaId,
         /// The pool to move to; left out: where it suits best
         #[arg(long, value_name = "POOL")]
-        to: Option<PoolName>,
+        pool: Option<PoolName>,
     },
     /// Give up a copy that is lost or too many
     RemoveReplica {
@@ -222,8 +223,8 @@ impl Verb {
             Verb::Replicas { volume, count } => {
                 (volume, VolumeWish::SetReplicas { replicas: count })
             }
-            Verb::Move { volume, replica, to } => {
-                (volume, VolumeWish::MoveReplica { replica, pool: to })
+            Verb::Move { volume, replica, pool } => {
+                (volume, VolumeWish::MoveReplica { replica, pool })
             }
             Verb::RemoveReplica { volume, replica, .. } => {
                 (volume, VolumeWish::RemoveReplica { replica })

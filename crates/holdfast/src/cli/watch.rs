@@ -27,6 +27,7 @@ pub(crate) enum Verb {
     },
     /// Have an address called when something happens
     Create {
+        /// A name for it
         #[arg(value_name = "WATCH")]
         name: WatchName,
         /// Where each event is posted to, as JSON

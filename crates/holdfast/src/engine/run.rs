@@ -71,6 +71,10 @@ pub(crate) struct Run {
     /// Seconds that stopping may take
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     drain: u64,
+    /// Stop in two stages: once its targets are closed it says so on standard output, and serves its
+    /// replicas until standard input ends. For a program that stops several engines at once
+    #[arg(long, hide = true)]
+    staged: bool,
     /// Memory for the cache of each pool: checksums, and places of blocks under snapshots
     #[arg(long, value_name = "SIZE", default_value = "128MiB", value_parser = bytes)]
     pool_cache: u64,
@@ -127,10 +131,28 @@ impl Run {
                 writeln!(out, "node API on {}", daemon.info().address.api)?;
                 out.flush()?;
             }
-            anyhow::Ok(daemon.run(stop::asked()).await?)
+            let running = if self.staged {
+                daemon.run_staged(stop::asked(), alone())
+            } else {
+                daemon.run(stop::asked())
+            };
+            anyhow::Ok(running.await?)
         });
         // What did not end in time is not waited for any longer.
         runtime.shutdown_background();
         ended
+    }
+}
+
+/// What an engine that stops in stages says when its targets are closed.
+pub(crate) const CLOSED: &str = "targets closed";
+
+/// Says that the targets are closed, and ends when standard input does: also if the program that
+/// holds the other end is gone.
+async fn alone() {
+    let said = writeln!(std::io::stdout(), "{CLOSED}").and_then(|()| std::io::stdout().flush());
+    if said.is_ok() {
+        let until_it_ends = || std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        let _ = tokio::task::spawn_blocking(until_it_ends).await;
     }
 }

@@ -1,7 +1,8 @@
 //! The engines as processes: started, started again when they end, stopped.
 //!
-//! Each is its own process group, so that Ctrl-C reaches only `up`, which stops them in order. An
-//! engine that a killed `up` has left behind is recognised by its folder and stopped first.
+//! Each is its own process group, so that Ctrl-C reaches only `up`, which stops them in order: first
+//! the targets of all, which end cleanly while their copies are there, then the engines. An engine
+//! that a killed `up` has left behind is recognised by its folder and stopped first.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt as _;
@@ -12,9 +13,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use model::NodeName;
 use rustix::process::{Pid, Signal, kill_process};
-use tokio::process::{Child, Command};
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use super::At;
+use crate::engine::CLOSED;
 
 /// The longest wait before an engine is started again.
 const LONGEST: Duration = Duration::from_secs(30);
@@ -39,8 +42,18 @@ struct Engine {
     node: String,
     folder: PathBuf,
     arguments: Vec<String>,
-    running: Option<(Child, Instant)>,
+    running: Option<Running>,
     wait: Duration,
+}
+
+/// An engine that was started.
+struct Running {
+    child: Child,
+    since: Instant,
+    /// While this is open it serves its copies, even if it is stopping.
+    alone: Option<ChildStdin>,
+    /// What it says of its targets.
+    said: Option<ChildStdout>,
 }
 
 /// All engines.
@@ -95,6 +108,7 @@ impl Engines {
 
     /// Asks all to stop and waits.
     pub(super) async fn stop(&mut self) {
+        futures::future::join_all(self.0.iter_mut().map(Engine::close_targets)).await;
         futures::future::join_all(self.0.iter_mut().map(Engine::stop)).await;
     }
 }
@@ -116,7 +130,7 @@ impl Engine {
             ("--control", at.rest.to_string()),
             ("--store", at.store.clone()),
         ];
-        let words = ["engine".to_owned(), "run".to_owned()].into_iter();
+        let words = ["engine", "run", "--staged"].map(str::to_owned).into_iter();
         let options = options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]);
         let arguments = words.chain(options).collect();
         let wait = Duration::from_secs(1);
@@ -133,13 +147,15 @@ impl Engine {
         let log = log.with_context(|| format!("cannot write {}", path.display()))?;
         let program = std::env::current_exe().context("cannot find this program")?;
         let mut command = std::process::Command::new(program);
-        command.args(&self.arguments).stdin(Stdio::null());
-        command.stdout(log.try_clone()?).stderr(log).process_group(0);
+        command.args(&self.arguments).stdin(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(log).process_group(0);
         let child = Command::from(command).kill_on_drop(true).spawn();
-        let child = child.with_context(|| format!("cannot start the engine of {}", self.node))?;
+        let mut child =
+            child.with_context(|| format!("cannot start the engine of {}", self.node))?;
         let pid = child.id().map(|pid| pid.to_string()).unwrap_or_default();
         std::fs::write(self.pid_file(), pid)?;
-        self.running = Some((child, Instant::now()));
+        let (alone, said) = (child.stdin.take(), child.stdout.take());
+        self.running = Some(Running { child, since: Instant::now(), alone, said });
         Ok(())
     }
 
@@ -173,9 +189,9 @@ impl Engine {
     /// Starts it again whenever it ends.
     async fn watch(&mut self) -> anyhow::Error {
         loop {
-            if let Some((child, since)) = &mut self.running {
-                let ended = child.wait().await;
-                self.wait = if since.elapsed() > WELL {
+            if let Some(running) = &mut self.running {
+                let ended = running.child.wait().await;
+                self.wait = if running.since.elapsed() > WELL {
                     Duration::from_secs(1)
                 } else {
                     (self.wait * 2).min(LONGEST)
@@ -205,16 +221,33 @@ impl Engine {
         format!("{why}; see {}", path.display())
     }
 
-    async fn stop(&mut self) {
-        let Some((child, _)) = &mut self.running else { return };
-        let pid = child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+    /// Asks it to stop, and waits until its targets are closed or it has ended.
+    async fn close_targets(&mut self) {
+        let Some(running) = &mut self.running else { return };
+        let pid = running.child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
         if let Some(pid) = pid {
             // Gone already: that is what is wanted.
             let _ = kill_process(pid, Signal::TERM);
         }
-        if tokio::time::timeout(PATIENCE, child.wait()).await.is_err() {
+        let Some(said) = running.said.take() else { return };
+        let mut lines = BufReader::new(said).lines();
+        let closed = async {
+            while let Ok(Some(line)) = lines.next_line().await {
+                if line == CLOSED {
+                    break;
+                }
+            }
+        };
+        // One that says nothing is waited for, and killed, with the others.
+        let _ = tokio::time::timeout(PATIENCE, closed).await;
+    }
+
+    async fn stop(&mut self) {
+        let Some(running) = &mut self.running else { return };
+        drop(running.alone.take());
+        if tokio::time::timeout(PATIENCE, running.child.wait()).await.is_err() {
             tracing::warn!("the engine of {} did not stop and was killed", self.node);
-            let _ = child.kill().await;
+            let _ = running.child.kill().await;
         }
         let _ = std::fs::remove_file(self.pid_file());
     }

@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use api::heartbeat::Heard;
-use api::rest::{Control, Remote, VolumeWish};
+use api::rest::{Control, NodesAsked, PoolsAsked, Remote, VolumeWish};
 use block::Bytes;
 use model::{
-    Blame, DevicePath, Heartbeat, HostAddress, HostName, Kind, Labels, PoolSpec, Problem, Size,
-    VolumeId, VolumeSpec,
+    Blame, DevicePath, Heartbeat, HostAddress, HostName, Kind, Labels, Liveness, Node, Pool,
+    PoolSpec, PoolState, Problem, Size, VolumeId, VolumeSpec,
 };
 
 use super::engines::folder;
-use crate::cli::new_id;
+use crate::cli::{all, new_id};
 
 /// This machine as a host.
 pub(super) const HOST: &str = "local";
@@ -31,6 +31,9 @@ const AGAIN: Duration = Duration::from_millis(200);
 
 /// How long the parts of a cluster may take to find each other.
 const PATIENCE: Duration = Duration::from_mins(2);
+
+/// How long pools may take to open before the cluster is used without them.
+const OPENING: Duration = Duration::from_secs(30);
 
 /// Shows that this machine is there as long as it is kept.
 pub(super) struct Host(tokio::task::JoinHandle<()>);
@@ -65,20 +68,38 @@ pub(super) fn host(remote: &Remote) -> Result<Host> {
     })))
 }
 
-/// A pool for each node, and a volume if this is the first run. Its id, if it is still there.
+/// What a cluster has after it was started.
+pub(super) struct Made {
+    /// The first volume, if it is still there.
+    pub(super) volume: Option<VolumeId>,
+    /// Pools that are not used, and the command that may change that.
+    pub(super) notes: Vec<String>,
+}
+
+/// A pool for each node, and a volume if this is the first run.
 pub(super) async fn make(
     remote: &Remote,
     dir: &Path,
     nodes: &[String],
     size: Size,
-) -> Result<Option<VolumeId>> {
+) -> Result<Made> {
     for node in nodes {
         pool(remote, dir, node, size).await?;
     }
     if nodes.is_empty() {
-        return Ok(None);
+        return Ok(Made { volume: None, notes: vec![] });
     }
-    ready(remote, nodes.len()).await?;
+    let notes = ready(remote, nodes).await?;
+    let volume = first_volume(remote, dir, nodes, size).await?;
+    Ok(Made { volume, notes })
+}
+
+async fn first_volume(
+    remote: &Remote,
+    dir: &Path,
+    nodes: &[String],
+    size: Size,
+) -> Result<Option<VolumeId>> {
     let mark = dir.join("first-volume");
     if let Ok(text) = std::fs::read_to_string(&mark) {
         let volume: VolumeId = text.trim().parse()?;
@@ -111,21 +132,73 @@ pub(super) async fn publish(remote: &Remote, volume: VolumeId) -> Result<()> {
 }
 
 /// Waits until every node answers and every pool is open: a run that continues finds both known
-/// before they are there again.
-async fn ready(remote: &Remote, nodes: usize) -> Result<()> {
-    let wanted = u64::try_from(nodes)?;
+/// before they are there again. What to say of pools that are not: one that somebody exported stays
+/// closed, and one that does not work keeps nobody from using the others.
+async fn ready(remote: &Remote, nodes: &[String]) -> Result<Vec<String>> {
     let since = Instant::now();
     loop {
-        let status = patiently(|| remote.status()).await?;
-        if status.nodes.well >= wanted && status.pools.well >= wanted {
-            return Ok(());
+        let known = || all(|paging| remote.nodes(NodesAsked::default().at(paging)));
+        let away = away(&patiently(known).await?, nodes);
+        let pools = || all(|paging| remote.pools(PoolsAsked::default().at(paging)));
+        let pools = patiently(pools).await?;
+        let ours = |pool: &Pool| nodes.iter().any(|node| pool.spec().node.as_str() == node);
+        let closed = || pools.iter().filter(|pool| ours(pool) && !works(pool));
+        let may_come = closed().any(|pool| !pool.spec().exported);
+        if away.is_empty() && (!may_come || since.elapsed() > OPENING) {
+            let lost = lost(&pools, nodes);
+            return Ok(closed().map(note).chain(lost).collect());
         }
         if since.elapsed() > PATIENCE {
-            let (nodes, pools) = (status.nodes.well, status.pools.well);
-            bail!("only {nodes} nodes and {pools} pools of {wanted} are there; see engine.log");
+            bail!("{} did not register; see engine.log in its folder", away.join(", "));
         }
         tokio::time::sleep(AGAIN).await;
     }
+}
+
+/// Those of the nodes that do not answer.
+fn away(known: &[Node], nodes: &[String]) -> Vec<String> {
+    let answers = |name: &&String| {
+        let node = known.iter().find(|node| node.id().as_str() == name.as_str());
+        let liveness = node.and_then(|node| Some(node.status.as_ref()?.liveness));
+        liveness == Some(Liveness::Online)
+    };
+    nodes.iter().filter(|name| !answers(name)).cloned().collect()
+}
+
+/// What to say of nodes of whose pools nothing is stored: they are open, or they would have been
+/// made anew.
+fn lost(pools: &[Pool], nodes: &[String]) -> Option<String> {
+    let known = |node: &&String| {
+        let pool = node.replace("node", "pool");
+        pools.iter().any(|it| it.id().as_str() == pool || it.spec().node.as_str() == node.as_str())
+    };
+    let unknown: Vec<&str> = nodes.iter().filter(|node| !known(node)).map(String::as_str).collect();
+    (!unknown.is_empty()).then(|| {
+        format!(
+            "the store knows no pool of {}, but there is one. What can be read back of a store \
+             that was lost says: holdfast recover",
+            unknown.join(", ")
+        )
+    })
+}
+
+fn works(pool: &Pool) -> bool {
+    let state = pool.status.as_ref().map(|status| &status.state);
+    matches!(state, Some(PoolState::Online | PoolState::Suspect { .. }))
+}
+
+/// What to say of a pool that is not open.
+fn note(pool: &Pool) -> String {
+    let (name, spec) = (pool.id(), pool.spec());
+    if !spec.exported {
+        return format!("{name} does not work, and why says: holdfast pool get {name}");
+    }
+    let disks: Vec<String> = spec.disks.iter().map(|disk| format!("--disk {disk}")).collect();
+    format!(
+        "{name} was exported and stays closed. To use it: holdfast pool import {name} --node {} {}",
+        spec.node,
+        disks.join(" ")
+    )
 }
 
 async fn pool(remote: &Remote, dir: &Path, node: &str, size: Size) -> Result<()> {
@@ -173,5 +246,49 @@ where
         }
         tracing::debug!("not yet: {problem}");
         tokio::time::sleep(AGAIN).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::de::DeserializeOwned;
+
+    use super::*;
+
+    fn golden<T: DeserializeOwned>(name: &str, change: impl FnOnce(&mut serde_json::Value)) -> T {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/golden").join(name);
+        let mut object = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        change(&mut object);
+        serde_json::from_value(object).unwrap()
+    }
+
+    #[test]
+    fn a_pool_that_is_not_open_is_named_with_what_to_do() {
+        let exported: Pool = golden("pool.json", |pool| {
+            pool["spec"]["exported"] = true.into();
+            pool["spec"]["disks"] = serde_json::json!(["/data/pool.img"]);
+        });
+        let said = note(&exported);
+        let import = "holdfast pool import pool-1 --node node-1 --disk /data/pool.img";
+        assert!(said.contains("exported") && said.ends_with(import), "{said}");
+        let broken: Pool = golden("pool.json", |pool| {
+            pool["spec"]["exported"] = false.into();
+            pool["status"]["state"] = serde_json::json!({ "name": "faulted", "symptoms": [] });
+        });
+        assert!(!works(&broken));
+        assert!(note(&broken).ends_with("holdfast pool get pool-1"), "{}", note(&broken));
+    }
+
+    #[test]
+    fn nodes_that_have_not_registered_are_waited_for() {
+        let online: Node = golden("node.json", |node| {
+            node["status"]["liveness"] = serde_json::json!({ "state": "online" });
+        });
+        let wanted = ["node-1".to_owned(), "node-2".to_owned()];
+        assert_eq!(away(&[online], &wanted), ["node-2"]);
+        let pool: Pool = golden("pool.json", |_| ());
+        assert_eq!(lost(std::slice::from_ref(&pool), &wanted[..1]), None);
+        let said = lost(&[pool], &wanted).unwrap();
+        assert!(said.contains("pool of node-2,") && said.ends_with("holdfast recover"), "{said}");
     }
 }

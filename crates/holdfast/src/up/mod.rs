@@ -94,10 +94,17 @@ fn default_dir() -> PathBuf {
 
 /// The parts that run in this process, and how to end them.
 struct Parts {
-    stopping: CancellationToken,
+    stopping: Stopping,
     store: Option<JoinHandle<Result<()>>>,
     control: JoinHandle<Result<()>>,
     at: At,
+}
+
+/// What says to each of them that it is to end.
+#[derive(Default)]
+struct Stopping {
+    store: CancellationToken,
+    control: CancellationToken,
 }
 
 /// Where the parts are.
@@ -128,14 +135,17 @@ impl Typed {
             // Whoever does not read it any more need not be told.
             let _ = writeln!(std::io::stdout(), "stopping; the data stays in {}", dir.display());
         }
+        // Without the control plane nothing is moved from engines that stop to others that do; the
+        // store takes down how their targets ended.
+        let control = parts.stop_control().await;
         engines.stop().await;
-        parts.stop().await?;
+        parts.stop_store().await.and(control)?;
         ended
     }
 
     /// The store and the control plane.
     async fn start(&self) -> Result<Parts> {
-        let stopping = CancellationToken::new();
+        let stopping = Stopping::default();
         let mut store = None;
         let endpoints = if let Some(Endpoints(endpoints)) = &self.store {
             endpoints.clone()
@@ -144,7 +154,7 @@ impl Typed {
             let opened = tokio::task::spawn_blocking(move || Server::open(config)).await?;
             let server = opened.context("the store cannot start (--store-listen, --dir)")?;
             let address = server.local_addr();
-            let serving = server.run(stopping.clone().cancelled_owned());
+            let serving = server.run(stopping.store.clone().cancelled_owned());
             store = Some(tokio::spawn(async move { Ok(serving.await?) }));
             vec![format!("http://{address}")]
         };
@@ -154,7 +164,7 @@ impl Typed {
         let bound = Service::bind(&config, Arc::new(client)).await;
         let control = bound.context("REST cannot be served (--listen)")?;
         let rest = control.local_addr()?;
-        let running = control.run(stopping.clone().cancelled_owned());
+        let running = control.run(stopping.control.clone().cancelled_owned());
         let control = tokio::spawn(async move {
             running.await;
             Ok(())
@@ -168,12 +178,12 @@ impl Typed {
         let remote = Remote::plain(at.rest.to_string().parse()?)?;
         let _host = first::host(&remote)?;
         let (nodes, size) = (engines::names(self.nodes), self.pool_size);
-        let volume = first::make(&remote, dir, &nodes, size).await?;
+        let made = first::make(&remote, dir, &nodes, size).await?;
         if self.demo {
             return demo::run(&remote, dir).await;
         }
         let mut out = std::io::stdout();
-        let hello = hello(at, dir, volume);
+        let hello = hello(at, dir, &made);
         if out.is_terminal() {
             // Lines of the log would be written across the screen.
             log::to(&dir.join(LOG))?;
@@ -188,7 +198,7 @@ impl Typed {
     }
 }
 
-fn hello(at: &At, dir: &Path, volume: Option<model::VolumeId>) -> String {
+fn hello(at: &At, dir: &Path, made: &first::Made) -> String {
     let At { rest, store } = at;
     let mut text = format!(
         "Holdfast is up.\n\n  \
@@ -206,11 +216,14 @@ fn hello(at: &At, dir: &Path, volume: Option<model::VolumeId>) -> String {
         other => format!(" --server {other}"),
     };
     text.extend(["\n  try      holdfast status", &server, "\n"]);
-    if let Some(volume) = volume {
+    if let Some(volume) = made.volume {
         for words in ["volume get", "bench"] {
             let volume = volume.to_string();
             text.extend(["           holdfast ", words, " ", &volume, &server, "\n"]);
         }
+    }
+    for note in &made.notes {
+        text.extend(["\n  note     ", note, &server, "\n"]);
     }
     text + "\nCtrl-C stops it; running it again continues with the data."
 }
@@ -235,12 +248,17 @@ impl Parts {
         }
     }
 
-    async fn stop(self) -> Result<()> {
-        self.stopping.cancel();
+    async fn stop_control(&mut self) -> Result<()> {
+        self.stopping.control.cancel();
         // One that has ended already has said why.
-        if !self.control.is_finished() {
-            self.control.await?.context("the control plane did not stop cleanly")?;
+        if self.control.is_finished() {
+            return Ok(());
         }
+        (&mut self.control).await?.context("the control plane did not stop cleanly")
+    }
+
+    async fn stop_store(self) -> Result<()> {
+        self.stopping.store.cancel();
         match self.store {
             Some(store) if !store.is_finished() => {
                 store.await?.context("the store did not stop cleanly")

@@ -350,7 +350,7 @@ pub(crate) fn snapshot_group() -> SnapshotGroup {
 
 pub(crate) fn failover() -> Failover {
     let cause = Cause::PathLost { host: good("worker-7"), address: address("10.0.0.2:4420") };
-    let hosts = [good("worker-7")].into();
+    let hosts = [(good("worker-7"), host().spec().address.nqn.clone())].into();
     let plan = FailoverPlan { volume: id(10), cause, from: id(31), hosts };
     let mut failover = Failover::new(id(70), plan, at(50));
     failover.on(StageEvent::Begin, at(51)).unwrap();

@@ -239,7 +239,7 @@ impl World {
             volume: self.names.id(volume),
             cause: Cause::Asked {},
             from,
-            hosts: [good("h1")].into(),
+            hosts: [(good("h1"), good("nqn.2014-08.org.nvmexpress:uuid:h1"))].into(),
         };
         let id: FailoverId = self.names.id(&format!("failover {volume}"));
         let mut failover = Failover::new(id, plan, World::birth());
