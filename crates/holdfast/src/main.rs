@@ -98,7 +98,8 @@ fn block_on(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()
     tokio::runtime::Runtime::new().context("cannot start the runtime")?.block_on(work)
 }
 
-/// Whether it ended because nobody reads what it writes. Of connections that break, errors say more.
+/// Whether it ended because nobody reads what it writes. Of connections that break, errors say
+/// more.
 fn is_unread(error: &anyhow::Error) -> bool {
     let direct = error.downcast_ref::<std::io::Error>();
     direct.is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe)

@@ -178,8 +178,8 @@ pub struct FailoverPlan {
     pub cause: Cause,
     /// The target to leave.
     pub from: TargetId,
-    /// The hosts whose paths must be replaced, each with its NQN: the new target lets them in, also when
-    /// the old one is forgotten meanwhile.
+    /// The hosts whose paths must be replaced, each with its NQN: the new target lets them in, also
+    /// when the old one is forgotten meanwhile.
     pub hosts: BTreeMap<HostName, Nqn>,
 }
 

@@ -278,8 +278,8 @@ fn lose_both(sim: &mut Sim) -> Option<(NodeName, NodeName)> {
     Some((lost, other))
 }
 
-/// Forgets what was on a lost node while the volume moves away from it; then the other comes back. A
-/// volume that has its only good copy there is not given up: then the node comes back too.
+/// Forgets what was on a lost node while the volume moves away from it; then the other comes back.
+/// A volume that has its only good copy there is not given up: then the node comes back too.
 fn purge_while_moving(sim: &mut Sim, purge: fn(&NodeName) -> Vec<Wish>) {
     let Some((lost, other)) = lose_both(sim) else { return };
     let mut purged = Ok(Done::Unchanged);

@@ -218,8 +218,9 @@ impl Daemon {
         self.run_staged(stop, std::future::ready(()))
     }
 
-    /// The same, but after its targets are closed it serves its replicas until `alone` ends: whoever
-    /// stops several engines at once lets the targets of all of them end while their copies are there.
+    /// The same, but after its targets are closed it serves its replicas until `alone` ends:
+    /// whoever stops several engines at once lets the targets of all of them end while their copies
+    /// are there.
     pub fn run_staged(
         self,
         stop: impl Future<Output = ()> + 'static,

@@ -139,9 +139,10 @@ impl<O> Running<O> {
                 match (command, data) {
                     (Command::Read { span }, data) => {
                         let Data::Fill(buffer) = data else { return Err(Fault::Internal) };
-                        match memory.share(start(span), buffer.len()) {
+                        let start = start(span);
+                        match memory.share(start..start + buffer.len()) {
                             Some(bytes) => *data = Data::Found(bytes),
-                            None => memory.read(start(span), buffer),
+                            None => memory.read(start, buffer),
                         }
                     }
                     (Command::Write { span, .. }, Data::Bytes(bytes)) => {

@@ -20,8 +20,8 @@ pub(super) struct NoMemory;
 
 /// A large page: with small ones, finding the place of a block takes as long as copying it.
 const CHUNK: usize = 2 << 20;
-/// From this size on a write goes around the processor's cache, because what is large is rarely read
-/// soon, and a read is not copied.
+/// From this size on a write goes around the processor's cache, because what is large is rarely
+/// read soon, and a read is not copied.
 const LARGE: usize = 32 * 1024;
 
 impl Memory {
@@ -38,7 +38,8 @@ impl Memory {
     }
 
     /// The bytes themselves, if they are many and lie together.
-    pub(super) fn share(&self, at: usize, len: usize) -> Option<Frozen> {
+    pub(super) fn share(&self, bytes: Range<usize>) -> Option<Frozen> {
+        let (at, len) = (bytes.start, bytes.len());
         (len >= LARGE).then(|| self.chunk(at / CHUNK)?.part(at % CHUNK, len))?
     }
 
@@ -175,7 +176,7 @@ mod tests {
                         prop_assert_eq!(memory.differs(at, &got), None);
                         got[len - 1] ^= 1;
                         prop_assert_eq!(memory.differs(at, &got), Some(len - 1));
-                        if let Some(bytes) = memory.share(at, len) {
+                        if let Some(bytes) = memory.share(at..at + len) {
                             prop_assert_eq!(&bytes[..], &model[at..at + len]);
                             shared.push((bytes, model[at..at + len].to_vec()));
                         }
@@ -192,9 +193,9 @@ mod tests {
     fn what_is_large_and_lies_together_is_shared() {
         let mut memory = Memory::new(Bytes::mib(6));
         memory.write(0, &vec![1; 2 * CHUNK]).unwrap();
-        assert_eq!(memory.share(CHUNK - LARGE, LARGE).unwrap()[..], vec![1; LARGE]);
-        assert!(memory.share(0, LARGE - 1).is_none(), "small");
-        assert!(memory.share(CHUNK - 1, LARGE).is_none(), "in two chunks");
-        assert!(memory.share(2 * CHUNK, LARGE).is_none(), "never written");
+        assert_eq!(memory.share(CHUNK - LARGE..CHUNK).unwrap()[..], vec![1; LARGE]);
+        assert!(memory.share(0..LARGE - 1).is_none(), "small");
+        assert!(memory.share(CHUNK - 1..CHUNK - 1 + LARGE).is_none(), "in two chunks");
+        assert!(memory.share(2 * CHUNK..2 * CHUNK + LARGE).is_none(), "never written");
     }
 }

@@ -7,8 +7,8 @@
 //! Invariants:
 //! - Every job that was started comes out exactly once, with its data.
 //! - Compare-and-write runs alone on its device: nothing that was started later overtakes it.
-//! - Data is never copied here, except into memory that is the device itself and, if it is little, out
-//!   of it, and out of receive buffers, which must be free again soon.
+//! - Data is never copied here, except into memory that is the device itself and, if it is little,
+//!   out of it, and out of receive buffers, which must be free again soon.
 
 mod change;
 mod elsewhere;

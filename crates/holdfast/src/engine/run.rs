@@ -71,8 +71,8 @@ pub(crate) struct Run {
     /// Seconds that stopping may take
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     drain: u64,
-    /// Stop in two stages: once its targets are closed it says so on standard output, and serves its
-    /// replicas until standard input ends. For a program that stops several engines at once
+    /// Stop in two stages: once its targets are closed it says so on standard output, and serves
+    /// its replicas until standard input ends. For a program that stops several engines at once
     #[arg(long, hide = true)]
     staged: bool,
     /// Memory for the cache of each pool: checksums, and places of blocks under snapshots

@@ -1,8 +1,8 @@
 //! The engines as processes: started, started again when they end, stopped.
 //!
-//! Each is its own process group, so that Ctrl-C reaches only `up`, which stops them in order: first
-//! the targets of all, which end cleanly while their copies are there, then the engines. An engine
-//! that a killed `up` has left behind is recognised by its folder and stopped first.
+//! Each is its own process group, so that Ctrl-C reaches only `up`, which stops them in order:
+//! first the targets of all, which end cleanly while their copies are there, then the engines. An
+//! engine that a killed `up` has left behind is recognised by its folder and stopped first.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt as _;

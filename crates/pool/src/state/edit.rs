@@ -87,8 +87,8 @@ impl State {
         self.flat.set((layer, logical), run, Some(cluster));
     }
 
-    /// The blocks read as zeros from now on. A range beyond the end of the map is nothing, and so is
-    /// an empty one, which only a forged record has.
+    /// The blocks read as zeros from now on. A range beyond the end of the map is nothing, and so
+    /// is an empty one, which only a forged record has.
     pub(crate) fn discard(&mut self, layer: Layer, blocks: Range<u64>) {
         let Range { start, end } = blocks;
         if start >= end {

@@ -1,13 +1,13 @@
 //! Memory that is looked at next.
 
-/// What is fetched at most: a block. Whoever looks at more has the processor fetch the rest by itself
-/// meanwhile.
+/// What is fetched at most: a block. Whoever looks at more has the processor fetch the rest by
+/// itself meanwhile.
 const MOST: usize = 4096;
 
 /// Has the processor fetch the beginning of `bytes` into its cache while it does other things.
 ///
-/// What a device has just written is in no cache: whoever makes a checksum of it waits longer for the
-/// memory than for the sum.
+/// What a device has just written is in no cache: whoever makes a checksum of it waits longer for
+/// the memory than for the sum.
 #[cfg(target_arch = "x86_64")]
 #[expect(unsafe_code, reason = "there is no other way to say what the cache shall do")]
 pub(crate) fn fetch_ahead(bytes: &[u8]) {
