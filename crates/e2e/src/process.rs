@@ -76,6 +76,16 @@ impl Program {
         rustix::process::Pid::from_child(&self.child)
     }
 
+    /// Stops it until it is told to go on: when this is answered, none of its threads runs.
+    pub fn pause(&self) -> Result<()> {
+        use rustix::process::{Signal, WaitOptions, waitpid};
+        self.signal(Signal::STOP)?;
+        let waited = waitpid(Some(self.pid()), WaitOptions::UNTRACED);
+        let (_, status) = waited.context("cannot wait for a program")?.context("it is not ours")?;
+        anyhow::ensure!(status.stopped(), "{} ended: {status:?}", self.name);
+        Ok(())
+    }
+
     /// Sends a signal.
     pub fn signal(&self, signal: rustix::process::Signal) -> Result<()> {
         rustix::process::kill_process(self.pid(), signal)
