@@ -21,10 +21,12 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use model::{Blame, Generation, Kind, Problem};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tracing::Instrument as _;
 
 use crate::answer::Received;
 use crate::{
-    At, Body, IfMatch, NoBody, NoQuery, Route, Subscription, TlsClient, Token, Watch, route,
+    At, Body, IfMatch, NoBody, NoQuery, Route, Subscription, TlsClient, Token, Watch, request_id,
+    route,
 };
 
 /// How to reach a server.
@@ -330,10 +332,22 @@ impl Client {
         self.collect(answer).await
     }
 
+    /// Names the request, and sends it.
+    async fn send(&self, mut request: http::Request<Full<Bytes>>) -> Result<Incoming, CallError> {
+        let id = request_id::new();
+        request_id::put(request.headers_mut(), &id);
+        let (server, method) = (&self.config.server, request.method());
+        let path = request.uri().path();
+        let span = tracing::info_span!("call", id, %server, %method, path);
+        self.answer_to(request).instrument(span).await
+    }
+
     /// The body of a success; anything else is read as a problem.
-    async fn send(&self, request: http::Request<Full<Bytes>>) -> Result<Incoming, CallError> {
+    async fn answer_to(&self, request: http::Request<Full<Bytes>>) -> Result<Incoming, CallError> {
         let answer = self.pool.request(request).await.map_err(|error| {
-            unanswered(error, self.config.server.clone(), self.config.tls.is_none())
+            let error = unanswered(error, self.config.server.clone(), self.config.tls.is_none());
+            tracing::debug!(%error, "not answered");
+            error
         })?;
         let status = answer.status();
         if status.is_success() {
@@ -344,7 +358,9 @@ impl Client {
             let detail = format!("{} answered {status} without a reason", self.config.server);
             Problem::new(Kind::of_status(status.as_u16()), detail)
         };
-        Err(CallError::Refused(serde_json::from_slice(&whole).unwrap_or_else(|_| unknown())))
+        let problem: Problem = serde_json::from_slice(&whole).unwrap_or_else(|_| unknown());
+        tracing::debug!(kind = %problem.kind, detail = problem.detail, "refused");
+        Err(CallError::Refused(problem))
     }
 
     async fn collect(&self, body: Incoming) -> Result<Bytes, CallError> {

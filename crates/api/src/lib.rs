@@ -27,6 +27,7 @@ pub mod node;
 mod page;
 mod post;
 mod remote;
+mod request_id;
 pub mod rest;
 mod route;
 mod secure;

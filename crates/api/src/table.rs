@@ -2,11 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::Router;
 use axum::extract::{FromRequestParts, RawPathParams, Request as HttpRequest, State};
@@ -15,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter};
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use http::{HeaderMap, HeaderName, HeaderValue, header};
+use http::{HeaderMap, HeaderName, header};
 use http_body_util::Limited;
 use model::{Kind, Problem};
 use schemars::JsonSchema;
@@ -25,9 +22,10 @@ use tracing::Instrument;
 
 use crate::answer::{self, Failed};
 use crate::document::Documented;
-use crate::{At, Body, IfMatch, Limits, Method, Reply, Request, Role, Route, Tokens, body, token};
+use crate::{
+    At, Body, IfMatch, Limits, Method, Reply, Request, Role, Route, Tokens, body, request_id, token,
+};
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
 
 /// A contract with its handlers. `N` is whoever does the work.
@@ -167,27 +165,9 @@ fn text_of(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
     headers.get(name)?.to_str().ok().map(str::to_owned)
 }
 
-/// The id a caller gave its request, if it can stand in a log; else a new one.
-fn request_id(headers: &HeaderMap) -> String {
-    let good = |id: &String| {
-        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
-        (1..=64).contains(&id.len()) && id.bytes().all(allowed)
-    };
-    let given = text_of(headers, &REQUEST_ID).filter(good);
-    given.unwrap_or_else(new_id)
-}
-
-/// An id that no other request of this or another process has: a number of the process that nobody
-/// knows beforehand, and a count.
-fn new_id() -> String {
-    static PROCESS: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish());
-    static COUNT: AtomicU64 = AtomicU64::new(1);
-    format!("{:016x}-{}", *PROCESS, COUNT.fetch_add(1, Ordering::Relaxed))
-}
-
 /// Names the request, finds out who calls, and sees that it ends.
 async fn admit(State(guard): State<Arc<Guard>>, request: HttpRequest, next: Next) -> Response {
-    let id = request_id(request.headers());
+    let id = request_id::of(request.headers());
     let span = tracing::info_span!(
         "request", id, method = %request.method(), path = request.uri().path()
     );
@@ -219,9 +199,7 @@ async fn guarded(guard: &Guard, id: &str, request: HttpRequest, next: Next) -> R
 
 /// The answer with the id of its request, in the header and in a problem.
 fn named(mut answer: Response, id: &str) -> Response {
-    if let Ok(value) = HeaderValue::from_str(id) {
-        answer.headers_mut().insert(REQUEST_ID, value);
-    }
+    request_id::put(answer.headers_mut(), id);
     let status = answer.status().as_u16();
     let Some(mut problem) = answer.extensions_mut().remove::<Problem>() else {
         tracing::debug!(status, "answered");

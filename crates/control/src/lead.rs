@@ -19,6 +19,7 @@ use store::leader::{Guard, GuardedError};
 use store::lease::KeptLease;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tracing::Instrument as _;
 
 use crate::core::{Answer, Call, CallId, Core, Effect, Input, Pace, State, Stored, Telling};
 use crate::history;
@@ -47,7 +48,8 @@ pub struct Policy {
 /// Leads whenever it can, until it is told to stop.
 pub(crate) async fn run(shared: Arc<Shared>, policy: Policy, mut stop: watch::Receiver<bool>) {
     while !*stop.borrow() {
-        if let Err(why) = term(&shared, &policy, stop.clone()).await {
+        let span = tracing::info_span!("term", of = shared.identity);
+        if let Err(why) = term(&shared, &policy, stop.clone()).instrument(span).await {
             tracing::warn!("a term is over: {why}");
         }
         shared.end();
@@ -250,7 +252,8 @@ fn call_node(
         None => Err(model::Problem::new(model::Kind::NodeUnavailable, "nobody knows the node")),
     };
     let shared = Arc::clone(shared);
-    tasks.spawn(async move {
+    let span = tracing::info_span!("order", call = id.0, %node);
+    let ordered = async move {
         let result = match caller {
             Ok(caller) => {
                 let is_listing = call == Call::List;
@@ -264,7 +267,8 @@ fn call_node(
             Err(problem) => Err(problem),
         };
         shared.feed(Input::Answered(id, result));
-    });
+    };
+    tasks.spawn(ordered.instrument(span));
 }
 
 /// Looks at a node whenever something happens there, until it does not answer any more.

@@ -340,7 +340,9 @@ impl Node for Fake {
         let of = StatisticsOf::Child { target: id(30), replica: id(20) };
         let (write, discard, flush) = (Traffic::default(), Traffic::default(), Traffic::default());
         let (instance, at) = (id(1), Timestamp::EPOCH);
-        let one = Statistics { of, instance, at, read, write, discard, flush, held_back: 0 };
+        let (held_back, oldest_micros) = (0, Some(7));
+        let one =
+            Statistics { of, instance, at, read, write, discard, flush, held_back, oldest_micros };
         paging.cut([one], |one| format!("{:?}", one.of))
     }
 

@@ -149,14 +149,18 @@ async fn the_client_says_who_must_act() {
     // Somebody answers, but with something else.
     let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = other.local_addr().unwrap().to_string().parse().unwrap();
-    tokio::spawn(async move {
+    let asked = tokio::spawn(async move {
         let (mut stream, _): (TcpStream, _) = other.accept().await.unwrap();
         let mut some = [0; 1024];
-        assert!(stream.read(&mut some).await.unwrap() > 0);
+        let length = stream.read(&mut some).await.unwrap();
         let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi";
         stream.write_all(answer).await.unwrap();
+        String::from_utf8_lossy(&some[..length]).into_owned()
     });
     let client = Client::new(ClientConfig::plain(server)).unwrap();
     let error = client.call(health, (), NoQuery {}, NoBody).await.unwrap_err();
     assert!(matches!(error, CallError::Unreadable { .. }), "{error:?}");
+    // The caller has named its request, so both sides can find it in their logs.
+    let asked = asked.await.unwrap();
+    assert!(asked.contains("\r\nx-request-id: "), "{asked}");
 }

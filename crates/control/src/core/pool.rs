@@ -54,7 +54,11 @@ impl Core {
                     || self.is_absent(&node) =>
             {
                 let batch = Batch::new().drop(pool).gone(subject.clone());
-                let message = "its disks are free";
+                let message = if leaf.gone {
+                    "its disks are free"
+                } else {
+                    "it is forgotten; its disks are as they were"
+                };
                 self.try_commit(batch.tell(subject, EventName::Deleted, Severity::Info, message));
             }
             Lifecycle::Deleting {} if online => {

@@ -126,6 +126,8 @@ fn offline(up: &Up, volume: &str) -> Result<()> {
 
 /// Rebuilds take orders: those that ended stay as they are, and say so.
 fn paces(up: &Up, volume: &str) -> Result<()> {
+    let waited = up.run(&["rebuild", "wait", "--volume", volume])?;
+    ensure!(!waited.contains("degraded"), "{waited}");
     let deadline = Instant::now() + PATIENCE;
     // That the copy is in sync may be known before that its rebuild has ended.
     let rebuild = loop {

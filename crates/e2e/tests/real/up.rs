@@ -4,9 +4,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use e2e::process::{Program, holdfast};
+use e2e::process::{PATIENCE, Program, holdfast};
 use serde_json::{Value, json};
 
 /// A cluster with the addresses it printed.
@@ -173,6 +174,30 @@ fn every_target_ends_while_its_copies_are_there() -> Result<()> {
         let words = last_words(dir.path(), node)?;
         assert!(words.contains("Shutdown { cause: Ordered }"), "it served nothing: {words}");
         assert!(!words.contains("ConnectionLost"), "it waited for a copy: {words}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_killed_one_takes_its_engines_along() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let address = address(6);
+    let words = ["--nodes", "3", "--pool-size", "1GiB", "--address", &address];
+    let mut up = up_with(dir.path(), &words)?;
+    up.program.kill()?;
+    let nodes = ["node-1", "node-2", "node-3"];
+    let pids = nodes.map(|node| std::fs::read_to_string(dir.path().join(node).join("engine.pid")));
+    let deadline = Instant::now() + PATIENCE;
+    for pid in pids {
+        // The number may be somebody else's by then.
+        let line = format!("/proc/{}/cmdline", pid?);
+        let place = dir.path().to_string_lossy();
+        let is_here = |words: Vec<u8>| String::from_utf8_lossy(&words).contains(&*place);
+        let runs = || std::fs::read(&line).is_ok_and(is_here);
+        while runs() {
+            ensure!(Instant::now() < deadline, "an engine is left behind: {line}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ use model::{
 };
 use pool::Id;
 use tokio::sync::RwLock;
+use tracing::Instrument as _;
 
 use super::held::Held;
 use super::keys::{Keys, Lock};
@@ -123,6 +124,8 @@ impl Lodger {
 
 /// News that may wait to be told; more are only seen in the status.
 const NEWS: usize = 4096;
+/// An order or a host's command that has been at work for so long is stuck.
+pub(super) const STUCK: Duration = Duration::from_secs(30);
 /// A reactor that does not answer for so long is not well.
 const WHILE: Duration = Duration::from_secs(5);
 
@@ -190,12 +193,22 @@ impl Engine {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Carries out an order to its end, also if nobody waits for it any more.
+    /// Carries out an order to its end, also if nobody waits for it any more, and says so when that
+    /// takes long.
     pub(super) async fn to_its_end<T: Send + 'static>(
         &self,
         order: impl Future<Output = Answered<T>> + Send + 'static,
     ) -> Answered<T> {
-        tokio::spawn(order).await.unwrap_or_else(|error| {
+        let watched = async move {
+            let (begun, mut order) = (tokio::time::Instant::now(), Box::pin(order));
+            loop {
+                if let Ok(answered) = tokio::time::timeout(STUCK, &mut order).await {
+                    return answered;
+                }
+                tracing::warn!(seconds = begun.elapsed().as_secs(), "an order is still at work");
+            }
+        };
+        tokio::spawn(watched.in_current_span()).await.unwrap_or_else(|error| {
             tracing::error!(%error, "an order ended without an answer");
             Err(Problem::new(Kind::Internal, "the order failed; the log of the engine says why"))
         })
@@ -220,7 +233,8 @@ impl Engine {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Answered<T> {
-        tokio::task::spawn_blocking(work).await.map_err(|error| {
+        let span = tracing::Span::current();
+        tokio::task::spawn_blocking(move || span.in_scope(work)).await.map_err(|error| {
             tracing::error!(%error, "work ended without a result");
             Problem::new(Kind::Internal, "the order failed; the log of the engine says why")
         })

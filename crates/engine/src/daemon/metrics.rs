@@ -6,7 +6,8 @@ use api::node::{Answered, Found, StatisticsOf};
 use model::{PoolSpec, PoolState};
 
 use super::engine::{Engine, now};
-use crate::counters::{BUCKETS, Counter, Counters};
+use super::statistics::Reading;
+use crate::counters::{BUCKETS, Counter};
 
 impl Engine {
     /// Everything that can be counted.
@@ -60,11 +61,11 @@ fn pool_metrics(text: &mut Exposition, pools: &[Found<PoolSpec>]) {
 }
 
 /// What was done by target, child, replica and disk.
-fn traffic_metrics(text: &mut Exposition, all: &[(StatisticsOf, Counters)]) {
+fn traffic_metrics(text: &mut Exposition, all: &[Reading]) {
     let each = || {
-        all.iter().flat_map(|(of, counters)| {
-            let of = labels_of(of);
-            counters.each().map(|(sort, counter)| (format!("{of},op=\"{sort}\""), counter))
+        all.iter().flat_map(|one| {
+            let of = labels_of(&one.of);
+            one.counters.each().map(|(sort, counter)| (format!("{of},op=\"{sort}\""), counter))
         })
     };
     let mut total = |name: &str, help: &str, value: fn(&Counter) -> u64| {
@@ -73,10 +74,13 @@ fn traffic_metrics(text: &mut Exposition, all: &[(StatisticsOf, Counters)]) {
     total("holdfast_io_commands_total", "Commands that ended well.", |one| one.commands);
     total("holdfast_io_bytes_total", "What they moved.", |one| one.bytes);
     total("holdfast_io_errors_total", "Commands that ended with an error.", |one| one.errors);
-    let of_targets = all.iter().filter(|(of, _)| matches!(of, StatisticsOf::Target { .. }));
-    let held_back = of_targets.map(|(of, counters)| (labels_of(of), counters.held_back));
+    let of_targets = all.iter().filter(|one| matches!(one.of, StatisticsOf::Target { .. }));
+    let held_back = of_targets.map(|one| (labels_of(&one.of), one.counters.held_back));
     let help = "Commands that had to wait for a limit of their target.";
     text.counter("holdfast_io_held_back_total", help, held_back);
+    let at_work = all.iter().filter_map(|one| Some((labels_of(&one.of), one.oldest?.as_secs())));
+    let help = "How long the oldest command has been at work, in whole seconds; 0 if none is.";
+    text.gauge("holdfast_io_oldest_seconds", help, at_work);
     let help = "How long commands took that ended well, in seconds.";
     text.head("holdfast_io_seconds", help, "histogram");
     for (labels, counter) in each().filter(|(_, counter)| counter.commands > 0) {
@@ -163,7 +167,7 @@ fn in_seconds(micros: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counters::{Counted, Sort};
+    use crate::counters::{Counted, Counters, Sort};
     use std::time::Duration;
 
     #[test]
@@ -178,7 +182,8 @@ mod tests {
             target: "00000000-0000-4000-8000-000000000001".parse().unwrap(),
         };
         let mut text = Exposition::default();
-        traffic_metrics(&mut text, &[(target, counters)]);
+        let oldest = Some(Duration::from_millis(31_900));
+        traffic_metrics(&mut text, &[Reading { of: target, counters, oldest }]);
         let of = "of=\"target\",target=\"00000000-0000-4000-8000-000000000001\",op=\"write\"";
         for line in [
             format!("holdfast_io_bytes_total{{{of}}} 16384"),
@@ -193,6 +198,9 @@ mod tests {
             assert!(text.0.lines().any(|found| found == line), "{line} is not in {}", text.0);
         }
         assert!(!text.0.contains("le=\"+Inf\"} 0"), "{}", text.0);
+        let oldest = "holdfast_io_oldest_seconds{of=\"target\",target=\
+                      \"00000000-0000-4000-8000-000000000001\"} 31\n";
+        assert!(text.0.contains(oldest), "{}", text.0);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use model::{
     ChildState, EventName, Rebuild, RebuildState, ReplicaId, Severity, StopCause, Subject,
     TargetId, TargetState,
 };
+use tracing::Instrument as _;
 
 use super::engine::{Engine, Inner};
 use crate::volumes::{News, What};
@@ -27,7 +28,9 @@ pub(super) fn tell_on(
         if let What::Target(state) = news.what
             && matters(state)
         {
-            runtime.spawn(async move { engine.target_changed(news.target, state).await });
+            let span = tracing::info_span!("settle", target = %news.target, volume = %news.volume);
+            let settling = async move { engine.target_changed(news.target, state).await };
+            runtime.spawn(settling.instrument(span));
         }
     }
 }

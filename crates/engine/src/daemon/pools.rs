@@ -9,6 +9,7 @@ use model::{
     PoolUuid, Problem, Severity, Size, Subject, Symptom, SymptomKind,
 };
 use pool::{ClusterSize, Id, Refused, Superblock};
+use tracing::Instrument as _;
 
 use super::engine::{Door, Engine, Home, Lodger};
 use super::kept;
@@ -43,7 +44,8 @@ impl Engine {
             let door = if spec.exported {
                 Door::Exported
             } else {
-                match self.open_when_free(&name, &spec).await {
+                let span = tracing::info_span!("open", pool = %name);
+                match self.open_when_free(&name, &spec).instrument(span).await {
                     Ok(()) => Door::Open,
                     Err(problem) => {
                         let (subject, what) =

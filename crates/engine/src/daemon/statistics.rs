@@ -1,5 +1,7 @@
 //! What was done and how long it took, by target, child, replica and disk.
 
+use std::time::Duration;
+
 use api::node::{Answered, Histogram, Statistics, StatisticsOf, Traffic};
 use api::{Page, Paging};
 
@@ -9,6 +11,14 @@ use super::pools::device_path;
 use crate::counters::{Counter, Counters};
 use crate::pools::{Answer as PoolAnswer, Measured, Order as PoolOrder};
 use crate::volumes::{Answer, Order as VolumeOrder};
+
+/// What one thing has done, and does.
+pub(super) struct Reading {
+    pub(super) of: StatisticsOf,
+    pub(super) counters: Counters,
+    /// How long its oldest command has been at work, where that is known.
+    pub(super) oldest: Option<Duration>,
+}
 
 impl Engine {
     /// A page of counters: targets with their children, then replicas, then disks.
@@ -20,13 +30,13 @@ impl Engine {
             StatisticsOf::Disk { pool, disk } => format!("3 {pool} {disk}"),
         };
         let all = self.measure().await?.into_iter();
-        let mut all: Vec<_> = all.map(|(of, counters)| self.statistics_of(of, &counters)).collect();
+        let mut all: Vec<_> = all.map(|reading| self.statistics_of(reading)).collect();
         all.sort_by_key(key);
         paging.cut(all, key)
     }
 
     /// All counters.
-    pub(super) async fn measure(&self) -> Answered<Vec<(StatisticsOf, Counters)>> {
+    pub(super) async fn measure(&self) -> Answered<Vec<Reading>> {
         let mut all = Vec::new();
         for (target, volume) in self.open_targets() {
             // One that was closed meanwhile has none.
@@ -35,20 +45,24 @@ impl Engine {
             else {
                 continue;
             };
-            all.push((StatisticsOf::Target { target }, measured.volume));
+            let (counters, oldest) = (measured.volume, Some(measured.oldest));
+            all.push(Reading { of: StatisticsOf::Target { target }, counters, oldest });
             for (replica, counters) in measured.children {
-                all.push((StatisticsOf::Child { target, replica }, counters));
+                let of = StatisticsOf::Child { target, replica };
+                all.push(Reading { of, counters, oldest: None });
             }
         }
         for (pool, id) in self.open_pools() {
             let Ok(measured) = self.measure_pool(id).await else { continue };
-            for (disk, counters) in &measured.disks {
-                let Some(disk) = device_path(&disk.path) else { continue };
-                all.push((StatisticsOf::Disk { pool: pool.clone(), disk }, *counters));
+            for (work, counters) in measured.disks {
+                let Some(disk) = device_path(&work.path) else { continue };
+                let of = StatisticsOf::Disk { pool: pool.clone(), disk };
+                all.push(Reading { of, counters, oldest: Some(work.oldest) });
             }
             for (replica, counters) in measured.replicas {
                 let Some(replica) = kept::replica_id(replica) else { continue };
-                all.push((StatisticsOf::Replica { replica }, counters));
+                let of = StatisticsOf::Replica { replica };
+                all.push(Reading { of, counters, oldest: None });
             }
         }
         Ok(all)
@@ -62,7 +76,8 @@ impl Engine {
         }
     }
 
-    fn statistics_of(&self, of: StatisticsOf, counters: &Counters) -> Statistics {
+    fn statistics_of(&self, Reading { of, counters, oldest }: Reading) -> Statistics {
+        let micros = |age: Duration| u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
         Statistics {
             of,
             instance: self.0.info.instance,
@@ -72,6 +87,7 @@ impl Engine {
             discard: traffic(&counters.discard),
             flush: traffic(&counters.flush),
             held_back: counters.held_back,
+            oldest_micros: oldest.map(micros),
         }
     }
 }

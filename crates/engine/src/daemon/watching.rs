@@ -7,13 +7,11 @@ use std::time::Duration;
 
 use model::{EventName, PoolName, PoolState, Severity, Subject, TargetId};
 
-use super::engine::{Engine, Inner};
+use super::engine::{Engine, Inner, STUCK};
 use crate::volumes::{Answer, Order as VolumeOrder};
 
 /// How often it looks.
 const EVERY: Duration = Duration::from_secs(10);
-/// A host's command that has been at work for so long is stuck.
-const STUCK: Duration = Duration::from_secs(30);
 
 /// What was told.
 #[derive(Default)]

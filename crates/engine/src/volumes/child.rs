@@ -399,11 +399,11 @@ impl Child {
         match was {
             Phase::Over => self.came.push_back(Came::Over),
             Phase::Up => {
-                tracing::info!(why, "a replica is lost");
+                tracing::info!(replica = %self.replica, why, "a replica is lost");
                 self.came.push_back(Came::Lost(reason));
             }
             _ => {
-                tracing::debug!(why, "a replica cannot be attached");
+                tracing::debug!(replica = %self.replica, why, "a replica cannot be attached");
                 self.came.push_back(Came::Attached(Err(reason)));
             }
         }

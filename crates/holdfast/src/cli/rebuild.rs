@@ -1,13 +1,13 @@
 //! `holdfast rebuild`.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use api::node::{Pace, Run};
-use api::rest::{Control, RebuildsAsked, Remote};
+use api::rest::{Control, RebuildsAsked, Remote, VolumesAsked};
 use clap::Subcommand;
-use model::{Progress, Rebuild, RebuildId, RebuildState, Size, VolumeId};
+use model::{Progress, Rebuild, RebuildId, RebuildState, Size, VolumeId, VolumeState};
 
 use super::ask::all;
 use super::bar::Bar;
@@ -40,7 +40,7 @@ pub(crate) enum Verb {
     },
     /// End a rebuild; another one is begun if the copy is still wanted
     Cancel { rebuild: RebuildId },
-    /// Show how far rebuilds are until none runs
+    /// Show how far rebuilds are until none runs and none is about to begin
     Wait {
         /// Only those of this volume
         #[arg(long, value_name = "VOLUME")]
@@ -50,6 +50,8 @@ pub(crate) enum Verb {
 
 /// How often rebuilds are looked at.
 const AGAIN: Duration = Duration::from_millis(500);
+/// While a volume lacks copies, a rebuild may be about to begin: it is waited for so long.
+const SOON: Duration = Duration::from_secs(10);
 
 impl Verb {
     pub(crate) async fn run(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
@@ -82,6 +84,7 @@ async fn waited(remote: &Remote, volume: Option<VolumeId>, out: &mut Out<'_>) ->
     let asked = RebuildsAsked { volume, running: Some(true), ..RebuildsAsked::default() };
     let mut seen = BTreeMap::new();
     let mut bar = Bar::new("rebuild");
+    let mut since = Instant::now();
     loop {
         let running = all(|paging| remote.rebuilds(asked.clone().at(paging))).await?;
         for progress in seen.values_mut() {
@@ -95,11 +98,34 @@ async fn waited(remote: &Remote, volume: Option<VolumeId>, out: &mut Out<'_>) ->
             copied: sum.copied.plus(one.copied),
         }));
         if running.is_empty() {
-            bar.end();
-            let ids: Vec<RebuildId> = seen.into_keys().collect();
-            return out.done(&format!("no rebuild runs; {} ended meanwhile", ids.len()), &ids);
+            let lacking = lacking(remote, volume).await?;
+            if lacking.is_empty() || since.elapsed() >= SOON {
+                bar.end();
+                let ids: Vec<RebuildId> = seen.into_keys().collect();
+                return out.done(&ended(ids.len(), &lacking), &ids);
+            }
+        } else {
+            since = Instant::now();
         }
         tokio::time::sleep(AGAIN).await;
+    }
+}
+
+/// Volumes with fewer copies in sync than wanted.
+async fn lacking(remote: &Remote, volume: Option<VolumeId>) -> Result<Vec<VolumeId>> {
+    let state = Some(VolumeState::Degraded);
+    let asked = VolumesAsked { state, ..VolumesAsked::default() };
+    let degraded = all(|paging| remote.volumes(asked.clone().at(paging))).await?;
+    let ids = degraded.iter().map(|one| *one.id());
+    Ok(ids.filter(|id| volume.is_none_or(|volume| volume == *id)).collect())
+}
+
+fn ended(count: usize, lacking: &[VolumeId]) -> String {
+    let said = format!("no rebuild runs; {count} ended meanwhile");
+    match lacking {
+        [] => said,
+        [volume] => format!("{said}; volume {volume} is degraded: holdfast volume get says why"),
+        some => format!("{said}; {} volumes are degraded: holdfast status says why", some.len()),
     }
 }
 

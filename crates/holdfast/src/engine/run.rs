@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 use api::{ClientConfig, TlsClient, Token};
 use block::Bytes;
 use clap::Args;
+use futures::FutureExt as _;
 use http::uri::Authority;
 use model::NodeName;
 use store::client::Client;
@@ -72,7 +73,8 @@ pub(crate) struct Run {
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     drain: u64,
     /// Stop in two stages: once its targets are closed it says so on standard output, and serves
-    /// its replicas until standard input ends. For a program that stops several engines at once
+    /// its replicas until standard input ends, which also stops it. For a program that runs several
+    /// engines
     #[arg(long, hide = true)]
     staged: bool,
     /// Memory for the cache of each pool: checksums, and places of blocks under snapshots
@@ -132,7 +134,15 @@ impl Run {
                 out.flush()?;
             }
             let running = if self.staged {
-                daemon.run_staged(stop::asked(), alone())
+                let ended = input_ends();
+                let over = ended.clone();
+                let stop = async move {
+                    tokio::select! {
+                        () = stop::asked() => {}
+                        () = over => tracing::warn!("the program that started this one is gone"),
+                    }
+                };
+                daemon.run_staged(stop, alone(ended))
             } else {
                 daemon.run(stop::asked())
             };
@@ -147,12 +157,21 @@ impl Run {
 /// What an engine that stops in stages says when its targets are closed.
 pub(crate) const CLOSED: &str = "targets closed";
 
-/// Says that the targets are closed, and ends when standard input does: also if the program that
-/// holds the other end is gone.
-async fn alone() {
+/// Says that the targets are closed, and waits.
+async fn alone(ended: impl Future<Output = ()>) {
     let said = writeln!(std::io::stdout(), "{CLOSED}").and_then(|()| std::io::stdout().flush());
     if said.is_ok() {
-        let until_it_ends = || std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
-        let _ = tokio::task::spawn_blocking(until_it_ends).await;
+        ended.await;
     }
+}
+
+/// Ends when standard input does: also if the program that holds its other end is killed.
+fn input_ends() -> impl Future<Output = ()> + Clone + Send {
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    std::thread::spawn(move || {
+        // An error is an end as well.
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        drop(end);
+    });
+    ended.map(|_| ()).shared()
 }

@@ -2,7 +2,9 @@
 //!
 //! Only with the feature `faults`, and a `holdfast` that was built with it.
 
-use api::node::{Fault, FaultKind, FaultPlace, Faults, Node as _, Remote, StatisticsOf};
+use api::node::{
+    Fault, FaultKind, FaultPlace, Faults, Node as _, Remote, Statistics, StatisticsOf,
+};
 use api::{Paging, Subscription};
 use e2e::fleet::{Fleet, Plan, repaired, told};
 use e2e::process::PATIENCE;
@@ -172,15 +174,22 @@ async fn a_stuck_command_is_told_and_stops_nobody_else() {
     }
     // What is asked of it from now on waits for nothing but what was asked before.
     node.put_faults(Faults::default()).await.unwrap();
+    let before = of_target(&node, target()).await;
     // Both are seen when it is looked next, which of them first is not said.
     let pool = (Subject::Pool(neighbour.pool.clone()), Severity::Warning);
     let target = (Subject::Target(neighbour.target), Severity::Warning);
     let mut more = node.events(None).await.unwrap();
-    let (of_pool, of_target) = tokio::join!(
+    let (of_pool, of_it) = tokio::join!(
         until_said(&mut events, pool, "a command waits for "),
         until_said(&mut more, target, "a command of a host has been at work for "),
     );
-    assert!(of_pool.starts_with("it is suspect"), "{of_pool}, {of_target}");
+    assert!(of_pool.starts_with("it is suspect"), "{of_pool}, {of_it}");
+    // One waits; the other has worked all the while, and nothing of it waits.
+    let waits = of_target(&node, neighbour.target).await.oldest_micros;
+    assert!(waits >= Some(30_000_000), "{waits:?}");
+    let beside = of_target(&node, self::target()).await;
+    assert!(beside.oldest_micros < Some(30_000_000), "{beside:?}");
+    assert!(beside.write.commands > before.write.commands + 100, "{before:?}, {beside:?}");
     // The disk answers.
     let target = (Subject::Target(neighbour.target), Severity::Info);
     until_said(&mut more, target, "commands of hosts end again").await;
@@ -192,11 +201,19 @@ async fn a_stuck_command_is_told_and_stops_nobody_else() {
     close_and_compare(&mut fleet, 0, self::target(), going.stop()).await;
 }
 
+async fn statistics(node: &Remote, of: StatisticsOf) -> Statistics {
+    let all = node.statistics(Paging::default()).await.unwrap().items;
+    all.into_iter().find(|one| one.of == of).unwrap()
+}
+
+async fn of_target(node: &Remote, target: TargetId) -> Statistics {
+    statistics(node, StatisticsOf::Target { target }).await
+}
+
 /// How many writes of the target a copy has carried out.
 async fn writes_of(fleet: &Fleet, nth: usize) -> u64 {
     let of = StatisticsOf::Child { target: target(), replica: fleet.machines[nth].replica };
-    let all = remote(fleet, 0).statistics(Paging::default()).await.unwrap().items;
-    all.into_iter().find(|one| one.of == of).unwrap().write.commands
+    statistics(&remote(fleet, 0), of).await.write.commands
 }
 
 /// The disk of the local copy writes nothing any more.
