@@ -94,6 +94,57 @@ impl Counted {
     }
 }
 
+/// Commands that ended within a while, and how many of them were slow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    /// All of them.
+    pub all: u64,
+    /// Those that took a second and more.
+    pub slow: u64,
+    /// Those that took eight seconds and more.
+    pub endless: u64,
+}
+
+/// What ended in the last five to ten minutes: in this window of five and the one before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lately {
+    since: block::Instant,
+    now: Share,
+    before: Share,
+}
+
+/// How long a window is.
+const WINDOW: Duration = Duration::from_mins(5);
+
+impl Lately {
+    /// A command has ended that took so long.
+    pub fn ended(&mut self, took: Duration, now: block::Instant) {
+        if now.since(self.since) >= WINDOW {
+            let is_next = now.since(self.since) < WINDOW * 2;
+            self.before = if is_next { self.now } else { Share::default() };
+            (self.now, self.since) = (Share::default(), now);
+        }
+        // As the buckets of counters: powers of two, in microseconds.
+        self.now.all += 1;
+        self.now.slow += u64::from(took >= Duration::from_micros(1 << 20));
+        self.now.endless += u64::from(took >= Duration::from_micros(1 << 23));
+    }
+
+    /// What is still of interest.
+    pub fn seen(&self, now: block::Instant) -> Share {
+        let age = now.since(self.since);
+        if age >= WINDOW * 2 {
+            return Share::default();
+        }
+        let before = if age < WINDOW { self.before } else { Share::default() };
+        Share {
+            all: self.now.all + before.all,
+            slow: self.now.slow + before.slow,
+            endless: self.now.endless + before.endless,
+        }
+    }
+}
+
 impl Counters {
     /// A command has ended.
     pub fn ended(&mut self, counted: Counted, result: Completion, now: block::Instant) {
@@ -143,4 +194,29 @@ impl Counter {
 fn bucket_of(micros: u64) -> usize {
     let bits = u64::BITS - micros.leading_zeros();
     usize::try_from(bits).unwrap_or(usize::MAX).min(BUCKETS - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_slow_is_forgotten_after_two_windows() {
+        let at = |minutes| block::Instant::since_start(Duration::from_mins(minutes));
+        let seconds = Duration::from_secs;
+        let share = |all, slow, endless| Share { all, slow, endless };
+        let mut lately = Lately::default();
+        lately.ended(seconds(0), at(1));
+        lately.ended(seconds(2), at(2));
+        lately.ended(seconds(9), at(4));
+        assert_eq!(lately.seen(at(4)), share(3, 2, 1));
+        assert_eq!(lately.seen(at(9)), share(3, 2, 1));
+        assert_eq!(lately.seen(at(10)), share(0, 0, 0));
+        // The next window begins with what ends first in it.
+        lately.ended(seconds(0), at(6));
+        assert_eq!(lately.seen(at(10)), share(4, 2, 1));
+        assert_eq!(lately.seen(at(11)), share(1, 0, 0));
+        lately.ended(seconds(3), at(30));
+        assert_eq!(lately.seen(at(30)), share(1, 1, 0));
+    }
 }

@@ -112,7 +112,7 @@ pub struct PoolStatus {
 pub enum PoolState {
     /// Well.
     Online,
-    /// It works, but errors or stalls say that a disk is dying: nothing new goes there.
+    /// It works, but errors or stalls say that a disk is not well: nothing new goes there.
     Suspect {
         /// What was seen.
         symptoms: Vec<Symptom>,

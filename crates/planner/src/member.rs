@@ -66,7 +66,7 @@ pub(crate) enum Leave {
     Draining,
     /// Somebody asked for it.
     Asked,
-    /// Its disk is dying.
+    /// Its disk is not well.
     Suspect,
     /// Its pool is full, and it takes the most of it.
     Full,

@@ -203,18 +203,23 @@ impl Core {
                 batch = mark(batch, self.state.pool(pool));
             }
         }
-        if !batch.is_empty() {
-            return self.try_commit(batch);
-        }
-        if targets.is_empty() && pools.is_empty() {
-            let subject = Subject::Node(name.clone());
+        let subject = Subject::Node(name.clone());
+        if batch.is_empty() && targets.is_empty() && pools.is_empty() {
             self.signs.remove(name);
             let batch = Batch::new().drop(node).gone(subject.clone());
             let message = "it is forgotten";
-            self.try_commit(batch.tell(subject, EventName::Deleted, Severity::Info, message));
-        } else {
-            let later = self.now.after(std::time::Duration::from_millis(200));
-            self.wake(later, Subject::Node(name.clone()));
+            return self.try_commit(batch.tell(
+                subject,
+                EventName::Deleted,
+                Severity::Info,
+                message,
+            ));
+        }
+        // What goes does not tell the node.
+        let later = self.now.after(std::time::Duration::from_millis(200));
+        self.wake(later, subject);
+        if !batch.is_empty() {
+            self.try_commit(batch);
         }
     }
 }

@@ -85,7 +85,7 @@ fn away(liveness: Liveness) -> &'static str {
 fn unwell(state: &PoolState) -> Option<(Severity, String)> {
     let (severity, how, symptoms) = match state {
         PoolState::Faulted { symptoms } => (Severity::Error, "it does not work", symptoms),
-        PoolState::Suspect { symptoms } => (Severity::Warning, "a disk is dying", symptoms),
+        PoolState::Suspect { symptoms } => (Severity::Warning, "a disk is not well", symptoms),
         PoolState::Online | PoolState::Offline | PoolState::Unknown => return None,
     };
     let seen = symptoms.iter().map(|it| format!("{} {}", it.disk, it.detail));

@@ -31,7 +31,7 @@ fn judged(mut seen: PoolStatus, measured: &Measured) -> PoolStatus {
         let Some(disk) = device_path(&work.path) else { continue };
         // Nobody knows which of several disks; it is told once.
         let sums = if nth == 0 { sums } else { 0 };
-        for ill in health::judge(counters, work.oldest, sums) {
+        for ill in health::judge(counters, work, sums) {
             works &= ill.works;
             symptoms.push(Symptom { disk: disk.clone(), kind: ill.kind, detail: ill.detail });
         }

@@ -1,21 +1,26 @@
 //! What the counters of a disk say about it.
 //!
-//! | seen since the pool was opened | the disk is |
+//! | seen | the disk is |
 //! |---|---|
-//! | some errors, blocks that are not what was written, or commands of over a second | suspect |
+//! | some errors, or blocks that are not what was written, since the pool was opened | suspect |
+//! | lately, some commands of over a second that are a hundredth of all, or some of over eight | suspect |
 //! | a command that waits for half a minute now | suspect |
 //! | a command that waits for two minutes now | faulted |
 //!
-//! A suspect pool works, but nothing new is put there.
+//! A suspect pool works, but nothing new is put there and what is there is moved away: a disk that
+//! was only busy for a while must not become suspect, and one that is quick again is well again.
 
 use std::time::Duration;
 
 use model::SymptomKind;
 
-use crate::counters::{Counter, Counters};
+use crate::counters::{Counter, Counters, Share};
+use crate::pools::DiskWork;
 
 /// So many of a kind make a disk suspect: fewer happen to good disks.
 const SOME: u64 = 5;
+/// Of slow commands, one of so many as well: a disk with much to do has some.
+const ONE_OF: u64 = 100;
 /// A bucket whose commands took a second and more.
 const SECOND: usize = 21;
 /// A command that waits for so long makes a disk suspect, or faulted.
@@ -37,24 +42,27 @@ pub(super) fn stalls(counters: &Counters) -> u64 {
     counters.each().iter().map(|(_, counter)| slow(counter)).sum()
 }
 
-/// Everything that is wrong with a disk. `waits` is how long its oldest command has been at work;
-/// `sums` counts blocks that were not what was written there.
-pub(super) fn judge(counters: &Counters, waits: Duration, sums: u64) -> Vec<Ill> {
+/// Everything that is wrong with a disk that has done this, and is at work like that; `sums` counts
+/// blocks that were not what was written there.
+pub(super) fn judge(counters: &Counters, work: &DiskWork, sums: u64) -> Vec<Ill> {
     let mut ills = Vec::new();
     let mut see = |is_so: bool, works: bool, kind: SymptomKind, detail: String| {
         if is_so {
             ills.push(Ill { works, kind, detail });
         }
     };
+    let (waits, lately) = (work.oldest, work.lately);
     let seconds = waits.as_secs();
     let waiting = format!("a command waits for {seconds} s; look at the disk and its cables");
     see(waits >= LONG, waits < ENDLESS, SymptomKind::Stalled, waiting);
     let errors = counters.errors();
     let detail = format!("{errors} commands failed; replace it");
     see(errors >= SOME, true, SymptomKind::IoErrors, detail);
-    let stalls = stalls(counters);
-    let detail = format!("{stalls} commands took over a second; look at the disk");
-    see(stalls >= SOME, true, SymptomKind::Stalled, detail);
+    let Share { all, slow, endless } = lately;
+    let detail =
+        format!("{slow} of the last {all} commands took over a second; look at what uses the disk");
+    let many = slow >= SOME && slow.saturating_mul(ONE_OF) >= all;
+    see(many || endless >= SOME, true, SymptomKind::Stalled, detail);
     let detail = format!("{sums} times blocks were not what was written; scrub it, replace it");
     see(sums >= SOME, true, SymptomKind::Checksum, detail);
     ills
@@ -63,21 +71,25 @@ pub(super) fn judge(counters: &Counters, waits: Duration, sums: u64) -> Vec<Ill>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counters::{Counted, Sort};
+    use crate::counters::{Counted, Lately, Sort};
     use block::{Blocks, Fault, Instant, Lba, Span};
+    use std::path::PathBuf;
 
     fn at(millis: u64) -> Instant {
         Instant::since_start(Duration::from_millis(millis))
     }
 
     fn check(commands: &[(u64, bool)], waits: u64, sums: u64, expected: &[(bool, SymptomKind)]) {
-        let mut counters = Counters::default();
+        let (mut counters, mut lately) = (Counters::default(), Lately::default());
         let span = Span::new(Lba(0), Blocks(1)).unwrap();
         for (millis, well) in commands {
             let result = if *well { Ok(()) } else { Err(Fault::Medium { span }) };
             counters.ended(Counted::of(Sort::Write, 4096, at(0)), result, at(*millis));
+            lately.ended(Duration::from_millis(*millis), at(*millis));
         }
-        let found = judge(&counters, Duration::from_secs(waits), sums);
+        let (path, oldest) = (PathBuf::from("/dev/sdb"), Duration::from_secs(waits));
+        let work = DiskWork { path, oldest, lately: lately.seen(at(0)) };
+        let found = judge(&counters, &work, sums);
         let found: Vec<_> = found.iter().map(|ill| (ill.works, ill.kind)).collect();
         assert_eq!(found, expected, "{commands:?} {waits} {sums}");
     }
@@ -90,6 +102,10 @@ mod tests {
         check(&[(1, false); 5], 0, 0, &[(true, IoErrors)]);
         check(&[(1049, true); 5], 0, 0, &[(true, Stalled)]);
         check(&[(1000, true); 5], 0, 0, &[]);
+        // A hundredth is slow, and less.
+        check(&[&[(1, true); 495][..], &[(1049, true); 5]].concat(), 0, 0, &[(true, Stalled)]);
+        check(&[&[(1, true); 496][..], &[(1049, true); 5]].concat(), 0, 0, &[]);
+        check(&[&[(1, true); 999][..], &[(8400, true); 5]].concat(), 0, 0, &[(true, Stalled)]);
         check(&[(1, true)], 30, 0, &[(true, Stalled)]);
         check(&[(1, true)], 120, 0, &[(false, Stalled)]);
         check(&[(1, true)], 0, 5, &[(true, Checksum)]);

@@ -60,12 +60,8 @@ const FIELD: &str = "spec.encryption.key";
 
 impl Keys {
     /// The file of a key.
-    fn file(&self, name: &KeyName) -> Answered<PathBuf> {
-        let Some(folder) = &self.0 else {
-            let detail = "this engine has no keys; start it with --keys DIR";
-            return Err(in_field(FIELD, Kind::NotSupported, detail));
-        };
-        Ok(folder.join(name.as_str()))
+    fn file(&self, name: &KeyName) -> Option<PathBuf> {
+        self.0.as_ref().map(|folder| folder.join(name.as_str()))
     }
 }
 
@@ -100,7 +96,11 @@ fn check_of(entity: &Entity) -> Option<&[u8]> {
 
 impl Engine {
     async fn key(&self, name: &KeyName) -> Answered<WrappingKey> {
-        let path = self.0.keys.file(name)?;
+        let path = self.0.keys.file(name).ok_or_else(|| {
+            let node = &self.0.info.name;
+            let detail = format!("node {node} has no keys; start its engine with --keys DIR");
+            in_field(FIELD, Kind::NotSupported, detail)
+        })?;
         let read = self.apart(move || WrappingKey::read(&path)).await?;
         read.map_err(|error| in_field(FIELD, Kind::PermissionDenied, chain(&error)))
     }

@@ -76,6 +76,7 @@ impl Pools {
         };
         let result = if well { Ok(()) } else { Err(block::Fault::Internal) };
         disk.counters.ended(counted, result, now);
+        disk.lately.ended(counted.age(now), now);
     }
 
     fn answered(

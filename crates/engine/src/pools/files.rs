@@ -6,7 +6,7 @@ use block::{Blocks, Bytes};
 use reactor::{Access, Io};
 
 use super::{OpenDisk, PoolError};
-use crate::counters::Counters;
+use crate::counters::{Counters, Lately};
 
 /// Opens all disks of a pool, or none.
 pub(super) fn open_all(paths: &[PathBuf], io: &mut impl Io) -> Result<Vec<OpenDisk>, PoolError> {
@@ -48,5 +48,11 @@ pub(super) fn open_disk(path: &Path, io: &mut impl Io) -> Result<OpenDisk, PoolE
         });
     }
     let blocks = Blocks(opened.bytes / 4096);
-    Ok(OpenDisk { path, file: opened.file, blocks, counters: Counters::default() })
+    Ok(OpenDisk {
+        path,
+        file: opened.file,
+        blocks,
+        counters: Counters::default(),
+        lately: Lately::default(),
+    })
 }

@@ -49,7 +49,7 @@ pub use order::{
 };
 
 use crate::clock::instant;
-use crate::counters::{Counted, Counters};
+use crate::counters::{Counted, Counters, Lately};
 use crate::device::Data;
 use care::Care;
 use cipher::Cipher;
@@ -147,6 +147,7 @@ struct OpenDisk {
     file: FileId,
     blocks: Blocks,
     counters: Counters,
+    lately: Lately,
 }
 
 /// An order that a pool is carrying out.
@@ -428,7 +429,8 @@ impl Pools {
         let disks = self.slots.get(slot)?.disks.iter().enumerate();
         let disks = disks.map(|(nth, disk)| {
             let oldest = oldest(nth).unwrap_or_default();
-            (DiskWork { path: disk.path.clone(), oldest }, disk.counters)
+            let lately = disk.lately.seen(now);
+            (DiskWork { path: disk.path.clone(), oldest, lately }, disk.counters)
         });
         Some(Measured { disks: disks.collect(), replicas: self.open(slot)?.counters.clone() })
     }

@@ -12,7 +12,7 @@ use pool::{
 };
 
 use super::key::{KeyError, WrappingKey};
-use crate::counters::Counters;
+use crate::counters::{Counters, Share};
 
 /// The asker's name for an order, given back with its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -214,6 +214,8 @@ pub struct DiskWork {
     pub path: PathBuf,
     /// How long its oldest command has been at work.
     pub oldest: Duration,
+    /// What ended lately.
+    pub lately: Share,
 }
 
 /// What was done in a pool since it was opened.

@@ -18,7 +18,7 @@ pub(crate) fn can_hold(view: &View<'_>, pool: &PoolView<'_>) -> Result<(), Refus
     }
     match pool.state() {
         PoolState::Online => {}
-        PoolState::Suspect { .. } => return Err(Refusal::NotWell("suspect: a disk is dying")),
+        PoolState::Suspect { .. } => return Err(Refusal::NotWell("suspect: a disk is not well")),
         PoolState::Faulted { .. } => return Err(Refusal::NotWell("faulted")),
         PoolState::Offline => return Err(Refusal::NotWell("offline")),
         PoolState::Unknown => return Err(Refusal::NotWell("not seen yet")),

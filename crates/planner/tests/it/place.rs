@@ -55,7 +55,7 @@ fn only_nodes_and_pools_that_take_something_new() {
         ("node n1 draining; pool n1/p1", "node n1 is being drained"),
         ("node n1 cordoned draining; pool n1/p1", "node n1 is being drained"),
         ("pool n1/p1 cordoned", "it is cordoned"),
-        ("pool n1/p1 suspect", "it is suspect: a disk is dying"),
+        ("pool n1/p1 suspect", "it is suspect: a disk is not well"),
         ("pool n1/p1 faulted", "it is faulted"),
         ("pool n1/p1 offline", "it is offline"),
         ("pool n1/p1 unseen", "it is not seen yet"),
