@@ -3,7 +3,7 @@
 //! | seen | the disk is |
 //! |---|---|
 //! | some errors, or blocks that are not what was written, since the pool was opened | suspect |
-//! | lately, some commands of over a second that are a hundredth of all, or some of over eight | suspect |
+//! | lately, commands of over a second, if a hundredth of all; or some of over eight | suspect |
 //! | a command that waits for half a minute now | suspect |
 //! | a command that waits for two minutes now | faulted |
 //!
