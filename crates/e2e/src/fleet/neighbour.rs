@@ -34,7 +34,8 @@ impl Fleet {
             pool: "shelf".parse()?,
             disk: machine.disk.with_extension("shelf"),
         };
-        std::fs::File::create(&neighbour.disk)?.set_len(256 << 20)?;
+        let disk = std::fs::File::create(&neighbour.disk)?;
+        disk.set_len(self.size.bytes().0.saturating_mul(4))?;
         let replica = self.furnish_neighbour(&neighbour, on).await?;
         let record = TargetRecord::new(
             neighbour.volume,

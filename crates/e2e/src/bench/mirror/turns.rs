@@ -1,6 +1,7 @@
 //! What a mirror costs: it takes turns with what it is made of.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
@@ -72,13 +73,13 @@ struct Contender {
     clients: Vec<Client>,
     /// What each turn saw of its slowest client.
     turns: Vec<Seen>,
-    /// Ends with it.
-    _fleet: Fleet,
+    /// Ends with the last that uses it.
+    _fleet: Arc<Fleet>,
 }
 
 impl Contender {
-    fn new(name: &'static str, fleet: Fleet, clients: Vec<Client>) -> Contender {
-        Contender { name, clients, turns: Vec::new(), _fleet: fleet }
+    fn new(name: &'static str, fleet: impl Into<Arc<Fleet>>, clients: Vec<Client>) -> Contender {
+        Contender { name, clients, turns: Vec::new(), _fleet: fleet.into() }
     }
 
     fn turn(&mut self, load: Load) -> Result<()> {
@@ -178,9 +179,19 @@ impl Bench {
         Ok(())
     }
 
-    /// Reads of a local copy: by itself, and through a target.
+    /// Reads of a local copy: by itself, and through a target. Both are served by one process:
+    /// two of them differ by a few hundredths, however alike they are.
     pub(super) fn local_reads(&mut self) -> Result<()> {
-        let mut all = [self.copies("a local copy by itself", LOCAL)?, self.mirrored(LOCAL)?];
+        let fleet = Arc::new(self.fleet(LOCAL)?);
+        let machine = fleet.machine(0)?;
+        let (address, replica) = (machine.listen(), machine.replica);
+        let beside = self.runtime.block_on(fleet.neighbour(0))?.volume;
+        let alone = Client::start(move || held_replica(address, replica));
+        let through = Client::start(move || volume(address, beside));
+        let mut all = [
+            Contender::new("a local copy by itself", Arc::clone(&fleet), vec![alone]),
+            Contender::new(LOCAL.name, Arc::clone(&fleet), vec![through]),
+        ];
         self.take_turns(&mut all, Shape::new(Pattern::RandomRead, 32))?;
         let [alone, through] = &all;
         let share = 100.0 * through.ratio(alone, |seen| seen.iops);
