@@ -159,8 +159,7 @@ impl Core {
             return self.undo_group(group, Problem::new(Kind::TimedOut, detail));
         }
         let wanted = group.spec().snapshots.clone();
-        let snapshots = &self.state.facts.snapshots;
-        let known: Vec<&Snapshot> = wanted.values().filter_map(|id| snapshots.get(id)).collect();
+        let known: Vec<&Snapshot> = self.parts(&group).collect();
         if known.is_empty() && !self.failures.contains_key(&Subject::SnapshotGroup(id)) {
             if !self.hold_all(&group) {
                 return;
@@ -200,6 +199,13 @@ impl Core {
         }
     }
 
+    /// Its snapshots: one that somebody else took with an id that it wanted is none of them.
+    fn parts<'a>(&'a self, group: &'a SnapshotGroup) -> impl Iterator<Item = &'a Snapshot> {
+        let ids = group.spec().snapshots.values();
+        let known = ids.filter_map(|id| self.state.facts.snapshots.get(id));
+        known.filter(|snapshot| snapshot.spec().group == Some(*group.id()))
+    }
+
     fn undo_group(&mut self, mut group: SnapshotGroup, problem: Problem) {
         let subject = Subject::SnapshotGroup(*group.id());
         if group.delete().is_ok() {
@@ -215,9 +221,7 @@ impl Core {
             self.wake(self.now.after(LOOK_AGAIN), Subject::SnapshotGroup(*group.id()));
             return self.try_commit(released);
         }
-        let snapshots = group.spec().snapshots.values();
-        let known: Vec<Snapshot> =
-            snapshots.filter_map(|id| self.state.facts.snapshots.get(id)).cloned().collect();
+        let known: Vec<Snapshot> = self.parts(&group).cloned().collect();
         if known.is_empty() {
             let subject = Subject::SnapshotGroup(*group.id());
             return self.try_commit(Batch::new().drop(group).gone(subject));

@@ -155,6 +155,10 @@ impl Core {
             return;
         }
         let is_purged = self.is_purged(&replica.spec().pool);
+        if !is_purged && !self.is_in_place(&replica.spec().pool) {
+            // The engine would say that there is no such copy, and it would be back with its pool.
+            return;
+        }
         let node = node.filter(|node| self.state.is_online(node));
         if (is_purged || node.is_some()) && self.is_free(&replica) {
             if let Some(node) = node.filter(|_| !is_purged) {
@@ -164,6 +168,12 @@ impl Core {
                 self.try_commit(batch.gone(subject));
             }
         }
+    }
+
+    /// Whether a pool is not exported, and not about to be or to come back.
+    pub(crate) fn is_in_place(&self, name: &PoolName) -> bool {
+        let pool = self.state.pool(name);
+        pool.is_some_and(|pool| !pool.spec().exported && pool.lifecycle().operation().is_none())
     }
 
     /// The record of a copy goes, with what is remembered of it.

@@ -41,12 +41,19 @@ impl Core {
         Ok(batch.wait(subject, For::End))
     }
 
+    /// A snapshot that there is not yet: what is left of an attempt that failed must go first, or
+    /// it would pass for the new one.
     pub(crate) fn begin_snapshot(
         &self,
         volume: &Volume,
         id: SnapshotId,
         spec: SnapshotSpec,
     ) -> Result<Batch, Problem> {
+        if let Some(earlier) = self.state.facts.snapshots.get(&id) {
+            earlier.again(&spec)?;
+            let detail = format!("there is a snapshot {id} already; use another id");
+            return Err(Problem::new(Kind::AlreadyExists, detail));
+        }
         let mut volume = volume.clone();
         volume.begin(VolumeChange::CreateSnapshot { snapshot: id }, self.now)?;
         let snapshot = Snapshot::new(id, spec, self.now)?;
@@ -193,12 +200,18 @@ impl Core {
             return Ok(Batch::new().reply(asked.ticket, Done::Unchanged));
         };
         super::wishes::expect(snapshot, asked)?;
+        let group = snapshot.spec().group.and_then(|group| self.state.groups.get(&group));
+        if let Some(group) = group.filter(|group| !is_going(*group)) {
+            let detail = format!("it is part of group {}; delete the group", group.id());
+            return Err(Problem::new(Kind::InUse, detail));
+        }
         let mut snapshot = snapshot.clone();
         snapshot.delete()?;
         Ok(Batch::new().put(snapshot).wait(Subject::Snapshot(id), For::Gone))
     }
 
-    /// Each copy is dropped. Those on nodes that do not answer go when they do, and nobody waits.
+    /// Each copy is dropped. Those on nodes that do not answer, and in pools that are exported, go
+    /// when they are back, and nobody waits.
     fn drop_snapshot(&mut self, snapshot: Snapshot) {
         let id = *snapshot.id();
         let subject = Subject::Snapshot(id);
@@ -210,10 +223,10 @@ impl Core {
         };
         let dropped = self.dropped.get(&id).cloned().unwrap_or_default();
         let mut waits = false;
-        for (replica, pool) in copies.into_iter().filter(|(id, _)| !dropped.contains(id)) {
-            let pool = self.state.pool(&pool);
+        for (replica, name) in copies.into_iter().filter(|(id, _)| !dropped.contains(id)) {
+            let pool = self.state.pool(&name);
             let Some(node) = pool.map(|pool| pool.spec().node.clone()) else { continue };
-            if self.state.is_online(&node) {
+            if self.state.is_online(&node) && self.is_in_place(&name) {
                 return self.call(subject, node, Call::DeleteSnapshot(replica, id));
             }
             waits = true;
@@ -228,7 +241,8 @@ impl Core {
     }
 
     pub(crate) fn on_snapshot_dropped(&mut self, id: SnapshotId, replica: ReplicaId) {
-        if self.state.facts.snapshots.contains_key(&id) {
+        // What was left of an earlier attempt may go while the next one is about to begin.
+        if self.state.facts.snapshots.get(&id).is_some_and(is_going) {
             self.dropped.entry(id).or_default().insert(replica);
         }
         self.state.facts.stray_snapshots.retain(|(_, stray), found| {

@@ -156,3 +156,24 @@ fn whatever_happens_the_cluster_comes_to_rest_whole() {
         }
     }
 }
+
+/// A history that failed once: the engine of an exported pool said that it had no such copy, which
+/// then came back with its pool, and nobody knew it.
+#[test]
+fn a_copy_in_an_exported_pool_is_not_gone() {
+    live(700_034);
+}
+
+/// Another: a clone was asked for again while a part of the snapshot of its first attempt was still
+/// to be deleted, and took its place.
+#[test]
+fn a_clone_waits_until_its_former_attempt_is_gone() {
+    live(700_152);
+}
+
+/// Another: a group that could not be taken waited for ever for a snapshot that was not its own,
+/// but had an id that it wanted, and had deleted it.
+#[test]
+fn a_group_leaves_snapshots_of_others_alone() {
+    live(700_198);
+}
