@@ -218,10 +218,16 @@ impl Core {
         id: VolumeId,
         replica: model::ReplicaId,
     ) -> Result<Batch, Problem> {
-        self.known_volume(id, asked)?;
+        let volume = self.known_volume(id, asked)?;
         let found = self.state.facts.replicas.get(&replica);
         if found.is_none_or(|found| found.spec().volume != id) {
             return Ok(Batch::new().reply(asked.ticket, Done::Unchanged));
+        }
+        let change = volume.lifecycle().operation().map(|operation| &operation.change);
+        if matches!(change, Some(VolumeChange::CreateSnapshot { .. })) {
+            // What was taken of this copy already would be left behind.
+            let detail = format!("a snapshot of volume {id} is being taken; try again soon");
+            return Err(Problem::new(Kind::Busy, detail));
         }
         let others = self
             .state

@@ -177,3 +177,10 @@ fn a_clone_waits_until_its_former_attempt_is_gone() {
 fn a_group_leaves_snapshots_of_others_alone() {
     live(700_198);
 }
+
+/// Another: a copy was removed while a snapshot was taken of one copy after the other, and what had
+/// been taken of it was left behind.
+#[test]
+fn no_copy_is_removed_while_a_snapshot_is_taken() {
+    live(702_391);
+}
