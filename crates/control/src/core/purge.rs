@@ -154,12 +154,15 @@ impl Core {
     /// Copies in a pool that is given up; whether there are any left.
     pub(crate) fn give_up_copies(&mut self, pool: &PoolName) -> bool {
         let replicas = self.replicas_on(&[pool.clone()].into());
+        if !replicas.is_empty() {
+            self.look_again_soon(Subject::Pool(pool.clone()));
+        }
         let mut batch = Batch::new();
         for id in replicas.iter().take(AT_ONCE / 4) {
             batch = match self.give_up_replica(batch, *id) {
                 Ok(batch) => batch,
                 Err(problem) => {
-                    tracing::warn!(replica = %id, %problem, "a copy cannot be given up");
+                    tracing::debug!(replica = %id, %problem, "a copy cannot be given up yet");
                     return true;
                 }
             };
@@ -167,11 +170,12 @@ impl Core {
         if !batch.is_empty() {
             self.try_commit(batch);
         }
-        if !replicas.is_empty() {
-            let later = self.now.after(std::time::Duration::from_millis(200));
-            self.wake(later, Subject::Pool(pool.clone()));
-        }
         !replicas.is_empty()
+    }
+
+    /// What has to go first does not tell what waits for it.
+    fn look_again_soon(&mut self, subject: Subject) {
+        self.wake(self.now.after(std::time::Duration::from_millis(200)), subject);
     }
 
     /// A node that is given up: its targets, copies and pools go, then its record.
@@ -182,6 +186,8 @@ impl Core {
         if self.is_locked(&keys::of::<model::Node>(name)) {
             return;
         }
+        let subject = Subject::Node(name.clone());
+        self.look_again_soon(subject.clone());
         let targets = self.targets_on(name);
         let pools = self.pools_on(name);
         let replicas = self.replicas_on(&pools);
@@ -193,7 +199,7 @@ impl Core {
             batch = match self.give_up_replica(batch, *id) {
                 Ok(batch) => batch,
                 Err(problem) => {
-                    tracing::warn!(replica = %id, %problem, "a copy cannot be given up");
+                    tracing::debug!(replica = %id, %problem, "a copy cannot be given up yet");
                     return;
                 }
             };
@@ -203,7 +209,6 @@ impl Core {
                 batch = mark(batch, self.state.pool(pool));
             }
         }
-        let subject = Subject::Node(name.clone());
         if batch.is_empty() && targets.is_empty() && pools.is_empty() {
             self.signs.remove(name);
             let batch = Batch::new().drop(node).gone(subject.clone());
@@ -215,9 +220,6 @@ impl Core {
                 message,
             ));
         }
-        // What goes does not tell the node.
-        let later = self.now.after(std::time::Duration::from_millis(200));
-        self.wake(later, subject);
         if !batch.is_empty() {
             self.try_commit(batch);
         }
