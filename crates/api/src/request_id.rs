@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The id a caller gave its request, if it can stand in a log; else a new one.
 pub(crate) fn of(headers: &HeaderMap) -> String {
