@@ -127,8 +127,8 @@ impl Caller {
             Call::PutReplica(id, order) => {
                 Answer::Replica(Box::new(remote.put_replica(id, order).await?.now))
             }
-            Call::DeleteReplica(id, generation) => {
-                remote.delete_replica(id, Numbered { generation }).await?;
+            Call::DeleteReplica(id, order) => {
+                remote.delete_replica(id, order).await?;
                 Answer::Gone
             }
             Call::PutMemo(id, memo) => {
@@ -149,8 +149,8 @@ impl Caller {
             Call::PutSnapshot(replica, id, wish) => {
                 Answer::Snapshot(Box::new(remote.put_snapshot(replica, id, wish).await?.now))
             }
-            Call::DeleteSnapshot(replica, id) => {
-                remote.delete_snapshot(replica, id).await?;
+            Call::DeleteSnapshot(replica, id, place) => {
+                remote.delete_snapshot(replica, id, place).await?;
                 Answer::Gone
             }
             Call::PutRebuild(id, order) => {

@@ -8,6 +8,7 @@
 //!      │                │   └─────────────────────── Created{ended}
 //!      │                │ Delete
 //!      └──────► Deleting ◄──┘      Deleting ──Gone──► Deleted
+//!                                  Deleting ──Keep──► Created
 //! ```
 //!
 //! The operation is the write-ahead intent: it is stored before anything is done, so that after a
@@ -84,6 +85,8 @@ pub enum Life<C> {
     Delete,
     /// Nothing of it is left.
     Gone,
+    /// It must stay after all, and all of it is still there.
+    Keep,
 }
 
 impl<C> Lifecycle<C> {
@@ -91,7 +94,9 @@ impl<C> Lifecycle<C> {
     pub fn on(self, event: Life<C>) -> Result<Lifecycle<C>, Illegal> {
         use Lifecycle::{Created, Creating, Deleted, Deleting};
         match (self, event) {
-            (Creating {}, Life::Made) => Ok(Created { operation: None }),
+            (Creating {}, Life::Made) | (Deleting {}, Life::Keep) => {
+                Ok(Created { operation: None })
+            }
             (Created { operation: None }, Life::Begin(operation))
                 if operation.outcome.is_none() =>
             {
@@ -150,6 +155,7 @@ impl<C> Life<C> {
             Life::Commit => "commit",
             Life::Delete => "delete",
             Life::Gone => "gone",
+            Life::Keep => "keep",
         }
     }
 }

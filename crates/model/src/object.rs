@@ -223,6 +223,13 @@ impl<S: Spec> Object<S> {
         self.live(Life::Gone)
     }
 
+    /// It must stay after all, and all of it is still there.
+    pub fn keep(&mut self) -> Result<(), Illegal> {
+        self.live(Life::Keep)?;
+        self.generation = self.generation.next();
+        Ok(())
+    }
+
     fn live(&mut self, event: Life<S::Change>) -> Result<(), Illegal> {
         self.lifecycle = self.lifecycle.clone().on(event)?;
         Ok(())

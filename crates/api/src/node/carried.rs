@@ -66,6 +66,24 @@ pub struct Numbered {
     pub generation: Generation,
 }
 
+/// The order to destroy a replica.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Removal {
+    /// Of the order.
+    pub generation: Generation,
+    /// Where the replica is; only while this pool is open can anybody say that it is gone.
+    pub pool: PoolName,
+}
+
+/// The pool that something is in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct InPool {
+    /// Its name; only while it is open can anybody say what is not in it.
+    pub pool: PoolName,
+}
+
 /// A stretch of a volume, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

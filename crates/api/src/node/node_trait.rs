@@ -8,8 +8,8 @@ use model::{
 #[cfg(feature = "faults")]
 use super::Faults;
 use super::{
-    Changed, Found, FoundSnapshot, Health, NodeInfo, Numbered, Pace, Range, RebuildWish, Scrub,
-    SnapshotWish, Statistics, TargetSnapshot,
+    Changed, Found, FoundSnapshot, Health, InPool, NodeInfo, Numbered, Pace, Range, RebuildWish,
+    Removal, Scrub, SnapshotWish, Statistics, TargetSnapshot,
 };
 use crate::{Ensured, Gone, Page, Paging, Text};
 
@@ -68,7 +68,7 @@ pub trait Node: Send + Sync + 'static {
     fn delete_replica(
         &self,
         replica: ReplicaId,
-        order: Numbered,
+        order: Removal,
     ) -> impl Future<Output = Answered<Gone>> + Send;
 
     /// Write the label of a replica; an older stamp than it has is refused.
@@ -121,6 +121,7 @@ pub trait Node: Send + Sync + 'static {
         &self,
         replica: ReplicaId,
         snapshot: SnapshotId,
+        place: InPool,
     ) -> impl Future<Output = Answered<Gone>> + Send;
 
     /// What a snapshot has that an older one has not, in order.

@@ -8,8 +8,8 @@ use model::{
 #[cfg(feature = "faults")]
 use super::Faults;
 use super::{
-    Answered, Changed, Found, FoundSnapshot, Health, Node, NodeInfo, Numbered, Pace, Range,
-    RebuildWish, Scrub, SnapshotWish, Statistics, TargetSnapshot, routes,
+    Answered, Changed, Found, FoundSnapshot, Health, InPool, Node, NodeInfo, Numbered, Pace, Range,
+    RebuildWish, Removal, Scrub, SnapshotWish, Statistics, TargetSnapshot, routes,
 };
 use crate::{Ensured, Gone, NoBody, NoQuery, Page, Paging, Route, Text, Watch};
 
@@ -85,7 +85,7 @@ impl Node for Remote {
     fn delete_replica(
         &self,
         replica: ReplicaId,
-        order: Numbered,
+        order: Removal,
     ) -> impl Future<Output = Answered<Gone>> + Send {
         self.ask(&routes::DELETE_REPLICA, (replica,), (order, NoBody), None)
     }
@@ -146,8 +146,9 @@ impl Node for Remote {
         &self,
         replica: ReplicaId,
         snapshot: SnapshotId,
+        place: InPool,
     ) -> impl Future<Output = Answered<Gone>> + Send {
-        self.ask(&routes::DELETE_SNAPSHOT, (replica, snapshot), (NoQuery {}, NoBody), None)
+        self.ask(&routes::DELETE_SNAPSHOT, (replica, snapshot), (place, NoBody), None)
     }
 
     fn changed(

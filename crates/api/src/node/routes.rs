@@ -8,8 +8,8 @@ use model::{
 #[cfg(feature = "faults")]
 use super::Faults;
 use super::{
-    Changed, Found, FoundSnapshot, Health, NodeInfo, Numbered, Pace, Range, RebuildWish, Scrub,
-    SnapshotWish, Statistics, TargetSnapshot,
+    Changed, Found, FoundSnapshot, Health, InPool, NodeInfo, Numbered, Pace, Range, RebuildWish,
+    Removal, Scrub, SnapshotWish, Statistics, TargetSnapshot,
 };
 use crate::Method::{Delete, Get, Put};
 use crate::Role::{Admin, Anybody, Editor, Viewer};
@@ -70,7 +70,7 @@ pub const PUT_REPLICA: Route<
 );
 
 /// Destroy a replica; its snapshots stay.
-pub const DELETE_REPLICA: Route<(ReplicaId,), Numbered, NoBody, Gone> = Route::new(
+pub const DELETE_REPLICA: Route<(ReplicaId,), Removal, NoBody, Gone> = Route::new(
     (Delete, "/v1/replicas/{replica}"),
     Editor,
     "deleteReplica",
@@ -139,7 +139,7 @@ pub const PUT_SNAPSHOT: Route<
 );
 
 /// Delete a snapshot of one replica; clones keep what they need.
-pub const DELETE_SNAPSHOT: Route<(ReplicaId, SnapshotId), NoQuery, NoBody, Gone> = Route::new(
+pub const DELETE_SNAPSHOT: Route<(ReplicaId, SnapshotId), InPool, NoBody, Gone> = Route::new(
     (Delete, "/v1/replicas/{replica}/snapshots/{snapshot}"),
     Editor,
     "deleteSnapshot",

@@ -50,7 +50,7 @@ fn replicas<N: Node>(api: Api<Served<N>>) -> Api<Served<N>> {
             s.node.put_snapshot(r.at.0, r.at.1, r.body).await
         })
         .on(&routes::DELETE_SNAPSHOT, async move |s, r| {
-            s.node.delete_snapshot(r.at.0, r.at.1).await
+            s.node.delete_snapshot(r.at.0, r.at.1, r.query).await
         })
         .on(&routes::CHANGED, async move |s, r| s.node.changed(r.at.0, r.at.1, r.query).await)
 }

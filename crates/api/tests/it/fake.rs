@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex};
 
 use api::events::Log;
 use api::node::{
-    Answered, Changed, Fault, FaultKind, FaultPlace, Faults, Found, FoundSnapshot, Health, Node,
-    NodeInfo, Numbered, Pace, Range, RebuildWish, Remote, Run, Scrub, ScrubState, SnapshotWish,
-    Statistics, StatisticsOf, TargetSnapshot, Traffic,
+    Answered, Changed, Fault, FaultKind, FaultPlace, Faults, Found, FoundSnapshot, Health, InPool,
+    Node, NodeInfo, Numbered, Pace, Range, RebuildWish, Remote, Removal, Run, Scrub, ScrubState,
+    SnapshotWish, Statistics, StatisticsOf, TargetSnapshot, Traffic,
 };
 use api::{Ensured, Gone, Guard, Page, Paging, Server, Text};
 use model::*;
@@ -197,7 +197,7 @@ impl Node for Fake {
         self.with(|state| state.replicas.put(&replica, order))
     }
 
-    async fn delete_replica(&self, replica: ReplicaId, order: Numbered) -> Answered<Gone> {
+    async fn delete_replica(&self, replica: ReplicaId, order: Removal) -> Answered<Gone> {
         self.with(|state| state.replicas.delete(&replica, order.generation))
     }
 
@@ -263,7 +263,12 @@ impl Node for Fake {
         })
     }
 
-    async fn delete_snapshot(&self, replica: ReplicaId, snapshot: SnapshotId) -> Answered<Gone> {
+    async fn delete_snapshot(
+        &self,
+        replica: ReplicaId,
+        snapshot: SnapshotId,
+        _: InPool,
+    ) -> Answered<Gone> {
         let was = self.with(|state| state.snapshots.remove(&(replica, snapshot)));
         Ok(Gone { was_there: was.is_some() })
     }

@@ -1,10 +1,17 @@
 //! Every request with its answer, by the real client.
 
-use api::node::{Changed, Node, Numbered, Pace, RebuildWish, Run, ScrubState, SnapshotWish};
+use api::node::{
+    Changed, InPool, Node, Numbered, Pace, RebuildWish, Removal, Run, ScrubState, SnapshotWish,
+};
 use api::{Effect, Ensured, Paging};
 use model::*;
 
 use crate::fake::{Running, faults, golden, good, id, order};
+
+fn removal(generation: u64) -> Removal {
+    let generation = Generation::new(generation).unwrap();
+    Removal { generation, pool: "tank".parse().unwrap() }
+}
 
 fn numbered(generation: u64) -> Numbered {
     Numbered { generation: Generation::new(generation).unwrap() }
@@ -76,7 +83,7 @@ async fn replicas_and_what_hangs_on_them() {
     let wish = Pace { run: Run::Pause, bytes_per_second: Some(Size::mib(8)) };
     assert_eq!(effect(node.put_scrub(replica, order(1, wish)).await), Effect::Changed);
     assert_eq!(node.scrub(replica).await.unwrap().state, ScrubState::Paused {});
-    assert!(node.delete_replica(replica, numbered(2)).await.unwrap().was_there);
+    assert!(node.delete_replica(replica, removal(2)).await.unwrap().was_there);
 }
 
 #[tokio::test]
@@ -118,8 +125,9 @@ async fn snapshots_never_change() {
     assert_eq!((found.label.taken_at, found.label.group), (taken_at, Some(id(50))));
     let of_volume = node.put_target_snapshot(id(30), id(41), wish.clone()).await.unwrap().now;
     assert_eq!((of_volume.snapshot, of_volume.wish), (id(41), wish));
-    assert!(node.delete_snapshot(id(20), id(40)).await.unwrap().was_there);
-    assert!(!node.delete_snapshot(id(20), id(40)).await.unwrap().was_there);
+    let place = InPool { pool: "tank".parse().unwrap() };
+    assert!(node.delete_snapshot(id(20), id(40), place.clone()).await.unwrap().was_there);
+    assert!(!node.delete_snapshot(id(20), id(40), place).await.unwrap().was_there);
 }
 
 #[tokio::test]

@@ -42,10 +42,6 @@ impl Core {
                 self.leaf(&subject).succeed();
                 self.on_answer(&subject, &node, call, answer);
             }
-            Err(problem) if is_deletion(&call) && problem.kind == Kind::NotFound => {
-                self.leaf(&subject).succeed();
-                self.leaf(&subject).gone = true;
-            }
             // Nothing waits for it; the next listing shows that it is missing.
             Err(problem) if matches!(call, Call::PutMemo(..)) => {
                 tracing::debug!(%subject, %problem, "what is wanted of a volume is not on disk");
@@ -87,7 +83,7 @@ impl Core {
             (Call::PutSnapshot(replica, id, _), Answer::Snapshot(_)) => {
                 self.on_snapshot_taken(id, &[replica].into());
             }
-            (Call::DeleteSnapshot(replica, id), _) => self.on_snapshot_dropped(id, replica),
+            (Call::DeleteSnapshot(replica, id, _), _) => self.on_snapshot_dropped(id, replica),
             (Call::PutRebuild(_, order), Answer::Rebuild(_)) => {
                 let message = format!("copy {} is being brought in sync", order.spec.replica);
                 self.tell(subject.clone(), EventName::RebuildStarted, Severity::Info, message);
@@ -112,12 +108,8 @@ impl Core {
 
     /// What else follows when an engine will not do something.
     fn on_refusal(&mut self, subject: &Subject, call: &Call, problem: &Problem) {
-        match call {
-            Call::PutRebuild(..) => self.rest(subject.clone()),
-            Call::DeleteSnapshot(replica, id) if problem.kind == Kind::NotFound => {
-                self.on_snapshot_dropped(*id, *replica);
-            }
-            _ => {}
+        if matches!(call, Call::PutRebuild(..)) {
+            self.rest(subject.clone());
         }
         // What passes by itself is asked for again; what lasts is in the status of the thing.
         let passes = problem.kind.blame() == Blame::Retry
@@ -133,10 +125,6 @@ impl Core {
         let leaf = self.leaf(subject);
         (leaf.held, leaf.listed) = (Some(generation), true);
     }
-}
-
-fn is_deletion(call: &Call) -> bool {
-    matches!(call, Call::DeletePool(..) | Call::DeleteReplica(..) | Call::DeleteTarget(..))
 }
 
 fn odd_answer() -> Problem {

@@ -1,7 +1,8 @@
 //! What comes in and what goes out.
 
 use api::node::{
-    Found, FoundSnapshot, Pace as WorkPace, RebuildWish, Scrub, SnapshotWish, TargetSnapshot,
+    Found, FoundSnapshot, InPool, Pace as WorkPace, RebuildWish, Removal, Scrub, SnapshotWish,
+    TargetSnapshot,
 };
 use model::{
     EventName, Generation, Memo, NodeName, Order, PoolName, PoolSpec, Problem, Rebuild, RebuildId,
@@ -83,13 +84,13 @@ pub enum Call {
     PutPool(PoolName, Order<PoolSpec>),
     DeletePool(PoolName, Generation),
     PutReplica(ReplicaId, Order<ReplicaSpec>),
-    DeleteReplica(ReplicaId, Generation),
+    DeleteReplica(ReplicaId, Removal),
     PutMemo(ReplicaId, Memo),
     PutTarget(TargetId, Order<TargetSpec>),
     DeleteTarget(TargetId, Generation),
     PutTargetSnapshot(TargetId, SnapshotId, SnapshotWish),
     PutSnapshot(ReplicaId, SnapshotId, SnapshotWish),
-    DeleteSnapshot(ReplicaId, SnapshotId),
+    DeleteSnapshot(ReplicaId, SnapshotId, InPool),
     PutRebuild(RebuildId, Order<RebuildWish>),
     PutScrub(ReplicaId, Order<WorkPace>),
     Scrub(ReplicaId),

@@ -61,8 +61,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use model::{
-    EventName, Kind, NodeName, Problem, Rebuild, RebuildId, ReplicaId, Severity, SnapshotId,
-    Subject, Timestamp, WatchName,
+    EventName, Kind, NodeName, PoolName, Problem, Rebuild, RebuildId, ReplicaId, Severity,
+    SnapshotId, Subject, Timestamp, WatchName,
 };
 use planner::{Blocked, Settings};
 
@@ -140,6 +140,8 @@ pub struct Core {
     /// Of which copies snapshots in the making were taken; of which those that go are dropped.
     taken: BTreeMap<SnapshotId, BTreeSet<ReplicaId>>,
     dropped: BTreeMap<SnapshotId, BTreeSet<ReplicaId>>,
+    /// What goes as soon as its pool can be used again.
+    awaiting: BTreeMap<PoolName, BTreeSet<Subject>>,
     /// Rebuilds as nodes last told them, but for those that have ended and are stored.
     running: BTreeMap<RebuildId, Rebuild>,
     /// Watches of which the store does not know yet how far their calls went, and when it is told.
@@ -179,6 +181,7 @@ impl Core {
             rests: BTreeMap::new(),
             taken: BTreeMap::new(),
             dropped: BTreeMap::new(),
+            awaiting: BTreeMap::new(),
             running: BTreeMap::new(),
             unnoted: BTreeSet::new(),
             note_at: now,

@@ -13,6 +13,9 @@ impl Core {
     pub(crate) fn drive_pool(&mut self, name: &PoolName) {
         let Some(pool) = self.state.pool(name).cloned() else { return };
         let subject = Subject::Pool(name.clone());
+        if self.usable_on(name).is_some() {
+            self.dirty.extend(self.awaiting.remove(name).unwrap_or_default());
+        }
         if self.is_locked(&keys::of::<Pool>(name)) || !self.is_due(&subject) {
             return;
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use api::node::{Pace as WorkPace, RebuildWish, Scrub, ScrubState};
+use api::node::{InPool, Pace as WorkPace, RebuildWish, Removal, Scrub, ScrubState};
 use model::{
     Child, EventName, Generation, Kind, NodeName, Order, PoolName, Problem, Rebuild, RebuildPlan,
     RebuildState, Replica, ReplicaChange, ReplicaId, Severity, Subject, Target, TargetChange,
@@ -107,7 +107,7 @@ impl Core {
                 let label = stray.and_then(|stray| stray.label.as_ref());
                 let node = self.state.pool(&pool).map(|pool| pool.spec().node.clone());
                 if let (Some(replica), Some(node)) = (label.map(|label| label.replica), node) {
-                    let call = Call::DeleteSnapshot(replica, snapshot);
+                    let call = Call::DeleteSnapshot(replica, snapshot, InPool { pool });
                     self.call_once(Subject::Snapshot(snapshot), node, call);
                 }
             }
@@ -281,7 +281,8 @@ impl Core {
             let message = format!("a copy in pool {pool} that nobody needs is removed");
             let subject = Subject::Replica(replica);
             self.tell(subject.clone(), EventName::OrphanRemoved, Severity::Info, message);
-            self.call_once(subject, node, Call::DeleteReplica(replica, last()));
+            let order = Removal { generation: last(), pool: pool.clone() };
+            self.call_once(subject, node, Call::DeleteReplica(replica, order));
         }
     }
 

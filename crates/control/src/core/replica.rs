@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use api::node::Removal;
 use model::{
-    EventName, Generation, Lifecycle, Memo, Nqn, PoolName, Replica, ReplicaChange, ReplicaId,
-    ReplicaSpec, SetChange, Severity, Subject, VolumeId, keys,
+    EventName, Generation, Lifecycle, Memo, NodeName, Nqn, PoolName, Replica, ReplicaChange,
+    ReplicaId, ReplicaSpec, SetChange, SetRefused, Severity, Subject, TargetChange, VolumeId, keys,
 };
 
 use super::batch::Batch;
@@ -73,7 +74,7 @@ impl Core {
     }
 
     /// Whether it is certain enough that a node does not answer, or nobody knows it.
-    pub(crate) fn is_absent(&self, node: &model::NodeName) -> bool {
+    pub(crate) fn is_absent(&self, node: &NodeName) -> bool {
         self.state.node(node).is_none_or(|node| {
             let liveness = node.status.as_ref().map(|status| status.liveness);
             matches!(liveness, Some(model::Liveness::Offline { .. }))
@@ -81,7 +82,7 @@ impl Core {
     }
 
     /// Whether a node answered, and it is not certain any more that it does.
-    pub(crate) fn is_doubtful(&self, node: &model::NodeName) -> bool {
+    pub(crate) fn is_doubtful(&self, node: &NodeName) -> bool {
         use model::{Doubt, Liveness};
         let status = self.state.node(node).and_then(|node| node.status.as_ref());
         status.is_some_and(|status| match status.liveness {
@@ -148,32 +149,69 @@ impl Core {
     fn drop_replica(&mut self, replica: Replica) {
         let id = *replica.id();
         let subject = Subject::Replica(id);
-        let node = self.state.pool(&replica.spec().pool).map(|pool| pool.spec().node.clone());
-        if self.leaf(&subject).gone || node.is_none() {
+        if self.leaf(&subject).gone || self.state.pool(&replica.spec().pool).is_none() {
             let batch = self.forget_replica(replica);
             self.try_commit(batch.gone(subject));
             return;
         }
-        let is_purged = self.is_purged(&replica.spec().pool);
-        if !is_purged && !self.is_in_place(&replica.spec().pool) {
-            // The engine would say that there is no such copy, and it would be back with its pool.
-            return;
-        }
-        let node = node.filter(|node| self.state.is_online(node));
-        if (is_purged || node.is_some()) && self.is_free(&replica) {
-            if let Some(node) = node.filter(|_| !is_purged) {
-                self.call(subject, node, Call::DeleteReplica(id, replica.generation()));
-            } else {
+        if self.is_purged(&replica.spec().pool) {
+            if self.is_free(&replica) {
                 let batch = self.forget_replica(replica);
                 self.try_commit(batch.gone(subject));
             }
+            return;
+        }
+        let pool = replica.spec().pool.clone();
+        let Some(node) = self.usable_on(&pool) else {
+            self.awaiting.entry(pool).or_default().insert(subject);
+            return;
+        };
+        if self.is_last(&replica) {
+            self.keep_after_all(replica);
+        } else if self.is_free(&replica) {
+            let order = Removal { generation: replica.generation(), pool };
+            self.call(subject, node, Call::DeleteReplica(id, order));
         }
     }
 
-    /// Whether a pool is not exported, and not about to be or to come back.
-    pub(crate) fn is_in_place(&self, name: &PoolName) -> bool {
-        let pool = self.state.pool(name);
-        pool.is_some_and(|pool| !pool.spec().exported && pool.lifecycle().operation().is_none())
+    /// The node of a pool, if it answers and the pool is not exported, nor about to be or to come
+    /// back.
+    pub(crate) fn usable_on(&self, name: &PoolName) -> Option<NodeName> {
+        let pool = self.state.pool(name)?;
+        let is_in_place = !pool.spec().exported && pool.lifecycle().operation().is_none();
+        let node = &pool.spec().node;
+        (is_in_place && self.state.is_online(node)).then(|| node.clone())
+    }
+
+    /// Whether all others went out of sync since it was decided that this copy goes.
+    fn is_last(&self, replica: &Replica) -> bool {
+        let volume = replica.spec().volume;
+        let lives = self.state.volume(volume).is_some_and(|volume| !is_going(volume));
+        let record = self.state.facts.records.get(&volume);
+        let removed = record.map(|record| record.set().on(SetChange::Removed(*replica.id())));
+        lives && matches!(removed, Some(Err(SetRefused::LastInSync(_))))
+    }
+
+    /// The removal of a copy is called off, and the target uses it again.
+    fn keep_after_all(&mut self, mut replica: Replica) {
+        let volume = replica.spec().volume;
+        let mut batch = Batch::new();
+        if let Some(mut target) = self.target_of(volume).cloned()
+            && target.spec().child(*replica.id()).is_none()
+        {
+            let child = self.child_of(&replica, &target.spec().node);
+            let child = child.map(|child| TargetChange::PutChild { child });
+            if child.is_none_or(|change| target.change(change, self.now).is_err()) {
+                return;
+            }
+            self.leaf(&Subject::Target(*target.id())).refresh();
+            batch = batch.put(target);
+        }
+        if replica.keep().is_ok() {
+            let message = format!("copy {} stays: no other is in sync any more", replica.id());
+            let (subject, name) = (Subject::Volume(volume), EventName::OperationFailed);
+            self.try_commit(batch.put(replica).tell(subject, name, Severity::Warning, message));
+        }
     }
 
     /// The record of a copy goes, with what is remembered of it.

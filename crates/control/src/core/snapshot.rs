@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::node::SnapshotWish;
+use api::node::{InPool, SnapshotWish};
 use model::{
     Consistency, EventName, Kind, Labels, Lifecycle, Problem, Replica, ReplicaId, Severity,
     Snapshot, SnapshotCopy, SnapshotId, SnapshotSpec, SnapshotState, SnapshotStatus, Source,
@@ -224,11 +224,14 @@ impl Core {
         let dropped = self.dropped.get(&id).cloned().unwrap_or_default();
         let mut waits = false;
         for (replica, name) in copies.into_iter().filter(|(id, _)| !dropped.contains(id)) {
-            let pool = self.state.pool(&name);
-            let Some(node) = pool.map(|pool| pool.spec().node.clone()) else { continue };
-            if self.state.is_online(&node) && self.is_in_place(&name) {
-                return self.call(subject, node, Call::DeleteSnapshot(replica, id));
+            if self.state.pool(&name).is_none() {
+                continue;
             }
+            if let Some(node) = self.usable_on(&name) {
+                let call = Call::DeleteSnapshot(replica, id, InPool { pool: name });
+                return self.call(subject, node, call);
+            }
+            self.awaiting.entry(name).or_default().insert(subject.clone());
             waits = true;
         }
         if waits {

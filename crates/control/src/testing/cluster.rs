@@ -90,10 +90,10 @@ impl Cluster {
             Call::DeletePool(name, _) => engine.delete_pool(&name),
             Call::PutReplica(id, order) => engine.put_replica(id, order),
             Call::PutMemo(id, memo) => engine.put_memo(id, memo),
-            Call::DeleteReplica(id, generation) => {
+            Call::DeleteReplica(id, order) => {
                 self.check_deletion(node, id);
                 let engine = self.engines.get_mut(node).ok_or_else(no_engine)?;
-                engine.delete_replica(id, generation)
+                engine.delete_replica(id, &order)
             }
             Call::PutTarget(id, order) => return self.put_target(node, id, order),
             Call::DeleteTarget(id, _) => return self.delete_target(node, id),
@@ -101,7 +101,9 @@ impl Cluster {
                 return self.put_target_snapshot(node, target, id, wish);
             }
             Call::PutSnapshot(replica, id, wish) => engine.put_snapshot(replica, id, &wish),
-            Call::DeleteSnapshot(replica, id) => engine.delete_snapshot(replica, id),
+            Call::DeleteSnapshot(replica, id, place) => {
+                engine.delete_snapshot((replica, id), &place.pool)
+            }
             Call::PutRebuild(id, order) => return self.put_rebuild(node, id, &order.spec),
             Call::PutScrub(replica, _) | Call::Scrub(replica) => engine.scrub(replica),
         };

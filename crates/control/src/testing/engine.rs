@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::node::{Found, FoundSnapshot, Scrub, ScrubState, SnapshotWish};
+use api::node::{Found, FoundSnapshot, Removal, Scrub, ScrubState, SnapshotWish};
 use model::{
     Admitted, DiskStatus, Encryption, Epoch, Generation, Heartbeat, InstanceId, Kind, Label, Memo,
     NodeAddress, NodeName, Nqn, Order, PoolName, PoolSpec, PoolState, PoolStatus, PoolUuid,
@@ -166,6 +166,11 @@ impl Engine {
         self.pools.get(pool).is_some_and(|(_, spec)| !spec.exported)
     }
 
+    /// Nobody can say what is in a pool that it does not use.
+    fn expect_open(&self, pool: &PoolName) -> Result<(), Problem> {
+        if self.has_open(pool) { Ok(()) } else { Err(missing("pool", pool)) }
+    }
+
     fn pool(&self, name: &PoolName) -> Option<Found<PoolSpec>> {
         let (generation, spec) = self.pools.get(name)?;
         let here = self.replicas.values().filter(|it| it.spec.pool == *name);
@@ -251,8 +256,8 @@ impl Engine {
             }
             self.disks.remove(name);
         }
-        let was_there = self.pools.remove(name).is_some();
-        if was_there { Ok(Answer::Gone) } else { Err(missing("pool", name)) }
+        self.pools.remove(name);
+        Ok(Answer::Gone)
     }
 
     pub(crate) fn put_replica(
@@ -260,9 +265,7 @@ impl Engine {
         id: ReplicaId,
         order: Order<ReplicaSpec>,
     ) -> Result<Answer, Problem> {
-        if !self.has_open(&order.spec.pool) {
-            return Err(missing("pool", &order.spec.pool));
-        }
+        self.expect_open(&order.spec.pool)?;
         if self.deleted.get(&id).is_some_and(|deleted| *deleted >= order.generation) {
             return Err(Problem::new(Kind::StaleGeneration, "it was deleted since"));
         }
@@ -298,12 +301,12 @@ impl Engine {
     pub(crate) fn delete_replica(
         &mut self,
         id: ReplicaId,
-        generation: Generation,
+        order: &Removal,
     ) -> Result<Answer, Problem> {
-        self.deleted.insert(id, generation);
-        let is_here = self.replicas.get(&id).is_some_and(|copy| self.has_open(&copy.spec.pool));
-        let was_there = is_here && self.replicas.remove(&id).is_some();
-        if was_there { Ok(Answer::Gone) } else { Err(missing("replica", &id)) }
+        self.expect_open(&order.pool)?;
+        self.deleted.insert(id, order.generation);
+        self.replicas.remove(&id);
+        Ok(Answer::Gone)
     }
 
     pub(crate) fn put_snapshot(
@@ -327,13 +330,12 @@ impl Engine {
 
     pub(crate) fn delete_snapshot(
         &mut self,
-        replica: ReplicaId,
-        id: SnapshotId,
+        snapshot: (ReplicaId, SnapshotId),
+        pool: &PoolName,
     ) -> Result<Answer, Problem> {
-        let found = self.snapshots.get(&(replica, id));
-        let is_here = found.is_some_and(|(_, pool)| self.has_open(pool));
-        let was_there = is_here && self.snapshots.remove(&(replica, id)).is_some();
-        if was_there { Ok(Answer::Gone) } else { Err(missing("snapshot", &id)) }
+        self.expect_open(pool)?;
+        self.snapshots.remove(&snapshot);
+        Ok(Answer::Gone)
     }
 
     /// A scrub that ends at once.

@@ -28,7 +28,7 @@ impl Cluster {
         let owns = |(_, record): &(_, TargetRecord)| {
             record.target() == id && record.epoch() == order.spec.epoch
         };
-        self.record(volume).filter(owns).ok_or_else(fenced)?;
+        let (_, record) = self.record(volume).filter(owns).ok_or_else(fenced)?;
         let engine = self.engines.get_mut(node).ok_or_else(no_engine)?;
         let other = engine
             .targets
@@ -39,6 +39,11 @@ impl Cluster {
         }
         if let Some(have) = engine.targets.get(&id) {
             admit(&order, have.order.generation, &have.order.spec)?;
+            if uses_one_in_sync(&record, &have.order.spec)
+                && !uses_one_in_sync(&record, &order.spec)
+            {
+                return Err(Problem::new(Kind::LastReplica, "it is the last copy in sync"));
+            }
         }
         let status = engine.targets.get(&id).map(|have| have.status.clone());
         let status = status.unwrap_or(TargetStatus {
@@ -59,7 +64,7 @@ impl Cluster {
         id: TargetId,
     ) -> Result<Answer, Problem> {
         let engine = self.engines.get_mut(node).ok_or_else(no_engine)?;
-        let Some(gone) = engine.targets.remove(&id) else { return Err(missing("target", &id)) };
+        let Some(gone) = engine.targets.remove(&id) else { return Ok(Answer::Gone) };
         let spec = gone.order.spec;
         if let Some((_, record)) = self.record(spec.volume)
             && record.target() == id
@@ -223,6 +228,11 @@ impl Cluster {
             copy.is_some_and(|copy| copy.spec.hosts.contains(nqn))
         })
     }
+}
+
+fn uses_one_in_sync(record: &TargetRecord, spec: &TargetSpec) -> bool {
+    let mut used = spec.children.iter().filter(|child| !child.offline);
+    used.any(|child| record.set().in_sync().contains(&child.replica))
 }
 
 fn children_of(record: &TargetRecord, reached: &BTreeMap<ReplicaId, bool>) -> Vec<ChildStatus> {

@@ -184,3 +184,22 @@ fn a_group_leaves_snapshots_of_others_alone() {
 fn no_copy_is_removed_while_a_snapshot_is_taken() {
     live(702_391);
 }
+
+/// Another: a pool was exported while the order to delete a copy in it was under way.
+#[test]
+fn nothing_is_gone_from_a_pool_that_is_not_open() {
+    live(703_416);
+}
+
+/// Another: a snapshot was deleted while one of its pools was enlarged, and nothing woke it when
+/// that had ended.
+#[test]
+fn what_waits_for_a_pool_goes_on() {
+    live(703_665);
+}
+
+/// Another: the only other copy in sync failed between the decision to remove one and its order.
+#[test]
+fn the_last_copy_in_sync_stays_after_all() {
+    live(718_047);
+}

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use api::node::{Node as _, Numbered};
+use api::node::{Node as _, Removal};
 use api::{Seen, Subscription};
 use block::{Blocks, Command, Lba, Span};
 use engine::client::{Happened, Request, Session};
@@ -59,7 +59,8 @@ impl Fleet {
     /// Gives the room back.
     pub async fn make_room(&self, nth: usize) -> Result<()> {
         let generation = Generation::new(1 << 20).context("generations begin at 1")?;
-        let deleted = self.remote(nth)?.delete_replica(hog()?, Numbered { generation }).await;
+        let order = Removal { generation, pool: "tank".parse()? };
+        let deleted = self.remote(nth)?.delete_replica(hog()?, order).await;
         ensure!(deleted.map_err(|problem| in_words(&problem))?.was_there, "there was room");
         Ok(())
     }

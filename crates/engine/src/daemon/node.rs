@@ -3,8 +3,8 @@
 #[cfg(feature = "faults")]
 use api::node::Faults;
 use api::node::{
-    Answered, Changed, Found, FoundSnapshot, Health, Node, NodeInfo, Numbered, Pace, Range,
-    RebuildWish, Scrub, SnapshotWish, Statistics, TargetSnapshot,
+    Answered, Changed, Found, FoundSnapshot, Health, InPool, Node, NodeInfo, Numbered, Pace, Range,
+    RebuildWish, Removal, Scrub, SnapshotWish, Statistics, TargetSnapshot,
 };
 use api::{Ensured, Gone, Page, Paging, Text};
 use model::{
@@ -78,7 +78,7 @@ impl Node for Engine {
         self.to_its_end(async move { engine.order_replica(replica, order).await }).await
     }
 
-    async fn delete_replica(&self, replica: ReplicaId, order: Numbered) -> Answered<Gone> {
+    async fn delete_replica(&self, replica: ReplicaId, order: Removal) -> Answered<Gone> {
         let engine = self.clone();
         self.to_its_end(async move { engine.order_no_replica(replica, order).await }).await
     }
@@ -121,9 +121,15 @@ impl Node for Engine {
         self.to_its_end(async move { engine.order_snapshot(replica, snapshot, wish).await }).await
     }
 
-    async fn delete_snapshot(&self, replica: ReplicaId, snapshot: SnapshotId) -> Answered<Gone> {
-        let engine = self.clone();
-        self.to_its_end(async move { engine.order_no_snapshot(replica, snapshot).await }).await
+    async fn delete_snapshot(
+        &self,
+        replica: ReplicaId,
+        snapshot: SnapshotId,
+        place: InPool,
+    ) -> Answered<Gone> {
+        let (engine, pool) = (self.clone(), place.pool);
+        self.to_its_end(async move { engine.order_no_snapshot((replica, snapshot), pool).await })
+            .await
     }
 
     async fn changed(

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::node::{Answered, Found, Numbered};
+use api::node::{Answered, Found, Removal};
 use api::{Ensured, Gone, Page, Paging};
 use model::{
     ChildPath, EventName, Kind, Label, Memo, Nqn, Order, PoolName, Problem, ReplicaId, ReplicaSpec,
@@ -277,17 +277,20 @@ impl Engine {
     pub(super) async fn order_no_replica(
         &self,
         replica: ReplicaId,
-        order: Numbered,
+        order: Removal,
     ) -> Answered<Gone> {
+        // A pool that is exported meanwhile would take along what is said to be gone.
+        let _pool = self.0.pool_locks.of(&order.pool).read_owned().await;
         let _alone = self.0.replica_locks.of(&replica).write_owned().await;
         self.state().replica_orders.admit_removal(&replica, order.generation)?;
+        let pool = self.open_pool(&order.pool)?;
         let was_there = match self.lodger(replica) {
-            None => {
-                self.all_are_open()?;
-                false
+            None => false,
+            Some(lodger) if lodger.pool != order.pool => {
+                let detail = format!("replica {replica} is in pool {}", lodger.pool);
+                return Err(in_field("pool", Kind::InvalidArgument, detail));
             }
-            Some(lodger) => {
-                let pool = self.open_pool(&lodger.pool)?;
+            Some(_) => {
                 let removed = self.0.orders.remove(wire_name(&Nqn::replica(replica))?).await;
                 removed.map_err(|error| problems::of_order(&error))?;
                 let change = Change::Delete(kept::id_of(replica.uuid()));

@@ -115,12 +115,14 @@ impl Engine {
     /// Deletes a snapshot.
     pub(super) async fn order_no_snapshot(
         &self,
-        replica: ReplicaId,
-        snapshot: SnapshotId,
+        (replica, snapshot): (ReplicaId, SnapshotId),
+        pool: PoolName,
     ) -> Answered<Gone> {
+        let _pool = self.0.pool_locks.of(&pool).read_owned().await;
         let _alone = self.0.replica_locks.of(&replica).write_owned().await;
-        let Some((_, pool, found)) = self.snapshot_place(replica, snapshot).await? else {
-            self.all_are_open()?;
+        let pool = self.open_pool(&pool)?;
+        let found = self.entity(pool, kept::id_of(snapshot.uuid())).await?;
+        let Some(found) = found.filter(|found| is_of(found, replica)) else {
             return Ok(Gone { was_there: false });
         };
         let change = Change::Delete(found.entity.id);

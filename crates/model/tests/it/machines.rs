@@ -69,6 +69,7 @@ fn lifecycle() {
         Life::Commit,
         Life::Delete,
         Life::Gone,
+        Life::Keep,
     ];
     let mut found = Vec::new();
     for state in &states {
@@ -89,7 +90,8 @@ fn lifecycle() {
          creating Delete deleting
          created Delete deleting
          deleting Delete deleting
-         deleting Gone deleted",
+         deleting Gone deleted
+         deleting Keep created",
     );
 }
 

@@ -11,7 +11,7 @@ mod owners;
 pub(crate) mod rig;
 mod targets;
 
-use api::node::{Changed, Node, Numbered, Pace, Range, ScrubState, SnapshotWish};
+use api::node::{Changed, InPool, Node, Numbered, Pace, Range, Removal, ScrubState, SnapshotWish};
 use api::{Effect, Gone, Paging};
 use model::*;
 use rig::{Disk, HOST, Rig, disk, id, kind, order, pool_spec, replica_spec};
@@ -34,6 +34,10 @@ fn blocks(page: &[Range]) -> Vec<(u64, u64)> {
 
 fn numbered(number: u64) -> Numbered {
     Numbered { generation: Generation::new(number).unwrap() }
+}
+
+fn removal(number: u64, pool: &PoolName) -> Removal {
+    Removal { generation: Generation::new(number).unwrap(), pool: pool.clone() }
 }
 
 #[tokio::test]
@@ -150,14 +154,20 @@ async fn orders_that_come_late_or_make_no_sense_are_refused() {
     assert_eq!(same.effect, Effect::Unchanged);
     assert_eq!(kind(node.put_snapshot(replica, id(30), wish(2)).await), Kind::AlreadyExists);
     assert_eq!(kind(node.delete_pool(tank.clone(), numbered(9)).await), Kind::InUse);
-    assert_eq!(kind(node.delete_replica(replica, numbered(3)).await), Kind::StaleGeneration);
-    assert!(node.delete_replica(replica, numbered(5)).await.unwrap().was_there);
+    assert_eq!(kind(node.delete_replica(replica, removal(3, &tank)).await), Kind::StaleGeneration);
+    let elsewhere: PoolName = "other".parse().unwrap();
+    assert_eq!(kind(node.delete_replica(replica, removal(5, &elsewhere)).await), Kind::NotFound);
+    assert!(node.delete_replica(replica, removal(5, &tank)).await.unwrap().was_there);
+    assert!(!node.delete_replica(replica, removal(5, &tank)).await.unwrap().was_there);
     assert_eq!(kind(put(5, spec).await), Kind::StaleGeneration);
     // A snapshot outlives its replica.
     assert_eq!(node.snapshots(Paging::default()).await.unwrap().items.len(), 1);
     let gone = |was_there| Gone { was_there };
-    assert_eq!(node.delete_snapshot(replica, id(30)).await.unwrap(), gone(true));
-    assert_eq!(node.delete_snapshot(replica, id(30)).await.unwrap(), gone(false));
+    let drop =
+        |pool: &PoolName| node.delete_snapshot(replica, id(30), InPool { pool: pool.clone() });
+    assert_eq!(kind(drop(&elsewhere).await), Kind::NotFound);
+    assert_eq!(drop(&tank).await.unwrap(), gone(true));
+    assert_eq!(drop(&tank).await.unwrap(), gone(false));
     assert_eq!(node.delete_pool(tank.clone(), numbered(9)).await.unwrap(), gone(true));
     assert_eq!(node.delete_pool(tank, numbered(9)).await.unwrap(), gone(false));
     // Targets are for engines that have a store.

@@ -1,7 +1,7 @@
 //! Snapshots that targets of one volume leave to each other: one id is one moment, or refused.
 
 use api::Paging;
-use api::node::{Node as _, Remote};
+use api::node::{InPool, Node as _, Remote};
 use e2e::fleet::{Fleet, Plan};
 use e2e::store::Kind as StoreKind;
 use model::*;
@@ -38,9 +38,10 @@ async fn copies_of_two_attempts_are_no_snapshot() {
     for snapshot in [whole, mixed] {
         remote(&fleet, 0).put_target_snapshot(first, snapshot, wish(5)).await.unwrap();
     }
+    let place = InPool { pool: "tank".parse().unwrap() };
     for nth in [1, 2] {
         let replica = fleet.machines[nth].replica;
-        remote(&fleet, nth).delete_snapshot(replica, mixed).await.unwrap();
+        remote(&fleet, nth).delete_snapshot(replica, mixed, place.clone()).await.unwrap();
     }
     // The next target knows nothing of it.
     let mut spec = fleet.open(second, 1).await.unwrap();
