@@ -137,7 +137,7 @@ impl Batch {
 impl Core {
     /// Whether a write about it is under way.
     pub(crate) fn is_locked(&self, entry_key: &str) -> bool {
-        self.locked.contains(entry_key)
+        self.locked.contains_key(entry_key)
     }
 
     /// Stores the batch; hands it back if a write about one of its records is under way.
@@ -169,7 +169,7 @@ impl Core {
         if let (Some((subject, what)), Some(asked)) = (&batch.waits, &batch.asked) {
             self.wait_for(subject.clone(), asked.ticket, *what);
         }
-        self.locked.extend(keys);
+        self.locked.extend(keys.into_iter().map(|key| (key, BTreeSet::new())));
         let id = WriteId(self.number());
         self.writes.insert(id, batch);
         self.out.push(Effect::Store(id, txn));
@@ -178,15 +178,21 @@ impl Core {
 
     /// As [`Core::commit`], for those who come again when what is locked is free.
     pub(crate) fn try_commit(&mut self, batch: Batch) {
-        // Whoever called is woken when the write that is under way has ended, and decides anew.
-        drop(self.commit(batch));
+        let Err(batch) = self.commit(batch) else { return };
+        // What is driven is driven again when the write that is under way has ended.
+        let Some(driven) = &self.driven else { return };
+        for entry in batch.entries() {
+            if let Some(waiting) = self.locked.get_mut(&entry.key()) {
+                waiting.insert(driven.clone());
+            }
+        }
     }
 
     /// The store has answered.
     pub(crate) fn on_stored(&mut self, id: WriteId, stored: Stored) {
         let Some(batch) = self.writes.remove(&id) else { return };
         for entry in batch.entries() {
-            self.locked.remove(&entry.key());
+            self.dirty.extend(self.locked.remove(&entry.key()).unwrap_or_default());
         }
         for entry in batch.entries() {
             if let Some(subject) = entry.subject() {

@@ -77,7 +77,9 @@ impl Core {
             (Call::DeletePool(..) | Call::DeleteReplica(..) | Call::DeleteTarget(..), _) => {
                 self.leaf(subject).gone = true;
             }
-            (Call::PutTargetSnapshot(_, id, _), Answer::TargetSnapshot(taken)) => {
+            (Call::PutTargetSnapshot(_, id, _), Answer::TargetSnapshot(taken))
+                if !taken.replicas.is_empty() =>
+            {
                 self.on_snapshot_taken(id, &taken.replicas);
             }
             (Call::PutSnapshot(replica, id, _), Answer::Snapshot(_)) => {

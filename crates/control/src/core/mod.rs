@@ -119,7 +119,10 @@ pub struct Core {
     ids: Ids,
     last_number: u64,
     writes: BTreeMap<WriteId, Batch>,
-    locked: BTreeSet<String>,
+    /// The keys of records that are being written, and what waits for each of these writes.
+    locked: BTreeMap<String, BTreeSet<Subject>>,
+    /// What is being driven.
+    driven: Option<Subject>,
     leaves: BTreeMap<Subject, Leaf>,
     calls: BTreeMap<CallId, Calling>,
     signs: BTreeMap<NodeName, Signs>,
@@ -166,7 +169,8 @@ impl Core {
             ids: Ids::new(random),
             last_number: 0,
             writes: BTreeMap::new(),
-            locked: BTreeSet::new(),
+            locked: BTreeMap::new(),
+            driven: None,
             leaves: BTreeMap::new(),
             calls: BTreeMap::new(),
             signs: BTreeMap::new(),
@@ -307,6 +311,7 @@ impl Core {
 
     /// Does what a thing needs next, if it can be done now.
     fn drive(&mut self, subject: &Subject) {
+        self.driven = Some(subject.clone());
         match subject {
             Subject::Pool(pool) => self.drive_pool(pool),
             Subject::Volume(volume) => self.drive_volume(*volume),
@@ -317,6 +322,7 @@ impl Core {
             Subject::Node(node) => self.drive_node(node),
             Subject::Host(_) | Subject::Watch(_) => {}
         }
+        self.driven = None;
     }
 
     fn ring(&mut self) {

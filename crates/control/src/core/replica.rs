@@ -168,7 +168,7 @@ impl Core {
         };
         if self.is_last(&replica) {
             self.keep_after_all(replica);
-        } else if self.is_free(&replica) {
+        } else if !self.may_have_parts(&replica) && self.is_free(&replica) {
             let order = Removal { generation: replica.generation(), pool };
             self.call(subject, node, Call::DeleteReplica(id, order));
         }
@@ -181,6 +181,17 @@ impl Core {
         let is_in_place = !pool.spec().exported && pool.lifecycle().operation().is_none();
         let node = &pool.spec().node;
         (is_in_place && self.state.is_online(node)).then(|| node.clone())
+    }
+
+    /// Whether parts of a snapshot that is being taken or undone may still be beside a copy: only
+    /// while the copy is known are they found.
+    fn may_have_parts(&self, replica: &Replica) -> bool {
+        let mut unsettled =
+            self.state.snapshots_of(replica.spec().volume).filter(|it| it.status.is_none());
+        unsettled.any(|snapshot| {
+            let dropped = self.dropped.get(snapshot.id()).filter(|_| is_going(snapshot));
+            dropped.is_none_or(|dropped| !dropped.contains(replica.id()))
+        })
     }
 
     /// Whether all others went out of sync since it was decided that this copy goes.

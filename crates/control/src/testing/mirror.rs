@@ -92,6 +92,9 @@ impl Cluster {
         let replicas: BTreeSet<ReplicaId> =
             serving.status.children.iter().filter(in_sync).map(|child| child.replica).collect();
         self.broken.extend(not_held);
+        if replicas.is_empty() {
+            return Err(Problem::new(Kind::Unavailable, "no copy in sync answers"));
+        }
         for engine in self.engines.values_mut() {
             for replica in &replicas {
                 if engine.replicas.contains_key(replica) {

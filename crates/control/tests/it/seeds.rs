@@ -203,3 +203,17 @@ fn what_waits_for_a_pool_goes_on() {
 fn the_last_copy_in_sync_stays_after_all() {
     live(718_047);
 }
+
+/// Another: a volume was deleted with its copies while the snapshot with which a clone of it had
+/// begun was being undone, and a part of that was left behind.
+#[test]
+fn no_copy_goes_before_the_parts_of_a_snapshot_that_is_undone() {
+    live(814_347);
+}
+
+/// Another: a clone was deleted while its snapshot was being written, and nothing woke it when that
+/// had ended.
+#[test]
+fn what_waits_for_a_write_goes_on() {
+    live(824_212);
+}
