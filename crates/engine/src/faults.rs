@@ -50,6 +50,11 @@ pub(crate) fn get() -> Faults {
     Faults { faults: all().iter().map(|armed| armed.fault.clone()).collect() }
 }
 
+/// Whether there are any between targets and their children.
+pub(crate) fn concern_children() -> bool {
+    all().iter().any(|armed| matches!(armed.fault.place, FaultPlace::Child { .. }))
+}
+
 /// Exactly these faults from now on.
 pub(crate) fn set(faults: Faults) {
     let arm = |fault| Armed { fault: Fault { hits: 0, ..fault }, passed: 0 };

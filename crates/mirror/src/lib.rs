@@ -8,6 +8,7 @@
 //! |---|---|
 //! | open a volume whose epoch was taken | [`Mirror::open`] with an [`Opening`] |
 //! | hand in a host's command | [`Mirror::submit`], ends with [`Effect::Done`] |
+//! | read a local copy without it | [`Mirror::ask_around`], [`Mirror::went_around`] |
 //! | change something | [`Mirror::order`], ends with [`Effect::Answer`] |
 //! | say what happened | [`Mirror::apply`] |
 //! | do what it asks | [`Mirror::poll`] until it says nothing more |

@@ -75,6 +75,8 @@ pub struct Mirror {
     pub(crate) version: u64,
     pub(crate) lane: Lane<Ticket>,
     pub(crate) ops: Numbered<Op>,
+    /// How many reads go around it, see `ask_around`.
+    pub(crate) around: usize,
     pub(crate) copies: BTreeMap<Ticket, Copy>,
     /// Commands that wait for their limits, in order.
     pub(crate) paced: VecDeque<Ticket>,
@@ -143,6 +145,7 @@ impl Mirror {
             version: 0,
             lane: Lane::default(),
             ops: Numbered::default(),
+            around: 0,
             copies: BTreeMap::new(),
             paced: VecDeque::new(),
             aside: Vec::new(),
@@ -210,7 +213,7 @@ impl Mirror {
         self.serve();
     }
 
-    fn admit(&self, command: Command) -> Result<(), Fault> {
+    pub(crate) fn admit(&self, command: Command) -> Result<(), Fault> {
         command.check(self.geometry)?;
         if let Some(fault) = self.verdict() {
             return Err(fault);
@@ -218,7 +221,7 @@ impl Mirror {
         if self.stopping.is_some() {
             return Err(Fault::Unreachable);
         }
-        if self.ops.len() >= self.policy.commands {
+        if self.ops.len() + self.around >= self.policy.commands {
             return Err(Fault::Busy);
         }
         Ok(())

@@ -49,6 +49,11 @@ impl Bucket {
         }
     }
 
+    /// Whether there is a limit.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.rate.is_some()
+    }
+
     /// When something may go again; nothing if it may now.
     pub(crate) fn opens(&self) -> Option<Instant> {
         let rate = self.rate.filter(|_| self.level <= 0)?;

@@ -1,15 +1,51 @@
 //! Reads: from the local copy or the quickest, elsewhere on error, and bad blocks are rewritten.
 //!
 //! A read keeps its claim on the lane until bad copies are rewritten, so no write comes between.
+//!
+//! While nothing else is under way, a read of a local copy needs none of this, and goes around the
+//! mirror ([`Mirror::ask_around`]). If it fails, it comes back as one that was just submitted.
 
-use block::{Blame, Claim, Command, Completion};
+use block::{Blame, Claim, Command, Completion, Instant};
 
-use crate::api::Effect;
+use crate::api::{Effect, Session};
 use crate::child::reason;
 use crate::mirror::{Mirror, Pending, Ticket};
 use crate::slots::{Slot, Slots};
 
 impl Mirror {
+    /// The attachment that a read may be asked of at once, without a word to the mirror before it
+    /// has ended ([`Mirror::went_around`]): that of a local copy in sync, if no command is under
+    /// way that it might have to wait for (W2), and R1 and R2 hold. Later ones may overtake it.
+    pub fn ask_around(&mut self, command: Command) -> Option<Session> {
+        let calm = self.calm?;
+        let Command::Read { span } = command else { return None };
+        let is_alone = self.lane.is_empty();
+        #[cfg(test)]
+        let is_alone = is_alone || self.broken == crate::tests::Broken::AroundOthers;
+        let must_wait = !is_alone
+            || !self.paced.is_empty()
+            || self.has_limits()
+            || self.dirty.doubt.touches(span);
+        if must_wait || !self.may_read() || self.admit(command).is_err() {
+            return None;
+        }
+        let child = self.quickest(calm.in_sync).and_then(|slot| self.child(slot))?;
+        let session = child.session.filter(|_| child.attached && child.local)?;
+        self.around += 1;
+        Some(session)
+    }
+
+    /// A read that went around has ended; one that failed is submitted next. Whether there is
+    /// something to poll for.
+    pub fn went_around(&mut self, now: Instant) -> bool {
+        self.around = self.around.saturating_sub(1);
+        let is_awaited = self.around == 0 && self.stopping.is_some();
+        if is_awaited {
+            self.tick(now);
+        }
+        is_awaited
+    }
+
     pub(crate) fn advance_read(&mut self, ticket: Ticket) {
         let Some(op) = self.ops.get(ticket) else { return };
         if op.repairing {

@@ -86,7 +86,7 @@ impl Mirror {
             return;
         }
         match stopping.stage {
-            Stage::Draining if self.ops.is_empty() && self.dirty.doubt.is_empty() => {
+            Stage::Draining if self.is_drained() && self.dirty.doubt.is_empty() => {
                 self.flush_ourselves();
                 self.stage(Stage::Flushing);
             }
@@ -115,6 +115,10 @@ impl Mirror {
             }
             _ => {}
         }
+    }
+
+    fn is_drained(&self) -> bool {
+        self.ops.is_empty() && self.around == 0
     }
 
     fn stage(&mut self, stage: Stage) {

@@ -80,6 +80,10 @@ impl Mirror {
         ticket
     }
 
+    pub(crate) fn has_limits(&self) -> bool {
+        self.buckets.0.is_limited() || self.buckets.1.is_limited()
+    }
+
     /// Lets commands go as their limits say, in the order they came.
     pub(crate) fn pump_pace(&mut self) {
         while let Some(ticket) = self.paced.front().copied() {

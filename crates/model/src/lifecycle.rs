@@ -94,7 +94,9 @@ impl<C> Lifecycle<C> {
     pub fn on(self, event: Life<C>) -> Result<Lifecycle<C>, Illegal> {
         use Lifecycle::{Created, Creating, Deleted, Deleting};
         match (self, event) {
-            (Creating {}, Life::Made) | (Deleting {}, Life::Keep) => {
+            (Creating {}, Life::Made)
+            | (Deleting {}, Life::Keep)
+            | (Created { operation: Some(Operation { outcome: Some(_), .. }) }, Life::Commit) => {
                 Ok(Created { operation: None })
             }
             (Created { operation: None }, Life::Begin(operation))
@@ -107,9 +109,6 @@ impl<C> Lifecycle<C> {
             {
                 operation.outcome = Some(outcome);
                 Ok(Created { operation: Some(operation) })
-            }
-            (Created { operation: Some(Operation { outcome: Some(_), .. }) }, Life::Commit) => {
-                Ok(Created { operation: None })
             }
             // Deleting again is the same wish again.
             (Creating {} | Created { operation: None } | Deleting {}, Life::Delete) => {

@@ -56,6 +56,8 @@ pub(super) struct Child {
     looks: u32,
     /// What was sent.
     asked: Numbered<Asked>,
+    /// How many reads were sent that go around the mirror, see `around`.
+    around: usize,
     /// What waits for room; no more than a mirror asks at once.
     waiting: VecDeque<Work>,
     came: VecDeque<Came>,
@@ -141,6 +143,7 @@ impl Child {
             phase: Phase::Connecting,
             looks: 0,
             asked: Numbered::default(),
+            around: 0,
             waiting: VecDeque::new(),
             came: VecDeque::new(),
             is_stirred: true,
@@ -189,7 +192,7 @@ impl Child {
             |(_, asked)| matches!(asked, Asked::Passed(_, counted) if counted.age(now) >= PATIENCE),
         );
         if is_late {
-            self.stirred().give_up("it did not answer in time", io);
+            self.is_late(io);
         }
     }
 
@@ -201,10 +204,15 @@ impl Child {
 
     /// There is no short way: it is on another core.
     pub(super) fn not_near(&mut self, request: Request, io: &impl Io) {
-        self.is_near = false;
+        self.is_far();
         if let Some(Asked::Passed(buffer, counted)) = self.asked.remove(request.tag) {
             self.ask(Work::Block(request, buffer, counted), io);
         }
+    }
+
+    /// It is on another core.
+    pub(super) fn is_far(&mut self) {
+        self.is_near = false;
     }
 
     /// Carries out a block command; hands it back if it is to take the short way now.
@@ -225,7 +233,26 @@ impl Child {
 
     /// Whether a block command may take the short way now.
     fn has_room_near(&self) -> bool {
-        self.is_near && self.asked.len() < MOST_NEAR && matches!(self.phase, Phase::Up)
+        let asked = self.asked.len() + self.around;
+        self.is_near && asked < MOST_NEAR && matches!(self.phase, Phase::Up)
+    }
+
+    /// Lets a read take the short way on its own, if it may.
+    pub(super) fn let_around(&mut self) -> bool {
+        let may_go = self.waiting.is_empty() && self.has_room_near();
+        self.around += usize::from(may_go);
+        may_go
+    }
+
+    /// A read that it let around has ended.
+    pub(super) fn went_around(&mut self, io: &impl Io) {
+        self.around = self.around.saturating_sub(1);
+        self.send_waiting(io);
+    }
+
+    /// Something did not end in time.
+    pub(super) fn is_late(&mut self, io: &mut impl Io) {
+        self.stirred().give_up("it did not answer in time", io);
     }
 
     /// Whether it is to be polled or settled.
@@ -304,7 +331,7 @@ impl Child {
             return None;
         }
         match work {
-            Work::Block(..) if self.is_near && self.asked.len() >= MOST_NEAR => Some(work),
+            Work::Block(..) if self.is_near && !self.has_room_near() => Some(work),
             Work::Block(request, buffer, counted) if self.is_near => {
                 self.asked.insert(request.tag, Asked::Passed(buffer, counted));
                 self.came.push_back(Came::Pass(request));

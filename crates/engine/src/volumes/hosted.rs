@@ -1,7 +1,7 @@
 //! A host's command with its bytes, while a mirror works on it; and which bytes a child gets.
 
 use block::{Command, Completion, Fault, Instant};
-use mirror::{Buffer, Token};
+use mirror::{Buffer, Session, Token};
 use reactor::{Frozen, Io, Key};
 
 use super::Shared;
@@ -13,8 +13,10 @@ use crate::pools::Ended;
 /// A host's command.
 pub(super) struct Hosted {
     pub(super) owner: Key,
-    pub(super) is_read: bool,
+    pub(super) command: Command,
     pub(super) counted: Counted,
+    /// The attachment that it was asked of without the mirror.
+    pub(super) around: Option<Session>,
     /// None while a child reads into them.
     pub(super) data: Data,
 }
@@ -96,7 +98,8 @@ impl Volume {
         io: &mut impl Io,
     ) {
         let Some(hosted) = self.hosted.remove(key) else { return };
-        let Hosted { owner, is_read, counted, data } = hosted;
+        let Hosted { owner, command, counted, data, .. } = hosted;
+        let is_read = matches!(command, Command::Read { .. });
         self.counters.ended(counted, result, now);
         let (completion, data) = match data {
             Data::Bytes(bytes) if is_read => given_back(bytes, result, io),

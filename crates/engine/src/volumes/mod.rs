@@ -20,7 +20,9 @@
 //! Deliberately not here: what to do (`mirror`), taking epochs and choosing replicas (the control
 //! plane), the subsystem that hosts connect to (`serve`).
 
+mod around;
 mod child;
+mod counting;
 #[cfg(feature = "faults")]
 mod faulty;
 mod hosted;
@@ -201,8 +203,9 @@ impl Volumes {
     pub(crate) fn submit(&mut self, asked: ForVolume, io: &impl Io) {
         let volume = asked.volume;
         if let Some(open) = self.open.get_mut(&volume) {
-            open.submit(asked, &mut self.shared, instant(io));
-            touch(&mut self.touched, volume, open);
+            if open.submit(asked, &mut self.shared, instant(io)) {
+                touch(&mut self.touched, volume, open);
+            }
         } else {
             let ForVolume { owner, data, .. } = asked;
             let completion = Err(Fault::Unreachable);
@@ -239,8 +242,26 @@ impl Volumes {
 
     /// The replica of a command is not on this core.
     pub(crate) fn not_here(&mut self, way: u64, request: Request, io: &impl Io) {
-        if let Some(child) = self.child(way) {
+        let Some(Route { volume, session, .. }) = self.shared.ways.get(&way).copied() else {
+            return;
+        };
+        let Some(open) = self.open.get_mut(&volume) else { return };
+        touch(&mut self.touched, volume, open);
+        if let Some(key) = around::key_of(request.tag) {
+            open.is_far(session, (key, request.data), instant(io));
+        } else if let Some(child) = open.child(session) {
             child.not_near(request, io);
+        }
+    }
+
+    /// A read that went around its mirror has ended.
+    fn went_around(&mut self, way: u64, key: Key, ended: (Completion, Data), io: &mut impl Io) {
+        let Some(Route { volume, session, .. }) = self.shared.ways.get(&way).copied() else {
+            return;
+        };
+        let Some(open) = self.open.get_mut(&volume) else { return };
+        if open.went_around(session, key, ended, &mut self.shared, io) {
+            touch(&mut self.touched, volume, open);
         }
     }
 
@@ -252,7 +273,9 @@ impl Volumes {
         data: Data,
         io: &mut impl Io,
     ) {
-        if let Some(child) = self.child(way) {
+        if let Some(key) = around::key_of(tag) {
+            self.went_around(way, key, (completion, data), io);
+        } else if let Some(child) = self.child(way) {
             child.passed(tag, completion, data, io);
         }
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use block::{Command, Fault, Instant};
+use block::{Fault, Instant};
 use mirror::{
     Answer as Ended, AttachFault, Attempt, Buffer, Effect, Event, Mirror, Session, Token,
 };
@@ -24,7 +24,7 @@ use reactor::{Frozen, Io, Key, Slab};
 
 use super::child::{Came, Child, NSID};
 use super::hosted::Hosted;
-use super::order::{Answer, Measured, News, Opening, Order, Reply, Status, Taking, Way, What};
+use super::order::{Answer, News, Opening, Order, Reply, Status, Taking, Way, What};
 use super::recorder::Recorder;
 use super::topic::{self, Topic};
 use super::{Post, Shared};
@@ -51,13 +51,13 @@ pub(super) struct Volume {
     id: VolumeId,
     target: TargetId,
     node: Nqn,
-    mirror: Mirror,
+    pub(super) mirror: Mirror,
     /// When it wants the time, as its core knows.
     pub(super) due: Option<Instant>,
     /// Whether its core knows that it has something to do.
     pub(super) is_touched: bool,
     ways: BTreeMap<ReplicaId, Way>,
-    children: BTreeMap<Session, Child>,
+    pub(super) children: BTreeMap<Session, Child>,
     /// Attachments that have something to do, and those that have something to send.
     touched: Vec<Session>,
     unsettled: Vec<Session>,
@@ -73,7 +73,7 @@ pub(super) struct Volume {
     #[cfg(feature = "faults")]
     pub(super) struck: super::faulty::Struck,
     pub(super) counters: Counters,
-    by_child: BTreeMap<ReplicaId, Counters>,
+    pub(super) by_child: BTreeMap<ReplicaId, Counters>,
     recorder: Arc<dyn Recorder>,
     post: Post,
     news: SyncSender<News>,
@@ -122,15 +122,19 @@ impl Volume {
         self.target
     }
 
-    /// Takes a host's command.
-    pub(super) fn submit(&mut self, asked: ForVolume, shared: &mut Shared, now: Instant) {
+    /// Takes a host's command; whether that leaves something to do.
+    pub(super) fn submit(&mut self, asked: ForVolume, shared: &mut Shared, now: Instant) -> bool {
         let ForVolume { owner, command, data, .. } = asked;
-        let is_read = matches!(command, Command::Read { .. });
         let counted = Counted::new(command, now);
-        match self.hosted.insert(Hosted { owner, is_read, counted, data }) {
-            Ok(key) => self.mirror.submit(Token(key.to_bits()), command, now),
+        match self.hosted.insert(Hosted { owner, command, counted, around: None, data }) {
+            Ok(key) if self.ask_around(key, shared, now) => false,
+            Ok(key) => {
+                self.mirror.submit(Token(key.to_bits()), command, now);
+                true
+            }
             Err(Hosted { owner, data, .. }) => {
                 shared.ended.push_back(EndedJob { owner, completion: Err(Fault::Busy), data });
+                false
             }
         }
     }
@@ -182,26 +186,13 @@ impl Volume {
         }
     }
 
-    /// What was done so far.
-    pub(super) fn measured(&self, now: Instant) -> Measured {
-        let known = self.mirror.children().into_iter().map(|child| child.replica);
-        let of = |replica| (replica, self.by_child.get(&replica).copied().unwrap_or_default());
-        let oldest = self.hosted.iter().map(|(_, hosted)| hosted.counted.age(now)).max();
-        Measured {
-            target: self.target,
-            volume: Counters { held_back: self.mirror.held_back(), ..self.counters },
-            children: known.map(of).collect(),
-            oldest: oldest.unwrap_or_default(),
-        }
-    }
-
     /// Something happened to an attachment.
     pub(super) fn child(&mut self, session: Session) -> Option<&mut Child> {
         self.touch(session);
         self.children.get_mut(&session)
     }
 
-    fn touch(&mut self, session: Session) {
+    pub(super) fn touch(&mut self, session: Session) {
         if !self.touched.contains(&session) {
             self.touched.push(session);
         }
@@ -220,6 +211,7 @@ impl Volume {
     /// Time has passed.
     pub(super) fn tick(&mut self, now: Instant, io: &mut impl Io) {
         self.children.values_mut().for_each(|child| child.handle_timeout(io));
+        self.give_up_late(now, io);
         self.touched = self.children.keys().copied().collect();
         if self.mirror.timeout().is_some_and(|at| at <= now) {
             self.mirror.tick(now);
@@ -443,18 +435,20 @@ impl Volume {
             Came::Attached(result) => {
                 Event::Attached { session, result: result.map(|found| *found) }
             }
-            Came::Lost(why) => Event::Lost { session, why },
+            Came::Lost(why) => {
+                self.mirror.apply(Event::Lost { session, why }, now);
+                return self.bring_back(session, now);
+            }
             Came::Over => {
                 if let Some(child) = self.children.remove(&session) {
                     shared.ways.remove(&child.way());
                 }
-                return;
+                return self.bring_back(session, now);
             }
             Came::Ended { io, result, buffer, data, counted } => {
-                if let (Some(counted), Some(child)) = (counted, self.children.get(&session)) {
-                    let counters = self.by_child.entry(child.replica).or_default();
+                if let Some(counted) = counted {
                     let result = result.as_ref().map_or_else(|fault| Err(*fault), |_| Ok(()));
-                    counters.ended(counted, result, now);
+                    self.count_for(session, counted, result, now);
                 }
                 self.put_back(buffer, data);
                 Event::Ended { io, result }

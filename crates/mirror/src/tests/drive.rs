@@ -53,10 +53,12 @@ pub(super) fn replica(nth: usize) -> ReplicaId {
 }
 
 /// What a seed is run with.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Plan {
     pub(super) seed: u64,
     pub(super) broken: Broken,
+    /// Whether reads go around the mirror where they may.
+    pub(super) around: bool,
     pub(super) loud: bool,
 }
 
@@ -84,7 +86,7 @@ impl Drive {
         let disks = (0..=copies).map(|_| Disk::new(MOST)).collect();
         let mut world = World::new(random, disks, record.clone(), plan.broken);
         world.replicas = (0..=copies).map(replica).collect();
-        world.loud = plan.loud;
+        (world.around, world.loud) = (plan.around, plan.loud);
         world.set_record(record);
         let mut policy = policy();
         policy.verify = world.random.one_in(3);
@@ -283,6 +285,7 @@ impl Drive {
             let at = self.world.random.below(self.size);
             self.world.disks[disk].bad.insert(at);
             self.world.history.rotted(disk, at);
+            self.world.say(format_args!("block {at} of disk {disk} rots"));
         }
     }
 

@@ -176,7 +176,7 @@ impl History {
 
     /// A block was read. Copies in sync are equal where a target reads, so that what one of them
     /// returned is on the others: on those of `there`, which did not crash since they were
-    /// attached. That another one crashed, its target does not know yet.
+    /// attached and can read the block. That another one cannot, its target does not know yet.
     pub(super) fn read(
         &mut self,
         block: u64,

@@ -17,8 +17,9 @@ use std::vec::Vec;
 use drive::{Drive, Plan};
 
 /// A rule that is broken on purpose, to see that the simulation notices.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Broken {
+    #[default]
     Nothing,
     AckBeforeRecord,
     MarksNotAwaited,
@@ -26,6 +27,8 @@ pub(crate) enum Broken {
     NotMissed,
     ReadInDoubt,
     ReadUnsettled,
+    /// Reads go around the mirror whatever is under way.
+    AroundOthers,
     CopyUnlocked,
     FenceIgnored,
     HalfSnapshot,
@@ -44,19 +47,38 @@ fn seeds(quick: u64) -> u64 {
     std::env::var("HOLDFAST_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(quick)
 }
 
+/// Every read by the mirror: what was found with a seed is found with it again.
 fn run(seed: u64, broken: Broken) -> Result<(), String> {
-    let loud = std::env::var_os("HOLDFAST_LOUD").is_some();
-    let history = || Drive::new(Plan { seed, broken, loud }).run();
+    live(Plan { seed, broken, ..Plan::default() })
+}
+
+/// Reads of a local copy go around the mirror where they may.
+fn run_around(seed: u64, broken: Broken) -> Result<(), String> {
+    live(Plan { seed, broken, around: true, ..Plan::default() })
+}
+
+fn live(plan: Plan) -> Result<(), String> {
+    let (seed, loud) = (plan.seed, std::env::var_os("HOLDFAST_LOUD").is_some());
+    let history = || Drive::new(Plan { loud, ..plan }).run();
     let result = std::panic::catch_unwind(history).unwrap_or_else(|_| Err("panicked".into()));
     result.map_err(|error| format!("seed {seed}: {error}"))
 }
 
-#[test]
-fn every_history_is_one_of_a_single_disk() {
+fn check_all(run: fn(u64, Broken) -> Result<(), String>) {
     let first = std::env::var("HOLDFAST_FIRST_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
     let failed: Vec<String> =
         (first..first + seeds(200)).filter_map(|seed| run(seed, Broken::Nothing).err()).collect();
     assert!(failed.is_empty(), "{} failed, the first: {}", failed.len(), failed[0]);
+}
+
+#[test]
+fn every_history_is_one_of_a_single_disk() {
+    check_all(run);
+}
+
+#[test]
+fn every_history_with_reads_around_the_mirror_is_one_of_a_single_disk() {
+    check_all(run_around);
 }
 
 /// Histories that failed once, and what was wrong.
@@ -147,6 +169,9 @@ fn a_broken_rule_is_noticed() {
         assert!(noticed.is_some(), "nobody noticed {rule:?}");
         std::println!("{rule:?} is noticed by seed {noticed:?}");
     }
+    let (rule, seed) = (Broken::AroundOthers, 1714);
+    let noticed = (seed..seed + seeds(400)).find(|seed| run_around(*seed, rule).is_err());
+    assert!(noticed.is_some(), "nobody noticed {rule:?}");
     for (rule, check) in [
         (Broken::FenceIgnored, directed::fence as fn(Broken)),
         (Broken::HalfSnapshot, directed::snapshot),

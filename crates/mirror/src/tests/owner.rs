@@ -11,6 +11,9 @@ use super::disk::Disk;
 use super::world::{Happening, HostOp, Target, What, World, at};
 use crate::{Buffer, Effect, Event, Io, Mirror, Opening, Policy, Session, Token};
 
+/// Marks the names of reads that go around their mirror.
+pub(super) const AROUND: u64 = 1 << 62;
+
 impl World {
     /// A new target takes the volume, wherever the former one is.
     pub(super) fn take_over(&mut self, node: usize, policy: Policy, size: block::Blocks) {
@@ -62,8 +65,28 @@ impl World {
                 self.history.began(op.number, block, stamp, at);
             }
         }
+        let data = op.data.clone();
         self.targets[target].ops.insert(token, op);
+        let mirror = &mut self.targets[target].mirror;
+        if let Some(session) = self.around.then(|| mirror.ask_around(command)).flatten() {
+            let io = Io(AROUND | token.0);
+            let what = What::Command(command, Buffer::Host(token), data);
+            return self.launch(target, session, io, what);
+        }
         self.targets[target].mirror.submit(token, command, at(self.now));
+        self.drain(target);
+    }
+
+    /// A read that went around its mirror has ended.
+    pub(super) fn went_around(&mut self, target: usize, io: Io, result: Result<(), Fault>) {
+        let (token, now) = (Token(io.0 & !AROUND), at(self.now));
+        let _ = self.targets[target].mirror.went_around(now);
+        if result.is_ok() {
+            self.done(target, token, result);
+        } else {
+            let command = self.targets[target].ops[&token].command;
+            self.targets[target].mirror.submit(token, command, now);
+        }
         self.drain(target);
     }
 
@@ -218,13 +241,21 @@ impl World {
                 let seen: std::vec::Vec<(u64, u64)> = blocks.zip(op.data.clone()).collect();
                 let when = (op.begun, self.now);
                 let there = self.attached_to(target);
-                seen.into_iter()
-                    .try_for_each(|(block, stamp)| self.history.read(block, stamp, when, &there))
+                seen.into_iter().try_for_each(|(block, stamp)| {
+                    let can_read = |disk: &usize| !self.disks[*disk].bad.contains(&block);
+                    let there = there.iter().copied().filter(can_read).collect();
+                    self.history.read(block, stamp, when, &there)
+                })
             }
             (Kind::Write | Kind::Discard | Kind::WriteZeroes, Some(span)) => {
                 for block in span.start().0..span.end().0 {
                     let how = (fine, op.command.is_durable());
                     self.history.ended(op.number, block, self.now, how);
+                    // It may have rotted before the answer came.
+                    let disks = self.disks.iter().enumerate();
+                    for (disk, _) in disks.filter(|(_, disk)| disk.bad.contains(&block)) {
+                        self.history.rotted(disk, block);
+                    }
                 }
                 let now = self.now;
                 if fine { self.history.acknowledged(epoch, op.begun, now) } else { Ok(()) }

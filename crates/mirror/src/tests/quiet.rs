@@ -18,7 +18,7 @@ impl Drive {
 
     /// The same, with a broken rule.
     pub(super) fn quiet_but(copies: usize, broken: Broken) -> Drive {
-        let plan = |seed| Plan { seed, broken, loud: false };
+        let plan = |seed| Plan { seed, broken, ..Plan::default() };
         let mut drive = (0..99)
             .map(|seed| Drive::new(plan(seed)))
             .find(|drive| drive.copies == copies)

@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::vec::Vec;
 
 use block::{Blocks, Command, Fault, Lba, Span};
-use model::{ChildState, Extent, HeldIo, HoldCause, RebuildState, Size, TargetState};
+use model::{ChildState, Extent, HeldIo, HoldCause, Limits, RebuildState, Size, TargetState};
 
 use super::drive::{Drive, replica};
 use crate::Order;
@@ -147,4 +147,44 @@ fn hosts_do_not_wait_for_the_store_for_ever() {
     drive.world.store_up = true;
     drive.until(|drive| drive.mirror().state() == TargetState::Degraded);
     drive.ask(write(0, 1)).unwrap();
+}
+
+/// Whether a read of the first block could go around the mirror now.
+fn goes_around(drive: &mut Drive) -> bool {
+    let mirror = &mut drive.world.targets.last_mut().unwrap().mirror;
+    let found = mirror.ask_around(Command::Read { span: span(0, 1) }).is_some();
+    if found {
+        let _ = mirror.went_around(block::Instant::ZERO);
+    }
+    found
+}
+
+#[test]
+fn reads_of_a_local_copy_go_around_while_nothing_else_is_under_way() {
+    let mut drive = written(2);
+    assert!(goes_around(&mut drive));
+    let token = drive.begin(write(8, 1));
+    assert!(!goes_around(&mut drive), "a write is under way");
+    drive.end(token).unwrap();
+    assert!(goes_around(&mut drive));
+    drive.order(Order::Limit(Limits { iops: Some(1000), bytes_per_second: None })).unwrap();
+    assert!(!goes_around(&mut drive), "there is a limit");
+    drive.order(Order::Limit(Limits::default())).unwrap();
+    drive.order(Order::Offline(replica(0))).unwrap();
+    drive.until(|drive| drive.mirror().state() == TargetState::Degraded);
+    assert!(!goes_around(&mut drive), "the local copy is away");
+}
+
+#[test]
+fn a_stop_waits_for_reads_that_went_around() {
+    let mut drive = written(2);
+    let mirror = &mut drive.world.targets[0].mirror;
+    assert!(mirror.ask_around(Command::Read { span: span(0, 1) }).is_some());
+    drive.give(0, Order::Stop);
+    drive.pass(500);
+    assert!(!matches!(drive.mirror().state(), TargetState::Shutdown { .. }));
+    let now = super::world::at(drive.world.now);
+    assert!(drive.world.targets[0].mirror.went_around(now));
+    drive.world.drain(0);
+    drive.until(|drive| drive.world.record.end() == model::End::Clean);
 }

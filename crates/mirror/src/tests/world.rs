@@ -12,6 +12,7 @@ use model::{ChildState, Epoch, FaultReason, Note, ReplicaId, SnapshotId, TargetR
 use super::Broken;
 use super::disk::{Disk, Snapshot};
 use super::history::History;
+use super::owner::AROUND;
 use crate::{
     Answer, AttachFault, Attempt, Buffer, Event, Found, Io, Mirror, Session, StoreFault, Token,
 };
@@ -92,6 +93,7 @@ pub(super) struct World {
     /// Snapshots that were ordered, by target and order.
     pub(super) snapshots: BTreeMap<(usize, Token), (SnapshotId, BTreeSet<usize>)>,
     pub(super) error: Option<String>,
+    pub(super) around: bool,
     pub(super) loud: bool,
 }
 
@@ -121,6 +123,7 @@ impl World {
             replicas: Vec::new(),
             snapshots: BTreeMap::new(),
             error: None,
+            around: false,
             loud: false,
         }
     }
@@ -230,8 +233,15 @@ impl World {
         if self.loud {
             std::eprintln!("{:6} T{target} <- {event:?}", self.now);
         }
-        self.targets[target].mirror.apply(event, at(self.now));
-        self.drain(target);
+        match event {
+            Event::Ended { io, result } if io.0 & AROUND != 0 => {
+                self.went_around(target, io, result.map(|_| ()));
+            }
+            event => {
+                self.targets[target].mirror.apply(event, at(self.now));
+                self.drain(target);
+            }
+        }
     }
 
     fn attach(&mut self, target: usize, disk: usize, session: Session, epoch: Epoch) {

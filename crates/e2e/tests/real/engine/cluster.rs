@@ -61,8 +61,8 @@ async fn a_pool_that_cannot_be_opened_stops_nothing_else() {
     assert_eq!(symptoms[0].kind, SymptomKind::Missing);
     // Nobody may say that what is in it is gone.
     let generation = Generation::new(9).unwrap();
-    let order = api::node::Removal { generation, pool: tank() };
-    let gone = rig.remote.delete_replica(id(20), order);
+    let removal = api::node::Removal { generation, pool: tank() };
+    let gone = rig.remote.delete_replica(id(20), removal);
     assert_eq!(kind(gone.await), Kind::Unavailable);
     assert!(
         rig.remote.metrics().await.unwrap().0.contains("holdfast_pool_online{pool=\"tank\"} 0")
