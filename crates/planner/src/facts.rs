@@ -34,6 +34,8 @@ pub struct Facts {
     pub moves: BTreeMap<VolumeId, Move>,
     /// Targets on the move, and the last that were.
     pub failovers: BTreeMap<FailoverId, Failover>,
+    /// Pools that engines have and of which there is no spec.
+    pub stray_pools: BTreeSet<(NodeName, PoolName)>,
     /// Copies that engines report and of which there is no spec.
     pub stray_replicas: BTreeMap<ReplicaId, Stray<Label>>,
     /// Targets that engines report and of which there is no spec.

@@ -40,6 +40,16 @@ pub(crate) fn run(round: &mut Round<'_, '_>) {
             round.push(Step::GoOnDeleting(Subject::Pool(name.clone())));
         }
     }
+    for (node, pool) in &facts.stray_pools {
+        let subject = Subject::Pool(pool.clone());
+        if is_online(round.view, node) && certain(round, &subject) {
+            let reason = format!(
+                "node {node} holds it, but nobody knows it; `holdfast recover` shows what is in it \
+                 and reads it back"
+            );
+            round.block(subject, reason);
+        }
+    }
     for (replica, stray) in &facts.stray_replicas {
         sweep_stray_replica(round, *replica, stray);
     }

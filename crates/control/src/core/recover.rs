@@ -112,7 +112,11 @@ impl Copies<'_> {
 impl Core {
     /// Keeps of a listing what nobody here knows.
     pub(crate) fn note_unknown(&mut self, node: &NodeName, listing: &Listing) {
-        let facts = &self.state.facts;
+        let facts = &mut self.state.facts;
+        let strange = listing.pools.iter().filter(|it| !facts.pools.contains_key(&it.id));
+        let strange: Vec<_> = strange.map(|it| (node.clone(), it.id.clone())).collect();
+        facts.stray_pools.retain(|(of, _)| of != node);
+        facts.stray_pools.extend(strange);
         let Listing { pools, replicas, targets, snapshots, .. } = listing;
         let pools = pools.iter().filter(|it| !facts.pools.contains_key(&it.id));
         let replicas = replicas.iter().filter(|it| !facts.replicas.contains_key(&it.id));

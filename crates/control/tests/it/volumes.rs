@@ -234,8 +234,15 @@ fn a_node_that_is_gone_for_good_is_purged() {
     let ticket = sim.ask(purge);
     sim.pass(Duration::from_secs(10));
     assert_eq!(sim.answers.remove(&ticket), Some(Ok(Done::Gone)));
-    sim.cluster.engines.remove(&node);
+    let engine = sim.cluster.engines.remove(&node).unwrap();
     settle(&mut sim);
+    // It comes back with its pool: somebody is to say what to do with it.
+    sim.cluster.engines.insert(node.clone(), engine);
+    sim.cluster.engine(node.as_str()).start();
+    sim.pass(Duration::from_mins(1));
+    let pool = Subject::Pool(pool_of(&node));
+    let why = sim.core.blocked().iter().find(|blocked| blocked.subject == pool);
+    assert!(why.is_some_and(|why| why.reason.contains("nobody knows it")), "{why:?}");
 }
 
 /// A pool that works is not forgotten: its copies would be left behind on its disks for good.

@@ -83,6 +83,16 @@ fn targets_that_nobody_asked_for() {
 }
 
 #[test]
+fn pools_that_nobody_knows() {
+    let seen_twice = "stray n9/p9; suspect p9 9m";
+    let why = ["node n9 holds it, but nobody knows it"];
+    check_blocked(&format!("node n9; {seen_twice}"), &why);
+    for other in ["node n9; stray n9/p9", &format!("node n9 offline; {seen_twice}")] {
+        assert_eq!(planned(&World::new(other)).blocked, [], "{other}");
+    }
+}
+
+#[test]
 fn snapshots() {
     check("pool n1/p1; snap s1 of=v9 going: p1", "go on deleting s1");
     check("node n1 offline; pool n1/p1; snap s1 of=v9 going: p1", "-");

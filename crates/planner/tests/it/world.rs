@@ -287,6 +287,8 @@ impl World {
             Subject::Target(self.names.id(name))
         } else if name.starts_with('s') {
             Subject::Snapshot(self.names.id(name))
+        } else if name.starts_with('p') {
+            Subject::Pool(good(name))
         } else {
             Subject::Volume(self.names.id(name))
         }
@@ -343,6 +345,8 @@ impl World {
             let label = Label { volume, replica, size: Size::gib(10), epoch, set };
             let label = (!line.has("foreign")).then_some(label);
             self.facts.stray_replicas.insert(replica, Stray { pool: good(pool), label });
+        } else if let Some((node, pool)) = name.split_once('/') {
+            self.facts.stray_pools.insert((good(node), good(pool)));
         } else if let Some((volume, node)) = name.split_once('!') {
             let target: TargetId = self.names.id(name);
             let volume = self.names.id(volume);

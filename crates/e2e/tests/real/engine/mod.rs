@@ -11,7 +11,9 @@ mod owners;
 pub(crate) mod rig;
 mod targets;
 
-use api::node::{Changed, InPool, Node, Numbered, Pace, Range, Removal, ScrubState, SnapshotWish};
+use api::node::{
+    Changed, InPool, Node, Numbered, Pace, Range, Remote, Removal, ScrubState, SnapshotWish,
+};
 use api::{Effect, Gone, Paging};
 use model::*;
 use rig::{Disk, HOST, Rig, disk, id, kind, order, pool_spec, replica_spec};
@@ -38,6 +40,18 @@ fn numbered(number: u64) -> Numbered {
 
 fn removal(number: u64, pool: &PoolName) -> Removal {
     Removal { generation: Generation::new(number).unwrap(), pool: pool.clone() }
+}
+
+/// Deletes a snapshot that is in the second of these pools.
+async fn drop_snapshot(
+    node: &Remote,
+    (replica, snapshot): (ReplicaId, SnapshotId),
+    [elsewhere, pool]: [PoolName; 2],
+) {
+    let drop = |pool: PoolName| node.delete_snapshot(replica, snapshot, InPool { pool });
+    assert_eq!(kind(drop(elsewhere).await), Kind::NotFound);
+    assert!(drop(pool.clone()).await.unwrap().was_there);
+    assert!(!drop(pool).await.unwrap().was_there);
 }
 
 #[tokio::test]
@@ -162,12 +176,8 @@ async fn orders_that_come_late_or_make_no_sense_are_refused() {
     assert_eq!(kind(put(5, spec).await), Kind::StaleGeneration);
     // A snapshot outlives its replica.
     assert_eq!(node.snapshots(Paging::default()).await.unwrap().items.len(), 1);
+    drop_snapshot(node, (replica, id(30)), [elsewhere, tank.clone()]).await;
     let gone = |was_there| Gone { was_there };
-    let drop =
-        |pool: &PoolName| node.delete_snapshot(replica, id(30), InPool { pool: pool.clone() });
-    assert_eq!(kind(drop(&elsewhere).await), Kind::NotFound);
-    assert_eq!(drop(&tank).await.unwrap(), gone(true));
-    assert_eq!(drop(&tank).await.unwrap(), gone(false));
     assert_eq!(node.delete_pool(tank.clone(), numbered(9)).await.unwrap(), gone(true));
     assert_eq!(node.delete_pool(tank, numbered(9)).await.unwrap(), gone(false));
     // Targets are for engines that have a store.
