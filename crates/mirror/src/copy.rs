@@ -351,7 +351,10 @@ impl Mirror {
 
     /// No copy in sync can read the piece.
     fn unreadable(&mut self, ticket: Ticket, whose: Whose) {
+        let joining = self.must().both(self.writers()).without(self.in_sync());
         match whose {
+            // One that is about to join is compared with, and may be able to: it is asked then.
+            Whose::Resync if !joining.is_empty() => self.end_copy(ticket, false),
             // Hosts get an error for this block anyway, whichever copy they ask.
             Whose::Resync => self.piece_done(ticket),
             Whose::Rebuild(slot) => {

@@ -147,6 +147,11 @@ fn a_copy_that_crashed_unnoticed_holds_nothing() {
     once_failed(1_022_977);
 }
 
+#[test]
+fn what_no_copy_in_sync_can_read_is_asked_of_one_that_joins() {
+    assert_eq!(run_around(7_092_707, Broken::Nothing), Ok(()));
+}
+
 /// Each rule, and where to look for a history that needs it.
 const NEEDED: &[(Broken, u64)] = &[
     (Broken::AckBeforeRecord, 0),
