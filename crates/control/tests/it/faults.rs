@@ -311,6 +311,20 @@ fn a_lost_node_is_purged_while_its_volume_moves() {
     });
 }
 
+/// Whoever asks once hears of the end, though a failover is in the way.
+#[test]
+fn a_purge_while_its_volume_moves_goes_on_by_itself() {
+    let mut sim = cluster(3);
+    let (lost, other) = lose_both(&mut sim).unwrap();
+    let ticket = sim.ask(Wish::PurgeNode(lost.clone(), [].into()));
+    sim.pass(Duration::from_secs(10));
+    sim.cluster.engine(other.as_str()).start();
+    sim.pass(Duration::from_secs(30));
+    assert_eq!(sim.answers.remove(&ticket), Some(Ok(Done::Gone)));
+    sim.cluster.engines.remove(&lost);
+    settle(&mut sim);
+}
+
 #[test]
 fn copies_move_from_a_full_pool_to_an_empty_one() {
     check_all(2, |sim| {

@@ -220,6 +220,20 @@ fn snapshots_are_restored_anywhere_and_outlive_their_volume() {
 }
 
 #[test]
+fn a_snapshot_of_a_group_goes_with_its_group() {
+    let mut sim = cluster(2);
+    for wish in [create(1, 1), create(2, 1), take_group()] {
+        sim.insist(&wish).unwrap();
+    }
+    let refused = sim.insist(&Wish::DeleteSnapshot(snapshot(1))).unwrap_err();
+    assert_eq!(refused.kind, Kind::InUse);
+    assert!(refused.detail.contains("delete the group"), "{refused:?}");
+    assert_eq!(sim.insist(&Wish::DeleteGroup(group())).unwrap(), Done::Gone);
+    assert_eq!(sim.insist(&Wish::DeleteSnapshot(snapshot(1))).unwrap(), Done::Unchanged);
+    settle(&mut sim);
+}
+
+#[test]
 fn a_node_that_is_gone_for_good_is_purged() {
     let mut sim = cluster(3);
     sim.insist(&create(1, 2)).unwrap();
