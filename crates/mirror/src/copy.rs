@@ -352,6 +352,11 @@ impl Mirror {
     /// No copy in sync can read the piece.
     fn unreadable(&mut self, ticket: Ticket, whose: Whose) {
         let joining = self.must().both(self.writers()).without(self.in_sync());
+        #[cfg(test)]
+        let joining = match self.broken {
+            crate::tests::Broken::JoinerNotAsked => Slots::NONE,
+            _ => joining,
+        };
         match whose {
             // One that is about to join is compared with, and may be able to: it is asked then.
             Whose::Resync if !joining.is_empty() => self.end_copy(ticket, false),

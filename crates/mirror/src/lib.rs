@@ -9,6 +9,7 @@
 //! | open a volume whose epoch was taken | [`Mirror::open`] with an [`Opening`] |
 //! | hand in a host's command | [`Mirror::submit`], ends with [`Effect::Done`] |
 //! | read a local copy without it | [`Mirror::ask_around`], [`Mirror::went_around`] |
+//! | hand in such a read that failed | [`Mirror::come_back`] |
 //! | change something | [`Mirror::order`], ends with [`Effect::Answer`] |
 //! | say what happened | [`Mirror::apply`] |
 //! | do what it asks | [`Mirror::poll`] until it says nothing more |

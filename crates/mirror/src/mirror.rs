@@ -203,12 +203,16 @@ impl Mirror {
 
     /// Takes a host's command. Its bytes stay the owner's, and must stay as they are until it ends.
     pub fn submit(&mut self, token: Token, command: Command, now: Instant) {
+        self.take(Op::new(Some(token), command, now), now);
+    }
+
+    pub(crate) fn take(&mut self, op: Op, now: Instant) {
         self.pass(now);
-        match self.admit(command) {
+        match self.admit(op.command) {
             Ok(()) => {
-                self.enter(Op::new(Some(token), command, now));
+                self.enter(op);
             }
-            Err(fault) => self.effects.push_back(Effect::Done { token, result: Err(fault) }),
+            Err(fault) => self.done(op.token, Err(fault)),
         }
         self.serve();
     }

@@ -5,12 +5,13 @@
 //! While nothing else is under way, a read of a local copy needs none of this, and goes around the
 //! mirror ([`Mirror::ask_around`]). If it fails, it comes back as one that was just submitted.
 
-use block::{Blame, Claim, Command, Completion, Instant};
+use block::{Blame, Claim, Command, Completion, Fault, Instant};
 
-use crate::api::{Effect, Session};
-use crate::child::reason;
+use crate::api::{Effect, Session, Token};
+use crate::child::{Child, reason};
 use crate::mirror::{Mirror, Pending, Ticket};
 use crate::slots::{Slot, Slots};
+use crate::write::Op;
 
 impl Mirror {
     /// The attachment that a read may be asked of at once, without a word to the mirror before it
@@ -35,7 +36,7 @@ impl Mirror {
         Some(session)
     }
 
-    /// A read that went around has ended; one that failed is submitted next. Whether there is
+    /// A read that went around has ended; one that failed comes back next. Whether there is
     /// something to poll for.
     pub fn went_around(&mut self, now: Instant) -> bool {
         self.around = self.around.saturating_sub(1);
@@ -44,6 +45,27 @@ impl Mirror {
             self.tick(now);
         }
         is_awaited
+    }
+
+    /// Takes a read whose copy could not be asked around, or failed: what that has wrong is read
+    /// elsewhere and repaired, as if it had been asked by the mirror.
+    pub fn come_back(
+        &mut self,
+        token: Token,
+        command: Command,
+        from: (Session, Fault),
+        now: Instant,
+    ) {
+        let (session, fault) = from;
+        let mut op = Op::new(Some(token), command, now);
+        let of_it = |(slot, child): (Slot, &Child)| child.is_current(session).then_some(slot);
+        if matches!(fault.blame(), Blame::Medium | Blame::Bug)
+            && let Some(slot) = self.each_child().find_map(of_it)
+        {
+            op.declined.insert(slot);
+            op.fault = Some(fault);
+        }
+        self.take(op, now);
     }
 
     pub(crate) fn advance_read(&mut self, ticket: Ticket) {

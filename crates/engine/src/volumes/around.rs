@@ -76,12 +76,11 @@ impl Volume {
                 is_stirred = true;
             }
         }
-        if completion.is_ok() {
-            self.done(key, Ok(()), (shared, now), io);
-            return is_stirred;
+        match completion {
+            Ok(()) => self.done(key, Ok(()), (shared, now), io),
+            Err(fault) => self.come_back(key, (session, fault), now),
         }
-        self.submit_again(key, now);
-        true
+        is_stirred || completion.is_err()
     }
 
     /// There is no short way to a copy: a read that took it comes back.
@@ -93,7 +92,7 @@ impl Volume {
         if let Some(hosted) = self.hosted.get_mut(key).filter(is_its) {
             hosted.data = data;
             self.mirror.went_around(now);
-            self.submit_again(key, now);
+            self.come_back(key, (session, Fault::Unreachable), now);
         }
     }
 
@@ -105,14 +104,14 @@ impl Volume {
             let Some(counted) = self.hosted.get(key).map(|hosted| hosted.counted) else { continue };
             self.count_for(session, counted, Err(Fault::Unreachable), now);
             self.mirror.went_around(now);
-            self.submit_again(key, now);
+            self.come_back(key, (session, Fault::Unreachable), now);
         }
     }
 
-    fn submit_again(&mut self, key: Key, now: Instant) {
+    fn come_back(&mut self, key: Key, from: (Session, Fault), now: Instant) {
         if let Some(hosted) = self.hosted.get_mut(key) {
             hosted.around = None;
-            self.mirror.submit(Token(key.to_bits()), hosted.command, now);
+            self.mirror.come_back(Token(key.to_bits()), hosted.command, from, now);
         }
     }
 

@@ -38,6 +38,7 @@ pub(crate) enum Broken {
     MarkedUnsettled,
     LossForgotten,
     JoinerNotCompared,
+    JoinerNotAsked,
     /// Replicas take commands of former owners.
     NoFence,
 }
@@ -174,9 +175,11 @@ fn a_broken_rule_is_noticed() {
         assert!(noticed.is_some(), "nobody noticed {rule:?}");
         std::println!("{rule:?} is noticed by seed {noticed:?}");
     }
-    let (rule, seed) = (Broken::AroundOthers, 1714);
-    let noticed = (seed..seed + seeds(400)).find(|seed| run_around(*seed, rule).is_err());
-    assert!(noticed.is_some(), "nobody noticed {rule:?}");
+    for (rule, seed) in [(Broken::AroundOthers, 1714), (Broken::JoinerNotAsked, 7_092_707)] {
+        let noticed = (seed..seed + seeds(400)).find(|seed| run_around(*seed, rule).is_err());
+        assert!(noticed.is_some(), "nobody noticed {rule:?}");
+        std::println!("{rule:?} is noticed by seed {noticed:?}");
+    }
     for (rule, check) in [
         (Broken::FenceIgnored, directed::fence as fn(Broken)),
         (Broken::HalfSnapshot, directed::snapshot),

@@ -78,14 +78,19 @@ impl World {
     }
 
     /// A read that went around its mirror has ended.
-    pub(super) fn went_around(&mut self, target: usize, io: Io, result: Result<(), Fault>) {
+    pub(super) fn went_around(
+        &mut self,
+        target: usize,
+        (io, session): (Io, Session),
+        result: Result<(), Fault>,
+    ) {
         let (token, now) = (Token(io.0 & !AROUND), at(self.now));
         let _ = self.targets[target].mirror.went_around(now);
-        if result.is_ok() {
-            self.done(target, token, result);
-        } else {
+        if let Err(fault) = result {
             let command = self.targets[target].ops[&token].command;
-            self.targets[target].mirror.submit(token, command, now);
+            self.targets[target].mirror.come_back(token, command, (session, fault), now);
+        } else {
+            self.done(target, token, result);
         }
         self.drain(target);
     }

@@ -218,10 +218,10 @@ impl World {
 
     fn deliver(&mut self, target: usize, event: Event, data: Option<(Buffer, Vec<u64>)>) {
         let Some(to) = self.targets.get_mut(target).filter(|target| target.alive) else { return };
-        if let Event::Ended { io, .. } = &event
-            && to.ios.remove(io).is_none()
-        {
-            return;
+        let mut session = None;
+        if let Event::Ended { io, .. } = &event {
+            let Some((_, of, _)) = to.ios.remove(io) else { return };
+            session = Some(of);
         }
         match data {
             Some((Buffer::Host(token), data)) => {
@@ -233,11 +233,11 @@ impl World {
         if self.loud {
             std::eprintln!("{:6} T{target} <- {event:?}", self.now);
         }
-        match event {
-            Event::Ended { io, result } if io.0 & AROUND != 0 => {
-                self.went_around(target, io, result.map(|_| ()));
+        match (event, session) {
+            (Event::Ended { io, result }, Some(session)) if io.0 & AROUND != 0 => {
+                self.went_around(target, (io, session), result.map(|_| ()));
             }
-            event => {
+            (event, _) => {
                 self.targets[target].mirror.apply(event, at(self.now));
                 self.drain(target);
             }
