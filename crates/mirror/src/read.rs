@@ -3,7 +3,7 @@
 //! A read keeps its claim on the lane until bad copies are rewritten, so no write comes between.
 //!
 //! While nothing else is under way, a read of a local copy needs none of this, and goes around the
-//! mirror ([`Mirror::ask_around`]). If it fails, it comes back as one that was just submitted.
+//! mirror ([`Mirror::ask_around`]). If it fails, it comes back ([`Mirror::come_back`]).
 
 use block::{Blame, Claim, Command, Completion, Fault, Instant};
 

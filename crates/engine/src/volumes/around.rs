@@ -3,7 +3,7 @@
 //! ```text
 //!   host ─► Volume ─► replica of the same core ─► Volume ─► host
 //!                            │ failed, lost, late, not here
-//!                            └──► Mirror, as a read that has just come
+//!                            └──► Mirror, which reads elsewhere what was wrong here
 //! ```
 //!
 //! Such a read is known here and to its attachment by number only; the mirror counts it. It has
