@@ -120,8 +120,8 @@ impl Caller {
             Call::PutPool(name, order) => {
                 Answer::Pool(Box::new(remote.put_pool(name, order).await?.now))
             }
-            Call::DeletePool(name, generation) => {
-                remote.delete_pool(name, Numbered { generation }).await?;
+            Call::DeletePool(name, order) => {
+                remote.delete_pool(name, order).await?;
                 Answer::Gone
             }
             Call::PutReplica(id, order) => {

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use model::{
-    Consistency, Generation, InstanceId, Invalid, NodeAddress, NodeName, Order, PoolName, Problem,
-    Progress, ReplicaId, Size, SnapshotGroupId, SnapshotId, SnapshotLabel, Spec, TargetId,
+    Consistency, Generation, InstanceId, Invalid, NodeAddress, NodeName, Order, PoolName, PoolUuid,
+    Problem, Progress, ReplicaId, Size, SnapshotGroupId, SnapshotId, SnapshotLabel, Spec, TargetId,
     Timestamp, Usage,
 };
 use schemars::JsonSchema;
@@ -64,6 +64,16 @@ pub struct Found<S: Spec> {
 pub struct Numbered {
     /// Of the order.
     pub generation: Generation,
+}
+
+/// The order to destroy a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PoolRemoval {
+    /// Of the order.
+    pub generation: Generation,
+    /// Which pool of that name: another one that has it stays.
+    pub uuid: PoolUuid,
 }
 
 /// The order to destroy a replica.

@@ -29,8 +29,8 @@ mod serve;
 mod statistics;
 
 pub use carried::{
-    Changed, Found, FoundSnapshot, Health, InPool, NodeInfo, Numbered, Pace, Range, RebuildWish,
-    Removal, Run, Scrub, ScrubState, SnapshotWish, TargetSnapshot,
+    Changed, Found, FoundSnapshot, Health, InPool, NodeInfo, Numbered, Pace, PoolRemoval, Range,
+    RebuildWish, Removal, Run, Scrub, ScrubState, SnapshotWish, TargetSnapshot,
 };
 #[cfg(feature = "faults")]
 pub use fault::{Fault, FaultKind, FaultPlace, Faults};

@@ -8,8 +8,8 @@ use model::{
 #[cfg(feature = "faults")]
 use super::Faults;
 use super::{
-    Changed, Found, FoundSnapshot, Health, InPool, NodeInfo, Numbered, Pace, Range, RebuildWish,
-    Removal, Scrub, SnapshotWish, Statistics, TargetSnapshot,
+    Changed, Found, FoundSnapshot, Health, InPool, NodeInfo, Numbered, Pace, PoolRemoval, Range,
+    RebuildWish, Removal, Scrub, SnapshotWish, Statistics, TargetSnapshot,
 };
 use crate::{Ensured, Gone, Page, Paging, Text};
 
@@ -42,7 +42,7 @@ pub trait Node: Send + Sync + 'static {
     fn delete_pool(
         &self,
         pool: PoolName,
-        order: Numbered,
+        order: PoolRemoval,
     ) -> impl Future<Output = Answered<Gone>> + Send;
 
     /// The replicas of this engine, by id.

@@ -8,8 +8,9 @@ use model::{
 #[cfg(feature = "faults")]
 use super::Faults;
 use super::{
-    Answered, Changed, Found, FoundSnapshot, Health, InPool, Node, NodeInfo, Numbered, Pace, Range,
-    RebuildWish, Removal, Scrub, SnapshotWish, Statistics, TargetSnapshot, routes,
+    Answered, Changed, Found, FoundSnapshot, Health, InPool, Node, NodeInfo, Numbered, Pace,
+    PoolRemoval, Range, RebuildWish, Removal, Scrub, SnapshotWish, Statistics, TargetSnapshot,
+    routes,
 };
 use crate::{Ensured, Gone, NoBody, NoQuery, Page, Paging, Route, Text, Watch};
 
@@ -55,7 +56,7 @@ impl Node for Remote {
     fn delete_pool(
         &self,
         pool: PoolName,
-        order: Numbered,
+        order: PoolRemoval,
     ) -> impl Future<Output = Answered<Gone>> + Send {
         self.ask(&routes::DELETE_POOL, (pool,), (order, NoBody), None)
     }

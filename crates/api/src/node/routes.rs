@@ -8,8 +8,8 @@ use model::{
 #[cfg(feature = "faults")]
 use super::Faults;
 use super::{
-    Changed, Found, FoundSnapshot, Health, InPool, NodeInfo, Numbered, Pace, Range, RebuildWish,
-    Removal, Scrub, SnapshotWish, Statistics, TargetSnapshot,
+    Changed, Found, FoundSnapshot, Health, InPool, NodeInfo, Numbered, Pace, PoolRemoval, Range,
+    RebuildWish, Removal, Scrub, SnapshotWish, Statistics, TargetSnapshot,
 };
 use crate::Method::{Delete, Get, Put};
 use crate::Role::{Admin, Anybody, Editor, Viewer};
@@ -41,7 +41,7 @@ pub const PUT_POOL: Route<(PoolName,), NoQuery, Order<PoolSpec>, Ensured<Found<P
     );
 
 /// Destroy a pool that has no replicas and no snapshots.
-pub const DELETE_POOL: Route<(PoolName,), Numbered, NoBody, Gone> = Route::new(
+pub const DELETE_POOL: Route<(PoolName,), PoolRemoval, NoBody, Gone> = Route::new(
     (Delete, "/v1/pools/{pool}"),
     Admin,
     "deletePool",

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use api::events::Log;
 use api::node::{
     Answered, Changed, Fault, FaultKind, FaultPlace, Faults, Found, FoundSnapshot, Health, InPool,
-    Node, NodeInfo, Numbered, Pace, Range, RebuildWish, Remote, Removal, Run, Scrub, ScrubState,
-    SnapshotWish, Statistics, StatisticsOf, TargetSnapshot, Traffic,
+    Node, NodeInfo, Numbered, Pace, PoolRemoval, Range, RebuildWish, Remote, Removal, Run, Scrub,
+    ScrubState, SnapshotWish, Statistics, StatisticsOf, TargetSnapshot, Traffic,
 };
 use api::{Ensured, Gone, Guard, Page, Paging, Server, Text};
 use model::*;
@@ -177,8 +177,14 @@ impl Node for Fake {
         self.with(|state| state.pools.put(&pool, order))
     }
 
-    async fn delete_pool(&self, pool: PoolName, order: Numbered) -> Answered<Gone> {
-        self.with(|state| state.pools.delete(&pool, order.generation))
+    async fn delete_pool(&self, pool: PoolName, order: PoolRemoval) -> Answered<Gone> {
+        self.with(|state| {
+            let found = state.pools.get(&pool).ok();
+            if found.is_some_and(|found| found.spec.uuid != Some(order.uuid)) {
+                return Ok(Gone { was_there: false });
+            }
+            state.pools.delete(&pool, order.generation)
+        })
     }
 
     async fn replicas(&self, paging: Paging) -> Answered<Page<Found<ReplicaSpec>>> {

@@ -1,7 +1,8 @@
 //! Every request with its answer, by the real client.
 
 use api::node::{
-    Changed, InPool, Node, Numbered, Pace, RebuildWish, Removal, Run, ScrubState, SnapshotWish,
+    Changed, InPool, Node, Numbered, Pace, PoolRemoval, RebuildWish, Removal, Run, ScrubState,
+    SnapshotWish,
 };
 use api::{Effect, Ensured, Paging};
 use model::*;
@@ -57,9 +58,15 @@ async fn pools_are_ordered_by_generation() {
     assert_eq!(effect(put(3, &exported).await), Effect::Changed);
     assert_eq!(node.pool(name.clone()).await.unwrap().spec, exported);
     assert_eq!(node.pools(Paging::default()).await.unwrap().items.len(), 1);
-    assert_eq!(kind(node.delete_pool(name.clone(), numbered(2)).await), Kind::StaleGeneration);
-    assert!(node.delete_pool(name.clone(), numbered(4)).await.unwrap().was_there);
-    assert!(!node.delete_pool(name.clone(), numbered(4)).await.unwrap().was_there);
+    let delete = |generation, uuid| {
+        let generation = Generation::new(generation).unwrap();
+        node.delete_pool(name.clone(), PoolRemoval { generation, uuid })
+    };
+    let uuid = spec.uuid.unwrap();
+    assert_eq!(kind(delete(2, uuid).await), Kind::StaleGeneration);
+    assert!(!delete(4, id(99)).await.unwrap().was_there);
+    assert!(delete(4, uuid).await.unwrap().was_there);
+    assert!(!delete(4, uuid).await.unwrap().was_there);
     assert_eq!(kind(put(3, &exported).await), Kind::StaleGeneration);
     assert_eq!(kind(node.pool(name.clone()).await), Kind::NotFound);
 }

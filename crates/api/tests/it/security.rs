@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use api::node::Numbered;
+use api::node::PoolRemoval;
 use api::node::routes::{DELETE_POOL, NODE, PUT_POOL};
 use api::{Client, ClientConfig, Guard, NoBody, NoQuery, TlsClient, TlsServer, Token, Tokens};
 use model::*;
 
-use crate::fake::{Running, golden, good, order};
+use crate::fake::{Running, golden, good, id, order};
 use crate::server::ask;
 
 const VIEWER: &str = "viewer-0123456789abcdef";
@@ -55,7 +55,8 @@ async fn each_role_may_do_its_part() {
         let wish = order(1, spec.clone());
         let changed = client.call(&PUT_POOL, (pool.clone(),), NoQuery {}, wish).await;
         assert_eq!(changed.err().map(kind), change, "{token:?}");
-        let last = Numbered { generation: Generation::FIRST };
+        let (generation, uuid) = (Generation::FIRST, id(1));
+        let last = PoolRemoval { generation, uuid };
         let destroyed = client.call(&DELETE_POOL, (pool,), last, NoBody).await;
         assert_eq!(destroyed.err().map(kind), destroy, "{token:?}");
     }

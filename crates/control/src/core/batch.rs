@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use model::{EventName, Problem, ReplicaId, Severity, Subject};
 use store::contract::{Compare, Is, Keys, Op, Txn};
 
-use super::{Asked, Core, Done, Effect, Entry, Stored, Telling, Ticket, WriteId};
+use super::{Asked, CallId, Core, Done, Effect, Entry, Stored, Telling, Ticket, WriteId};
 
 /// One record is to change.
 #[derive(Clone, Debug)]
@@ -24,6 +24,8 @@ pub(crate) enum For {
     End,
     /// That it is gone.
     Gone,
+    /// What a node says that it has, if it was asked after this call.
+    Listed(CallId),
 }
 
 /// Changes that are stored together.
@@ -252,12 +254,17 @@ impl Core {
         for subject in gone {
             let failure = self.failures.remove(&subject);
             let ended = failure.unwrap_or_else(|| super::going(&subject));
+            let by_now = For::Listed(CallId(self.number()));
+            self.answer(&subject, by_now, &Err(ended.clone()));
             self.answer(&subject, For::End, &Err(ended));
             self.answer(&subject, For::Gone, &Ok(Done::Gone));
         }
     }
 
     pub(crate) fn wait_for(&mut self, subject: Subject, ticket: Ticket, what: For) {
+        if let (Subject::Node(node), For::Listed(_)) = (&subject, what) {
+            self.look_at(node);
+        }
         self.waiting.entry(subject).or_default().push((ticket, what));
     }
 
@@ -270,8 +277,12 @@ impl Core {
 
     /// Answers all that wait for this.
     pub(crate) fn answer(&mut self, subject: &Subject, what: For, result: &Result<Done, Problem>) {
+        let is_answered = |waits: For| match (waits, what) {
+            (For::Listed(before), For::Listed(call)) => before < call,
+            _ => waits == what,
+        };
         let Some(waiting) = self.waiting.get_mut(subject) else { return };
-        let ready = waiting.extract_if(.., |(_, waits)| *waits == what);
+        let ready = waiting.extract_if(.., |(_, waits)| is_answered(*waits));
         self.out.extend(ready.map(|(ticket, _)| Effect::Reply(ticket, result.clone())));
         if waiting.is_empty() {
             self.waiting.remove(subject);

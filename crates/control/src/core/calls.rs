@@ -28,8 +28,8 @@ impl Core {
         if let Call::List = call {
             return match result {
                 Ok(Answer::Listing(listing)) => self.on_listing(&node, id, *listing),
-                Ok(_) => self.on_listing_failed(&node, &odd_answer()),
-                Err(problem) => self.on_listing_failed(&node, &problem),
+                Ok(_) => self.on_listing_failed(&node, id, &odd_answer()),
+                Err(problem) => self.on_listing_failed(&node, id, &problem),
             };
         }
         if self.leaves.get(&subject).is_none_or(|leaf| leaf.call != Some(id)) {

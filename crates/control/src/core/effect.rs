@@ -1,8 +1,8 @@
 //! What comes in and what goes out.
 
 use api::node::{
-    Found, FoundSnapshot, InPool, Pace as WorkPace, RebuildWish, Removal, Scrub, SnapshotWish,
-    TargetSnapshot,
+    Found, FoundSnapshot, InPool, Pace as WorkPace, PoolRemoval, RebuildWish, Removal, Scrub,
+    SnapshotWish, TargetSnapshot,
 };
 use model::{
     EventName, Generation, Memo, NodeName, Order, PoolName, PoolSpec, Problem, Rebuild, RebuildId,
@@ -82,7 +82,7 @@ pub enum Stored {
 pub enum Call {
     List,
     PutPool(PoolName, Order<PoolSpec>),
-    DeletePool(PoolName, Generation),
+    DeletePool(PoolName, PoolRemoval),
     PutReplica(ReplicaId, Order<ReplicaSpec>),
     DeleteReplica(ReplicaId, Removal),
     PutMemo(ReplicaId, Memo),

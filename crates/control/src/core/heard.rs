@@ -9,8 +9,8 @@ use model::{
     Problem, Severity, Sign, Subject, Timestamp,
 };
 
-use super::batch::Batch;
-use super::{Call, CallId, Core, Effect, calls::Calling, words};
+use super::batch::{Batch, For};
+use super::{Call, CallId, Core, Done, Effect, calls::Calling, words};
 
 /// How much later nodes are listed again for each one that there is.
 const EACH: Duration = Duration::from_millis(60);
@@ -176,6 +176,9 @@ impl Core {
         if after.is_online() {
             self.refresh_leaves(name);
         } else {
+            let by_now = For::Listed(CallId(self.number()));
+            let absent = super::pool::absent(name);
+            self.answer(&Subject::Node(name.clone()), by_now, &Err(absent));
             self.touch_all_of(name);
         }
     }
@@ -289,11 +292,31 @@ impl Core {
     }
 
     /// After the statuses were taken over.
-    pub(crate) fn listed_is_online(&mut self, name: &NodeName) {
+    pub(crate) fn listed_is_online(&mut self, name: &NodeName, call: CallId) {
         self.sign(name, Sign::Heartbeat);
+        self.answer(&Subject::Node(name.clone()), For::Listed(call), &Ok(Done::Unchanged));
     }
 
-    pub(crate) fn on_listing_failed(&mut self, name: &NodeName, problem: &Problem) {
+    pub(crate) fn decide_list(&self, name: &NodeName) -> Result<Batch, Problem> {
+        self.known::<NodeSpec>(name)?;
+        if !self.state.is_online(name) {
+            return Err(super::pool::absent(name));
+        }
+        let last = CallId(self.last_number);
+        Ok(Batch::new().wait(Subject::Node(name.clone()), For::Listed(last)))
+    }
+
+    /// Nodes of which nobody knows what they have now.
+    pub(crate) fn unlisted(&self) -> impl Iterator<Item = &NodeName> {
+        let names = self.state.facts.nodes.keys();
+        names.filter(|name| {
+            let failed = self.signs.get(*name).is_none_or(|signs| signs.failed > 0);
+            failed || !self.state.is_online(name)
+        })
+    }
+
+    pub(crate) fn on_listing_failed(&mut self, name: &NodeName, call: CallId, problem: &Problem) {
+        self.answer(&Subject::Node(name.clone()), For::Listed(call), &Err(problem.clone()));
         let now = self.now;
         let Some(signs) = self.signs.get_mut(name) else { return };
         signs.listing = None;

@@ -47,7 +47,7 @@ impl Core {
         self.take_targets(node, call, seen, strays);
         self.take_snapshots(node, snapshots);
         self.take_rebuilds(node, rebuilds);
-        self.listed_is_online(node);
+        self.listed_is_online(node, call);
     }
 
     /// Whether a call about it began or ended since the question was asked.
@@ -76,7 +76,10 @@ impl Core {
             if self.is_newer(&subject, call) {
                 continue;
             }
-            let (generation, status) = found.remove(&name).unzip();
+            // Another pool of that name is none that was ordered.
+            let uuid = self.state.pool(&name).and_then(|pool| pool.spec().uuid);
+            let is_it = |status: &PoolStatus| uuid.is_none_or(|uuid| uuid == status.uuid);
+            let (generation, status) = found.remove(&name).filter(|(_, it)| is_it(it)).unzip();
             self.note(&subject, generation.flatten(), status.is_some());
             self.see_pool(&name, status);
         }

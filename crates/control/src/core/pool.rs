@@ -1,5 +1,6 @@
 //! Pools: made, opened, changed, deleted.
 
+use api::node::PoolRemoval;
 use model::{
     EventName, Kind, Lifecycle, NodeName, Pool, PoolName, PoolSpec, PoolUuid, Problem, Severity,
     Subject, keys,
@@ -53,6 +54,7 @@ impl Core {
             Lifecycle::Deleting {}
                 if leaf.gone
                     || leaf.hopeless().is_some_and(|problem| problem.kind != Kind::InUse)
+                    || (online && uuid_of(&pool).is_none())
                     || self.state.node(&node).is_none_or(super::replica::is_going)
                     || self.is_absent(&node) =>
             {
@@ -65,8 +67,10 @@ impl Core {
                 self.try_commit(batch.tell(subject, EventName::Deleted, Severity::Info, message));
             }
             Lifecycle::Deleting {} if online => {
-                let call = Call::DeletePool(name.clone(), pool.generation());
-                self.call(subject, node, call);
+                if let Some(uuid) = uuid_of(&pool) {
+                    let order = PoolRemoval { generation: pool.generation(), uuid };
+                    self.call(subject, node, Call::DeletePool(name.clone(), order));
+                }
             }
             Lifecycle::Deleting {} | Lifecycle::Deleted {} => {}
         }
@@ -81,19 +85,20 @@ impl Core {
         }
     }
 
+    /// One that was to be imported is only forgotten: it was there before.
     fn undo_pool(&mut self, mut pool: Pool, problem: Problem) {
         let subject = Subject::Pool(pool.id().clone());
-        if pool.delete().is_ok() {
+        let batch = if pool.spec().import {
+            Batch::new().drop(pool).gone(subject.clone())
+        } else if pool.delete().is_ok() {
             self.leaf(&subject).refresh();
-            let batch = Batch::new().put(pool).tell(
-                subject.clone(),
-                EventName::OperationFailed,
-                Severity::Error,
-                format!("it could not be made: {problem}"),
-            );
-            self.failures.insert(subject, problem);
-            self.try_commit(batch);
-        }
+            Batch::new().put(pool)
+        } else {
+            return;
+        };
+        let message = format!("it could not be made: {problem}");
+        self.failures.insert(subject.clone(), problem);
+        self.try_commit(batch.tell(subject, EventName::OperationFailed, Severity::Error, message));
     }
 
     fn end_pool_change(&mut self, mut pool: Pool, result: Result<(), Problem>) {
@@ -171,6 +176,11 @@ impl Core {
         pool.delete()?;
         Ok(Batch::new().put(pool).wait(subject, For::Gone))
     }
+}
+
+/// Which pool it is; nobody knows it of one that was to be imported and was never seen.
+fn uuid_of(pool: &Pool) -> Option<PoolUuid> {
+    pool.spec().uuid.or(pool.status.as_ref().map(|status| status.uuid))
 }
 
 pub(crate) fn absent(node: &NodeName) -> Problem {

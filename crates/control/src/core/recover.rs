@@ -182,6 +182,11 @@ impl Core {
     pub(crate) fn recovery(&self, incomplete: &BTreeSet<VolumeId>) -> Recovery {
         let Findings { pools, volumes, snapshots, left } = self.findings();
         let mut recovery = Recovery { left, ..Recovery::default() };
+        recovery.left.extend(self.unlisted().map(|node| Trouble {
+            subject: Subject::Node(node.clone()),
+            severity: Severity::Warning,
+            message: "it does not answer, so nobody knows what it has; start its engine".to_owned(),
+        }));
         recovery.pools = pools.into_keys().cloned().collect();
         for (id, copies) in volumes {
             if let Some(message) = copies.objection(incomplete.contains(&id)) {

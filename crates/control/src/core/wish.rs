@@ -121,6 +121,8 @@ pub enum Wish {
     DeleteWatch(WatchName),
     /// Check a copy now.
     Scrub(ReplicaId),
+    /// Ask a node what it has; what it says is known when this is answered.
+    List(NodeName),
     /// Make records of pools, volumes and snapshots that are found on disks and nobody knows; also
     /// of these volumes, although copies of them were not found.
     Recover(BTreeSet<VolumeId>),

@@ -124,6 +124,7 @@ impl Core {
             Wish::ChangeWatch(name, change) => self.decide_change_watch(asked, name, change),
             Wish::DeleteWatch(name) => self.decide_delete_watch(asked, name),
             Wish::Scrub(replica) => self.decide_scrub(asked, *replica),
+            Wish::List(node) => self.decide_list(node),
             Wish::Recover(incomplete) => self.decide_recover(desk, asked, incomplete),
         }
     }

@@ -63,6 +63,16 @@ impl Rest {
         Ok(Gone { was_there: done != Done::Unchanged })
     }
 
+    /// Asks all nodes what they have. One that does not answer keeps nobody waiting: that it is not
+    /// known is seen.
+    async fn list_all(&self) -> Answered<()> {
+        let nodes = self.one(|core| Ok(core.state().facts.nodes.keys().cloned().collect()))?;
+        let nodes: Vec<NodeName> = nodes;
+        futures::future::join_all(nodes.into_iter().map(|it| self.0.ask(Wish::List(it), None)))
+            .await;
+        Ok(())
+    }
+
     fn one<T>(&self, look: impl FnOnce(&Core) -> Result<T, Problem>) -> Answered<T> {
         self.0.read(|core| look(core))
     }
@@ -136,18 +146,17 @@ impl Control for Rest {
     }
 
     async fn recovery(&self) -> Answered<Recovery> {
+        self.list_all().await?;
         self.one(|core| Ok(core.recovery(&BTreeSet::new())))
     }
 
     async fn recover(&self, wish: RecoverWish) -> Answered<Recovery> {
+        self.list_all().await?;
         let found = self.one(|core| Ok(core.recovery(&wish.incomplete)))?;
         // A write holds only so much.
         while self.0.ask(Wish::Recover(wish.incomplete.clone()), None).await? == Done::Changed {}
-        let nodes: Vec<NodeName> =
-            self.one(|core| Ok(core.state().facts.nodes.keys().cloned().collect()))?;
-        for node in nodes {
-            self.0.feed(Input::NodeStirred(node));
-        }
+        // What was unknown is not any more.
+        self.list_all().await?;
         Ok(found)
     }
 

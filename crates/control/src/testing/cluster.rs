@@ -87,7 +87,7 @@ impl Cluster {
             }
             Call::List => Ok(Answer::Listing(Box::new(engine.list()))),
             Call::PutPool(name, order) => engine.put_pool(&name, &order),
-            Call::DeletePool(name, _) => engine.delete_pool(&name),
+            Call::DeletePool(name, order) => engine.delete_pool(&name, &order),
             Call::PutReplica(id, order) => engine.put_replica(id, order),
             Call::PutMemo(id, memo) => engine.put_memo(id, memo),
             Call::DeleteReplica(id, order) => {

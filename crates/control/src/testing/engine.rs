@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::node::{Found, FoundSnapshot, Removal, Scrub, ScrubState, SnapshotWish};
+use api::node::{Found, FoundSnapshot, PoolRemoval, Removal, Scrub, ScrubState, SnapshotWish};
 use model::{
     Admitted, DiskStatus, Encryption, Epoch, Generation, Heartbeat, InstanceId, Kind, Label, Memo,
     NodeAddress, NodeName, Nqn, Order, PoolName, PoolSpec, PoolState, PoolStatus, PoolUuid,
@@ -161,6 +161,11 @@ impl Engine {
         }
     }
 
+    /// Which pool has this name.
+    pub fn pool_uuid(&self, pool: &PoolName) -> Option<PoolUuid> {
+        self.pools.get(pool).and_then(|(_, spec)| spec.uuid)
+    }
+
     /// Whether it uses a pool.
     pub fn has_open(&self, pool: &PoolName) -> bool {
         self.pools.get(pool).is_some_and(|(_, spec)| !spec.exported)
@@ -227,6 +232,11 @@ impl Engine {
         if let Some((Some(have), spec)) = self.pools.get(name) {
             admit(order, *have, spec)?;
         }
+        let had = self.pools.get(name).and_then(|(_, spec)| spec.uuid);
+        if had.is_some_and(|had| order.spec.uuid.is_some_and(|wanted| wanted != had)) {
+            let detail = format!("there is another pool {name}");
+            return Err(Problem::new(Kind::AlreadyExists, detail));
+        }
         let has_disks = self.disks.contains(name);
         let is_missing = if order.spec.exported {
             !self.pools.contains_key(name)
@@ -248,7 +258,15 @@ impl Engine {
         found.map(|found| Answer::Pool(Box::new(found))).ok_or_else(|| missing("pool", name))
     }
 
-    pub(crate) fn delete_pool(&mut self, name: &PoolName) -> Result<Answer, Problem> {
+    pub(crate) fn delete_pool(
+        &mut self,
+        name: &PoolName,
+        order: &PoolRemoval,
+    ) -> Result<Answer, Problem> {
+        // Another one of that name stays.
+        if self.pool(name).is_some_and(|found| found.status.uuid != order.uuid) {
+            return Ok(Answer::Gone);
+        }
         // One that was handed over is forgotten, and its disks stay as they are.
         if self.has_open(name) {
             if self.replicas.values().any(|it| it.spec.pool == *name) {

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use control::core::{Done, Wish};
-use control::testing::Sim;
+use control::core::{Done, Entry, Input, Ticket, Wish};
+use control::testing::{Fault, Sim};
 use model::*;
 use store::contract::{Keys, Op, Txn};
 
@@ -41,6 +41,90 @@ fn pools_volumes_and_snapshots_are_read_back_from_the_disks() {
     sim.insist(&publish(1)).unwrap();
     settle(&mut sim);
     assert_eq!(sim.cluster.copies(volume(1)), copies);
+}
+
+/// It forgets which orders it had, and finds its pool on the disks.
+fn restart_engine(sim: &mut Sim) {
+    sim.cluster.engine("n1").stop();
+    sim.cluster.engine("n1").start();
+    sim.pass(Duration::from_secs(15));
+}
+
+/// Somebody who does not know that the store was lost makes the pools again. Whatever happens
+/// meanwhile, those that are there stay as they are, and can be read back at once.
+#[test]
+fn a_pool_that_is_there_is_not_touched_by_the_attempt_to_make_it_again() {
+    let faults = || (1..8).flat_map(|at| Fault::ALL.map(|fault| (at, fault)));
+    let runs =
+        [false, true].into_iter().flat_map(|restarts| faults().map(move |it| (restarts, it)));
+    for (restarts, (at, fault)) in runs {
+        let mut sim = cluster(1);
+        let before = sim.cluster.engine("n1").pool_uuid(&good("p1")).unwrap();
+        lose_store(&mut sim);
+        if restarts {
+            restart_engine(&mut sim);
+        }
+        sim.fault = Some((sim.done + at, fault));
+        let refused = sim.insist(&create_pool(1));
+        sim.core.on(sim.now, Input::NodeStirred(good("n1")));
+        sim.fault = None;
+        sim.run();
+        assert!(refused.is_err(), "{at} {fault:?}: {refused:?}");
+        assert_eq!(sim.cluster.engine("n1").pool_uuid(&good("p1")), Some(before), "{at} {fault:?}");
+        for _ in 0..200 {
+            if sim.stored().iter().all(|entry| !matches!(entry, Entry::Pool(_))) {
+                break;
+            }
+            sim.pass(Duration::from_millis(500));
+        }
+        sim.insist(&Wish::List(good("n1"))).unwrap();
+        assert_eq!(recover(&mut sim, &[]), 1, "{at} {fault:?}");
+        settle(&mut sim);
+        assert_eq!(sim.cluster.engine("n1").pool_uuid(&good("p1")), Some(before), "{at} {fault:?}");
+    }
+}
+
+/// What it said while a pool was being made did not count that pool as unknown.
+#[test]
+fn what_a_node_has_is_asked_again_before_it_is_read_back() {
+    let mut sim = cluster(1);
+    lose_store(&mut sim);
+    restart_engine(&mut sim);
+    sim.fault = Some((sim.done + 2, Fault::NotSent));
+    let ticket = sim.ask(create_pool(1));
+    sim.run();
+    sim.core.on(sim.now, Input::NodeStirred(good("n1")));
+    assert_eq!(answer(&mut sim, ticket).unwrap_err().kind, Kind::AlreadyExists);
+    sim.insist(&Wish::List(good("n1"))).unwrap();
+    assert_eq!(recover(&mut sim, &[]), 1);
+}
+
+fn answer(sim: &mut Sim, ticket: Ticket) -> Result<Done, Problem> {
+    for _ in 0..100 {
+        sim.run();
+        if let Some(answer) = sim.answers.remove(&ticket) {
+            return answer;
+        }
+        sim.pass(Duration::from_millis(500));
+    }
+    panic!("nobody answered");
+}
+
+#[test]
+fn a_node_that_does_not_answer_keeps_nobody_waiting() {
+    let mut sim = cluster(2);
+    let list = |sim: &mut Sim, node: &str, stop: bool| {
+        let ticket = sim.ask(Wish::List(good(node)));
+        if stop {
+            sim.cluster.engine(node).stop();
+        }
+        answer(sim, ticket).map_err(|problem| problem.kind)
+    };
+    assert_eq!(list(&mut sim, "n9", false), Err(Kind::NotFound));
+    assert_eq!(list(&mut sim, "n2", true), Err(Kind::NodeUnavailable));
+    sim.pass(Duration::from_secs(15));
+    assert_eq!(list(&mut sim, "n2", false), Err(Kind::NodeUnavailable));
+    assert_eq!(list(&mut sim, "n1", false), Ok(Done::Unchanged));
 }
 
 /// What was wanted of a volume is on the disks too, as it was when the store was lost.
@@ -142,7 +226,7 @@ fn groups_of_snapshots_are_put_together_again() {
     let spec = |sim: &Sim| {
         let stored = sim.stored();
         let groups = stored.into_iter().filter_map(|entry| match entry {
-            control::core::Entry::Group(group) => Some(group),
+            Entry::Group(group) => Some(group),
             _ => None,
         });
         groups.map(|it| (*it.id(), it.spec().clone())).collect::<Vec<_>>()

@@ -3,8 +3,8 @@
 #[cfg(feature = "faults")]
 use api::node::Faults;
 use api::node::{
-    Answered, Changed, Found, FoundSnapshot, Health, InPool, Node, NodeInfo, Numbered, Pace, Range,
-    RebuildWish, Removal, Scrub, SnapshotWish, Statistics, TargetSnapshot,
+    Answered, Changed, Found, FoundSnapshot, Health, InPool, Node, NodeInfo, Numbered, Pace,
+    PoolRemoval, Range, RebuildWish, Removal, Scrub, SnapshotWish, Statistics, TargetSnapshot,
 };
 use api::{Ensured, Gone, Page, Paging, Text};
 use model::{
@@ -56,7 +56,7 @@ impl Node for Engine {
         self.to_its_end(async move { engine.order_pool(pool, order).await }).await
     }
 
-    async fn delete_pool(&self, pool: PoolName, order: Numbered) -> Answered<Gone> {
+    async fn delete_pool(&self, pool: PoolName, order: PoolRemoval) -> Answered<Gone> {
         let engine = self.clone();
         self.to_its_end(async move { engine.order_no_pool(pool, order).await }).await
     }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use api::node::{Answered, Found, Numbered};
+use api::node::{Answered, Found, PoolRemoval};
 use api::{Ensured, Gone};
 use model::{
     Admitted, DevicePath, EventName, Kind, Order, PoolName, PoolSpec, PoolState, PoolStatus,
@@ -344,14 +344,19 @@ impl Engine {
         state.pools.insert(name.clone(), home);
     }
 
-    /// Destroys a pool that holds nothing.
-    pub(super) async fn order_no_pool(&self, name: PoolName, order: Numbered) -> Answered<Gone> {
+    /// Destroys a pool that holds nothing. Another one of that name stays: an order to make one
+    /// that was refused because of it is undone by this order.
+    pub(super) async fn order_no_pool(&self, name: PoolName, order: PoolRemoval) -> Answered<Gone> {
         let _alone = self.0.pool_locks.of(&name).write_owned().await;
         self.state().pool_orders.admit_removal(&name, order.generation)?;
-        let found = self.state().pools.get(&name).map(|home| match home.door {
-            Door::Open => (Some(home.id), home.spec.clone()),
-            Door::Exported | Door::Shut(_) => (None, home.spec.clone()),
-        });
+        let wanted = kept::id_of(order.uuid.uuid());
+        let is_other = |home: &Home| home.id != wanted && home.spec.uuid != Some(order.uuid);
+        let found = match self.state().pools.get(&name) {
+            Some(home) if is_other(home) => return Ok(Gone { was_there: false }),
+            Some(Home { id, spec, door: Door::Open }) => Some((Some(*id), spec.clone())),
+            Some(Home { spec, .. }) => Some((None, spec.clone())),
+            None => None,
+        };
         match &found {
             Some((Some(id), _)) => self.destroy(&name, *id).await?,
             Some((None, spec)) if !spec.exported => self.is_gone(&name, spec).await?,

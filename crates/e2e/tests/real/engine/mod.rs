@@ -12,7 +12,8 @@ pub(crate) mod rig;
 mod targets;
 
 use api::node::{
-    Changed, InPool, Node, Numbered, Pace, Range, Remote, Removal, ScrubState, SnapshotWish,
+    Changed, InPool, Node, Numbered, Pace, PoolRemoval, Range, Remote, Removal, ScrubState,
+    SnapshotWish,
 };
 use api::{Effect, Gone, Paging};
 use model::*;
@@ -36,6 +37,10 @@ fn blocks(page: &[Range]) -> Vec<(u64, u64)> {
 
 fn numbered(number: u64) -> Numbered {
     Numbered { generation: Generation::new(number).unwrap() }
+}
+
+fn pool_removal(uuid: u32) -> PoolRemoval {
+    PoolRemoval { generation: Generation::new(9).unwrap(), uuid: id(uuid) }
 }
 
 fn removal(number: u64, pool: &PoolName) -> Removal {
@@ -167,7 +172,7 @@ async fn orders_that_come_late_or_make_no_sense_are_refused() {
     let same = node.put_snapshot(replica, id(30), wish(1)).await.unwrap();
     assert_eq!(same.effect, Effect::Unchanged);
     assert_eq!(kind(node.put_snapshot(replica, id(30), wish(2)).await), Kind::AlreadyExists);
-    assert_eq!(kind(node.delete_pool(tank.clone(), numbered(9)).await), Kind::InUse);
+    assert_eq!(kind(node.delete_pool(tank.clone(), pool_removal(1)).await), Kind::InUse);
     assert_eq!(kind(node.delete_replica(replica, removal(3, &tank)).await), Kind::StaleGeneration);
     let elsewhere: PoolName = "other".parse().unwrap();
     assert_eq!(kind(node.delete_replica(replica, removal(5, &elsewhere)).await), Kind::NotFound);
@@ -178,8 +183,11 @@ async fn orders_that_come_late_or_make_no_sense_are_refused() {
     assert_eq!(node.snapshots(Paging::default()).await.unwrap().items.len(), 1);
     drop_snapshot(node, (replica, id(30)), [elsewhere, tank.clone()]).await;
     let gone = |was_there| Gone { was_there };
-    assert_eq!(node.delete_pool(tank.clone(), numbered(9)).await.unwrap(), gone(true));
-    assert_eq!(node.delete_pool(tank, numbered(9)).await.unwrap(), gone(false));
+    // Another pool of that name is meant; this one stays, and takes orders as before.
+    assert_eq!(node.delete_pool(tank.clone(), pool_removal(2)).await.unwrap(), gone(false));
+    assert_eq!(node.pool(tank.clone()).await.unwrap().status.state, PoolState::Online);
+    assert_eq!(node.delete_pool(tank.clone(), pool_removal(1)).await.unwrap(), gone(true));
+    assert_eq!(node.delete_pool(tank, pool_removal(1)).await.unwrap(), gone(false));
     // Targets are for engines that have a store.
     assert_eq!(node.targets(Paging::default()).await.unwrap().items, []);
     assert_eq!(kind(node.target(id(40)).await), Kind::NotFound);
