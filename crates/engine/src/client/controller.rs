@@ -175,7 +175,6 @@ impl Controller {
     }
 
     /// Sends a request; hands it back with the reason if that cannot be now or ever.
-    #[expect(clippy::result_large_err, reason = "the data goes back to its owner, unboxed")]
     pub fn submit(&mut self, request: Request, io: &impl Io) -> Result<(), Rejected> {
         let Some(namespace) = self.namespaces.iter().find(|found| found.nsid == request.nsid)
         else {

@@ -93,10 +93,10 @@ impl<O> Running<O> {
             (Task::CompareAndWrite { span, fua }, Stage::Ended(completion, data)) => {
                 // After the write there is nothing to compare.
                 let Data::Fill(_) = &data else { return Progress::Finished(completion) };
-                let Data::Both { new, .. } = self.data() else {
+                let Data::Both(both) = self.data() else {
                     return Progress::Finished(Err(Fault::Internal));
                 };
-                let new = Data::Bytes(new.clone());
+                let new = Data::Bytes(both.new.clone());
                 if let Err(fault) = completion.and_then(|()| self.compared(span, &data)) {
                     return Progress::Finished(Err(fault));
                 }
@@ -118,10 +118,10 @@ impl<O> Running<O> {
 
     /// Whether what was read is what was expected.
     fn compared(&mut self, span: Span, found: &Data) -> Completion {
-        let (Data::Fill(found), Data::Bytes(expected) | Data::Both { expected, .. }) =
-            (found, self.data())
-        else {
-            return Err(Fault::Internal);
+        let (found, expected) = match (found, self.data()) {
+            (Data::Fill(found), Data::Bytes(expected)) => (found, &*expected),
+            (Data::Fill(found), Data::Both(both)) => (found, &both.expected),
+            _ => return Err(Fault::Internal),
         };
         // Only the size of a block matters here.
         let geometry = Geometry::new(BlockSize::B4096, span.len()).map_err(|_| Fault::Internal)?;

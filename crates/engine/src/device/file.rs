@@ -22,7 +22,7 @@ impl<O> Running<O> {
         io: &mut impl Io,
     ) -> Progress {
         if let Some(op) = self.kept.take() {
-            return Progress::Submit(op);
+            return Progress::Submit(*op);
         }
         match core::mem::replace(&mut self.stage, Stage::Asked) {
             Stage::Fresh => self.first(file, geometry, io),
@@ -69,7 +69,7 @@ impl<O> Running<O> {
             }
             (
                 Task::Command(Command::Compare { span }) | Task::CompareAndWrite { span, .. },
-                data @ (Data::Bytes(_) | Data::Both { .. }),
+                data @ (Data::Bytes(_) | Data::Both(_)),
             ) => {
                 *self.data() = data;
                 let Some(buffer) = io.take(byte_range(span, geometry).1) else {
@@ -109,12 +109,12 @@ impl<O> Running<O> {
                 }))
             }
             (Task::CompareAndWrite { span, fua }, Outcome::Read { buffer, result }) => {
-                let Data::Both { expected, new } = self.data() else {
+                let Data::Both(both) = self.data() else {
                     return Progress::Finished(Err(Fault::Internal));
                 };
                 let same = judge(result, span)
-                    .and_then(|()| equal(differs(&buffer, expected), span, geometry));
-                let payload = new.clone();
+                    .and_then(|()| equal(differs(&buffer, &both.expected), span, geometry));
+                let payload = both.new.clone();
                 match same {
                     Ok(()) => {
                         let at = offset(span, geometry);

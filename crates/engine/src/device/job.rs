@@ -31,13 +31,18 @@ pub enum Data {
     Found(Frozen),
     /// To be written or compared with; as long as its span.
     Bytes(Frozen),
-    /// To be compared with, and to be written.
-    Both {
-        /// What must be there.
-        expected: Frozen,
-        /// What shall be there.
-        new: Frozen,
-    },
+    /// To be compared with, and to be written. In a box, because all others are small and move
+    /// often.
+    Both(Box<Both>),
+}
+
+/// The bytes of a compare and write.
+#[derive(Debug)]
+pub struct Both {
+    /// What must be there.
+    pub expected: Frozen,
+    /// What shall be there.
+    pub new: Frozen,
 }
 
 /// A command with its data and its owner.
@@ -58,7 +63,7 @@ pub(super) struct Running<O> {
     job: Job<O>,
     pub(super) stage: Stage,
     /// An operation that the reactor had no room for.
-    pub(super) kept: Option<Op>,
+    pub(super) kept: Option<Box<Op>>,
 }
 
 /// What the last operation of a job in a file or a pool left.
@@ -119,7 +124,7 @@ impl<O> Running<O> {
     }
 
     pub(super) fn keep(&mut self, op: Op) {
-        self.kept = Some(op);
+        self.kept = Some(Box::new(op));
     }
 
     pub(super) fn task(&self) -> Task {
@@ -159,10 +164,10 @@ impl<O> Running<O> {
                     _ => return Err(Fault::Internal),
                 }
             }
-            (Task::CompareAndWrite { span, .. }, Data::Both { expected, new }) => {
+            (Task::CompareAndWrite { span, .. }, Data::Both(both)) => {
                 Command::Compare { span }.check(geometry)?;
-                equal(memory.differs(start(span), expected), span, geometry)?;
-                memory.write(start(span), new).map_err(|NoMemory| Fault::NoSpace)?;
+                equal(memory.differs(start(span), &both.expected), span, geometry)?;
+                memory.write(start(span), &both.new).map_err(|NoMemory| Fault::NoSpace)?;
             }
             _ => return Err(Fault::Internal),
         }

@@ -24,7 +24,7 @@ use block::{BadGeometry, BlockSize, Bytes, Command, Completion, Geometry};
 use model::VolumeId;
 use reactor::{Access, Io, Key, Outcome, Refused, Slab, Token};
 
-pub use job::{Data, Job, Task};
+pub use job::{Both, Data, Job, Task};
 use job::{Progress, Running, Stage};
 use memory::Memory;
 

@@ -229,7 +229,7 @@ fn compare_and_write_excludes_everything_else() {
             let expected = bench.buffer(1, 1).freeze();
             let new = bench.buffer(1, 2).freeze();
             let task = Task::CompareAndWrite { span: span(0, 1), fua: false };
-            bench.start(owner, task, Data::Both { expected, new });
+            bench.start(owner, task, Data::Both(Box::new(Both { expected, new })));
             let data = Data::Fill(bench.buffer(1, 0));
             bench.start(100 + owner, Task::Command(Command::Read { span: span(0, 1) }), data);
         }

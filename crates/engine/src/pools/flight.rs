@@ -97,7 +97,7 @@ impl Bytes {
             Data::None => Bytes::None,
             Data::Fill(buffer) => Bytes::Fill(Fragments::new(buffer)),
             Data::Bytes(bytes) => Bytes::Given(bytes),
-            other @ (Data::Both { .. } | Data::Found(_)) => return Err(other),
+            other @ (Data::Both(_) | Data::Found(_)) => return Err(other),
         })
     }
 

@@ -19,7 +19,7 @@ use super::direct::Passed;
 use super::held::{Held, Holdings};
 use super::served::Served;
 use super::token;
-use crate::device::{Data, Devices, Job, Task};
+use crate::device::{Both, Data, Devices, Job, Task};
 use crate::stream::Stream;
 
 /// A command of a host: of which link.
@@ -319,7 +319,7 @@ impl Link {
             }
             Event::CompareAndWrite { compare, write, nsid, span, fua } => {
                 let data = match (self.frozen(compare), self.frozen(write)) {
-                    (Some(expected), Some(new)) => Data::Both { expected, new },
+                    (Some(expected), Some(new)) => Data::Both(Box::new(Both { expected, new })),
                     _ => Data::None,
                 };
                 let task = Task::CompareAndWrite { span, fua };
@@ -379,7 +379,7 @@ impl Link {
             Data::None => 0,
             Data::Fill(buffer) => buffer.len(),
             Data::Found(bytes) | Data::Bytes(bytes) => bytes.len(),
-            Data::Both { new, .. } => new.len(),
+            Data::Both(both) => both.new.len(),
         };
         let (Some(key), Some(device)) = (self.key, served.device(nsid)) else {
             self.machine.complete(slot, Err(block::Fault::Internal));

@@ -11,7 +11,7 @@
 
 use std::collections::BTreeSet;
 
-use block::{Completion, Fault, Instant};
+use block::{Command, Completion, Fault, Instant};
 use mirror::{Session, Token};
 use reactor::{Io, Key};
 
@@ -32,24 +32,28 @@ pub(super) fn key_of(tag: u64) -> Option<Key> {
 }
 
 impl Volume {
-    /// Asks a copy for what a host wants to read, if it can be asked without the mirror.
-    pub(super) fn ask_around(&mut self, key: Key, shared: &mut Shared, now: Instant) -> bool {
+    /// Asks a copy for what a host wants to read; hands its buffer back if that is up to the mirror.
+    pub(super) fn ask_around(
+        &mut self,
+        (key, command): (Key, Command),
+        data: Data,
+        shared: &mut Shared,
+        now: Instant,
+    ) -> Result<(), Data> {
         #[cfg(feature = "faults")]
         if crate::faults::concern_children() {
-            return false;
+            return Err(data);
         }
-        let Some(command) = self.hosted.get(key).map(|hosted| hosted.command) else { return false };
-        let Some(session) = self.mirror.ask_around(command) else { return false };
+        let Some(session) = self.mirror.ask_around(command) else { return Err(data) };
         let child = self.children.get_mut(&session);
-        let Some(way) = child.and_then(|child| child.let_around().then(|| child.way())) else {
+        let way = child.and_then(|child| child.let_around().then(|| child.way()));
+        let (Some(way), Some(hosted)) = (way, self.hosted.get_mut(key)) else {
             self.mirror.went_around(now);
-            return false;
+            return Err(data);
         };
-        let Some(hosted) = self.hosted.get_mut(key) else { return false };
         hosted.around = Some(session);
-        let (tag, data) = (AROUND | key.to_bits(), hosted.lend(true));
-        shared.pass(way, Request { tag, nsid: NSID, command, data });
-        true
+        shared.pass(way, Request { tag: AROUND | key.to_bits(), nsid: NSID, command, data });
+        Ok(())
     }
 
     /// A read that went around has ended; whether that leaves something to do.
@@ -67,9 +71,9 @@ impl Volume {
         let Some(hosted) = self.hosted.get_mut(key).filter(is_its) else { return false };
         hosted.data = data;
         let counted = hosted.counted;
-        self.count_for(session, counted, completion, now);
         let mut is_stirred = self.mirror.went_around(now);
         if let Some(child) = self.children.get_mut(&session) {
+            self.by_child.entry(child.replica).or_default().ended(counted, completion, now);
             child.went_around(io);
             if child.is_waiting() {
                 self.touch(session);

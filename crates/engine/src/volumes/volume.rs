@@ -31,7 +31,7 @@ use super::{Post, Shared};
 use crate::client::{Controller, Request};
 use crate::clock::{instant, wall};
 use crate::counters::{Counted, Counters};
-use crate::device::ForVolume;
+use crate::device::{Data, ForVolume};
 use crate::entropy;
 use crate::pools::Ended as EndedJob;
 
@@ -126,17 +126,17 @@ impl Volume {
     pub(super) fn submit(&mut self, asked: ForVolume, shared: &mut Shared, now: Instant) -> bool {
         let ForVolume { owner, command, data, .. } = asked;
         let counted = Counted::new(command, now);
-        match self.hosted.insert(Hosted { owner, command, counted, around: None, data }) {
-            Ok(key) if self.ask_around(key, shared, now) => false,
-            Ok(key) => {
-                self.mirror.submit(Token(key.to_bits()), command, now);
-                true
-            }
-            Err(Hosted { owner, data, .. }) => {
-                shared.ended.push_back(EndedJob { owner, completion: Err(Fault::Busy), data });
-                false
-            }
+        let hosted = Hosted { owner, command, counted, around: None, data: Data::None };
+        let Ok(key) = self.hosted.insert(hosted) else {
+            shared.ended.push_back(EndedJob { owner, completion: Err(Fault::Busy), data });
+            return false;
+        };
+        let Err(data) = self.ask_around((key, command), data, shared, now) else { return false };
+        if let Some(hosted) = self.hosted.get_mut(key) {
+            hosted.data = data;
         }
+        self.mirror.submit(Token(key.to_bits()), command, now);
+        true
     }
 
     /// Takes an order; those about the mirror are answered when it has carried them out.

@@ -100,7 +100,7 @@ impl Contender {
 
 impl Bench {
     fn take_turns(&self, all: &mut [Contender], what: Shape) -> Result<()> {
-        let (turns, time) = if self.quick { (9, 120) } else { (25, 400) };
+        let (turns, time) = if self.quick { (9, 120) } else { (50, 200) };
         for seed in 1..=turns {
             for one in all.iter_mut() {
                 one.turn(what.load(Duration::from_millis(time), seed))?;
