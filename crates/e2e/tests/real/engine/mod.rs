@@ -47,6 +47,15 @@ fn removal(number: u64, pool: &PoolName) -> Removal {
     Removal { generation: Generation::new(number).unwrap(), pool: pool.clone() }
 }
 
+/// Destroys the first pool, after another one of its name, which leaves it as it is.
+async fn drop_pool(node: &Remote, name: PoolName) {
+    let gone = |was_there| Gone { was_there };
+    assert_eq!(node.delete_pool(name.clone(), pool_removal(2)).await.unwrap(), gone(false));
+    assert_eq!(node.pool(name.clone()).await.unwrap().status.state, PoolState::Online);
+    assert_eq!(node.delete_pool(name.clone(), pool_removal(1)).await.unwrap(), gone(true));
+    assert_eq!(node.delete_pool(name, pool_removal(1)).await.unwrap(), gone(false));
+}
+
 /// Deletes a snapshot that is in the second of these pools.
 async fn drop_snapshot(
     node: &Remote,
@@ -182,12 +191,7 @@ async fn orders_that_come_late_or_make_no_sense_are_refused() {
     // A snapshot outlives its replica.
     assert_eq!(node.snapshots(Paging::default()).await.unwrap().items.len(), 1);
     drop_snapshot(node, (replica, id(30)), [elsewhere, tank.clone()]).await;
-    let gone = |was_there| Gone { was_there };
-    // Another pool of that name is meant; this one stays, and takes orders as before.
-    assert_eq!(node.delete_pool(tank.clone(), pool_removal(2)).await.unwrap(), gone(false));
-    assert_eq!(node.pool(tank.clone()).await.unwrap().status.state, PoolState::Online);
-    assert_eq!(node.delete_pool(tank.clone(), pool_removal(1)).await.unwrap(), gone(true));
-    assert_eq!(node.delete_pool(tank, pool_removal(1)).await.unwrap(), gone(false));
+    drop_pool(node, tank).await;
     // Targets are for engines that have a store.
     assert_eq!(node.targets(Paging::default()).await.unwrap().items, []);
     assert_eq!(kind(node.target(id(40)).await), Kind::NotFound);
