@@ -12,8 +12,8 @@ use std::time::Duration;
 use futures::{StreamExt as _, TryStreamExt as _};
 use model::{NodeName, TargetRecord, VolumeId, keys, stored};
 use store::contract::{
-    Answer as Read, Change, Keys, Query, Revision, StoreExt as _, SystemClock, Txn, TxnOutcome,
-    WatchFrom, WriteError,
+    Answer as Read, Change, KeyValue, Keys, Query, Revision, StoreExt as _, SystemClock, Txn,
+    TxnOutcome, WatchFrom, WriteError,
 };
 use store::leader::{Guard, GuardedError};
 use store::lease::KeptLease;
@@ -76,14 +76,14 @@ async fn term(
     let mut tasks = JoinSet::new();
     tasks.spawn(keeper);
     let identity = shared.identity.clone();
-    note_leader(shared).await;
     let campaign =
         Guard::campaign(Arc::clone(&shared.store), keys::LEADER, identity, lease.clone());
     let guard = tokio::select! {
         won = campaign => won.map_err(|error| error.to_string())?,
+        error = follow_leader(shared) => return Err(error),
         () = stopped(&mut stop) => return Ok(()),
     };
-    *shared.leader.lock().unwrap_or_else(PoisonError::into_inner) = Some(shared.identity.clone());
+    shared.note_leader(Some(shared.identity.clone()));
     let mut keeping = JoinSet::new();
     let ended = tokio::select! {
         why = serve(shared, policy, &guard, (&mut tasks, &mut keeping)) => Err(why),
@@ -125,10 +125,30 @@ async fn serve(
     }
 }
 
-async fn note_leader(shared: &Shared) {
-    let found = shared.store.get(keys::LEADER).await.ok().flatten();
-    let name = found.map(|found| String::from_utf8_lossy(&found.value).into_owned());
-    *shared.leader.lock().unwrap_or_else(PoisonError::into_inner) = name;
+/// Notes who leads, and each who does after that; says why that ended.
+async fn follow_leader(shared: &Shared) -> String {
+    let name = |found: &KeyValue| String::from_utf8_lossy(&found.value).into_owned();
+    let page = match shared.store.range(Query::key(keys::LEADER)).await {
+        Ok(page) => page,
+        Err(error) => return error.to_string(),
+    };
+    shared.note_leader(page.kvs.first().map(name));
+    let key = Keys::one(keys::LEADER);
+    let mut news = shared.store.watch(WatchFrom::new(key, page.revision.next()));
+    loop {
+        match news.next().await {
+            Some(Ok(changes)) => {
+                for change in &changes.changes {
+                    shared.note_leader(match change {
+                        Change::Put { now, .. } => Some(name(now)),
+                        Change::Deleted { .. } => None,
+                    });
+                }
+            }
+            Some(Err(error)) => return error.to_string(),
+            None => return "the watch has ended".to_owned(),
+        }
+    }
 }
 
 /// Everything that is stored, at one revision.

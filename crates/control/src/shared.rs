@@ -22,7 +22,7 @@ pub(crate) struct Shared {
     /// How this process is known in the store.
     pub(crate) identity: String,
     /// Who leads, as far as is known.
-    pub(crate) leader: Mutex<Option<String>>,
+    leader: Mutex<Option<String>>,
     pub(crate) callers: Mutex<Callers>,
     /// Who is called when something happens.
     pub(crate) callbacks: Callbacks,
@@ -171,6 +171,10 @@ impl Shared {
         // Its own name stays noted until another is heard of.
         let name = known.filter(|name| here == (*name == self.identity));
         Leader { here, name }
+    }
+
+    pub(crate) fn note_leader(&self, name: Option<String>) {
+        *self.leader.lock().unwrap_or_else(PoisonError::into_inner) = name;
     }
 
     fn elsewhere(&self) -> Problem {

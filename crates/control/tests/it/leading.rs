@@ -70,3 +70,38 @@ async fn one_leads_and_when_it_stops_another_does() {
     until_it_leads(&second).await;
     assert_ne!(second.remote.status().await.unwrap().leader.name, status.leader.name);
 }
+
+/// Who leads, once all say the same.
+async fn agreed(all: &[Running]) -> String {
+    loop {
+        let mut said = Vec::new();
+        for running in all {
+            said.push(running.remote.health().await.unwrap().leader);
+        }
+        let name = said.iter().find(|it| it.here).and_then(|it| it.name.clone());
+        match name {
+            Some(name) if said.iter().all(|it| it.name.as_ref() == Some(&name)) => return name,
+            _ => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
+}
+
+#[tokio::test]
+async fn those_who_wait_know_each_who_leads() {
+    let store = MemoryStore::new(Arc::new(SystemClock::new()));
+    let mut all = vec![start(&store).await];
+    until_it_leads(&all[0]).await;
+    all.extend([start(&store).await, start(&store).await]);
+    while all.len() > 1 {
+        let name = tokio::time::timeout(Duration::from_secs(30), agreed(&all)).await;
+        let name = name.expect("those who wait do not know who leads");
+        let mut leading = None;
+        for (nth, running) in all.iter().enumerate() {
+            match running.remote.status().await {
+                Ok(_) => leading = Some(nth),
+                Err(refused) => assert!(refused.detail.contains(&name), "{refused:?}"),
+            }
+        }
+        all.swap_remove(leading.unwrap()).end().await;
+    }
+}

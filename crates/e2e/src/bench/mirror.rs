@@ -233,8 +233,10 @@ fn seen(measured: &Measured) -> Seen {
     }
 }
 
+/// A host that is not heard of between its turns.
 fn session(address: SocketAddr, name: &str) -> Result<Session> {
-    fleet::connect(address, (HOST, name), Wishes::default())
+    let wishes = Wishes { keep_alive: Duration::ZERO, ..Wishes::default() };
+    fleet::connect(address, (HOST, name), wishes)
 }
 
 fn volume(address: SocketAddr, id: VolumeId) -> Result<Session> {

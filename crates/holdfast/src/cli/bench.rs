@@ -48,7 +48,10 @@ pub(crate) async fn place(
         Some(host) => bail!("volume {volume} is not published to host {host}"),
         None => bail!("{}", unpublished()),
     };
-    let host_nqn = remote.host(host).await?.spec().address.nqn.to_string();
+    let known = remote.host(host.clone()).await.with_context(|| {
+        format!("cannot be host {host}; `holdfast host list` shows those that have registered")
+    })?;
+    let host_nqn = known.spec().address.nqn.to_string();
     let address = target.addresses.first().copied();
     let address = address.with_context(|| format!("volume {volume} has no address yet"))?;
     Ok(Place { address, nqn: target.nqn.to_string(), host_nqn, json })
