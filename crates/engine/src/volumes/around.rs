@@ -32,7 +32,7 @@ pub(super) fn key_of(tag: u64) -> Option<Key> {
 }
 
 impl Volume {
-    /// Asks a copy for what a host wants to read; hands its buffer back if that is up to the mirror.
+    /// Asks a copy for what a host wants to read; hands its buffer back if the mirror must do it.
     pub(super) fn ask_around(
         &mut self,
         (key, command): (Key, Command),
