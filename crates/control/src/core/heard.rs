@@ -146,8 +146,10 @@ impl Core {
     fn sign(&mut self, name: &NodeName, sign: Sign) {
         let Some(signs) = self.signs.get(name) else { return };
         let is_mute = signs.listed.is_none() || signs.is_mute(self.now, self.pace.deadline);
+        // What was not seen before has no status yet.
+        self.see_node(name);
         if sign == Sign::Heartbeat && is_mute {
-            return self.see_node(name);
+            return;
         }
         let Some(node) = self.state.facts.nodes.get(name) else { return };
         let before = node.status.as_ref().map_or(Liveness::NOT_SEEN, |status| status.liveness);
@@ -157,7 +159,6 @@ impl Core {
         {
             status.liveness = after;
         }
-        self.see_node(name);
         let doubts = [before, after].map(|it| matches!(it, Liveness::Unknown { .. }));
         if before == after || doubts == [true, true] {
             return;

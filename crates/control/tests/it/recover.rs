@@ -110,6 +110,14 @@ fn answer(sim: &mut Sim, ticket: Ticket) -> Result<Done, Problem> {
     panic!("nobody answered");
 }
 
+/// Whoever has said what it has needs no second heartbeat to be there.
+#[test]
+fn a_node_is_online_as_soon_as_it_was_listed() {
+    let sim = Sim::new(1);
+    let liveness = sim.core.node_seen(&good("n1")).unwrap().status.unwrap().liveness;
+    assert_eq!(liveness, Liveness::Online);
+}
+
 #[test]
 fn a_node_that_does_not_answer_keeps_nobody_waiting() {
     let mut sim = cluster(2);
