@@ -254,8 +254,7 @@ impl Core {
         for subject in gone {
             let failure = self.failures.remove(&subject);
             let ended = failure.unwrap_or_else(|| super::going(&subject));
-            let by_now = For::Listed(CallId(self.number()));
-            self.answer(&subject, by_now, &Err(ended.clone()));
+            self.is_not_listed(&subject, ended.clone());
             self.answer(&subject, For::End, &Err(ended));
             self.answer(&subject, For::Gone, &Ok(Done::Gone));
         }
@@ -273,6 +272,12 @@ impl Core {
             waiting.retain(|(waits, _)| *waits != ticket);
         }
         self.waiting.retain(|_, waiting| !waiting.is_empty());
+    }
+
+    /// Nobody will ask this node: all that wait for what it says are told why.
+    pub(crate) fn is_not_listed(&mut self, node: &Subject, why: Problem) {
+        let by_now = For::Listed(CallId(self.number()));
+        self.answer(node, by_now, &Err(why));
     }
 
     /// Answers all that wait for this.

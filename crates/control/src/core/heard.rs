@@ -177,9 +177,7 @@ impl Core {
         if after.is_online() {
             self.refresh_leaves(name);
         } else {
-            let by_now = For::Listed(CallId(self.number()));
-            let absent = super::pool::absent(name);
-            self.answer(&Subject::Node(name.clone()), by_now, &Err(absent));
+            self.is_not_listed(&Subject::Node(name.clone()), super::pool::absent(name));
             self.touch_all_of(name);
         }
     }

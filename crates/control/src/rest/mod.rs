@@ -66,10 +66,10 @@ impl Rest {
     /// Asks all nodes what they have. One that does not answer keeps nobody waiting: that it is not
     /// known is seen.
     async fn list_all(&self) -> Answered<()> {
-        let nodes = self.one(|core| Ok(core.state().facts.nodes.keys().cloned().collect()))?;
-        let nodes: Vec<NodeName> = nodes;
-        futures::future::join_all(nodes.into_iter().map(|it| self.0.ask(Wish::List(it), None)))
-            .await;
+        let nodes: Vec<NodeName> =
+            self.one(|core| Ok(core.state().facts.nodes.keys().cloned().collect()))?;
+        let asked = nodes.into_iter().map(|node| self.0.ask(Wish::List(node), None));
+        futures::future::join_all(asked).await;
         Ok(())
     }
 
