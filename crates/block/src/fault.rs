@@ -50,6 +50,14 @@ pub enum Fault {
         /// Exactly the blocks whose sums do not match.
         span: Span,
     },
+    /// The blocks were being written when the pool went down, and no flush had covered them: they
+    /// hold old or new bytes, and nothing proves which. They are read again when every copy was
+    /// compared, or when they are written.
+    #[error("{span} were being written when the pool went down and have no proven checksum")]
+    Unproven {
+        /// Exactly these blocks; from another engine, the blocks of the command.
+        span: Span,
+    },
     /// The way to the device is gone; whether the command took effect is unknown.
     #[error("the device cannot be reached")]
     Unreachable,
@@ -94,7 +102,7 @@ impl Fault {
             Fault::Locked | Fault::Aborted | Fault::Unreachable | Fault::TimedOut | Fault::Busy => {
                 Blame::Path
             }
-            Fault::Medium { .. } | Fault::Checksum { .. } => Blame::Medium,
+            Fault::Medium { .. } | Fault::Checksum { .. } | Fault::Unproven { .. } => Blame::Medium,
             Fault::NoSpace => Blame::Capacity,
             Fault::Internal => Blame::Bug,
         }
@@ -126,6 +134,13 @@ mod tests {
         {
             assert!(!fault.leaves_doubt(), "{fault}");
         }
+    }
+
+    #[test]
+    fn an_unproven_block_is_the_copys_fault() {
+        let fault = Fault::Unproven { span: Span::one(crate::Lba(7)).unwrap() };
+        assert_eq!(fault.blame(), Blame::Medium);
+        assert!(!fault.leaves_doubt(), "only reads end so");
     }
 
     #[test]

@@ -377,6 +377,13 @@ impl Pools {
                 self.drain(slot, io);
                 return Ok(());
             }
+            Order::AcceptUnproven { pool, id, span } => {
+                let slot = self.find(pool)?;
+                let token = self.pend(ticket, Carried::Change)?;
+                self.find_open(pool)?.1.pool.accept_unproven(token, id, span);
+                self.drain(slot, io);
+                return Ok(());
+            }
             Order::Written(runs) => {
                 return self.question(ticket, pool::About::Written(runs.id), runs, io);
             }

@@ -85,7 +85,17 @@ pub enum Order {
         /// The bytes, as they are on the disk.
         bytes: Vec<u8>,
     },
-    /// Believes blocks whose sums were lost.
+    /// Gives those of these blocks that are unproven after a crash a checksum, durably, and leaves
+    /// all others as they are: for a mirror that has compared every copy.
+    AcceptUnproven {
+        /// In which pool.
+        pool: Id,
+        /// Of which replica.
+        id: Id,
+        /// Which blocks.
+        span: Span,
+    },
+    /// Believes blocks whose sums were lost, at an operator's word.
     Accept {
         /// In which pool.
         pool: Id,

@@ -14,7 +14,7 @@ use super::core::Core;
 use super::link::Owner;
 use super::pooling::Asked;
 use crate::pools::{Answer, Order, PoolError, Runs};
-use crate::volumes::topic::{Described, MOST_RUNS, Topic, encode_runs, encode_taken};
+use crate::volumes::topic::{Described, MOST_RUNS, Topic, accepted_of, encode_runs, encode_taken};
 
 /// What a pool's answer is turned into.
 #[derive(Clone, Copy, Debug)]
@@ -97,6 +97,11 @@ impl Core {
                 };
                 let all = self.devices.pools.entities(pool).filter(is_it);
                 Act::Say(encode_taken(all.map(|one| (one.id.0, tail(one.label.transaction)))))
+            }
+            Topic::Accept => {
+                let span = accepted_of(message.argument, told).ok_or(Fault::Unsupported)?;
+                let order = Order::AcceptUnproven { pool, id, span };
+                Act::Order(Box::new(order), Answering::Done)
             }
             Topic::DropSnapshot => {
                 let snapshot = id_of(told).ok_or(Fault::Unsupported)?;

@@ -52,6 +52,8 @@ fn fault(command: Command, status: Status) -> Fault {
         | Status::DATA_SGL_LENGTH_INVALID
         | Status::SGL_DESCRIPTOR_TYPE_INVALID
         | Status::SGL_OFFSET_INVALID => Fault::Internal,
+        // Nor where the blocks are that nothing proves.
+        Status::GUARD_CHECK => span.map_or(Fault::Aborted, |span| Fault::Unproven { span }),
         // Media errors, internal errors and whatever is unknown: this copy cannot be trusted with
         // these blocks, others may.
         _ => span.map_or(Fault::Aborted, |span| Fault::Medium { span }),
@@ -79,6 +81,7 @@ mod tests {
             (Status::COMMAND_INTERRUPTED, Blame::Path),
             (Status::WRITE_FAULT, Blame::Medium),
             (Status::UNRECOVERED_READ, Blame::Medium),
+            (Status::GUARD_CHECK, Blame::Medium),
             (Status::INTERNAL_ERROR, Blame::Medium),
             (Status::CAPACITY_EXCEEDED, Blame::Capacity),
             (Status::LBA_OUT_OF_RANGE, Blame::Caller),
@@ -94,6 +97,8 @@ mod tests {
         }
         assert_eq!(completion(write, Status::SUCCESS), Ok(()));
         assert_eq!(completion(write, Status::WRITE_FAULT), Err(Fault::Medium { span }));
+        let read = Command::Read { span };
+        assert_eq!(completion(read, Status::GUARD_CHECK), Err(Fault::Unproven { span }));
         let compare = Command::Compare { span };
         let differs = completion(compare, Status::COMPARE_FAILURE);
         assert_eq!(differs, Err(Fault::Miscompare { at: Lba(8) }));

@@ -193,6 +193,8 @@ statuses! {
     WRITE_FAULT = media(0x80),
     /// The medium could not be read.
     UNRECOVERED_READ = media(0x81),
+    /// The bytes are not proven to be the ones written: the guard check failed.
+    GUARD_CHECK = media(0x82),
     /// The compared bytes differ.
     COMPARE_FAILURE = media(0x85),
     /// Access is refused.

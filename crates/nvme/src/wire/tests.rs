@@ -95,6 +95,7 @@ fn statuses() {
         (Status::CONNECT_INVALID_PARAMETERS, 1, 0x82),
         (Status::AUTHENTICATION_REQUIRED, 1, 0x91),
         (Status::UNRECOVERED_READ, 2, 0x81),
+        (Status::GUARD_CHECK, 2, 0x82),
         (Status::COMPARE_FAILURE, 2, 0x85),
         (Status::ANA_INACCESSIBLE, 3, 0x02),
         (Status::HOST_PATH_ERROR, 3, 0x70),

@@ -254,6 +254,7 @@ pub(in crate::target) fn fault_status(fault: Fault, is_write: bool) -> Status {
         Fault::NoSpace => Status::CAPACITY_EXCEEDED.do_not_retry(),
         Fault::Medium { .. } if is_write => Status::WRITE_FAULT.do_not_retry(),
         Fault::Medium { .. } | Fault::Checksum { .. } => Status::UNRECOVERED_READ.do_not_retry(),
+        Fault::Unproven { .. } => Status::GUARD_CHECK.do_not_retry(),
         // Another path may lead to the new owner, or to the same device.
         Fault::Fenced | Fault::Unreachable | Fault::TimedOut => Status::INTERNAL_PATH_ERROR,
         Fault::Aborted => Status::COMMAND_INTERRUPTED,

@@ -211,6 +211,7 @@ fn faults_become_statuses() {
         (Fault::NoSpace, Status::CAPACITY_EXCEEDED.do_not_retry()),
         (Fault::Medium { span }, Status::UNRECOVERED_READ.do_not_retry()),
         (Fault::Checksum { span }, Status::UNRECOVERED_READ.do_not_retry()),
+        (Fault::Unproven { span }, Status::GUARD_CHECK.do_not_retry()),
         (Fault::Fenced, Status::INTERNAL_PATH_ERROR),
         (Fault::Unreachable, Status::INTERNAL_PATH_ERROR),
         (Fault::TimedOut, Status::INTERNAL_PATH_ERROR),
