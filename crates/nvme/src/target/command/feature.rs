@@ -26,7 +26,7 @@ pub(super) fn set(subsystem: &mut Subsystem, peer: &Peer, request: Request<'_>) 
     }
     match id {
         FeatureId::NumberOfQueues => set_queues(subsystem, peer, sqe.cdw11.get()).into(),
-        FeatureId::ReservationPersistence => set_persistence(subsystem, peer, sqe),
+        FeatureId::ReservationPersistence => set_persistence(subsystem, sqe),
         _ => set_of_controller(subsystem, peer, request, id).into(),
     }
 }
@@ -162,11 +162,11 @@ fn set_queues(subsystem: &mut Subsystem, peer: &Peer, value: u32) -> Result<Answ
 }
 
 /// Persistence through power loss of one namespace.
-fn set_persistence(subsystem: &mut Subsystem, peer: &Peer, sqe: &Sqe) -> Outcome {
+fn set_persistence(subsystem: &mut Subsystem, sqe: &Sqe) -> Outcome {
     let persist = Some(sqe.cdw11.get() & 1 == 1);
     let unchanged = |_: &mut Reservations| Ok(Change::default());
-    match subsystem.reserve(peer.conn, sqe.nsid.get(), persist, unchanged) {
-        Ok(hold) => Outcome::Hold(hold),
+    match subsystem.reserve(sqe.nsid.get(), persist, unchanged) {
+        Ok(hold) => Outcome::Hold(hold, Answer::OK),
         Err(status) => Outcome::refuse(status),
     }
 }

@@ -100,8 +100,8 @@ pub(super) enum Outcome {
     Deallocate(Ranges),
     /// The owner of the namespace answers it.
     Message(Message),
-    /// It waits for what it caused elsewhere.
-    Hold(Hold),
+    /// It waits for what it caused elsewhere, or rests on; then this is the answer.
+    Hold(Hold, Answer),
     /// It waits for an event.
     AwaitEvent,
     /// It withdraws another command of this connection.

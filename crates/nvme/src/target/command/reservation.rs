@@ -22,10 +22,10 @@ pub(super) fn execute(
         IoOpcode::ReservationRegister => register(subsystem, peer, request),
         IoOpcode::ReservationAcquire => acquire(subsystem, peer, request),
         IoOpcode::ReservationRelease => release(subsystem, peer, request),
-        _ => return report(subsystem, request).into(),
+        _ => return report(subsystem, request).unwrap_or_else(Outcome::refuse),
     };
     match held {
-        Ok(hold) => Outcome::Hold(hold),
+        Ok(hold) => Outcome::Hold(hold, Answer::OK),
         Err(status) => Outcome::refuse(status),
     }
 }
@@ -42,7 +42,7 @@ fn register(subsystem: &mut Subsystem, peer: &Peer, request: Request<'_>) -> Res
     let data: RegisterData = request.data_as()?;
     let current = (!args.iekey).then(|| data.crkey.get());
     let host = peer.hostid;
-    subsystem.reserve(peer.conn, request.sqe.nsid.get(), persist, |state| {
+    subsystem.reserve(request.sqe.nsid.get(), persist, |state| {
         state.register(host, action, current, data.nrkey.get())
     })
 }
@@ -57,7 +57,7 @@ fn acquire(subsystem: &mut Subsystem, peer: &Peer, request: Request<'_>) -> Resu
     }
     let keys = AcquireKeys { current: data.crkey.get(), preempt: data.prkey.get() };
     let host = peer.hostid;
-    subsystem.reserve(peer.conn, request.sqe.nsid.get(), None, |state| {
+    subsystem.acquire((peer.conn, host), request.sqe.nsid.get(), |state| {
         state.acquire(host, action, kind, keys)
     })
 }
@@ -70,14 +70,15 @@ fn release(subsystem: &mut Subsystem, peer: &Peer, request: Request<'_>) -> Resu
         return Err(Status::INVALID_FIELD);
     }
     let host = peer.hostid;
-    subsystem.reserve(peer.conn, request.sqe.nsid.get(), None, |state| {
+    subsystem.reserve(request.sqe.nsid.get(), None, |state| {
         state.release(host, action, args.rtype, data.crkey.get())
     })
 }
 
-fn report(subsystem: &Subsystem, request: Request<'_>) -> Result<Answer, Status> {
+/// A report shows the state of this moment, and is sent when that state is durable and no command
+/// of those whom it shows gone is at work.
+fn report(subsystem: &mut Subsystem, request: Request<'_>) -> Result<Outcome, Status> {
     let sqe = request.sqe;
-    let namespace = subsystem.namespaces.get(&sqe.nsid.get()).ok_or(Status::INVALID_NAMESPACE)?;
     // Host identifiers have 128 bits, which only the extended form can show.
     if sqe.cdw11.get() & 1 == 0 {
         return Err(Status::HOST_ID_INCONSISTENT);
@@ -86,9 +87,11 @@ fn report(subsystem: &Subsystem, request: Request<'_>) -> Result<Answer, Status>
     if length > u64::from(request.room()) || length > u64::from(super::MAX_TRANSFER) {
         return Err(Status::DATA_SGL_LENGTH_INVALID);
     }
+    let hold = subsystem.report(sqe.nsid.get())?;
+    let namespace = subsystem.namespace(sqe.nsid.get()).ok_or(Status::INVALID_NAMESPACE)?;
     let mut data = extended_report(namespace.reservations());
     data.resize(usize::try_from(length).unwrap_or(0), 0);
-    Ok(Answer::data(data))
+    Ok(Outcome::Hold(hold, Answer::data(data)))
 }
 
 fn extended_report(state: &Reservations) -> Vec<u8> {

@@ -127,7 +127,8 @@ pub struct Connection {
     events: VecDeque<Event>,
     /// The command whose ranges are being handed out.
     expanding: Option<(Slot, Ranges)>,
-    held: Vec<(Slot, Hold)>,
+    /// Reservation commands that wait, with their answers.
+    held: Vec<(Slot, Hold, Answer)>,
     /// Event requests.
     waiting: VecDeque<Slot>,
     out: VecDeque<Out>,

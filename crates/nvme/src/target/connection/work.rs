@@ -95,13 +95,11 @@ impl Connection {
                 self.start_device(slot);
                 self.expanding = Some((slot, ranges));
             }
-            Outcome::Hold(hold) => match subsystem.hold(hold) {
-                HoldState::Over(status) => self.finish_error(slot, status),
-                HoldState::Waiting => {
-                    self.park(slot);
-                    self.held.push((slot, hold));
-                }
-            },
+            Outcome::Hold(hold, answer) => {
+                self.park(slot);
+                self.held.push((slot, hold, answer));
+                self.answer_held(subsystem);
+            }
             Outcome::AwaitEvent if self.waiting.len() >= EVENT_REQUESTS => {
                 self.finish_error(slot, Status::ASYNC_LIMIT_EXCEEDED.do_not_retry());
             }
@@ -220,14 +218,19 @@ impl Connection {
                 self.withdraw(|entry| entry.sqe.nsid.get() == nsid, Withdrawn::Preempted);
             }
         }
-        let held = core::mem::take(&mut self.held);
-        for (slot, hold) in held {
+        self.answer_held(subsystem);
+        self.deliver_events(subsystem, &peer);
+    }
+
+    /// Answers commands that nothing holds up any more.
+    fn answer_held(&mut self, subsystem: &Subsystem) {
+        for (slot, hold, answer) in core::mem::take(&mut self.held) {
             match subsystem.hold(hold) {
-                HoldState::Waiting => self.held.push((slot, hold)),
+                HoldState::Waiting => self.held.push((slot, hold, answer)),
+                HoldState::Over(Status::SUCCESS) => self.finish(slot, answer),
                 HoldState::Over(status) => self.finish_error(slot, status),
             }
         }
-        self.deliver_events(subsystem, &peer);
     }
 
     /// Passes the fences that nothing holds up any more.

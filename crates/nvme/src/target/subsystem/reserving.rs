@@ -1,28 +1,36 @@
 //! Reservation commands on a subsystem: what must happen before they are acknowledged.
+//!
+//! Invariants:
+//! - **Durable**: states are numbered. An answer that rests on a state (a change, a repetition of
+//!   one, a report) is good only when a state with that number or a higher one is durable. So a
+//!   state that needs no writing by itself is written if an earlier one is not durable yet.
+//! - **Alone**: a fence stays up until no command that it aborts is at work, whatever became of the
+//!   command that raised it. An answer that says who owns the namespace (acquire, preempt, report)
+//!   waits for all fences that were up when it was asked.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use super::super::event::ConnId;
-use super::{Change, HostId, Notice, Reservations, Subsystem};
+use super::{Change, HostId, Namespace, Notice, Reservations, Subsystem};
 use crate::wire::{AsyncEvent, Status};
 
-/// A command that aborts the commands of others, until those are gone.
+/// What waits for the commands of others to end.
 #[derive(Clone, Debug)]
 pub(super) struct Fence {
     nsid: u32,
     /// Connections that may still have commands at work.
     waiting: BTreeSet<ConnId>,
-    /// Who waits for them.
-    by: ConnId,
 }
 
 /// What a reservation command waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::target) struct Hold {
     nsid: u32,
+    /// This state of the reservations must be durable.
     version: u64,
-    fence: Option<u64>,
+    /// Fences of the namespace with lower numbers must be passed.
+    fences: u64,
 }
 
 /// How a hold stands.
@@ -32,17 +40,75 @@ pub(in crate::target) enum HoldState {
     Over(Status),
 }
 
+/// Whose commands must have ended.
+enum Victims<'a> {
+    Hosts(&'a [HostId]),
+    AllBut(HostId),
+}
+
+impl Victims<'_> {
+    fn contains(&self, host: &HostId) -> bool {
+        match self {
+            Victims::Hosts(hosts) => hosts.contains(host),
+            Victims::AllBut(owner) => host != owner,
+        }
+    }
+}
+
 impl Subsystem {
-    /// Carries out a reservation command of `host`, which came on `conn`.
+    /// Carries out a reservation command.
     ///
     /// `persist` switches persistence through power loss, if it is given.
     pub(in crate::target) fn reserve(
         &mut self,
-        conn: ConnId,
         nsid: u32,
         persist: Option<bool>,
         command: impl FnOnce(&mut Reservations) -> Result<Change, Status>,
     ) -> Result<Hold, Status> {
+        let change = self.change(nsid, persist, command)?;
+        for (host, notice) in &change.notices {
+            self.notify(nsid, host, *notice);
+        }
+        Ok(Hold { nsid, version: self.version_of(nsid), fences: 0 })
+    }
+
+    /// Carries out an acquire or preempt of `host`, which came on `conn`.
+    pub(in crate::target) fn acquire(
+        &mut self,
+        (conn, host): (ConnId, HostId),
+        nsid: u32,
+        command: impl FnOnce(&mut Reservations) -> Result<Change, Status>,
+    ) -> Result<Hold, Status> {
+        let change = self.change(nsid, None, command)?;
+        for (host, notice) in &change.notices {
+            self.notify(nsid, host, *notice);
+        }
+        // Whoever owns a guarded namespace is alone on it, however the others lost it.
+        let reservations = self.namespaces.get(&nsid).map(Namespace::reservations);
+        let is_guarded = reservations.is_some_and(|state| state.least_key.is_some());
+        let victims =
+            if is_guarded { Victims::AllBut(host) } else { Victims::Hosts(&change.abort) };
+        self.raise_fence(conn, nsid, &victims);
+        Ok(Hold { nsid, version: self.version_of(nsid), fences: self.next_fence })
+    }
+
+    /// What a report of the present state waits for.
+    pub(in crate::target) fn report(&mut self, nsid: u32) -> Result<Hold, Status> {
+        self.change(nsid, None, |_| Ok(Change::default()))?;
+        Ok(Hold { nsid, version: self.version_of(nsid), fences: self.next_fence })
+    }
+
+    fn version_of(&self, nsid: u32) -> u64 {
+        self.namespaces.get(&nsid).map_or(0, |namespace| namespace.version)
+    }
+
+    /// Changes the state, and has it written if an answer about it has to wait for that.
+    fn change(
+        &mut self,
+        nsid: u32,
+        persist: Option<bool>,
+        command: impl FnOnce(&mut Reservations) -> Result<Change, Status>,
+    ) -> Result<Change, Status> {
         let namespace = self.namespaces.get_mut(&nsid).ok_or(Status::INVALID_NAMESPACE)?;
         let reservations = &mut namespace.config.reservations;
         let before = reservations.clone();
@@ -52,20 +118,17 @@ impl Subsystem {
         // What does not persist needs no writing, unless the old state has to be forgotten.
         let is_persistent =
             reservations.persist || before.persist || reservations.least_key != before.least_key;
-        if is_changed {
+        let was_durable = namespace.settled == namespace.version;
+        let was_given_up = !was_durable && namespace.failed == namespace.version;
+        if is_changed || was_given_up {
             namespace.version += 1;
-            if is_persistent {
+            if is_persistent || !was_durable {
                 self.persist.insert(nsid);
             } else {
                 namespace.settled = namespace.version;
             }
         }
-        let version = namespace.version;
-        for (host, notice) in &change.notices {
-            self.notify(nsid, host, *notice);
-        }
-        let fence = self.raise_fence(conn, nsid, &change.abort);
-        Ok(Hold { nsid, version, fence })
+        Ok(change)
     }
 
     /// The rim made a reservation state durable, or failed to.
@@ -81,7 +144,7 @@ impl Subsystem {
         let Some(namespace) = self.namespaces.get(&hold.nsid) else {
             return HoldState::Over(Status::INVALID_NAMESPACE.do_not_retry());
         };
-        if hold.fence.is_some_and(|fence| self.fences.contains_key(&fence)) {
+        if self.fences.range(..hold.fences).any(|(_, fence)| fence.nsid == hold.nsid) {
             return HoldState::Waiting;
         }
         if namespace.settled >= hold.version {
@@ -105,9 +168,8 @@ impl Subsystem {
         let Some(fence) = self.fences.get_mut(&id) else { return };
         fence.waiting.remove(&conn);
         if fence.waiting.is_empty() {
-            let by = fence.by;
             self.fences.remove(&id);
-            self.wake(by);
+            self.wake_all();
         }
     }
 
@@ -117,7 +179,7 @@ impl Subsystem {
         }
     }
 
-    fn raise_fence(&mut self, by: ConnId, nsid: u32, victims: &[HostId]) -> Option<u64> {
+    fn raise_fence(&mut self, by: ConnId, nsid: u32, victims: &Victims<'_>) {
         let attached = self.connections.iter().map(|(conn, one)| (*conn, one.hostid));
         let draining = self.draining.iter().map(|(conn, hostid)| (*conn, *hostid));
         let waiting: BTreeSet<ConnId> = attached
@@ -126,16 +188,14 @@ impl Subsystem {
             .map(|(conn, _)| conn)
             .collect();
         if waiting.is_empty() {
-            return None;
+            return;
         }
         for conn in &waiting {
             self.wake.insert(*conn);
         }
         self.epoch += 1;
-        let id = self.next_fence;
+        self.fences.insert(self.next_fence, Fence { nsid, waiting });
         self.next_fence += 1;
-        self.fences.insert(id, Fence { nsid, waiting, by });
-        Some(id)
     }
 
     fn notify(&mut self, nsid: u32, host: &HostId, notice: Notice) {

@@ -18,6 +18,8 @@ pub(crate) const HOST_A: &str =
     "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-00000000000a";
 pub(crate) const HOST_B: &str =
     "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-00000000000b";
+pub(crate) const HOST_C: &str =
+    "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-00000000000c";
 pub(crate) const BLOCKS: u64 = 512;
 pub(crate) const BLOCK: usize = 4096;
 

@@ -4,6 +4,8 @@ mod admin;
 mod auth;
 mod corpus;
 mod discovery;
+mod durability;
+mod fence;
 mod fused;
 mod host;
 mod io;

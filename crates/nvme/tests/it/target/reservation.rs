@@ -11,39 +11,52 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::host::*;
 
-const KEY_A: u64 = 0xA;
-const KEY_B: u64 = 0xB;
+pub(super) const KEY_A: u64 = 0xA;
+pub(super) const KEY_B: u64 = 0xB;
 
-fn args(action: u8, rtype: u8) -> ReservationArgs {
+pub(super) fn args(action: u8, rtype: u8) -> ReservationArgs {
     ReservationArgs { action, iekey: false, rtype, cptpl: 0 }
 }
 
-fn command(opcode: IoOpcode, args: ReservationArgs, len: usize) -> Sqe {
+pub(super) fn command(opcode: IoOpcode, args: ReservationArgs, len: usize) -> Sqe {
     let mut sqe = in_capsule(io(opcode, 0, 1), len);
     sqe.cdw12 = U32::ZERO;
     sqe.cdw10 = U32::new(args.cdw10());
     sqe
 }
 
-fn register(rim: &mut Rim, queue: &mut Queue, args: ReservationArgs, keys: (u64, u64)) -> Status {
+pub(super) fn register(
+    rim: &mut Rim,
+    queue: &mut Queue,
+    args: ReservationArgs,
+    keys: (u64, u64),
+) -> Status {
     let data = RegisterData { crkey: keys.0.into(), nrkey: keys.1.into() };
     let sqe = command(IoOpcode::ReservationRegister, args, 16);
     queue.command(rim, sqe, data.as_bytes()).status.kind()
 }
 
-fn acquire(rim: &mut Rim, queue: &mut Queue, args: ReservationArgs, keys: (u64, u64)) -> Status {
+pub(super) fn acquire(
+    rim: &mut Rim,
+    queue: &mut Queue,
+    args: ReservationArgs,
+    keys: (u64, u64),
+) -> Status {
     let data = AcquireData { crkey: keys.0.into(), prkey: keys.1.into() };
     let sqe = command(IoOpcode::ReservationAcquire, args, 16);
     queue.command(rim, sqe, data.as_bytes()).status.kind()
 }
 
-fn release(rim: &mut Rim, queue: &mut Queue, args: ReservationArgs, key: u64) -> Status {
+pub(super) fn release(rim: &mut Rim, queue: &mut Queue, args: ReservationArgs, key: u64) -> Status {
     let data = ReleaseData { crkey: key.into() };
     let sqe = command(IoOpcode::ReservationRelease, args, 8);
     queue.command(rim, sqe, data.as_bytes()).status.kind()
 }
 
-fn report(rim: &mut Rim, queue: &mut Queue) -> (ReportHeaderExtended, Vec<RegistrantExtended>) {
+pub(super) fn report(
+    rim: &mut Rim,
+    queue: &mut Queue,
+) -> (ReportHeaderExtended, Vec<RegistrantExtended>) {
     let mut sqe = io(IoOpcode::ReservationReport, 0, 1);
     sqe.cdw12 = U32::ZERO;
     sqe.cdw10 = U32::new(4096 / 4 - 1);
@@ -57,7 +70,7 @@ fn report(rim: &mut Rim, queue: &mut Queue) -> (ReportHeaderExtended, Vec<Regist
     (head, entries.map(|one| RegistrantExtended::read_from_bytes(one).unwrap()).collect())
 }
 
-fn status(rim: &mut Rim, queue: &mut Queue, opcode: IoOpcode) -> Status {
+pub(super) fn status(rim: &mut Rim, queue: &mut Queue, opcode: IoOpcode) -> Status {
     let sqe = io(opcode, 0, 1);
     let is_inbound = matches!(opcode, IoOpcode::Write | IoOpcode::Compare);
     let sqe = if is_inbound { in_capsule(sqe, BLOCK) } else { sqe };
@@ -66,7 +79,7 @@ fn status(rim: &mut Rim, queue: &mut Queue, opcode: IoOpcode) -> Status {
 }
 
 /// Two hosts with an I/O queue each; their admin queues.
-fn hosts(rim: &mut Rim) -> [(Queue, Queue); 2] {
+pub(super) fn hosts(rim: &mut Rim) -> [(Queue, Queue); 2] {
     [Queue::pair(rim, HOST_A), Queue::pair(rim, HOST_B)]
 }
 
@@ -248,7 +261,7 @@ fn a_number_of_ownership_is_kept_whether_the_host_asks_for_it_or_not() {
 }
 
 /// Host A writes slowly; host B takes over with preempt-and-abort. Returns what A has at work.
-fn take_over(rim: &mut Rim, a: &mut Queue, b: &mut Queue) -> (ConnId, Event, Slot) {
+pub(super) fn take_over(rim: &mut Rim, a: &mut Queue, b: &mut Queue) -> (ConnId, Event, Slot) {
     register(rim, a, args(0, 0), (0, KEY_A));
     register(rim, b, args(0, 0), (0, KEY_B));
     acquire(rim, a, args(0, 1), (KEY_A, 0));
@@ -264,7 +277,7 @@ fn take_over(rim: &mut Rim, a: &mut Queue, b: &mut Queue) -> (ConnId, Event, Slo
     (id, event, slot)
 }
 
-fn is_success(rim: &mut Rim, queue: &mut Queue) -> bool {
+pub(super) fn is_success(rim: &mut Rim, queue: &mut Queue) -> bool {
     matches!(queue.receive(rim).as_slice(), [Got::Response(cqe)] if cqe.status().is_success())
 }
 
@@ -341,7 +354,7 @@ fn preempt_and_abort_waits_for_every_range_of_a_deallocation() {
     assert!(is_success(&mut rim, &mut b));
 }
 
-fn write_of(blocks: u64) -> Command {
+pub(super) fn write_of(blocks: u64) -> Command {
     Command::Write { span: Span::new(Lba(0), Blocks(blocks)).unwrap(), fua: false }
 }
 
