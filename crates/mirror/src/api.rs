@@ -9,6 +9,7 @@ use model::{
     TargetRecord, TargetState, Timestamp,
 };
 
+use crate::check::Checked;
 use crate::policy::Policy;
 
 /// The owner's name for a host command or an order; free again once it has ended.
@@ -168,6 +169,15 @@ pub enum Order {
     Resize(Blocks),
     /// A snapshot on every copy in sync, of one moment, on all or none.
     Snapshot(SnapshotId, Attempt),
+    /// Read a span on every copy in sync, and mend what is damaged; at most 4096 blocks. What was
+    /// found is told before the answer ([`Effect::Checked`]).
+    Check {
+        /// Where.
+        span: Span,
+        /// Where good copies differ, this one is right and the others get its bytes. Without, they
+        /// are told and left alone.
+        believed: Option<ReplicaId>,
+    },
     /// What hosts may ask at most.
     Limit(Limits),
     /// What rebuilds together may copy in a second; nothing: as fast as hosts let them.
@@ -213,6 +223,18 @@ pub enum Effect {
     },
     /// Say which blocks of a span hold something; if that cannot be known, all of them.
     Written {
+        /// Name for the answer.
+        io: Io,
+        /// Which replica.
+        child: ReplicaId,
+        /// By which attachment.
+        session: Session,
+        /// Where.
+        span: Span,
+    },
+    /// Have a replica believe what it holds: every copy was asked, and none can prove these blocks.
+    /// Answered when it is durable. Blocks that are proven, or whose checksum is wrong, stay so.
+    Accept {
         /// Name for the answer.
         io: Io,
         /// Which replica.
@@ -297,4 +319,17 @@ pub enum Effect {
     RebuildChanged(Box<Rebuild>),
     /// Blocks that one copy had wrong were rewritten from another.
     Repaired(ReplicaId, Span),
+    /// No copy could prove what was being written there when they crashed: this one is believed.
+    Accepted(ReplicaId, Span),
+    /// No copy in sync can read these blocks.
+    Unreadable(Span),
+    /// These copies are good there and hold different bytes.
+    Differing(Span, Vec<ReplicaId>),
+    /// What an [`Order::Check`] found; its answer follows.
+    Checked {
+        /// Which order.
+        token: Token,
+        /// What.
+        found: Box<Checked>,
+    },
 }

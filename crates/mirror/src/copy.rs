@@ -4,84 +4,22 @@
 //!   rebuild:  which blocks are written? ──► read ──► write ──► compare, if wanted ──► next piece
 //!                      └─ hole ──► write zeroes and deallocate ─────────────────────────┘
 //!   resync:   read ──► compare ──► write where it differs
+//!   check:    read ──► compare ──► write where it is damaged
 //! ```
+//!
+//! Where the piece comes from, if a source cannot read it: `source.rs`.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use block::{Blame, Claim, Command, Fault, Instant, Lba, Span};
-use model::{FaultReason, Kind, Problem};
+use block::{Blame, Claim, Command, Fault, Span};
+use model::FaultReason;
 
 use crate::api::{Answer, Buffer, Effect};
 use crate::child::reason;
+use crate::chunk::{Copy, Step, Whose, pieces};
 use crate::mirror::{Mirror, Pending, Purpose, Ticket};
 use crate::slots::{Slot, Slots};
-
-/// For whom a chunk is copied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whose {
-    /// The rebuild of this child.
-    Rebuild(Slot),
-    /// The copies in sync, where they may differ.
-    Resync,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    /// It waits for the lane.
-    Queued,
-    /// It may run, and waits for marks or for a source.
-    Ready,
-    Mapping,
-    Reading,
-    Comparing,
-    Writing,
-    Verifying,
-}
-
-/// A chunk under way.
-#[derive(Debug)]
-pub(crate) struct Copy {
-    pub(crate) whose: Whose,
-    pub(crate) region: u64,
-    span: Span,
-    buffer: u32,
-    source: Option<Slot>,
-    /// Sources that could not read the piece that is being copied.
-    bad: Slots,
-    /// Who still needs the piece that is being copied.
-    needy: Slots,
-    outstanding: Slots,
-    /// What is left: blocks that hold something, and holes.
-    pieces: VecDeque<(Span, bool)>,
-    step: Step,
-    /// Its rebuild is over: it ends when nothing is outstanding.
-    pub(crate) dropped: bool,
-    pub(crate) not_before: Option<Instant>,
-    moved: u64,
-    /// Its regions are open, as those of a write are.
-    open: bool,
-}
-
-impl Copy {
-    /// Whether it may go on without an answer.
-    pub(crate) fn is_stuck(&self) -> bool {
-        self.outstanding.is_empty() && self.step != Step::Queued
-    }
-
-    /// Makes the piece that is being copied many of one block each, so that one bad block spoils
-    /// no other; whether it had more than one.
-    fn split(&mut self) -> bool {
-        let many = |(span, _): &mut (Span, bool)| span.len().0 > 1;
-        let Some((span, written)) = self.pieces.pop_front_if(many) else { return false };
-        for at in (span.start().0..span.end().0).rev() {
-            if let Some(block) = Span::one(Lba(at)) {
-                self.pieces.push_front((block, written));
-            }
-        }
-        true
-    }
-}
 
 impl Mirror {
     pub(crate) fn start_copy(&mut self, whose: Whose, region: u64, span: Span) {
@@ -94,7 +32,11 @@ impl Mirror {
             buffer,
             source: None,
             bad: Slots::NONE,
+            unproven: Slots::NONE,
+            believed: Slots::NONE,
             needy: Slots::NONE,
+            differing: Slots::NONE,
+            damaged: Slots::NONE,
             outstanding: Slots::NONE,
             pieces: VecDeque::new(),
             step: Step::Queued,
@@ -136,7 +78,7 @@ impl Mirror {
             Step::Queued => {}
             Step::Ready => self.map(ticket),
             Step::Mapping => self.next_piece(ticket),
-            Step::Reading | Step::Comparing | Step::Writing | Step::Verifying => {
+            Step::Reading | Step::Accepting | Step::Comparing | Step::Writing | Step::Verifying => {
                 self.go_on(ticket);
             }
         }
@@ -144,6 +86,7 @@ impl Mirror {
 
     fn dests(&self, whose: Whose) -> Slots {
         match whose {
+            Whose::Check(_) => self.in_sync(),
             Whose::Rebuild(slot) => Slots::one(slot).both(self.writers()),
             #[cfg(test)]
             Whose::Resync if self.broken == crate::tests::Broken::JoinerNotCompared => {
@@ -154,29 +97,16 @@ impl Mirror {
         }
     }
 
-    fn pick_source(&mut self, ticket: Ticket) -> Option<Slot> {
-        let copy = self.copies.get(&ticket)?;
-        let (resync, bad) = (copy.whose == Whose::Resync, copy.bad);
-        let mut able = self.in_sync().without(bad);
-        if resync {
-            able = self.least_lossy(able);
-            // If those that have the most cannot read it, what is left may be older.
-            self.lost |= self.least_loss(bad) < self.least_loss(able);
-        }
-        // Several sources: chunks go around.
-        let nth =
-            usize::try_from(ticket).unwrap_or(0) % usize::try_from(able.len().max(1)).unwrap_or(1);
-        let source = able.iter().nth(nth);
-        let copy = self.copies.get_mut(&ticket)?;
-        copy.source = source;
-        source
-    }
-
     /// Asks a source what of the chunk is written.
     fn map(&mut self, ticket: Ticket) {
         let Some(copy) = self.copies.get(&ticket) else { return };
         let (whose, span, none_left) = (copy.whose, copy.span, !copy.bad.is_empty());
-        if whose == Whose::Resync && !self.open_resync(ticket, span) {
+        let may_go = match whose {
+            Whose::Rebuild(_) => true,
+            Whose::Resync => self.open_resync(ticket, span),
+            Whose::Check(_) => self.may_check(span),
+        };
+        if !may_go {
             return self.end_copy(ticket, false);
         }
         let Some(source) = self.pick_source(ticket) else {
@@ -187,7 +117,7 @@ impl Mirror {
             }
             return;
         };
-        if whose == Whose::Resync {
+        if !matches!(whose, Whose::Rebuild(_)) {
             if let Some(copy) = self.copies.get_mut(&ticket) {
                 copy.pieces = VecDeque::from([(span, true)]);
             }
@@ -213,7 +143,7 @@ impl Mirror {
         self.copies.get(&ticket).is_some_and(|copy| copy.open) && self.is_settled()
     }
 
-    fn sent(&mut self, ticket: Ticket, slot: Slot, step: Step) {
+    pub(crate) fn sent(&mut self, ticket: Ticket, slot: Slot, step: Step) {
         if let Some(copy) = self.copies.get_mut(&ticket) {
             copy.outstanding.insert(slot);
             copy.step = step;
@@ -230,43 +160,30 @@ impl Mirror {
         if written { self.read_piece(ticket) } else { self.write_piece(ticket) }
     }
 
-    /// Everybody but the source needs the piece.
-    fn all_need(&mut self, ticket: Ticket) {
+    /// Everybody but the source needs the piece; of a rebuild also those that could not read it.
+    pub(crate) fn all_need(&mut self, ticket: Ticket) {
         let Some(copy) = self.copies.get(&ticket) else { return };
         let source = copy.source.map_or(Slots::NONE, Slots::one);
-        let needy = self.dests(copy.whose).without(source);
+        let bad = copy.bad.both(self.in_sync());
+        let needy = self.dests(copy.whose).either(bad).without(source);
         if let Some(copy) = self.copies.get_mut(&ticket) {
             copy.needy = needy;
         }
     }
 
-    /// The source cannot read the piece: block by block, then from elsewhere.
-    fn read_elsewhere(&mut self, ticket: Ticket, bad: Slot) {
-        let Some(copy) = self.copies.get_mut(&ticket) else { return };
-        if copy.split() {
-            return self.read_piece(ticket);
-        }
-        copy.bad.insert(bad);
-        let whose = copy.whose;
-        if self.pick_source(ticket).is_some() {
-            self.all_need(ticket);
-            self.read_piece(ticket);
-        } else {
-            self.unreadable(ticket, whose);
-        }
-    }
-
     /// A piece is where it should be, or nowhere.
-    fn piece_done(&mut self, ticket: Ticket) {
+    pub(crate) fn piece_done(&mut self, ticket: Ticket) {
         let Some(copy) = self.copies.get_mut(&ticket) else { return };
         copy.pieces.pop_front();
-        if !core::mem::replace(&mut copy.bad, Slots::NONE).is_empty() {
+        let had_bad = !copy.bad.is_empty();
+        copy.forget_piece();
+        if had_bad {
             self.pick_source(ticket);
         }
         self.next_piece(ticket);
     }
 
-    fn read_piece(&mut self, ticket: Ticket) {
+    pub(crate) fn read_piece(&mut self, ticket: Ticket) {
         let Some(copy) = self.copies.get(&ticket) else { return };
         let Some((span, _)) = copy.pieces.front().copied() else { return };
         let source = copy.source.filter(|slot| self.in_sync().contains(*slot));
@@ -278,7 +195,7 @@ impl Mirror {
         }
     }
 
-    fn write_piece(&mut self, ticket: Ticket) {
+    pub(crate) fn write_piece(&mut self, ticket: Ticket) {
         let Some(copy) = self.copies.get(&ticket) else { return };
         let Some((span, written)) = copy.pieces.front().copied() else { return };
         let command = if written {
@@ -325,11 +242,18 @@ impl Mirror {
         let Some(copy) = self.copies.get_mut(&ticket) else { return };
         let written = copy.pieces.front().is_some_and(|(_, written)| *written);
         match (copy.step, copy.whose) {
-            (Step::Reading, Whose::Resync) => {
+            (Step::Reading, Whose::Resync | Whose::Check(_)) => {
                 // Whoever has the same bytes needs nothing: a hole stays a hole.
                 self.compare_piece(ticket, Step::Comparing);
             }
+            (Step::Comparing, Whose::Check(check)) => self.judge_piece(ticket, check),
+            // One bad block is told, and no other.
+            (Step::Comparing, Whose::Resync) if !copy.damaged.is_empty() && copy.split() => {
+                self.all_need(ticket);
+                self.read_piece(ticket);
+            }
             (Step::Reading, Whose::Rebuild(_)) | (Step::Comparing, _) => self.write_piece(ticket),
+            (Step::Accepting, _) => self.read_piece(ticket),
             (Step::Writing, Whose::Rebuild(_)) if self.policy.verify && written => {
                 self.compare_piece(ticket, Step::Verifying);
             }
@@ -344,31 +268,28 @@ impl Mirror {
     fn restart(&mut self, ticket: Ticket) {
         if let Some(copy) = self.copies.get_mut(&ticket) {
             copy.pieces.clear();
-            (copy.step, copy.bad) = (Step::Ready, Slots::NONE);
+            copy.step = Step::Ready;
+            copy.forget_piece();
         }
         self.map(ticket);
     }
 
-    /// No copy in sync can read the piece.
-    fn unreadable(&mut self, ticket: Ticket, whose: Whose) {
-        let joining = self.must().both(self.writers()).without(self.in_sync());
-        #[cfg(test)]
-        let joining = match self.broken {
-            crate::tests::Broken::JoinerNotAsked => Slots::NONE,
-            _ => joining,
-        };
-        match whose {
-            // One that is about to join is compared with, and may be able to: it is asked then.
-            Whose::Resync if !joining.is_empty() => self.end_copy(ticket, false),
-            // Hosts get an error for this block anyway, whichever copy they ask.
-            Whose::Resync => self.piece_done(ticket),
-            Whose::Rebuild(slot) => {
-                let Some(copy) = self.copies.get(&ticket) else { return };
-                let span = copy.pieces.front().map_or(copy.span, |(span, _)| *span);
-                let detail = alloc::format!("no copy in sync can read {span}; restore it");
-                self.rebuild_failed(slot, Problem::new(Kind::NoHealthyReplica, detail));
-                self.end_copy(ticket, false);
-            }
+    /// Copies that were compared and do not have the piece: split into blocks if there are several.
+    /// Else: those that hold something else, and those whose bytes are damaged.
+    pub(crate) fn found_in_piece(&mut self, ticket: Ticket) -> Option<(Slots, Slots)> {
+        let copy = self.copies.get_mut(&ticket)?;
+        if !copy.needy.is_empty() && copy.split() {
+            self.all_need(ticket);
+            self.read_piece(ticket);
+            return None;
+        }
+        Some((copy.differing, copy.damaged()))
+    }
+
+    /// These copies keep what they have.
+    pub(crate) fn spare(&mut self, ticket: Ticket, slots: Slots) {
+        if let Some(copy) = self.copies.get_mut(&ticket) {
+            copy.needy = copy.needy.without(slots);
         }
     }
 
@@ -397,25 +318,32 @@ impl Mirror {
         let Some(copy) = self.copies.get_mut(&ticket) else { return };
         match result {
             Ok(Answer::Written(spans)) => copy.pieces = pieces(copy.span, &spans),
-            Ok(_) if step == Step::Comparing => copy.needy.remove(from.slot),
-            Ok(_) => {}
+            Ok(_) => self.piece_answered(ticket, from.slot, step),
             Err(Fault::Busy) => {
                 copy.step = Step::Ready;
-                copy.bad = Slots::NONE;
+                copy.forget_piece();
                 copy.pieces.clear();
                 let later = self.later();
                 if let Some(copy) = self.copies.get_mut(&ticket) {
                     copy.not_before = Some(later);
                 }
             }
-            Err(Fault::Miscompare { .. } | Fault::Checksum { .. } | Fault::Medium { .. })
-                if step == Step::Comparing => {}
+            Err(Fault::Miscompare { .. }) if step == Step::Comparing => {
+                copy.differing.insert(from.slot);
+            }
+            Err(fault) if step == Step::Comparing && is_damage(fault) => {
+                // After a crash it is no wonder that nothing proves a block in doubt.
+                let is_usual = matches!(fault, Fault::Unproven { .. });
+                if !is_usual || copy.whose != Whose::Resync {
+                    copy.damaged.insert(from.slot);
+                }
+            }
             Err(fault) if reads && fault.blame() != Blame::Path => {
                 if copy.dropped {
                     return self.end_copy(ticket, false);
                 }
                 if step == Step::Reading {
-                    return self.read_elsewhere(ticket, from.slot);
+                    return self.read_elsewhere(ticket, (from.slot, fault));
                 }
                 copy.bad.insert(from.slot);
                 copy.step = Step::Ready;
@@ -432,6 +360,18 @@ impl Mirror {
             }
         }
         self.advance_copy(ticket);
+    }
+
+    /// A copy has done its part of a step.
+    fn piece_answered(&mut self, ticket: Ticket, slot: Slot, step: Step) {
+        let Some(copy) = self.copies.get_mut(&ticket) else { return };
+        let (span, was_damaged) = (copy.piece(), copy.damaged().contains(slot));
+        match step {
+            Step::Comparing => copy.needy.remove(slot),
+            Step::Accepting => self.accepted(ticket, slot),
+            Step::Writing if was_damaged => self.repaired(ticket, slot, span),
+            _ => {}
+        }
     }
 
     fn restart_unless_dropped(&mut self, ticket: Ticket) {
@@ -458,6 +398,7 @@ impl Mirror {
                 }
             }
             Whose::Rebuild(_) => {}
+            Whose::Check(check) => self.check_ended(check, copy.span, complete),
             Whose::Resync => {
                 self.resync.parts.ended(copy.region, complete);
                 for region in self.resync.parts.take_finished() {
@@ -468,11 +409,11 @@ impl Mirror {
         self.poke = true;
     }
 
-    /// Drops the copies of a rebuild that is over.
-    pub(crate) fn drop_copies(&mut self, slot: Slot) {
+    /// Drops the copies of a rebuild or check that is over.
+    pub(crate) fn drop_copies(&mut self, whose: Whose) {
         let mut idle = Vec::new();
         for (ticket, copy) in &mut self.copies {
-            if copy.whose == Whose::Rebuild(slot) {
+            if copy.whose == whose {
                 copy.dropped = true;
                 if copy.outstanding.is_empty() {
                     idle.push(*ticket);
@@ -485,16 +426,7 @@ impl Mirror {
     }
 }
 
-/// A chunk as what holds something and the holes between.
-fn pieces(chunk: Span, written: &[Span]) -> VecDeque<(Span, bool)> {
-    let mut pieces = VecDeque::new();
-    let mut at = chunk.start();
-    for span in written.iter().filter_map(|span| span.intersect(chunk)) {
-        let from = span.start().max(at);
-        pieces.extend(Span::between(at, from).map(|hole| (hole, false)));
-        pieces.extend(Span::between(from, span.end()).map(|full| (full, true)));
-        at = at.max(span.end());
-    }
-    pieces.extend(Span::between(at, chunk.end()).map(|hole| (hole, false)));
-    pieces
+/// Whether bytes are there, but not those that were written.
+fn is_damage(fault: Fault) -> bool {
+    matches!(fault, Fault::Checksum { .. } | Fault::Medium { .. } | Fault::Unproven { .. })
 }

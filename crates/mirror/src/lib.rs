@@ -25,6 +25,8 @@
 //! - **R1** A read is answered by a copy in sync, and only while every copy that is recorded in
 //!   sync is attached: a former owner that lost one of them answers nothing that may be old.
 //! - **R2** Blocks of a region in doubt are not read before all copies in sync are equal there.
+//! - **U1** A block without a proven checksum is believed only when every copy recorded in sync was
+//!   asked and none could prove it, and never one whose checksum is wrong.
 //! - **F1** A flush is sent only when no region is in doubt.
 //! - **S1** The last copy in sync is never recorded stale.
 //! - **S2** Nothing is recorded after the store or a replica said that somebody newer owns it.
@@ -42,7 +44,9 @@ extern crate alloc;
 extern crate std;
 
 mod api;
+mod check;
 mod child;
+mod chunk;
 mod copy;
 mod dirty;
 mod mirror;
@@ -56,6 +60,7 @@ mod record;
 mod resize;
 mod slots;
 mod snapshot;
+mod source;
 mod state;
 mod stop;
 #[cfg(test)]
@@ -71,5 +76,6 @@ pub use api::{
     Answer, AttachFault, Attempt, Buffer, Effect, Event, Found, Io, Opening, Order, RebuildOrder,
     Session, StoreFault, Token,
 };
+pub use check::Checked;
 pub use mirror::Mirror;
 pub use policy::Policy;

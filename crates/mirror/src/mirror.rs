@@ -10,8 +10,9 @@ use model::{
 };
 
 use crate::api::{Answer, Effect, Event, Io, Opening, Session, Token};
+use crate::check::Checks;
 use crate::child::Child;
-use crate::copy::Copy;
+use crate::chunk::Copy;
 use crate::dirty::Dirty;
 use crate::pace::{Bucket, Yielding};
 use crate::policy::Policy;
@@ -78,9 +79,10 @@ pub struct Mirror {
     /// How many reads go around it, see `ask_around`.
     pub(crate) around: usize,
     pub(crate) copies: BTreeMap<Ticket, Copy>,
+    pub(crate) checks: Checks,
     /// Commands that wait for their limits, in order.
     pub(crate) paced: VecDeque<Ticket>,
-    /// Reads that wait until their blocks are out of doubt.
+    /// Reads that wait until their blocks are out of doubt, or checked.
     pub(crate) aside: Vec<Ticket>,
     pub(crate) buckets: (Bucket, Bucket),
     /// Commands that had to wait for them.
@@ -147,6 +149,7 @@ impl Mirror {
             ops: Numbered::default(),
             around: 0,
             copies: BTreeMap::new(),
+            checks: Checks::default(),
             paced: VecDeque::new(),
             aside: Vec::new(),
             buckets: (
@@ -303,6 +306,7 @@ impl Mirror {
             self.snapshot.is_some() || self.resizing.is_some() || self.stopping.is_some();
         let has_others = !self.jobs.is_empty()
             || !self.copies.is_empty()
+            || !self.checks.is_empty()
             || !self.aside.is_empty()
             || !self.waiting_orders.is_empty();
         self.opened && self.hold_from.is_none() && !self.failing && !is_changing && !has_others
@@ -397,7 +401,7 @@ impl Mirror {
             let opens = [self.buckets.0.opens(), self.buckets.1.opens()];
             at = at.into_iter().chain(opens.into_iter().flatten()).min();
         }
-        if !self.jobs.is_empty() {
+        if !self.jobs.is_empty() || !self.checks.is_empty() {
             let next = self.yielding.next(self.now, &self.policy);
             at = at.into_iter().chain(self.rebuild_bucket.opens()).chain(next).min();
         }

@@ -48,6 +48,7 @@ impl Mirror {
                 self.rebuild_bucket = Bucket::new(limit.map(|size| size.bytes().0), self.now);
                 Ok(())
             }
+            Order::Check { span, believed } => return self.check_span(token, span, believed),
             Order::Resize(size) => return self.resize(token, size),
             Order::Snapshot(id, attempt) => return self.take_snapshot(token, id, attempt),
             Order::Stop => return self.stop(token),
@@ -82,6 +83,7 @@ impl Mirror {
         for (token, _) in core::mem::take(&mut self.waiting_orders) {
             self.answer(token, Err(problem()));
         }
+        self.drop_checks(&problem());
         self.end_snapshot(Err(problem()));
         self.end_resize(Err(problem()));
     }

@@ -2,6 +2,10 @@
 //!
 //! A read keeps its claim on the lane until bad copies are rewritten, so no write comes between.
 //!
+//! If no copy can give all of it, it leaves the lane while its blocks are checked one by one
+//! (`check.rs`), and is tried once more: each block may be good on another copy, and one that was
+//! being written when all copies crashed is proven by none.
+//!
 //! While nothing else is under way, a read of a local copy needs none of this, and goes around the
 //! mirror ([`Mirror::ask_around`]). If it fails, it comes back ([`Mirror::come_back`]).
 
@@ -64,6 +68,9 @@ impl Mirror {
         {
             op.declined.insert(slot);
             op.fault = Some(fault);
+            if matches!(fault, Fault::Unproven { .. }) {
+                op.unproven.insert(slot);
+            }
         }
         self.take(op, now);
     }
@@ -96,12 +103,30 @@ impl Mirror {
             // Every copy in sync has it wrong, or none is there.
             return match fault {
                 Some(fault) if !declined.is_empty() && !self.in_sync().is_empty() => {
-                    self.finish(ticket, Err(fault));
+                    self.check_or_fail(ticket, fault);
                 }
                 _ => {}
             };
         };
         self.send(ticket, Slots::one(slot), command);
+    }
+
+    /// Has the blocks of a read checked that no copy could answer, once.
+    fn check_or_fail(&mut self, ticket: Ticket, fault: Fault) {
+        let may_help = |op: &&mut Op| {
+            let is_long = op.command.span().is_some_and(|span| span.len().0 > 1);
+            op.check.is_none() && (is_long || !op.unproven.is_empty())
+        };
+        let span = self.ops.get_mut(ticket).filter(may_help).and_then(|op| op.command.span());
+        let Some(check) = span.and_then(|span| self.check_for_read(span)) else {
+            return self.finish(ticket, Err(fault));
+        };
+        if let Some(op) = self.ops.get_mut(ticket) {
+            (op.check, op.fault) = (Some(check), None);
+            (op.unproven, op.declined) = (Slots::NONE, Slots::NONE);
+        }
+        self.step_aside(ticket);
+        self.poke = true;
     }
 
     /// A read that waits for a comparison must not keep that from the blocks: it leaves the lane.
@@ -118,8 +143,9 @@ impl Mirror {
         let failing = self.verdict().is_some();
         for ticket in core::mem::take(&mut self.aside) {
             let Some(op) = self.ops.get(ticket) else { continue };
-            let command = op.command;
-            let waits = command.span().is_some_and(|span| self.dirty.doubt.touches(span));
+            let (command, check) = (op.command, op.check);
+            let waits = command.span().is_some_and(|span| self.dirty.doubt.touches(span))
+                || check.is_some_and(|check| self.checks.contains(check));
             if waits && !failing {
                 self.aside.push(ticket);
             } else if self.lane.enter(ticket, Claim::of(command)) {
@@ -165,6 +191,9 @@ impl Mirror {
                 Blame::Medium | Blame::Bug => {
                     op.declined.insert(from.slot);
                     op.fault = Some(fault);
+                    if matches!(fault, Fault::Unproven { .. }) {
+                        op.unproven.insert(from.slot);
+                    }
                 }
                 Blame::Path => self.fail(from.slot, reason(fault)),
                 Blame::Caller | Blame::Capacity | Blame::Owner => {

@@ -25,7 +25,7 @@ use model::{
 
 use crate::api::{Buffer, Effect};
 use crate::child::reason;
-use crate::copy::{Copy, Whose};
+use crate::chunk::{Copy, Whose};
 use crate::mirror::{Mirror, Pending, Purpose};
 use crate::pace::Hosts;
 use crate::slots::Slot;
@@ -304,8 +304,10 @@ impl Mirror {
         }
         let most = usize::try_from(self.policy.copies).unwrap_or(1);
         while !self.free_buffers.is_empty() && self.copies.len() < most {
-            // Hosts may wait for what is in doubt; they never wait for a rebuild.
-            if !self.next_resync() && !self.next_rebuild() {
+            // Hosts may wait for what is in doubt or checked for a read; they never wait for a
+            // rebuild.
+            let yields = self.must_yield();
+            if !self.next_resync() && !self.next_check(yields) && !self.next_rebuild(yields) {
                 return;
             }
         }
@@ -338,19 +340,21 @@ impl Mirror {
         true
     }
 
-    fn next_rebuild(&mut self) -> bool {
-        if !self.rebuild_bucket.is_open(self.now) || self.in_sync().is_empty() {
-            return false;
-        }
+    /// Whether what nobody waits for is to wait for hosts.
+    fn must_yield(&self) -> bool {
         let hosts = self.yielding.hosts(self.now, &self.policy);
         let begun = |copy: &Copy| copy.whose != Whose::Resync;
         if hosts != Hosts::Away && self.copies.values().any(begun) {
+            return true;
+        }
+        hosts == Hosts::Served && self.yielding.not_before.is_some_and(|at| self.now < at)
+    }
+
+    fn next_rebuild(&mut self, yields: bool) -> bool {
+        if !self.rebuild_bucket.is_open(self.now) || self.in_sync().is_empty() || yields {
             return false;
         }
-        let is_served = hosts == Hosts::Served;
-        if is_served && self.yielding.not_before.is_some_and(|at| self.now < at) {
-            return false;
-        }
+        let is_served = self.yielding.hosts(self.now, &self.policy) == Hosts::Served;
         let most = if is_served { self.policy.small_chunk } else { self.policy.chunk };
         // Jobs take turns: the one with the fewest chunks under way is next.
         let mut slots: Vec<(usize, Slot)> = (self.jobs.iter())
@@ -398,7 +402,7 @@ impl Mirror {
 
     /// A rebuild ends because its child takes no more writes.
     pub(crate) fn end_job(&mut self, slot: Slot, why: Option<Problem>) {
-        self.drop_copies(slot);
+        self.drop_copies(Whose::Rebuild(slot));
         self.close_job(slot, why.map_or(RebuildEvent::Cancel, RebuildEvent::Fail));
     }
 

@@ -7,7 +7,7 @@
 
 use alloc::vec::Vec;
 
-use model::{HoldCause, ReplicaId, TargetEvent, TargetState};
+use model::{HoldCause, Kind, Problem, ReplicaId, TargetEvent, TargetState};
 
 use crate::api::Effect;
 use crate::mirror::Mirror;
@@ -82,6 +82,8 @@ impl Mirror {
         }
         if !self.failing && self.now >= from.after(self.policy.hold) {
             self.failing = true;
+            let detail = "no copy could be read in time; check again later";
+            self.drop_checks(&Problem::new(Kind::Unavailable, detail));
             let nobody = self.in_sync().is_empty();
             let cause = if nobody { HoldCause::NoChild } else { HoldCause::NotRecorded };
             self.on(TargetEvent::Held(cause));

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use block::Instant;
-use model::{End, StopCause, TargetEvent, TargetState};
+use model::{End, Kind, Problem, StopCause, TargetEvent, TargetState};
 
 use crate::api::{Effect, Token};
 use crate::mirror::Mirror;
@@ -46,6 +46,7 @@ impl Mirror {
         for slot in slots {
             self.interrupt(slot);
         }
+        self.drop_checks(&Problem::new(Kind::Unavailable, "the target stops; check again later"));
     }
 
     /// Somebody newer owns the volume.

@@ -33,6 +33,10 @@ pub(crate) struct Op {
     /// Children that refused a change, or hold bad blocks where a read wants to look.
     pub(crate) declined: Slots,
     pub(crate) fault: Option<Fault>,
+    /// Children that hold blocks of a read without proof.
+    pub(crate) unproven: Slots,
+    /// A read waits or has waited for this check.
+    pub(crate) check: Option<u64>,
     /// A read was answered well, and bad copies are being rewritten.
     pub(crate) repairing: bool,
     pub(crate) not_before: Option<Instant>,
@@ -55,6 +59,8 @@ impl Op {
             done: Slots::NONE,
             declined: Slots::NONE,
             fault: None,
+            unproven: Slots::NONE,
+            check: None,
             repairing: false,
             not_before: None,
             busy: 0,

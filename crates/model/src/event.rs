@@ -115,6 +115,8 @@ pub enum EventName {
     Fenced,
     /// Blocks did not have the content that was written.
     Corrupted,
+    /// Blocks that no copy could prove after a crash were believed.
+    Accepted,
     /// A scrub has ended.
     ScrubEnded,
     /// Something nobody knows of was found and removed.

@@ -28,7 +28,7 @@ use super::records::Records;
 use super::targets::Target;
 use crate::pools::{Answer, EntityStatus, Order, PoolError, PoolStatus};
 use crate::serve::{Orders, PoolOrders, VolumeOrders};
-use crate::volumes::News;
+use crate::volumes::{Damage, News};
 
 /// An engine under the node API. Clones are the same engine.
 #[derive(Clone)]
@@ -75,6 +75,26 @@ pub(super) struct State {
     pub(super) rebuild_orders: BTreeMap<RebuildId, model::Order<RebuildWish>>,
     /// The last scrub of each replica.
     pub(super) scrubs: BTreeMap<ReplicaId, Scrub>,
+    /// Damage that targets found since the start.
+    pub(super) damage: DamageTotals,
+}
+
+/// Blocks that targets found damaged since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct DamageTotals {
+    pub(super) repaired: u64,
+    pub(super) accepted: u64,
+    pub(super) unreadable: u64,
+    pub(super) differing: u64,
+}
+
+impl DamageTotals {
+    pub(super) fn add(&mut self, damage: &Damage) {
+        self.repaired += damage.repaired.values().map(|places| places.blocks).sum::<u64>();
+        self.accepted += damage.accepted.values().map(|places| places.blocks).sum::<u64>();
+        self.unreadable += damage.unreadable.blocks;
+        self.differing += damage.differing.blocks;
+    }
 }
 
 /// A pool.

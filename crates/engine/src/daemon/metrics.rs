@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use api::node::{Answered, Found, StatisticsOf};
 use model::{PoolSpec, PoolState};
 
-use super::engine::{Engine, now};
+use super::engine::{DamageTotals, Engine, now};
 use super::statistics::Reading;
 use crate::counters::{BUCKETS, Counter};
 
@@ -38,6 +38,8 @@ impl Engine {
         pool_metrics(&mut text, &pools);
         let targets = count(self.open_targets().len());
         text.gauge("holdfast_targets", "Targets that are open.", targets);
+        let found = self.state().damage;
+        damage_metrics(&mut text, found);
         traffic_metrics(&mut text, &self.measure().await?);
         Ok(text.0)
     }
@@ -58,6 +60,19 @@ fn pool_metrics(text: &mut Exposition, pools: &[Found<PoolSpec>]) {
     each("holdfast_pool_online", "1 if the pool is well, else 0.", |found| {
         u64::from(found.status.state == PoolState::Online)
     });
+}
+
+/// What targets found damaged, and what became of it.
+fn damage_metrics(text: &mut Exposition, found: DamageTotals) {
+    let samples = [
+        ("repaired", found.repaired),
+        ("accepted", found.accepted),
+        ("unreadable", found.unreadable),
+        ("differing", found.differing),
+    ];
+    let samples = samples.map(|(outcome, blocks)| (format!("outcome=\"{outcome}\""), blocks));
+    let help = "Blocks that targets found damaged, by what became of them.";
+    text.counter("holdfast_damaged_blocks_total", help, samples);
 }
 
 /// What was done by target, child, replica and disk.

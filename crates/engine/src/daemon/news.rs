@@ -6,12 +6,15 @@ use std::sync::{Arc, Weak};
 
 use model::{
     ChildState, EventName, Rebuild, RebuildState, ReplicaId, Severity, StopCause, Subject,
-    TargetId, TargetState,
+    TargetId, TargetState, VolumeId,
 };
 use tracing::Instrument as _;
 
 use super::engine::{Engine, Inner};
-use crate::volumes::{News, What};
+use crate::volumes::{Damage, News, Places, What};
+
+/// Most places that an event names.
+const NAMED: usize = 8;
 
 /// Tells news on until the engine is gone. Waits for them, so it has a thread of its own.
 pub(super) fn tell_on(
@@ -79,12 +82,42 @@ impl Engine {
                 self.tell(target, EventName::StateChanged, message);
             }
             What::Rebuild(rebuild) => self.tell_rebuild(target, rebuild),
-            What::Repaired(replica, span) => {
-                let (at, count) = (span.start().0, span.len().0);
-                let message = format!("{count} blocks from {at} on were wrong and are rewritten");
-                let replica = Subject::Replica(*replica);
-                self.tell_as(Severity::Warning, replica, EventName::Corrupted, message);
-            }
+            What::Damage(damage) => self.tell_damage(news.volume, damage),
+        }
+    }
+
+    /// Tells what was found damaged, and counts it.
+    fn tell_damage(&self, volume: VolumeId, damage: &Damage) {
+        self.state().damage.add(damage);
+        for (replica, places) in &damage.repaired {
+            let what = in_blocks(places);
+            let message = format!("{what} did not hold what was written; rewritten from a copy");
+            let replica = Subject::Replica(*replica);
+            self.tell_as(Severity::Warning, replica, EventName::Corrupted, message);
+        }
+        for (replica, places) in &damage.accepted {
+            let what = in_blocks(places);
+            let message = format!(
+                "{what} were being written when every copy went down, and no copy can prove \
+                 them: this copy is believed, the others are rewritten from it"
+            );
+            self.tell(Subject::Replica(*replica), EventName::Accepted, message);
+        }
+        let of_volume = [
+            (
+                &damage.unreadable,
+                "cannot be read from any copy; restore them from a snapshot or backup, or accept \
+                 the loss with `holdfast volume check --accept-loss`",
+            ),
+            (
+                &damage.differing,
+                "are intact on several copies and not equal; choose the copy to believe with \
+                 `holdfast volume check --compare --believe REPLICA`",
+            ),
+        ];
+        for (places, remedy) in of_volume.into_iter().filter(|(places, _)| places.blocks > 0) {
+            let message = format!("{} {remedy}", in_blocks(places));
+            self.tell_as(Severity::Error, Subject::Volume(volume), EventName::Corrupted, message);
         }
     }
 
@@ -105,6 +138,23 @@ impl Engine {
         );
         self.tell_as(severity, target, name, message);
     }
+}
+
+/// Blocks, and the first places of them.
+fn in_blocks(places: &Places) -> String {
+    let named: Vec<String> = places
+        .first
+        .iter()
+        .take(NAMED)
+        .map(|span| match span.len().0 {
+            1 => span.start().0.to_string(),
+            _ => format!("{}-{}", span.start().0, span.end().0 - 1),
+        })
+        .collect();
+    let listed: u64 = places.first.iter().take(NAMED).map(|span| span.len().0).sum();
+    let more = if listed < places.blocks { ", ..." } else { "" };
+    let noun = if places.blocks == 1 { "block" } else { "blocks" };
+    format!("{} {noun} ({}{more})", places.blocks, named.join(", "))
 }
 
 fn weigh(state: TargetState) -> (Severity, EventName) {

@@ -288,6 +288,12 @@ impl Child {
         self.ask(Work::Send(name.0, message, Asked::Written(span, Vec::new())), io);
     }
 
+    /// Tells it to believe what it holds there.
+    pub(super) fn accept(&mut self, name: Name, span: Span, io: &impl Io) {
+        let message = Topic::Accept.tell(span.start().0, &topic::encode_count(span.len()));
+        self.ask(Work::Send(name.0, message, Asked::Told), io);
+    }
+
     /// What came of it, one at a time, until there is nothing more.
     pub(super) fn poll(&mut self, io: &mut impl Io) -> Option<Came> {
         loop {

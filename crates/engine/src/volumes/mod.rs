@@ -23,6 +23,7 @@
 mod around;
 mod child;
 mod counting;
+mod damage;
 #[cfg(feature = "faults")]
 mod faulty;
 mod hosted;
@@ -42,6 +43,7 @@ use nvme::target::HostId;
 use reactor::{Io, Key, Op, Outcome, Token};
 
 use child::Child;
+pub use damage::{Damage, Places};
 pub use order::{Answer, Measured, News, Opening, Order, Reply, Status, Taking, Way, What};
 pub use recorder::{MemoryRecorder, Recorded, Recorder, may_replace};
 pub use volume::PATIENCE;

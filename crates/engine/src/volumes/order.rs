@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use block::{Blocks, Span};
+use block::Blocks;
 use mirror::{Policy, Session};
 use model::{
     ChildState, ChildStatus, Consistency, Limits, Problem, Rebuild, ReplicaId, SnapshotGroupId,
@@ -16,6 +16,7 @@ use model::{
 use nvme::target::NamespaceIds;
 use nvme::wire::{AnaState, Nqn};
 
+use super::damage::Damage;
 use super::recorder::Recorder;
 use crate::counters::Counters;
 use crate::serve::Host;
@@ -113,6 +114,8 @@ pub enum Answer {
     Done,
     /// These copies have taken the snapshot.
     Taken(BTreeSet<ReplicaId>),
+    /// What a check found.
+    Checked(Box<mirror::Checked>),
     /// What was done so far.
     Measured(Box<Measured>),
     /// A target.
@@ -173,8 +176,8 @@ pub enum What {
     Child(ReplicaId, ChildState),
     /// A rebuild began, waits, goes on or ended.
     Rebuild(Box<Rebuild>),
-    /// Blocks that one copy had wrong were rewritten from another.
-    Repaired(ReplicaId, Span),
+    /// Damage was found, and mended where it could be.
+    Damage(Box<Damage>),
 }
 
 /// What is called with the answer, on the thread of a core: it must not wait.

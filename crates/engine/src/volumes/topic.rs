@@ -129,7 +129,6 @@ pub(crate) fn runs_of(bytes: &[u8], span: Span) -> Result<(Vec<Span>, Option<u64
 }
 
 /// The number of blocks to accept, as it travels; at most [`MOST_ACCEPTED`].
-#[cfg_attr(not(test), expect(dead_code, reason = "the mirror accepts nothing yet"))]
 pub(crate) fn encode_count(blocks: Blocks) -> [u8; 8] {
     blocks.0.to_le_bytes()
 }

@@ -23,6 +23,7 @@ use nvme::wire::Nqn;
 use reactor::{Frozen, Io, Key, Slab};
 
 use super::child::{Came, Child, NSID};
+use super::damage::Untold;
 use super::hosted::Hosted;
 use super::order::{Answer, News, Opening, Order, Reply, Status, Taking, Way, What};
 use super::recorder::Recorder;
@@ -70,6 +71,9 @@ pub(super) struct Volume {
     next_order: u64,
     /// The snapshot that is being taken: by which order, and by whom so far.
     taking: Option<(u64, Taking, BTreeSet<ReplicaId>)>,
+    /// What checks found whose orders are answered next, and what is to be told of damage.
+    pub(super) checked: BTreeMap<u64, mirror::Checked>,
+    pub(super) untold: Untold,
     #[cfg(feature = "faults")]
     pub(super) struck: super::faulty::Struck,
     pub(super) counters: Counters,
@@ -104,6 +108,8 @@ impl Volume {
             orders: BTreeMap::new(),
             next_order: ORDERS,
             taking: None,
+            checked: BTreeMap::new(),
+            untold: Untold::default(),
             #[cfg(feature = "faults")]
             struck: super::faulty::Struck::default(),
             counters: Counters::default(),
@@ -212,6 +218,7 @@ impl Volume {
     pub(super) fn tick(&mut self, now: Instant, io: &mut impl Io) {
         self.children.values_mut().for_each(|child| child.handle_timeout(io));
         self.give_up_late(now, io);
+        self.tell_damage(now);
         self.touched = self.children.keys().copied().collect();
         if self.mirror.timeout().is_some_and(|at| at <= now) {
             self.mirror.tick(now);
@@ -330,14 +337,16 @@ impl Volume {
             Effect::TargetChanged(state) => self.tell(What::Target(state)),
             Effect::ChildChanged(child, state) => self.tell(What::Child(child, state)),
             Effect::RebuildChanged(rebuild) => self.tell(What::Rebuild(rebuild)),
-            Effect::Repaired(child, span) => self.tell(What::Repaired(child, span)),
+            damage => self.mend(damage, now, io),
         }
     }
 
     /// An order has ended.
     fn answer(&mut self, order: u64, result: Result<(), Problem>) {
         let taken = self.taking.take_if(|(by, ..)| *by == order);
-        let answer = taken.map_or(Answer::Done, |(_, _, by)| Answer::Taken(by));
+        let checked = self.checked.remove(&order).map(|found| Answer::Checked(Box::new(found)));
+        let done = checked.unwrap_or(Answer::Done);
+        let answer = taken.map_or(done, |(_, _, by)| Answer::Taken(by));
         if let Some(reply) = self.orders.remove(&order) {
             reply(result.map(|()| answer));
         }
@@ -355,7 +364,7 @@ impl Volume {
     }
 
     /// Asks something of an attachment; `false` if there is no such one.
-    fn ask(&mut self, session: Session, ask: impl FnOnce(&mut Child)) -> bool {
+    pub(super) fn ask(&mut self, session: Session, ask: impl FnOnce(&mut Child)) -> bool {
         match self.child(session) {
             Some(child) => {
                 ask(child);
@@ -458,10 +467,11 @@ impl Volume {
     }
 
     /// An effect that cannot be carried out has failed.
-    fn end_unasked(&mut self, effect: &Effect, now: Instant) {
+    pub(super) fn end_unasked(&mut self, effect: &Effect, now: Instant) {
         let name = match effect {
             Effect::Io { io, .. }
             | Effect::Written { io, .. }
+            | Effect::Accept { io, .. }
             | Effect::Keep { io, .. }
             | Effect::Snapshot { io, .. }
             | Effect::DropSnapshot { io, .. }
@@ -472,7 +482,7 @@ impl Volume {
         self.mirror.apply(Event::Ended { io: name, result }, now);
     }
 
-    fn tell(&mut self, what: What) {
+    pub(super) fn tell(&mut self, what: What) {
         let (volume, target) = (self.id, self.target);
         if let What::Target(state) = &what {
             tracing::info!(%volume, %target, ?state, "target");

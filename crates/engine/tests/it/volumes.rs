@@ -446,7 +446,10 @@ fn silent_damage_is_read_past_and_repaired() {
     file.sync_all().unwrap();
     assert_eq!(read(&mut session, 77), Ok(0xA7));
     let replica = cluster.nodes[0].replica;
-    await_news(&told, |what| *what == What::Repaired(replica, one(77)));
+    await_news(&told, |what| match what {
+        What::Damage(damage) => damage.repaired[&replica].first == [one(77)],
+        _ => false,
+    });
     flush(&mut session);
     assert!(place_of(disk, 0xA7).is_some(), "it was not repaired");
     assert_eq!(read(&mut session, 77), Ok(0xA7));

@@ -9,6 +9,9 @@ use model::{Epoch, Note, SnapshotId};
 
 use crate::{Attempt, Session};
 
+/// What nobody ever writes.
+pub(super) const GARBAGE: u64 = u64::MAX;
+
 /// Who may use a replica: the last attachment.
 pub(super) type Owner = (Epoch, usize, Session);
 
@@ -30,6 +33,9 @@ pub(super) struct Disk {
     pub(super) up: bool,
     pub(super) full: bool,
     pub(super) bad: BTreeSet<u64>,
+    /// Blocks that were being written when it crashed: it holds something there, and cannot prove
+    /// that it is what was written.
+    pub(super) unproven: BTreeSet<u64>,
     pub(super) snapshots: BTreeMap<SnapshotId, Snapshot>,
     /// How many blocks were written to it, and how many were looked at.
     pub(super) written: u64,
@@ -50,6 +56,7 @@ impl Disk {
             up: true,
             full: false,
             bad: BTreeSet::new(),
+            unproven: BTreeSet::new(),
             snapshots: BTreeMap::new(),
             written: 0,
             read: 0,
@@ -61,11 +68,17 @@ impl Disk {
         self.cache.get(&at).copied().unwrap_or_else(|| self.durable[at as usize])
     }
 
+    pub(super) fn can_read(&self, at: u64) -> bool {
+        !self.bad.contains(&at) && !self.unproven.contains(&at)
+    }
+
     pub(super) fn view(&self) -> Vec<u64> {
         (0..self.durable.len() as u64).map(|at| self.block(at)).collect()
     }
 
-    pub(super) fn crash(&mut self, random: &mut Random) {
+    /// What no flush covered may be there or not; of what is there, some may have no proven sum. A
+    /// hole needs none.
+    pub(super) fn crash(&mut self, random: &mut Random, unproven: bool) {
         let mood = random.below(3);
         for (at, stamp) in core::mem::take(&mut self.cache) {
             let kept = match mood {
@@ -75,6 +88,9 @@ impl Disk {
             };
             if kept {
                 self.durable[at as usize] = stamp;
+                if unproven && stamp != 0 && random.one_in(2) {
+                    self.unproven.insert(at);
+                }
             }
         }
         self.owner = None;
@@ -90,13 +106,18 @@ impl Disk {
             self.read += span.len().0;
         }
         let rotten = span.is_some_and(|span| blocks(span).any(|at| self.bad.contains(&at)));
+        let unproven = span.is_some_and(|span| blocks(span).any(|at| self.unproven.contains(&at)));
         match command {
-            Command::Read { span } if rotten => Err(Fault::Checksum { span }),
+            Command::Read { span } | Command::Compare { span } if rotten => {
+                Err(Fault::Checksum { span })
+            }
+            Command::Read { span } | Command::Compare { span } if unproven => {
+                Err(Fault::Unproven { span })
+            }
             Command::Read { span } => {
                 *data = blocks(span).map(|at| self.block(at)).collect();
                 Ok(())
             }
-            Command::Compare { span } if rotten => Err(Fault::Checksum { span }),
             Command::Compare { span } => {
                 let other = blocks(span).zip(&*data).find(|(at, stamp)| self.block(*at) != **stamp);
                 other.map_or(Ok(()), |(at, _)| Err(Fault::Miscompare { at: Lba(at) }))
@@ -136,11 +157,26 @@ impl Disk {
             return;
         }
         self.bad.remove(&at);
+        self.unproven.remove(&at);
         if fua {
             self.cache.remove(&at);
             self.durable[at as usize] = stamp;
         } else {
             self.cache.insert(at, stamp);
+        }
+    }
+
+    /// Every copy was compared: what is unproven here is believed. What rotted is not.
+    pub(super) fn accept(&mut self, span: Span) {
+        self.unproven.retain(|at| !(span.start().0..span.end().0).contains(at));
+    }
+
+    /// A block rots. One with a sum is bad from then on; without one it holds garbage.
+    pub(super) fn rot(&mut self, at: u64) {
+        if self.unproven.contains(&at) {
+            self.durable[at as usize] = GARBAGE;
+        } else {
+            self.bad.insert(at);
         }
     }
 

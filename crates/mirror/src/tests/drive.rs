@@ -59,6 +59,8 @@ pub(super) struct Plan {
     pub(super) broken: Broken,
     /// Whether reads go around the mirror where they may.
     pub(super) around: bool,
+    /// Whether crashes leave blocks that nothing proves, and checks are ordered.
+    pub(super) unproven: bool,
     pub(super) loud: bool,
 }
 
@@ -67,6 +69,7 @@ pub(super) struct Drive {
     pub(super) size: u64,
     pub(super) copies: usize,
     pub(super) policy: Policy,
+    unproven: bool,
     tokens: u64,
     attempts: u64,
     stamps: u64,
@@ -91,7 +94,8 @@ impl Drive {
         let mut policy = policy();
         policy.verify = world.random.one_in(3);
         let (tokens, attempts, stamps, last_read) = (0, 0, 0, Vec::new());
-        Drive { world, size: BLOCKS, copies, policy, tokens, attempts, stamps, last_read }
+        let (size, unproven) = (BLOCKS, plan.unproven);
+        Drive { world, size, copies, policy, unproven, tokens, attempts, stamps, last_read }
     }
 
     pub(super) fn run(&mut self) -> Result<(), String> {
@@ -221,7 +225,7 @@ impl Drive {
         }
         self.world.say(format_args!("disk {disk} crashes"));
         let mut random = self.world.random.clone();
-        self.world.disks[disk].crash(&mut random);
+        self.world.disks[disk].crash(&mut random, self.unproven);
         self.world.random = random;
         let now = self.world.now;
         self.world.history.crashed(disk, now);
@@ -283,7 +287,7 @@ impl Drive {
         }
         for _ in 0..=self.world.random.below(8) {
             let at = self.world.random.below(self.size);
-            self.world.disks[disk].bad.insert(at);
+            self.world.disks[disk].rot(at);
             self.world.history.rotted(disk, at);
             self.world.say(format_args!("block {at} of disk {disk} rots"));
         }
@@ -295,7 +299,7 @@ impl Drive {
         let replica = replica(random.below(self.copies as u64 + 1) as usize);
         let rebuild =
             [RebuildOrder::Start, RebuildOrder::Pause, RebuildOrder::Resume, RebuildOrder::Cancel];
-        let order = match random.below(12) {
+        let order = match random.below(if self.unproven { 15 } else { 12 }) {
             0 => Order::AddChild { replica, local: false },
             1 => Order::RemoveChild(replica),
             2 => Order::Offline(replica),
@@ -304,6 +308,11 @@ impl Drive {
             8 => {
                 self.size = (self.size + 8).min(MOST);
                 Order::Resize(Blocks(self.size))
+            }
+            12..15 => {
+                let from = random.below(self.size);
+                let span = Span::between(Lba(from), Lba(self.size)).unwrap();
+                Order::Check { span, believed: None }
             }
             // Some are asked for again, whatever became of them.
             _ => {
@@ -398,14 +407,18 @@ impl Drive {
     /// Copies are equal, what was promised is there, and the end is clean.
     fn compare(&mut self) -> Result<(), String> {
         let target = self.world.targets.len() - 1;
-        for start in (0..self.size).step_by(4) {
-            let len = 4.min(self.size - start);
+        let size = self.world.targets[target].mirror.geometry().blocks().0;
+        for start in (0..size).step_by(4) {
+            let len = 4.min(size - start);
             let span = Span::new(Lba(start), Blocks(len)).unwrap();
-            self.submit(target, Command::Read { span });
+            let read = self.submit(target, Command::Read { span });
             self.submit(target, Command::Flush);
             let idle = |drive: &Drive| drive.world.targets[target].ops.is_empty();
             if !self.run_until(10_000, idle)? {
                 return Err("reads do not end".into());
+            }
+            if let Some((Err(fault), _)) = self.world.targets[target].ended.get(&read) {
+                return Err(format!("{span} cannot be read: {fault}"));
             }
         }
         self.same(target)?;
@@ -423,7 +436,11 @@ impl Drive {
                 return Err(format!("marks stay: {note:?}"));
             }
             let mut random = Random(1);
-            self.world.disks[disk].crash(&mut random);
+            self.world.disks[disk].crash(&mut random, false);
+            let left = self.world.disks[disk].unproven.range(..size).next();
+            if let Some(at) = left {
+                return Err(format!("block {at} of disk {disk} is unproven after a clean end"));
+            }
         }
         self.same(target)
     }

@@ -1,6 +1,7 @@
 //! The mirror in one thread, from seeds: replicas with volatile caches, a store, targets that
 //! follow each other, and everything that can go wrong between them.
 
+mod checking;
 mod directed;
 mod disk;
 mod drive;
@@ -39,6 +40,10 @@ pub(crate) enum Broken {
     LossForgotten,
     JoinerNotCompared,
     JoinerNotAsked,
+    /// The first copy that holds a block without proof is believed, whatever others have.
+    AcceptUnasked,
+    /// What no copy can prove is never believed.
+    NeverAccepted,
     /// Replicas take commands of former owners.
     NoFence,
 }
@@ -56,6 +61,16 @@ fn run(seed: u64, broken: Broken) -> Result<(), String> {
 /// Reads of a local copy go around the mirror where they may.
 fn run_around(seed: u64, broken: Broken) -> Result<(), String> {
     live(Plan { seed, broken, around: true, ..Plan::default() })
+}
+
+/// Crashes leave blocks that nothing proves; reads go by the mirror.
+fn run_unproven(seed: u64, broken: Broken) -> Result<(), String> {
+    live(Plan { seed, broken, unproven: true, ..Plan::default() })
+}
+
+/// The same, and reads go around the mirror where they may.
+fn run_unproven_around(seed: u64, broken: Broken) -> Result<(), String> {
+    live(Plan { seed, broken, unproven: true, around: true, ..Plan::default() })
 }
 
 fn live(plan: Plan) -> Result<(), String> {
@@ -80,6 +95,16 @@ fn every_history_is_one_of_a_single_disk() {
 #[test]
 fn every_history_with_reads_around_the_mirror_is_one_of_a_single_disk() {
     check_all(run_around);
+}
+
+#[test]
+fn every_history_with_unproven_blocks_is_one_of_a_single_disk() {
+    check_all(run_unproven);
+}
+
+#[test]
+fn every_history_with_unproven_blocks_and_reads_around_is_one_of_a_single_disk() {
+    check_all(run_unproven_around);
 }
 
 /// Histories that failed once, and what was wrong.
@@ -177,6 +202,11 @@ fn a_broken_rule_is_noticed() {
     }
     for (rule, seed) in [(Broken::AroundOthers, 1714), (Broken::JoinerNotAsked, 7_092_707)] {
         let noticed = (seed..seed + seeds(400)).find(|seed| run_around(*seed, rule).is_err());
+        assert!(noticed.is_some(), "nobody noticed {rule:?}");
+        std::println!("{rule:?} is noticed by seed {noticed:?}");
+    }
+    for rule in [Broken::AcceptUnasked, Broken::NeverAccepted] {
+        let noticed = (0..seeds(400)).find(|seed| run_unproven(*seed, rule).is_err());
         assert!(noticed.is_some(), "nobody noticed {rule:?}");
         std::println!("{rule:?} is noticed by seed {noticed:?}");
     }

@@ -47,6 +47,7 @@ impl World {
             copies: std::vec![std::vec::Vec::new(); policy.copies as usize],
             answers: std::collections::BTreeMap::new(),
             copied: 0,
+            checked: std::collections::BTreeMap::new(),
             ended: std::collections::BTreeMap::new(),
             changes: std::vec::Vec::new(),
         });
@@ -140,6 +141,9 @@ impl World {
             Effect::Written { io, session, span, .. } => {
                 self.launch(target, session, io, What::Written(span));
             }
+            Effect::Accept { io, session, span, .. } => {
+                self.launch(target, session, io, What::Accept(span));
+            }
             Effect::Keep { io, session, note, .. } => {
                 self.launch(target, session, io, What::Keep(*note));
             }
@@ -163,7 +167,20 @@ impl World {
             Effect::ChildChanged(replica, state) => {
                 self.targets[target].changes.push((replica, state));
             }
-            Effect::TargetChanged(_) | Effect::RebuildChanged(_) | Effect::Repaired(..) => {}
+            Effect::Differing(span, replicas) => match &mut self.differing {
+                Some(found) => found.push(span),
+                None => {
+                    self.fail(format!("T{target} found {span} good and different on {replicas:?}"));
+                }
+            },
+            Effect::Checked { token, found } => {
+                self.targets[target].checked.insert(token, *found);
+            }
+            Effect::TargetChanged(_)
+            | Effect::RebuildChanged(_)
+            | Effect::Repaired(..)
+            | Effect::Accepted(..)
+            | Effect::Unreadable(_) => {}
         }
     }
 
@@ -247,7 +264,7 @@ impl World {
                 let when = (op.begun, self.now);
                 let there = self.attached_to(target);
                 seen.into_iter().try_for_each(|(block, stamp)| {
-                    let can_read = |disk: &usize| !self.disks[*disk].bad.contains(&block);
+                    let can_read = |disk: &usize| self.disks[*disk].can_read(block);
                     let there = there.iter().copied().filter(can_read).collect();
                     self.history.read(block, stamp, when, &there)
                 })

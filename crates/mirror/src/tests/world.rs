@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
+use std::format;
 use std::string::String;
 use std::vec::Vec;
 
@@ -10,7 +11,7 @@ use block::{Blocks, Command, Completion, Fault, Instant, Span};
 use model::{ChildState, Epoch, FaultReason, Note, ReplicaId, SnapshotId, TargetRecord};
 
 use super::Broken;
-use super::disk::{Disk, Snapshot};
+use super::disk::{Disk, GARBAGE, Snapshot};
 use super::history::History;
 use super::owner::AROUND;
 use crate::{
@@ -48,6 +49,7 @@ pub(super) struct Target {
     pub(super) copies: Vec<Vec<u64>>,
     pub(super) answers: BTreeMap<Token, Result<(), String>>,
     pub(super) copied: u64,
+    pub(super) checked: BTreeMap<Token, crate::Checked>,
     /// Commands that ended, with what they read.
     pub(super) ended: BTreeMap<Token, (Completion, Vec<u64>)>,
     pub(super) changes: Vec<(ReplicaId, ChildState)>,
@@ -58,6 +60,7 @@ pub(super) struct Target {
 pub(super) enum What {
     Command(Command, Buffer, Vec<u64>),
     Written(Span),
+    Accept(Span),
     Keep(Note),
     Snapshot(SnapshotId, Attempt),
     Drop(SnapshotId),
@@ -93,6 +96,8 @@ pub(super) struct World {
     /// Snapshots that were ordered, by target and order.
     pub(super) snapshots: BTreeMap<(usize, Token), (SnapshotId, BTreeSet<usize>)>,
     pub(super) error: Option<String>,
+    /// Where good copies were found to differ, if they may.
+    pub(super) differing: Option<Vec<Span>>,
     pub(super) around: bool,
     pub(super) loud: bool,
 }
@@ -123,6 +128,7 @@ impl World {
             replicas: Vec::new(),
             snapshots: BTreeMap::new(),
             error: None,
+            differing: None,
             around: false,
             loud: false,
         }
@@ -319,6 +325,10 @@ impl World {
                 (result, filled.then_some((buffer, data)))
             }
             What::Written(span) => (Ok(Answer::Written(found.written_in(span))), None),
+            What::Accept(span) => {
+                self.accept(disk, span);
+                (Ok(Answer::Done), None)
+            }
             What::Keep(note) => {
                 found.note = Some(note);
                 (Ok(Answer::Done), None)
@@ -340,6 +350,23 @@ impl World {
             }
             What::Measure => (Ok(Answer::Size(Blocks(found.view().len() as u64))), None),
         }
+    }
+
+    /// **U1** What a copy cannot prove is believed only if no copy in sync can. Then nobody can
+    /// tell rot from what was written.
+    fn accept(&mut self, disk: usize, span: Span) {
+        let in_sync = self.record.set().in_sync().iter().map(|replica| self.disk_of(*replica));
+        let others: Vec<usize> = in_sync.filter(|other| *other != disk).collect();
+        for at in span.start().0..span.end().0 {
+            let proves = others.iter().find(|other| self.disks[**other].can_read(at));
+            if let Some(other) = proves.filter(|_| self.disks[disk].unproven.contains(&at)) {
+                self.fail(format!("disk {disk} is believed at {at}, and disk {other} has proof"));
+            }
+            if self.disks[disk].block(at) == GARBAGE {
+                self.history.began(0, at, GARBAGE, (self.now, self.record.epoch().number()));
+            }
+        }
+        self.disks[disk].accept(span);
     }
 
     fn store(&mut self, target: usize, io: Io, record: TargetRecord) {

@@ -1,0 +1,228 @@
+//! Checks: every copy in sync is read, compared, and mended where it is damaged.
+//!
+//! ```text
+//!   a read that nobody could answer ─┐                     ┌─ damaged here, good there: rewritten
+//!                                    ├─► chunks, under a ──┼─ unproven everywhere: one is believed
+//!   an order (a scrub found rot,     │   claim on the lane ├─ damaged everywhere: unreadable
+//!   or somebody wants to compare) ───┘                     └─ good and not equal: differing
+//! ```
+//!
+//! Copies that are good and differ are told and left alone, unless the order names the one that is
+//! right: nobody here knows which of them was acknowledged last.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+
+use block::{Blocks, Lba, Span};
+use model::{Kind, Problem, ReplicaId};
+
+use crate::api::{Effect, Token};
+use crate::chunk::{Copy, Whose};
+use crate::mirror::{Mirror, Ticket};
+use crate::slots::Slots;
+
+/// Most blocks of one order.
+pub(crate) const MOST_BLOCKS: Blocks = Blocks(4096);
+/// Most checks that reads wait for.
+const MOST_FOR_READS: usize = 64;
+/// Most checks at once that were ordered.
+const MOST_ORDERED: usize = 4;
+
+/// What a check came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// Blocks that a copy had damaged, copy by copy.
+    pub bad: u64,
+    /// Those of them that were rewritten from another copy.
+    pub repaired: u64,
+    /// Blocks that no copy can give.
+    pub unreadable: Vec<Span>,
+    /// Blocks that are good on several copies and not equal: on which ones.
+    pub differing: Vec<(Span, Vec<ReplicaId>)>,
+}
+
+/// A check under way.
+#[derive(Debug)]
+pub(crate) struct Check {
+    /// Who ordered it; reads wait for it if nobody did.
+    token: Option<Token>,
+    /// The copy that is right where good ones differ.
+    believed: Option<ReplicaId>,
+    /// What was not begun.
+    rest: VecDeque<Span>,
+    /// Chunks under way.
+    left: u32,
+    found: Checked,
+}
+
+/// The checks of a mirror.
+#[derive(Debug, Default)]
+pub(crate) struct Checks {
+    all: BTreeMap<u64, Check>,
+    last: u64,
+}
+
+impl Checks {
+    pub(crate) fn contains(&self, check: u64) -> bool {
+        self.all.contains_key(&check)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    fn count(&self, is_ordered: bool) -> usize {
+        self.all.values().filter(|check| check.token.is_some() == is_ordered).count()
+    }
+
+    fn add(&mut self, token: Option<Token>, believed: Option<ReplicaId>, span: Span) -> u64 {
+        self.last += 1;
+        let (rest, found) = (VecDeque::from([span]), Checked::default());
+        self.all.insert(self.last, Check { token, believed, rest, left: 0, found });
+        self.last
+    }
+}
+
+impl Mirror {
+    /// Takes an order to check a span; it ends with an [`Effect::Checked`] and an answer.
+    pub(crate) fn check_span(&mut self, token: Token, span: Span, believed: Option<ReplicaId>) {
+        let inside = self.geometry.span().intersect(span) == Some(span);
+        let unknown = believed.is_some_and(|replica| !self.recorder.wants_in_sync(replica));
+        let refused = if !inside || span.len() > MOST_BLOCKS {
+            let detail = alloc::format!("at most {MOST_BLOCKS} of the volume are checked at once");
+            Some(Problem::new(Kind::OutOfRange, detail))
+        } else if unknown {
+            Some(Problem::new(Kind::InvalidArgument, "only a copy in sync can be believed"))
+        } else if self.checks.count(true) >= MOST_ORDERED {
+            Some(Problem::new(Kind::Busy, "other checks are under way; try again"))
+        } else {
+            None
+        };
+        if let Some(problem) = refused {
+            return self.answer(token, Err(problem));
+        }
+        self.checks.add(Some(token), believed, span);
+        self.poke = true;
+    }
+
+    /// Begins a check that a read waits for, unless there are too many.
+    pub(crate) fn check_for_read(&mut self, span: Span) -> Option<u64> {
+        let has_room = self.checks.count(false) < MOST_FOR_READS;
+        has_room.then(|| self.checks.add(None, None, span))
+    }
+
+    /// Whether copies can be compared there now.
+    pub(crate) fn may_check(&self, span: Span) -> bool {
+        self.is_settled() && !self.in_sync().is_empty() && !self.dirty.doubt.touches(span)
+    }
+
+    /// The copy that a check was told to believe.
+    pub(crate) fn believed_by(&self, check: u64) -> Slots {
+        let named = self.checks.all.get(&check).and_then(|check| check.believed);
+        named.and_then(|replica| self.slot_of(replica)).map_or(Slots::NONE, Slots::one)
+    }
+
+    /// Starts the next chunk of a check, those that reads wait for first.
+    pub(crate) fn next_check(&mut self, may_yield: bool) -> bool {
+        let most = self.policy.chunk;
+        for is_ordered in [false, true] {
+            if is_ordered && may_yield {
+                return false;
+            }
+            let of_kind = |(_, check): &(&u64, &Check)| check.token.is_some() == is_ordered;
+            let next = self.checks.all.iter().filter(of_kind).find_map(|(number, check)| {
+                let span = check.rest.front()?;
+                let end = Lba(span.start().0.saturating_add(most.0.max(1))).min(span.end());
+                let chunk = Span::between(span.start(), end)?;
+                self.may_check(chunk).then_some((*number, chunk))
+            });
+            let Some((number, chunk)) = next else { continue };
+            let Some(check) = self.checks.all.get_mut(&number) else { continue };
+            if let Some(span) = check.rest.pop_front() {
+                check.rest.extend(Span::between(chunk.end(), span.end()));
+            }
+            check.left += 1;
+            self.start_copy(Whose::Check(number), number, chunk);
+            return true;
+        }
+        false
+    }
+
+    /// A chunk has ended; if not well, it is begun anew later.
+    pub(crate) fn check_ended(&mut self, number: u64, span: Span, complete: bool) {
+        let Some(check) = self.checks.all.get_mut(&number) else { return };
+        check.left = check.left.saturating_sub(1);
+        if !complete {
+            check.rest.push_back(span);
+        }
+        if check.left == 0 && check.rest.is_empty() {
+            self.end_check(number, Ok(()));
+        }
+    }
+
+    fn end_check(&mut self, number: u64, result: Result<(), Problem>) {
+        let Some(mut check) = self.checks.all.remove(&number) else { return };
+        self.poke = true;
+        let Some(token) = check.token else { return };
+        if result.is_ok() {
+            check.found.unreadable.sort_unstable_by_key(|span| span.start());
+            check.found.differing.sort_unstable_by_key(|(span, _)| span.start());
+            self.effects.push_back(Effect::Checked { token, found: Box::new(check.found) });
+        }
+        self.answer(token, result);
+    }
+
+    /// Gives up all checks: the target stops, or nothing can be served.
+    pub(crate) fn drop_checks(&mut self, why: &Problem) {
+        let numbers: Vec<u64> = self.checks.all.keys().copied().collect();
+        for number in numbers {
+            self.end_check(number, Err(why.clone()));
+            self.drop_copies(Whose::Check(number));
+        }
+    }
+
+    /// All copies have said what they hold of a piece.
+    pub(crate) fn judge_piece(&mut self, ticket: Ticket, number: u64) {
+        let Some((differing, damaged)) = self.found_in_piece(ticket) else { return };
+        let Some(span) = self.copies.get(&ticket).map(Copy::piece) else { return };
+        if !differing.is_empty() && self.dirty.doubt.touches(span) {
+            // They may: that is settled first.
+            return self.end_copy(ticket, false);
+        }
+        let source = self.copies.get(&ticket).and_then(|copy| copy.source);
+        let named = self.believed_by(number);
+        let replicas = differing.iter().chain(source);
+        let replicas: Vec<ReplicaId> =
+            replicas.filter_map(|slot| Some(self.child(slot)?.replica)).collect();
+        let is_named = source.is_some_and(|slot| named.contains(slot));
+        if let Some(check) = self.checks.all.get_mut(&number) {
+            check.found.bad += u64::from(damaged.len()) * span.len().0;
+            if !differing.is_empty() {
+                check.found.differing.push((span, replicas.clone()));
+            }
+        }
+        if !differing.is_empty() {
+            self.effects.push_back(Effect::Differing(span, replicas));
+            if !is_named {
+                self.spare(ticket, differing);
+            }
+        }
+        self.write_piece(ticket);
+    }
+
+    pub(crate) fn note_repaired(&mut self, check: u64, span: Span) {
+        if let Some(check) = self.checks.all.get_mut(&check) {
+            check.found.repaired += span.len().0;
+        }
+    }
+
+    pub(crate) fn note_unreadable(&mut self, number: u64, span: Span) {
+        let copies = u64::from(self.in_sync().len());
+        self.effects.push_back(Effect::Unreadable(span));
+        if let Some(check) = self.checks.all.get_mut(&number) {
+            check.found.bad += copies * span.len().0;
+            check.found.unreadable.push(span);
+        }
+    }
+}

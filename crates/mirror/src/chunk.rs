@@ -1,0 +1,118 @@
+//! A chunk that is being copied: how far it is, and what is known of its copies.
+
+use alloc::collections::VecDeque;
+
+use block::{Instant, Lba, Span};
+
+use crate::slots::{Slot, Slots};
+
+/// For whom a chunk is copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// The rebuild of this child.
+    Rebuild(Slot),
+    /// The copies in sync, where they may differ.
+    Resync,
+    /// The copies in sync, where one of them may be damaged: this check.
+    Check(u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// It waits for the lane.
+    Queued,
+    /// It may run, and waits for marks or for a source.
+    Ready,
+    Mapping,
+    Reading,
+    /// One copy is told to believe what it holds.
+    Accepting,
+    Comparing,
+    Writing,
+    Verifying,
+}
+
+/// A chunk under way.
+#[derive(Debug)]
+pub(crate) struct Copy {
+    pub(crate) whose: Whose,
+    pub(crate) region: u64,
+    pub(crate) span: Span,
+    pub(crate) buffer: u32,
+    pub(crate) source: Option<Slot>,
+    /// Sources that could not read the piece that is being copied.
+    pub(crate) bad: Slots,
+    /// Those of them that hold it without a proven checksum, and the one that was told to believe.
+    pub(crate) unproven: Slots,
+    pub(crate) believed: Slots,
+    /// Who still needs the piece that is being copied.
+    pub(crate) needy: Slots,
+    /// Those that hold something else, proven.
+    pub(crate) differing: Slots,
+    /// Those whose bytes are damaged.
+    pub(crate) damaged: Slots,
+    pub(crate) outstanding: Slots,
+    /// What is left: blocks that hold something, and holes.
+    pub(crate) pieces: VecDeque<(Span, bool)>,
+    pub(crate) step: Step,
+    /// Its rebuild is over: it ends when nothing is outstanding.
+    pub(crate) dropped: bool,
+    pub(crate) not_before: Option<Instant>,
+    pub(crate) moved: u64,
+    /// Its regions are open, as those of a write are.
+    pub(crate) open: bool,
+}
+
+impl Copy {
+    /// Whether it may go on without an answer.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.outstanding.is_empty() && self.step != Step::Queued
+    }
+
+    /// Makes the piece that is being copied many of one block each, so that one bad block spoils
+    /// no other; whether it had more than one.
+    pub(crate) fn split(&mut self) -> bool {
+        let many = |(span, _): &mut (Span, bool)| span.len().0 > 1;
+        let Some((span, written)) = self.pieces.pop_front_if(many) else { return false };
+        self.forget_piece();
+        for at in (span.start().0..span.end().0).rev() {
+            if let Some(block) = Span::one(Lba(at)) {
+                self.pieces.push_front((block, written));
+            }
+        }
+        true
+    }
+
+    /// Nothing is known of the piece that comes first now.
+    pub(crate) fn forget_piece(&mut self) {
+        (self.bad, self.unproven, self.believed) = (Slots::NONE, Slots::NONE, Slots::NONE);
+        (self.differing, self.damaged) = (Slots::NONE, Slots::NONE);
+    }
+
+    /// Those that had the piece damaged, as far as that is worth telling.
+    pub(crate) fn damaged(&self) -> Slots {
+        match self.whose {
+            Whose::Check(_) => self.damaged.either(self.bad),
+            _ => self.damaged.either(self.bad.without(self.unproven)),
+        }
+    }
+
+    /// The piece that is being copied.
+    pub(crate) fn piece(&self) -> Span {
+        self.pieces.front().map_or(self.span, |(span, _)| *span)
+    }
+}
+
+/// A chunk as what holds something and the holes between.
+pub(crate) fn pieces(chunk: Span, written: &[Span]) -> VecDeque<(Span, bool)> {
+    let mut pieces = VecDeque::new();
+    let mut at = chunk.start();
+    for span in written.iter().filter_map(|span| span.intersect(chunk)) {
+        let from = span.start().max(at);
+        pieces.extend(Span::between(at, from).map(|hole| (hole, false)));
+        pieces.extend(Span::between(from, span.end()).map(|full| (full, true)));
+        at = at.max(span.end());
+    }
+    pieces.extend(Span::between(at, chunk.end()).map(|hole| (hole, false)));
+    pieces
+}

@@ -1,0 +1,158 @@
+//! Where a piece is copied from, if not everybody can read it.
+//!
+//! ```text
+//!   read A ──good──► the piece is there; whoever has it damaged or unproven gets it
+//!     │ Checksum, Medium, Unproven: block by block
+//!     ▼
+//!   read the next copy in sync ... until none is left
+//!     │ one said Unproven                               │ none did
+//!     ▼                                                 ▼
+//!   Accept on one of those, the least lossy ──► read    nobody has it: told, left as it is
+//! ```
+//!
+//! Invariant (**U1**): a block without a proven checksum is believed only when every copy that is
+//! recorded in sync was asked and none could prove it, and never one whose checksum is wrong.
+
+use block::{Fault, Span};
+use model::{Kind, Problem};
+
+use crate::api::Effect;
+use crate::chunk::{Step, Whose};
+use crate::mirror::{Mirror, Purpose, Ticket};
+use crate::slots::{Slot, Slots};
+
+impl Mirror {
+    pub(crate) fn pick_source(&mut self, ticket: Ticket) -> Option<Slot> {
+        let copy = self.copies.get(&ticket)?;
+        let (whose, bad) = (copy.whose, copy.bad);
+        let mut able = self.in_sync().without(bad);
+        match whose {
+            Whose::Rebuild(_) => {}
+            Whose::Resync => {
+                able = self.least_lossy(able);
+                // If those that have the most cannot read it, what is left may be older.
+                self.lost |= self.least_loss(bad) < self.least_loss(able);
+            }
+            Whose::Check(check) => {
+                let named = self.believed_by(check).both(able);
+                able = if named.is_empty() { able } else { named };
+            }
+        }
+        // Several sources: chunks go around.
+        let nth =
+            usize::try_from(ticket).unwrap_or(0) % usize::try_from(able.len().max(1)).unwrap_or(1);
+        let source = able.iter().nth(nth);
+        let copy = self.copies.get_mut(&ticket)?;
+        copy.source = source;
+        source
+    }
+
+    /// The source cannot read the piece: block by block, then from elsewhere.
+    pub(crate) fn read_elsewhere(&mut self, ticket: Ticket, (bad, fault): (Slot, Fault)) {
+        let Some(copy) = self.copies.get_mut(&ticket) else { return };
+        if copy.split() {
+            self.all_need(ticket);
+            return self.read_piece(ticket);
+        }
+        copy.bad.insert(bad);
+        if matches!(fault, Fault::Unproven { .. }) && !copy.believed.contains(bad) {
+            copy.unproven.insert(bad);
+        }
+        let whose = copy.whose;
+        #[cfg(test)]
+        if self.broken == crate::tests::Broken::AcceptUnasked && self.accept_one(ticket) {
+            return;
+        }
+        if self.pick_source(ticket).is_some() {
+            self.all_need(ticket);
+            self.read_piece(ticket);
+        } else if !self.accept_one(ticket) {
+            self.unreadable(ticket, whose);
+        }
+    }
+
+    /// **U1** Believes one of the copies that hold the piece without proof; whether there is one.
+    fn accept_one(&mut self, ticket: Ticket) -> bool {
+        let Some(copy) = self.copies.get(&ticket) else { return false };
+        let (span, bad) = (copy.piece(), copy.bad);
+        // One that is about to join may be able to prove it, and one that is away, too.
+        let able = copy.unproven.both(self.in_sync());
+        let all_asked = self.joining().is_empty() && self.is_settled();
+        #[cfg(test)]
+        let able = match self.broken {
+            crate::tests::Broken::NeverAccepted => Slots::NONE,
+            _ => able,
+        };
+        let Some(slot) = self.least_lossy(able).iter().next().filter(|_| all_asked) else {
+            return false;
+        };
+        if copy.whose == Whose::Resync {
+            self.lost |= self.least_loss(bad.without(able)) < self.least_loss(able);
+        }
+        let Some((io, child, session)) = self.ask(slot, Purpose::Copy(ticket)) else {
+            return false;
+        };
+        let child = child.replica;
+        self.effects.push_back(Effect::Accept { io, child, session, span });
+        self.sent(ticket, slot, Step::Accepting);
+        true
+    }
+
+    /// A copy believes the piece: it is the source.
+    pub(crate) fn accepted(&mut self, ticket: Ticket, slot: Slot) {
+        let Some(copy) = self.copies.get_mut(&ticket) else { return };
+        let span = copy.piece();
+        copy.bad.remove(slot);
+        copy.unproven.remove(slot);
+        copy.believed.insert(slot);
+        copy.source = Some(slot);
+        self.all_need(ticket);
+        let replica = self.child(slot).map(|child| child.replica);
+        self.effects.extend(replica.map(|replica| Effect::Accepted(replica, span)));
+    }
+
+    /// A copy that had the piece damaged has it again.
+    pub(crate) fn repaired(&mut self, ticket: Ticket, slot: Slot, span: Span) {
+        let Some(replica) = self.child(slot).map(|child| child.replica) else { return };
+        self.effects.push_back(Effect::Repaired(replica, span));
+        if let Some(Whose::Check(check)) = self.copies.get(&ticket).map(|copy| copy.whose) {
+            self.note_repaired(check, span);
+        }
+    }
+
+    /// Copies that may be recorded in sync already although they are not yet.
+    fn joining(&self) -> Slots {
+        self.must().both(self.writers()).without(self.in_sync())
+    }
+
+    /// No copy in sync can read the piece.
+    pub(crate) fn unreadable(&mut self, ticket: Ticket, whose: Whose) {
+        let joining = self.joining();
+        #[cfg(test)]
+        let joining = match self.broken {
+            crate::tests::Broken::JoinerNotAsked => Slots::NONE,
+            _ => joining,
+        };
+        let Some(copy) = self.copies.get(&ticket) else { return };
+        let (span, was_unproven) = (copy.piece(), !copy.unproven.is_empty());
+        match whose {
+            // One that is about to join is compared with, and may be able to: it is asked then.
+            Whose::Resync | Whose::Check(_) if !joining.is_empty() => self.end_copy(ticket, false),
+            // Not everybody was asked who may be able to prove it.
+            _ if was_unproven && !(joining.is_empty() && self.is_settled()) => {
+                self.end_copy(ticket, false);
+            }
+            // Hosts get an error for this block anyway, whichever copy they ask.
+            Whose::Resync => self.piece_done(ticket),
+            Whose::Check(check) => {
+                self.note_unreadable(check, span);
+                self.piece_done(ticket);
+            }
+            Whose::Rebuild(slot) => {
+                let detail = alloc::format!("no copy in sync can read {span}; restore it");
+                self.rebuild_failed(slot, Problem::new(Kind::NoHealthyReplica, detail));
+                self.end_copy(ticket, false);
+            }
+        }
+    }
+}

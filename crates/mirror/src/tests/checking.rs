@@ -1,0 +1,172 @@
+//! Damage, one rule at a time: who is asked, who is believed, who is rewritten.
+
+use std::collections::BTreeSet;
+use std::vec::Vec;
+
+use block::{Blocks, Command, Fault, Lba, Span};
+use model::{ChildState, ReplicaId};
+
+use super::drive::{Drive, replica};
+use crate::{Checked, Order};
+
+fn span(start: u64, len: u64) -> Span {
+    Span::new(Lba(start), Blocks(len)).unwrap()
+}
+
+fn read(start: u64, len: u64) -> Command {
+    Command::Read { span: span(start, len) }
+}
+
+/// A volume of so many copies with eight blocks written and flushed, and what they hold.
+fn written(copies: usize) -> (Drive, Vec<u64>) {
+    let mut drive = Drive::quiet(copies);
+    drive.ask(Command::Write { span: span(0, 8), fua: false }).unwrap();
+    drive.ask(Command::Flush).unwrap();
+    let view = drive.world.disks[0].view();
+    (drive, view)
+}
+
+impl Drive {
+    fn check_blocks(&mut self, span: Span, believed: Option<ReplicaId>) -> Checked {
+        let target = self.world.targets.len() - 1;
+        let token = self.give(target, Order::Check { span, believed });
+        self.until(|drive| drive.world.targets[target].answers.contains_key(&token));
+        self.world.targets[target].answers.remove(&token).unwrap().unwrap();
+        self.world.targets[target].checked.remove(&token).unwrap()
+    }
+
+    fn damaged(&self, disk: usize) -> Vec<u64> {
+        let disk = &self.world.disks[disk];
+        disk.bad.union(&disk.unproven).copied().collect()
+    }
+}
+
+#[test]
+fn a_check_mends_the_copy_that_is_not_read() {
+    let (mut drive, wanted) = written(2);
+    drive.world.disks[1].bad.insert(5);
+    let found = drive.check_blocks(span(0, 64), None);
+    assert_eq!(found, Checked { bad: 1, repaired: 1, ..Checked::default() });
+    assert!(drive.damaged(1).is_empty());
+    assert_eq!(drive.check_blocks(span(0, 64), None), Checked::default());
+    assert_eq!(drive.world.disks[1].view(), wanted);
+}
+
+#[test]
+fn blocks_that_are_bad_on_different_copies_are_read_one_by_one() {
+    let (mut drive, wanted) = written(2);
+    drive.world.disks[0].bad.insert(2);
+    drive.world.disks[1].bad.insert(6);
+    drive.ask(read(0, 8)).unwrap();
+    assert_eq!(drive.last_read, wanted[..8]);
+    assert!(drive.damaged(0).is_empty() && drive.damaged(1).is_empty());
+}
+
+#[test]
+fn what_no_copy_can_give_is_told_block_by_block_and_left() {
+    let (mut drive, _) = written(2);
+    for disk in 0..2 {
+        drive.world.disks[disk].bad.extend([3, 4]);
+    }
+    drive.world.disks[1].bad.insert(6);
+    let found = drive.check_blocks(span(0, 64), None);
+    assert_eq!((found.bad, found.repaired), (5, 1));
+    assert_eq!(found.unreadable, [span(3, 1), span(4, 1)]);
+    assert_eq!(drive.damaged(0), [3, 4]);
+    assert!(matches!(drive.ask(read(0, 8)), Err(Fault::Checksum { .. })));
+    drive.ask(read(5, 3)).unwrap();
+}
+
+#[test]
+fn a_block_that_another_copy_proves_is_not_believed_without_proof() {
+    let (mut drive, wanted) = written(2);
+    drive.world.disks[0].unproven.insert(5);
+    drive.world.disks[0].rot(5);
+    drive.ask(read(4, 4)).unwrap();
+    assert_eq!(drive.last_read, wanted[4..8]);
+    assert!(drive.damaged(0).is_empty());
+    assert_eq!(drive.world.disks[0].view(), wanted);
+}
+
+#[test]
+fn what_no_copy_can_prove_is_believed_when_all_were_asked() {
+    let (mut drive, wanted) = written(3);
+    (0..3).for_each(|disk| drive.world.disks[disk].unproven.extend([5, 6]));
+    drive.ask(read(5, 1)).unwrap();
+    assert_eq!(drive.last_read, wanted[5..6]);
+    for disk in 0..3 {
+        assert_eq!(drive.damaged(disk), [6]);
+    }
+    drive.ask(read(0, 8)).unwrap();
+    assert_eq!(drive.last_read, wanted[..8]);
+    assert!((0..3).all(|disk| drive.damaged(disk).is_empty()));
+}
+
+#[test]
+fn a_rotten_block_is_never_the_one_that_is_believed() {
+    let (mut drive, wanted) = written(2);
+    drive.world.disks[0].bad.insert(5);
+    drive.world.disks[1].unproven.insert(5);
+    drive.ask(read(5, 1)).unwrap();
+    assert_eq!(drive.last_read, wanted[5..6]);
+    assert!(drive.damaged(0).is_empty() && drive.damaged(1).is_empty());
+    assert_eq!(drive.world.disks[0].view(), wanted);
+}
+
+#[test]
+fn nobody_is_believed_while_a_copy_in_sync_is_away() {
+    let (mut drive, wanted) = written(2);
+    drive.world.disks[0].unproven.insert(5);
+    drive.world.store_up = false;
+    drive.cut(0, 1);
+    let token = drive.begin(read(5, 1));
+    drive.pass(1000);
+    assert_eq!(drive.damaged(0), [5]);
+    // When that is recorded, there is nobody else to ask.
+    drive.world.store_up = true;
+    drive.end(token).unwrap();
+    assert_eq!(drive.last_read, wanted[5..6]);
+    assert!(drive.damaged(0).is_empty());
+}
+
+#[test]
+fn a_rebuild_believes_what_its_only_source_cannot_prove() {
+    let (mut drive, wanted) = written(2);
+    drive.order(Order::RemoveChild(replica(1))).unwrap();
+    drive.world.disks[0].unproven.extend([1, 7]);
+    drive.order(Order::AddChild { replica: replica(2), local: false }).unwrap();
+    drive.until_open();
+    assert!(drive.damaged(0).is_empty());
+    assert_eq!(drive.world.disks[2].view(), wanted);
+    assert_eq!(drive.mirror().children()[1].state, ChildState::InSync);
+}
+
+#[test]
+fn good_copies_that_differ_are_told_and_left_unless_one_is_named() {
+    let (mut drive, wanted) = written(2);
+    let mut other = std::vec![77];
+    let command = Command::Write { span: span(5, 1), fua: true };
+    drive.world.disks[1].carry_out(command, &mut other).unwrap();
+    drive.world.differing = Some(Vec::new());
+    let found = drive.check_blocks(span(0, 64), None);
+    let [(at, on)] = &found.differing[..] else { panic!("{found:?}") };
+    assert_eq!((*at, on.iter().copied().collect()), (span(5, 1), both()));
+    assert_eq!((found.bad, drive.world.disks[1].block(5)), (0, 77));
+    let found = drive.check_blocks(span(0, 64), Some(replica(0)));
+    assert_eq!(found.differing.len(), 1);
+    assert_eq!(drive.world.disks[1].view(), wanted);
+    assert_eq!(drive.check_blocks(span(0, 64), None), Checked::default());
+}
+
+fn both() -> BTreeSet<ReplicaId> {
+    BTreeSet::from([replica(0), replica(1)])
+}
+
+#[test]
+fn a_check_of_too_much_or_by_a_stranger_is_refused() {
+    let (mut drive, _) = written(2);
+    let whole = |believed| Order::Check { span: span(0, 65), believed };
+    assert!(drive.order(whole(None)).is_err());
+    let named = Order::Check { span: span(0, 1), believed: Some(replica(3)) };
+    assert!(drive.order(named).is_err());
+}
