@@ -14,7 +14,8 @@ use super::{
     index::Index,
     journal::{Damage, Frames, Identity, Journal, NAME},
     keys::KeyRange,
-    media::{Folder, Media},
+    media::Folder,
+    record::Record,
 };
 
 /// Name of a journal that is not finished yet.
@@ -43,6 +44,9 @@ pub(crate) enum LoadError {
     /// The first journal cannot be made, or the end of an old one cannot be cut off.
     #[error("it cannot be written")]
     Write(#[source] io::Error),
+    /// What was read may not be on the disk, and cannot be brought there.
+    #[error("it cannot be made durable")]
+    Sync(#[source] io::Error),
 }
 
 /// Numbers for a store or a journal that is to be made.
@@ -54,13 +58,39 @@ pub(crate) struct Fresh {
     pub(crate) salt: u64,
 }
 
-/// Loads the store of a folder, or makes an empty one.
+/// Loads the store of a folder, or makes an empty one. All of it is on the disk when this returns:
+/// what a process reads may be in the page cache only, and what it serves must outlive a power cut.
 pub(crate) fn load(folder: &dyn Folder, fresh: Fresh) -> Result<Loaded, LoadError> {
-    if let Some(file) = folder.open(NAME).map_err(Damage::Read)? {
-        return replay(file);
+    let Some(file) = folder.open(NAME).map_err(Damage::Read)? else {
+        let journal = make_empty(folder, fresh).map_err(LoadError::Write)?;
+        return Ok(Loaded { index: Index::build(Vec::new(), 1, 0), leases: Vec::new(), journal });
+    };
+    let frames = Frames::open(file)?;
+    if frames.is_own() {
+        let (contents, frames) = replay(frames, |_| Ok(()))?;
+        let journal = frames.into_journal().map_err(LoadError::Sync)?;
+        // The process that gave the journal its name may have died before that was durable.
+        folder.sync().map_err(LoadError::Sync)?;
+        return Ok(contents.into_loaded(journal));
     }
-    let journal = make_empty(folder, fresh).map_err(LoadError::Write)?;
-    Ok(Loaded { index: Index::build(Vec::new(), 1, 0), leases: Vec::new(), journal })
+    load_copy(folder, frames, fresh.salt)
+}
+
+/// Loads a journal that somebody put in place: nothing is known of what is on the disk, so all of it
+/// is written anew.
+fn load_copy(folder: &dyn Folder, frames: Frames, salt: u64) -> Result<Loaded, LoadError> {
+    let new =
+        folder.create(NEW_NAME).and_then(|file| Journal::create(file, frames.identity(), salt));
+    let mut journal = new.map_err(LoadError::Write)?;
+    let copied = replay(frames, |payload| journal.append_payload(payload));
+    let (contents, _) = copied.inspect_err(|_| {
+        // A journal that is refused is left alone, and so is its folder.
+        let _ = folder.remove(NEW_NAME);
+    })?;
+    journal.sync().map_err(LoadError::Sync)?;
+    folder.rename(NEW_NAME, NAME).map_err(LoadError::Write)?;
+    folder.sync().map_err(LoadError::Sync)?;
+    Ok(contents.into_loaded(journal))
 }
 
 fn make_empty(folder: &dyn Folder, fresh: Fresh) -> io::Result<Journal> {
@@ -68,42 +98,64 @@ fn make_empty(folder: &dyn Folder, fresh: Fresh) -> io::Result<Journal> {
     journal.append(&[Entry::Compacted { compacted: 0, revision: 1 }])?;
     journal.sync()?;
     folder.rename(NEW_NAME, NAME)?;
+    folder.sync()?;
     Ok(journal)
 }
 
-fn replay(file: Box<dyn Media>) -> Result<Loaded, LoadError> {
-    let mut frames = Frames::open(file)?;
-    let mut records = Vec::new();
-    let mut leases = BTreeMap::new();
-    let (mut compacted, mut revision) = (0, 1);
-    loop {
-        let at = frames.position();
-        let Some(payload) = frames.next_payload()? else { break };
-        let mut rest = &payload[..];
-        while !rest.is_empty() {
-            match Entry::decode(&mut rest).map_err(|_| Damage::At(at))? {
-                Entry::Changed(record) => records.push(record),
-                Entry::LeaseGranted { id, ttl } => {
-                    leases.insert(id, ttl);
-                }
-                Entry::LeaseEnded { id } => {
-                    leases.remove(&id);
-                }
-                Entry::Compacted { compacted: c, revision: r } => {
-                    compacted = compacted.max(c);
-                    revision = revision.max(r);
-                }
-                Entry::Closed => {}
-            }
+/// What the frames of a journal say.
+struct Contents {
+    records: Vec<Arc<Record>>,
+    leases: BTreeMap<i64, i64>,
+    compacted: i64,
+    revision: i64,
+}
+
+impl Contents {
+    fn into_loaded(mut self, journal: Journal) -> Loaded {
+        // A checkpoint is in order of keys; what follows it is in order of revisions.
+        self.records.sort_by_key(|record| record.revision);
+        Loaded {
+            index: Index::build(self.records, self.revision, self.compacted),
+            leases: self.leases.into_iter().collect(),
+            journal,
         }
     }
-    // A checkpoint is in order of keys; what follows it is in order of revisions.
-    records.sort_by_key(|record| record.revision);
-    Ok(Loaded {
-        index: Index::build(records, revision, compacted),
-        leases: leases.into_iter().collect(),
-        journal: frames.into_journal().map_err(LoadError::Write)?,
-    })
+
+    fn add(&mut self, entry: Entry) {
+        match entry {
+            Entry::Changed(record) => self.records.push(record),
+            Entry::LeaseGranted { id, ttl } => {
+                self.leases.insert(id, ttl);
+            }
+            Entry::LeaseEnded { id } => {
+                self.leases.remove(&id);
+            }
+            Entry::Compacted { compacted, revision } => {
+                self.compacted = self.compacted.max(compacted);
+                self.revision = self.revision.max(revision);
+            }
+            Entry::Closed => {}
+        }
+    }
+}
+
+/// Reads all frames once, and hands each on as it was read: a second reading might find other bytes,
+/// once the kernel has dropped pages that a failed sync called clean.
+fn replay(
+    mut frames: Frames,
+    mut copy: impl FnMut(&[u8]) -> io::Result<()>,
+) -> Result<(Contents, Frames), LoadError> {
+    let (records, leases) = (Vec::new(), BTreeMap::new());
+    let mut contents = Contents { records, leases, compacted: 0, revision: 1 };
+    loop {
+        let at = frames.position();
+        let Some(payload) = frames.next_payload()? else { return Ok((contents, frames)) };
+        let mut rest = payload;
+        while !rest.is_empty() {
+            contents.add(Entry::decode(&mut rest).map_err(|_| Damage::At(at))?);
+        }
+        copy(payload).map_err(LoadError::Write)?;
+    }
 }
 
 /// What a checkpoint begins with: the state of the store at one moment between two batches.
@@ -119,17 +171,15 @@ pub(crate) struct Head {
     pub(crate) leases: Vec<(i64, i64)>,
 }
 
-/// Writes all that the store held at `head` into an empty file, as a journal that can be loaded.
+/// Writes all that the store held at `head` into an empty journal.
 ///
 /// The writer may go on meanwhile: later revisions are left out, and what a later compaction takes
 /// away nobody may read once the frame that tells of it follows.
 pub(crate) fn write_checkpoint(
-    file: Box<dyn Media>,
-    salt: u64,
+    mut journal: Journal,
     head: &Head,
     index: &RwLock<Index>,
 ) -> io::Result<Journal> {
-    let mut journal = Journal::create(file, head.identity, salt)?;
     let Head { compacted, revision, .. } = *head;
     let mut entries = vec![Entry::Compacted { compacted, revision }];
     entries.extend(head.leases.iter().map(|&(id, ttl)| Entry::LeaseGranted { id, ttl }));

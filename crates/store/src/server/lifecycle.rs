@@ -5,6 +5,7 @@ use std::{
     hash::{BuildHasher, RandomState},
     io,
     net::{SocketAddr, TcpListener},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     sync::Arc,
     thread,
@@ -88,6 +89,18 @@ pub enum OpenError {
         path: PathBuf,
         /// What is wrong.
         source: Damage,
+    },
+    /// What was read may not be on the disk, and cannot be brought there.
+    #[error(
+        "cannot make {} durable, so nothing of it is served; look for errors of its disk in the \
+         kernel's log, then start again",
+        .path.display()
+    )]
+    NotDurable {
+        /// The journal.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
     },
     /// The certificates cannot be used.
     #[error("cannot use the certificate, its key or the client CA; give them in PEM")]
@@ -232,6 +245,7 @@ fn grpc(tls: Option<&Tls>) -> Result<Grpc, OpenError> {
 fn lock(dir: &Path) -> Result<File, OpenError> {
     let bad_folder = |source| OpenError::Folder { dir: dir.to_owned(), source };
     fs::create_dir_all(dir).map_err(bad_folder)?;
+    sync_ancestors(dir).map_err(bad_folder)?;
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false);
     let file = options.open(dir.join(LOCK)).map_err(bad_folder)?;
@@ -242,10 +256,28 @@ fn lock(dir: &Path) -> Result<File, OpenError> {
     }
 }
 
+/// Makes the names of the folders that lead to a folder durable: this process may have made some of
+/// them, or one that died. Only a file system is looked at that the folder itself is on.
+fn sync_ancestors(dir: &Path) -> io::Result<()> {
+    let dir = fs::canonicalize(dir)?;
+    let device = fs::metadata(&dir)?.dev();
+    for ancestor in dir.ancestors().skip(1) {
+        match File::open(ancestor) {
+            Ok(folder) if folder.metadata()?.dev() == device => folder.sync_all()?,
+            // Where nothing can be listed nobody made a folder either.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            Ok(_) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 fn explain(dir: &Path, error: LoadError) -> OpenError {
     let path = dir.join(NAME);
     match error {
         LoadError::Write(source) => OpenError::Folder { dir: dir.to_owned(), source },
+        LoadError::Sync(source) => OpenError::NotDurable { path, source },
         LoadError::Damage(Damage::Newer(found)) => {
             OpenError::Newer { path, found, known: super::journal::FORMAT }
         }

@@ -1,15 +1,19 @@
 //! Where the journal lives: a folder of files. Real, or simulated by tests that lose what was not
 //! synced.
+//!
+//! A reader sees the kernel's page cache, which holds more than the disk: what was written and not
+//! synced, and what a failed sync left behind. That somebody reads bytes proves nothing about the
+//! disk.
 
 use std::{
     fs::{File, OpenOptions},
     io,
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, MetadataExt},
     path::PathBuf,
+    time::UNIX_EPOCH,
 };
 
-/// A folder. A rename is durable when it returns, and so is everything in the renamed file that
-/// was synced.
+/// A folder. A change of names is seen at once, and is safe once `sync` returns.
 pub(crate) trait Folder: Send + Sync {
     /// Opens a file to read and write, if it exists.
     fn open(&self, name: &str) -> io::Result<Option<Box<dyn Media>>>;
@@ -19,12 +23,25 @@ pub(crate) trait Folder: Send + Sync {
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
+    /// Makes all names durable.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// Which file this is, among all that ever had its name: a copy of a file is born anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Birth {
+    /// Its number in its file system.
+    pub(crate) inode: u64,
+    /// When it was made, in nanoseconds since 1970.
+    pub(crate) nanos: u64,
 }
 
 /// A file. Bytes are safe once `sync` returns, and not before.
 pub(crate) trait Media: Send + Sync {
     /// Number of bytes.
     fn len(&self) -> io::Result<u64>;
+    /// Which file it is; nothing if the file system does not say.
+    fn birth(&self) -> io::Result<Option<Birth>>;
     /// Fills the buffer from the bytes at an offset, which must exist.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
     /// Writes bytes at an offset.
@@ -62,18 +79,29 @@ impl Folder for RealFolder {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        std::fs::rename(self.0.join(from), self.0.join(to))?;
-        File::open(&self.0)?.sync_all()
+        std::fs::rename(self.0.join(from), self.0.join(to))
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
         std::fs::remove_file(self.0.join(name))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        File::open(&self.0)?.sync_all()
     }
 }
 
 impl Media for File {
     fn len(&self) -> io::Result<u64> {
         Ok(self.metadata()?.len())
+    }
+
+    fn birth(&self) -> io::Result<Option<Birth>> {
+        let metadata = self.metadata()?;
+        let made = metadata.created().ok().and_then(|made| made.duration_since(UNIX_EPOCH).ok());
+        let nanos = made.and_then(|made| u64::try_from(made.as_nanos()).ok());
+        let nanos = nanos.filter(|nanos| *nanos > 0);
+        Ok(nanos.map(|nanos| Birth { inode: metadata.ino(), nanos }))
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {

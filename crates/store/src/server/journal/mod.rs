@@ -2,8 +2,12 @@
 //! together. The bytes are described in `docs/format/store.md`.
 //!
 //! Invariants:
-//! - A frame is synced before the next one is written, so after a crash at most the last frame is
-//!   torn, and nobody was told that it succeeded.
+//! - A frame is synced before the next one is written, by the process that writes the next. So a
+//!   frame with another behind it is on the disk; only of the last one nothing is known, and it is
+//!   written and synced again before anybody sees it. At most the last frame is torn, and nobody
+//!   was told that it succeeded.
+//! - That holds for a file that servers wrote. A file that somebody put in place, known by its
+//!   birth, is written anew.
 //! - Damage before the last good frame is refused, never skipped.
 //! - Behind the last frame there are only zeros, or bytes that can never be taken for a frame.
 //!
@@ -16,12 +20,15 @@ use std::io;
 pub use read::Damage;
 pub(crate) use read::Frames;
 
-use super::{entry::Entry, media::Media};
+use super::{
+    entry::Entry,
+    media::{Birth, Media},
+};
 
 /// Name of the journal in its folder.
 pub(crate) const NAME: &str = "store.journal";
 /// Version of the format; a greater one is refused.
-pub(crate) const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"HFSTORE\n";
 const HEADER_LEN: usize = 64;
@@ -33,6 +40,9 @@ const ALIGN: usize = 8;
 /// Zeros are written ahead in pieces of this size: to sync bytes that only overwrite others is much
 /// quicker than to sync bytes that make the file longer. Tests cross the border often.
 const AHEAD: usize = if cfg!(test) { 4 << 10 } else { 1 << 20 };
+
+/// Of a file of which nothing is known.
+const UNBORN: Birth = Birth { inode: 0, nanos: 0 };
 
 /// Who this store is, in every answer's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,15 +73,39 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Begins a journal in an empty file. Nothing is synced yet. `salt` must differ from that of
-    /// any journal whose bytes the file system might hand back to us.
+    /// Begins a journal in an empty file that is going to be a store's. Nothing is synced yet.
+    /// `salt` must differ from that of any journal whose bytes the file system might hand back to
+    /// us.
     pub(crate) fn create(file: Box<dyn Media>, identity: Identity, salt: u64) -> io::Result<Self> {
+        let birth = file.birth()?;
+        Self::begin(file, identity, salt, birth)
+    }
+
+    /// Begins a journal in a file that is sent elsewhere: wherever it gets to, its frames prove
+    /// nothing about the disk there.
+    pub(crate) fn create_copy(
+        file: Box<dyn Media>,
+        identity: Identity,
+        salt: u64,
+    ) -> io::Result<Self> {
+        Self::begin(file, identity, salt, None)
+    }
+
+    fn begin(
+        file: Box<dyn Media>,
+        identity: Identity,
+        salt: u64,
+        birth: Option<Birth>,
+    ) -> io::Result<Self> {
+        let birth = birth.unwrap_or(UNBORN);
         let mut header = [0; HEADER_LEN];
         header[..8].copy_from_slice(&MAGIC);
         header[8..12].copy_from_slice(&FORMAT.to_le_bytes());
         header[16..24].copy_from_slice(&identity.cluster.to_le_bytes());
         header[24..32].copy_from_slice(&identity.member.to_le_bytes());
         header[32..40].copy_from_slice(&salt.to_le_bytes());
+        header[40..48].copy_from_slice(&birth.inode.to_le_bytes());
+        header[48..56].copy_from_slice(&birth.nanos.to_le_bytes());
         let crc = crc32c::crc32c(&header[..60]);
         header[60..].copy_from_slice(&crc.to_le_bytes());
         file.write_at(0, &header)?;
@@ -100,7 +134,7 @@ impl Journal {
     }
 
     /// Adds a frame that was read from another journal.
-    fn append_payload(&mut self, payload: &[u8]) -> io::Result<()> {
+    pub(crate) fn append_payload(&mut self, payload: &[u8]) -> io::Result<()> {
         self.buffer.clear();
         self.buffer.resize(FRAME_HEADER_LEN, 0);
         self.buffer.extend(payload);
@@ -142,7 +176,7 @@ impl Journal {
     ) -> io::Result<()> {
         let mut frames = Frames::resume(old, file, from);
         while let Some(payload) = frames.next_payload().map_err(io::Error::other)? {
-            self.append_payload(&payload)?;
+            self.append_payload(payload)?;
         }
         if frames.position() != old.end {
             return Err(io::Error::other("the old journal does not read back as it was written"));

@@ -3,8 +3,9 @@
 use std::io;
 
 use super::{
-    super::media::Media, ALIGN, FORMAT, FRAME_HEADER_LEN, FRAME_MAGIC, HEADER_LEN, HEADER_SPACE,
-    Identity, Journal, MAGIC, Mark, frame_header, space,
+    super::media::{Birth, Media},
+    ALIGN, FORMAT, FRAME_HEADER_LEN, FRAME_MAGIC, HEADER_LEN, HEADER_SPACE, Identity, Journal,
+    MAGIC, Mark, UNBORN, frame_header, space,
 };
 
 /// What is wrong with a journal.
@@ -19,6 +20,12 @@ pub enum Damage {
     /// Bytes in the middle are not what was written.
     #[error("it is damaged at byte {0}")]
     At(u64),
+    /// Bytes in the middle are as if they had never been written.
+    #[error(
+        "a frame is missing at byte {0} and a later one is there: the disk lost what it had \
+         called durable"
+    )]
+    Lost(u64),
     /// It cannot be read.
     #[error("it cannot be read")]
     Read(#[source] io::Error),
@@ -32,6 +39,11 @@ pub(crate) struct Frames {
     salt: u64,
     sequence: u64,
     at: u64,
+    /// Whether servers alone wrote this file.
+    is_own: bool,
+    /// Payload of the frame before `at`, and where that frame begins.
+    last: Vec<u8>,
+    last_at: u64,
 }
 
 /// What stands at a place of the file.
@@ -65,13 +77,33 @@ impl Frames {
             member: u64::from_le_bytes(part(&header, 24)),
         };
         let salt = u64::from_le_bytes(part(&header, 32));
-        Ok(Self { file, length, identity, salt, sequence: 1, at: HEADER_SPACE })
+        let written_for = Birth {
+            inode: u64::from_le_bytes(part(&header, 40)),
+            nanos: u64::from_le_bytes(part(&header, 48)),
+        };
+        let birth = file.birth().map_err(Damage::Read)?;
+        let is_own = format == FORMAT && written_for != UNBORN && birth == Some(written_for);
+        let (sequence, at) = (1, HEADER_SPACE);
+        let (last, last_at) = (Vec::new(), at);
+        Ok(Self { file, length, identity, salt, sequence, at, is_own, last, last_at })
+    }
+
+    /// Whether servers alone wrote this file: then a frame with another behind it is on the disk.
+    pub(crate) fn is_own(&self) -> bool {
+        self.is_own
+    }
+
+    /// Who the store is.
+    pub(crate) fn identity(&self) -> Identity {
+        self.identity
     }
 
     /// Reads on from a mark of a journal whose end is known, through a second handle of its file.
     pub(super) fn resume(journal: &Journal, file: Box<dyn Media>, from: Mark) -> Self {
         let (length, identity, salt) = (journal.end, journal.identity, journal.salt);
-        Self { file, length, identity, salt, sequence: from.sequence, at: from.at }
+        let Mark { at, sequence } = from;
+        let (is_own, last, last_at) = (true, Vec::new(), at);
+        Self { file, length, identity, salt, sequence, at, is_own, last, last_at }
     }
 
     /// Where the next frame begins.
@@ -80,30 +112,54 @@ impl Frames {
     }
 
     /// The payload of the next frame; `None` at the end, torn or not.
-    pub(crate) fn next_payload(&mut self) -> Result<Option<Vec<u8>>, Damage> {
+    pub(crate) fn next_payload(&mut self) -> Result<Option<&[u8]>, Damage> {
         match self.frame_at(self.at)? {
             (sequence, Found::Frame(payload)) if sequence == self.sequence => {
+                self.last_at = self.at;
                 self.at += space((FRAME_HEADER_LEN + payload.len()).next_multiple_of(ALIGN));
                 self.sequence += 1;
-                Ok(Some(payload))
+                self.last = payload;
+                Ok(Some(&self.last))
             }
-            _ if self.later_frame_exists()? => Err(Damage::At(self.at)),
-            _ => Ok(None),
+            _ if !self.later_frame_exists()? => Ok(None),
+            _ if self.is_unwritten()? => Err(Damage::Lost(self.at)),
+            _ => Err(Damage::At(self.at)),
         }
     }
 
-    /// Ends reading and goes on to write behind the last good frame. What was torn is cut off.
+    /// Ends reading and goes on to write behind the last good frame. What was torn is cut off, and
+    /// all that was read is on the disk when this returns.
+    ///
+    /// The last frame is written again, from what was read: its writer may have died before it was
+    /// synced, or its sync may have failed, after which the kernel shows pages that are not on the
+    /// disk and calls them clean. To sync alone would write nothing then. The bytes are the same, so
+    /// a crash on the way changes nothing.
     pub(crate) fn into_journal(self) -> io::Result<Journal> {
         self.file.truncate(self.at)?;
-        Ok(Journal {
+        let has_frame = self.last_at < self.at;
+        let mut journal = Journal {
             file: self.file,
             identity: self.identity,
             salt: self.salt,
-            sequence: self.sequence,
-            end: self.at,
+            sequence: self.sequence - u64::from(has_frame),
+            end: self.last_at,
             allocated: self.at,
             buffer: Vec::new(),
-        })
+        };
+        if has_frame {
+            journal.append_payload(&self.last)?;
+        }
+        journal.sync()?;
+        Ok(journal)
+    }
+
+    /// Whether nothing was ever written where the next frame should begin.
+    fn is_unwritten(&self) -> Result<bool, Damage> {
+        let mut header = [0; FRAME_HEADER_LEN];
+        let left = usize::try_from(self.length.saturating_sub(self.at)).unwrap_or(usize::MAX);
+        let header = &mut header[..left.min(FRAME_HEADER_LEN)];
+        self.file.read_at(self.at, header).map_err(Damage::Read)?;
+        Ok(header.iter().all(|byte| *byte == 0))
     }
 
     fn frame_at(&self, at: u64) -> Result<(u64, Found), Damage> {

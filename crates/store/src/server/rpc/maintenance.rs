@@ -23,6 +23,7 @@ use super::{
     super::{
         disk::{Head, write_checkpoint},
         entry::Entry,
+        journal::Journal,
         keys::KeyRange,
         query, random,
         shared::Shared,
@@ -132,7 +133,8 @@ fn copy(
     pieces: &mpsc::Sender<Result<SnapshotResponse, Status>>,
 ) -> io::Result<()> {
     let file = nameless(dir)?;
-    let mut journal = write_checkpoint(Box::new(file), random(), head, shared.lock())?;
+    let journal = Journal::create_copy(Box::new(file), head.identity, random())?;
+    let mut journal = write_checkpoint(journal, head, shared.lock())?;
     let length = journal.pad(COPY_UNIT)?;
     let mut sum = Sha256::new();
     let mut at = 0;

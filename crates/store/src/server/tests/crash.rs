@@ -25,17 +25,17 @@ use crate::{
     },
 };
 
-use super::crashdisk::{CrashDisk, Dice};
+use super::crashdisk::{CrashDisk, Dice, Syncs};
 
 /// A store without sockets.
-struct Store {
-    shared: Arc<Shared>,
+pub(super) struct Store {
+    pub(super) shared: Arc<Shared>,
     writer: Handle,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl Store {
-    fn open(disk: &CrashDisk) -> Result<Self, LoadError> {
+    pub(super) fn open(disk: &CrashDisk) -> Result<Self, LoadError> {
         let identity = Identity { cluster: 1, member: 2 };
         let loaded = disk::load(disk, Fresh { identity, salt: 3 })?;
         let machine = Machine::new(&loaded.index, &loaded.leases, usize::MAX, 4);
@@ -63,7 +63,7 @@ impl Store {
         Ok(block_on(call)?.header.unwrap().revision)
     }
 
-    fn step(&self, step: Step) -> Result<(), Refusal> {
+    pub(super) fn step(&self, step: Step) -> Result<(), Refusal> {
         let put = |key: &'static str, value: String| PutRequest {
             key: key.into(),
             value: value.into(),
@@ -104,7 +104,7 @@ impl Store {
     }
 
     /// All that a client can see.
-    fn view(&self) -> View {
+    pub(super) fn view(&self) -> View {
         let index = self.shared.index();
         let revision = self.shared.published();
         let from = index.compacted().max(1);
@@ -132,16 +132,16 @@ fn keys(index: &Index, at: i64) -> Vec<KeyValue> {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct View {
+pub(super) struct View {
     revision: i64,
     from: i64,
     /// The keys at each revision from `from` on.
-    keys: Vec<Vec<KeyValue>>,
+    pub(super) keys: Vec<Vec<KeyValue>>,
     leases: Vec<(i64, i64)>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Step {
+pub(super) enum Step {
     Put(&'static str, u32),
     Pair(u32),
     Delete(&'static str),
@@ -193,7 +193,7 @@ fn a_crash_at_any_write_loses_nothing_acknowledged() {
         let acknowledged = tell(&disk);
         assert_eq!(acknowledged[..], story[..acknowledged.len()]);
         for seed in 0..seeds {
-            let found = Store::open(&disk.after_crash(&mut Dice::new(seed)));
+            let found = Store::open(&disk.after_power_cut(&mut Dice::new(seed)));
             let found = found.unwrap_or_else(|error| panic!("died at {dies_at}: {error:?}"));
             let view = found.view();
             // What was in flight may have come through, but whole.
@@ -238,7 +238,7 @@ fn damage_is_refused_or_harmless() {
 fn a_newer_format_is_named_as_such() {
     let disk = CrashDisk::new();
     tell(&disk);
-    disk.flip(NAME, 8, 1);
+    disk.flip(NAME, 8, 0);
     let error = Store::open(&disk).err().unwrap();
     assert!(matches!(error, LoadError::Damage(Damage::Newer(3))), "{error:?}");
 }
@@ -275,9 +275,9 @@ fn a_sync_that_failed_is_never_tried_again() {
     let store = Store::open(&disk).unwrap();
     store.put("k", "before").unwrap();
     let before = store.view();
-    disk.set_sync_fails(true);
+    disk.set_syncs(Syncs::Fail);
     store.put("k", "lost").unwrap_err();
-    disk.set_sync_fails(false);
+    disk.set_syncs(Syncs::Work);
     store.put("k", "too").unwrap_err();
     block_on(store.writer.compact(2)).unwrap_err();
     assert_eq!(store.view().keys, before.keys);

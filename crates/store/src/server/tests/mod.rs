@@ -2,6 +2,7 @@
 
 mod crash;
 mod crashdisk;
+mod durable;
 mod lifecycle;
 mod model;
 mod tls;

@@ -155,7 +155,8 @@ impl Writer {
         let inbox = self.upkeep.inbox.clone();
         let write = move || {
             let written = folder.create(NEW_NAME).and_then(|file| {
-                let journal = write_checkpoint(file, random(), &head, shared.lock())?;
+                let journal = Journal::create(file, head.identity, random())?;
+                let journal = write_checkpoint(journal, &head, shared.lock())?;
                 journal.sync()?;
                 Ok(journal)
             });
@@ -198,7 +199,8 @@ impl Writer {
             tracing::warn!("{why}");
             Refusal::Broken(why.as_str().into())
         })?;
-        self.folder.rename(NEW_NAME, NAME).map_err(|error| self.fail(&error))?;
+        let renamed = self.folder.rename(NEW_NAME, NAME).and_then(|()| self.folder.sync());
+        renamed.map_err(|error| self.fail(&error))?;
         self.journal = journal;
         self.upkeep.retry_at = 0;
         self.shared.set_disk_bytes(self.journal.len());
