@@ -76,8 +76,8 @@ pub(crate) fn load(folder: &dyn Folder, fresh: Fresh) -> Result<Loaded, LoadErro
     load_copy(folder, frames, fresh.salt)
 }
 
-/// Loads a journal that somebody put in place: nothing is known of what is on the disk, so all of it
-/// is written anew.
+/// Loads a journal that somebody put in place: nothing is known of what is on the disk, so all of
+/// it is written anew.
 fn load_copy(folder: &dyn Folder, frames: Frames, salt: u64) -> Result<Loaded, LoadError> {
     let new =
         folder.create(NEW_NAME).and_then(|file| Journal::create(file, frames.identity(), salt));
@@ -139,8 +139,8 @@ impl Contents {
     }
 }
 
-/// Reads all frames once, and hands each on as it was read: a second reading might find other bytes,
-/// once the kernel has dropped pages that a failed sync called clean.
+/// Reads all frames once, and hands each on as it was read: a second reading might find other
+/// bytes, once the kernel has dropped pages that a failed sync called clean.
 fn replay(
     mut frames: Frames,
     mut copy: impl FnMut(&[u8]) -> io::Result<()>,

@@ -132,8 +132,8 @@ impl Frames {
     ///
     /// The last frame is written again, from what was read: its writer may have died before it was
     /// synced, or its sync may have failed, after which the kernel shows pages that are not on the
-    /// disk and calls them clean. To sync alone would write nothing then. The bytes are the same, so
-    /// a crash on the way changes nothing.
+    /// disk and calls them clean. To sync alone would write nothing then. The bytes are the same,
+    /// so a crash on the way changes nothing.
     pub(crate) fn into_journal(self) -> io::Result<Journal> {
         self.file.truncate(self.at)?;
         let has_frame = self.last_at < self.at;

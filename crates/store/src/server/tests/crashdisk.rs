@@ -9,8 +9,8 @@
 //!    pages are evicted: clean ones are read from the disk again
 //! ```
 //!
-//! The same for names: a rename is seen at once, and is on the disk when the folder was synced. After
-//! a power cut any of the later ones are gone again, the last first.
+//! The same for names: a rename is seen at once, and is on the disk when the folder was synced.
+//! After a power cut any of the later ones are gone again, the last first.
 
 use std::{
     collections::BTreeMap,
