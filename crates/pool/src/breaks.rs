@@ -26,6 +26,10 @@ pub(crate) enum Rule {
     ProvedByLater,
     /// O4: a region is marked before it is overwritten.
     MarkBeforeOverwrite,
+    /// O4: a flush records the sums of what was overwritten.
+    RecordOverwrites,
+    /// O4: no block gets a sum but by writing it, or by comparing every copy.
+    ProveByComparison,
     /// O5: what is given up is used again only when that is durable.
     ReuseWhenDurable,
     /// O7: a checkpoint goes into the slot that is not current.

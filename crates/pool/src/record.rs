@@ -16,6 +16,7 @@ pub(crate) const MAX_RECORD: usize = 32 << 10;
 /// Most blocks that one first-write record covers.
 pub(crate) const MAX_FIRST: u16 = 3000;
 const FIRST_WRITE_HEAD: usize = 20;
+const OVERWRITE_HEAD: usize = 16;
 const _: () = assert!(MAX_RECORD >= FIRST_WRITE_HEAD + 4 * 3000);
 const MAX_ENTITY: usize =
     entity::MIN_LEN + 3 * entity::MAX_STRING + 2 * entity::MAX_SET * 16 + Entity::MOST_MEMO;
@@ -63,6 +64,11 @@ pub(crate) enum Record {
         id: Id,
         size: Blocks,
     },
+    /// Blocks hold what was written over them in place: their sums, from this physical one on.
+    Overwrite {
+        first: u64,
+        crcs: Vec<u32>,
+    },
 }
 
 /// Appends a first write without building a record, for the hot path.
@@ -79,6 +85,20 @@ pub(crate) fn put_first_write(out: &mut Vec<u8>, at: FirstWrite, crcs: &[u32]) {
     }
 }
 
+/// Appends an overwrite, likewise; at most [`MAX_FIRST`] blocks.
+pub(crate) fn put_overwrite(
+    out: &mut Vec<u8>,
+    first: u64,
+    crcs: impl ExactSizeIterator<Item = u32>,
+) {
+    out.put16(11);
+    out.put16(low16(count(OVERWRITE_HEAD + 4 * crcs.len())));
+    out.put64(first);
+    out.put16(low16(count(crcs.len())));
+    out.put16(0);
+    crcs.for_each(|crc| out.put32(crc));
+}
+
 impl Record {
     fn kind(&self) -> u16 {
         match self {
@@ -92,6 +112,7 @@ impl Record {
             Record::Update(_) => 8,
             Record::Resize { .. } => 9,
             Record::Move { .. } => 10,
+            Record::Overwrite { .. } => 11,
         }
     }
 
@@ -103,6 +124,10 @@ impl Record {
             Record::FirstWrite { at, crcs } => {
                 out.truncate(start);
                 return put_first_write(out, *at, crcs);
+            }
+            Record::Overwrite { first, crcs } => {
+                out.truncate(start);
+                return put_overwrite(out, *first, crcs.iter().copied());
             }
             Record::Discard { layer, start, len } => {
                 out.put32(layer.0);
@@ -174,6 +199,14 @@ fn decode_body(kind: u16, from: &mut Reader<'_>) -> Option<Record> {
         7 => Record::Collapse(Layer(from.u32()?)),
         8 => Record::Update(Entity::decode(from)?),
         9 => Record::Resize { id: Id(from.u128()?), size: Blocks(from.u64()?) },
+        11 => {
+            let first = from.u64()?;
+            let blocks = from.u16()?;
+            from.u16()?;
+            first.checked_add(u64::from(blocks))?;
+            let crcs: Vec<u32> = (0..blocks).map(|_| from.u32()).collect::<Option<_>>()?;
+            (!crcs.is_empty()).then_some(Record::Overwrite { first, crcs })?
+        }
         10 => Record::Move { layer: Layer(from.u32()?), last: from.u32()? },
         _ => return None,
     })

@@ -18,7 +18,7 @@ use crate::widen::{count, index, low16};
 use crate::wire::{le16, le32, le64, le128, set};
 
 /// The format this code writes, and the highest it reads.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 const MAGIC: &[u8; 8] = b"HOLDPOOL";
 
 /// Offsets, as in docs/format/pool.md.

@@ -318,7 +318,7 @@ impl Engine {
             return Err(problems::stopping());
         };
         if status.health.doubtful_regions > 0 {
-            self.carry_out(status.id, PoolOrder::Resum(status.id)).await?;
+            self.carry_out(status.id, PoolOrder::NarrowDoubt(status.id)).await?;
         }
         self.moved_in(name, spec, status.id, &status.entities);
         self.unlock_all(status.id, &status.entities).await

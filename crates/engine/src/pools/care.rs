@@ -1,4 +1,5 @@
-//! What a pool needs beside its commands: scrubs, new sums after a crash, checkpoints when idle.
+//! What a pool needs beside its commands: scrubs, a look at what a crash left in doubt, checkpoints
+//! when idle.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use pool::Id;
 use reactor::{Io, Key, Moment, Op, Token};
 
 use super::disk::{Request, What};
-use super::{PoolError, Pools, RESUM, Rate, SCRUB, ScrubStatus};
+use super::{NARROW, PoolError, Pools, Rate, SCRUB, ScrubStatus};
 
 /// How long a pool must be left alone before what it knows is written down.
 const QUIET: Duration = Duration::from_secs(2);
@@ -158,16 +159,17 @@ impl Pools {
         self.scrub(slot, io);
     }
 
-    pub(super) fn begin_resum(&mut self, pool: Id, io: &mut impl Io) -> Result<(), PoolError> {
+    pub(super) fn begin_narrowing(&mut self, pool: Id, io: &mut impl Io) -> Result<(), PoolError> {
         let slot = self.find(pool)?;
-        self.resum(slot, io);
+        self.narrow_doubt(slot, io);
         Ok(())
     }
 
-    /// Gives the next blocks in doubt new sums.
-    pub(super) fn resum(&mut self, slot: Key, io: &mut impl Io) {
+    /// Looks at the next blocks in doubt.
+    pub(super) fn narrow_doubt(&mut self, slot: Key, io: &mut impl Io) {
         let Some(open) = self.open_mut(slot) else { return };
-        if open.leaving.is_none() && open.pool.resum(pool::Token(Token::of(RESUM, slot).0)) {
+        let token = pool::Token(Token::of(NARROW, slot).0);
+        if open.leaving.is_none() && open.pool.narrow_doubt(token) {
             self.drain(slot, io);
         }
     }
@@ -208,6 +210,8 @@ impl Pools {
             let at = io.now().after(QUIET);
             self.tick_at(slot, at, io);
         }
+        // Regions that had to stay in doubt, for want of room for their blocks, may have it now.
+        self.narrow_doubt(slot, io);
         self.scrub(slot, io);
     }
 }
@@ -257,9 +261,14 @@ impl Scrub {
 
     /// Notes how a step went. Damage is told from its first block on: the rest is looked at again.
     fn judge(&mut self, span: Span, result: Completion) {
+        let is_unproven = matches!(result, Err(Fault::Unproven { .. }));
         let bad = match result {
             Ok(()) => None,
-            Err(Fault::Checksum { span: bad } | Fault::Medium { span: bad }) => Some(bad),
+            Err(
+                Fault::Checksum { span: bad }
+                | Fault::Medium { span: bad }
+                | Fault::Unproven { span: bad },
+            ) => Some(bad),
             Err(_) => {
                 // It was deleted or shrunk meanwhile: on to the next.
                 self.runs.clear();
@@ -270,8 +279,10 @@ impl Scrub {
         let seen = bad.map_or(span.end(), Span::end);
         self.status.checked.0 += (seen.0 - span.start().0) * 4096;
         if let Some(bad) = bad {
-            self.status.bad.0 += bad.len().0;
-            if self.status.places.len() < ScrubStatus::PLACES {
+            let counted =
+                if is_unproven { &mut self.status.unproven } else { &mut self.status.bad };
+            counted.0 += bad.len().0;
+            if !is_unproven && self.status.places.len() < ScrubStatus::PLACES {
                 self.status.places.push((self.id, bad));
             }
             if seen < span.end() {

@@ -7,7 +7,7 @@ use pool::{Buffer as Whose, DiskFailed, Effect, Place};
 use reactor::{Buffer, Frozen, Io, Key, Op, Outcome, PAGE, Refused, Token};
 
 use super::flight::{Bytes, Ended};
-use super::{Answer, Carried, FLIGHT, ORDER, Pending, PoolError, Pools, RESUM, SCRUB, State};
+use super::{Answer, Carried, FLIGHT, NARROW, ORDER, Pending, PoolError, Pools, SCRUB, State};
 use crate::clock::instant;
 use crate::counters::{Counted, Sort};
 
@@ -181,11 +181,14 @@ impl Pools {
                 }
             }
             Effect::Answered { token } => self.told(slot, token, io),
-            Effect::Doubted { id, at } => {
+            Effect::Believed { id, span, blocks } => {
                 let times = self.slots.get_mut(slot).and_then(|slot| slot.believed.again());
                 if let Some(times) = times {
-                    tracing::warn!(replica = format_args!("{:032x}", id.0), %at, times,
-                        "a block written when the engine crashed was believed");
+                    tracing::warn!(
+                        replica = format_args!("{:032x}", id.0), %span, %blocks, times,
+                        "blocks that were being written at a crash hold old or new data, and no \
+                         other copy can tell; they are believed"
+                    );
                 }
             }
         }
@@ -215,7 +218,7 @@ impl Pools {
                 }
             }
             (SCRUB, _) => self.scrubbed(slot, result, io),
-            (RESUM, _) => self.resum(slot, io),
+            (NARROW, _) => self.narrow_doubt(slot, io),
             _ => {}
         }
     }

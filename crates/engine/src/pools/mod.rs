@@ -68,7 +68,7 @@ use status::{entity_status, status_of};
 const FLIGHT: u8 = 1;
 const ORDER: u8 = 2;
 const SCRUB: u8 = 3;
-const RESUM: u8 = 4;
+const NARROW: u8 = 4;
 
 /// Largest piece of the pools' own I/O.
 const LARGEST: usize = 256 * PAGE;
@@ -251,6 +251,15 @@ impl Pools {
         self.open(slot)?.pool.entity(id).map(|_| Replica { slot, id })
     }
 
+    /// Says whether nobody else has a copy of a replica: what a crash leaves unproven of it is
+    /// believed when it is read. Of a snapshot it is not: its replica is there to be asked.
+    pub(crate) fn set_sole(&mut self, pool: Id, id: Id, is_sole: bool) {
+        let is_replica = self.entity(pool, id).is_some_and(|one| one.kind == pool::Kind::Replica);
+        if let Ok((_, open)) = self.find_open(pool) {
+            open.pool.set_sole(id, is_sole && is_replica);
+        }
+    }
+
     /// What is written about a replica or snapshot of an open pool.
     pub fn entity(&self, pool: Id, id: Id) -> Option<&pool::Entity> {
         self.open(*self.by_id.get(&pool)?)?.pool.entity(id)
@@ -362,7 +371,7 @@ impl Pools {
             }
             Order::Scrub { pool, rate } => self.begin_scrub(pool, rate, io)?,
             Order::StopScrub(pool) => self.find_open(pool)?.1.care.stop_scrub(),
-            Order::Resum(pool) => self.begin_resum(pool, io)?,
+            Order::NarrowDoubt(pool) => self.begin_narrowing(pool, io)?,
             Order::Unlock { pool, id, key } => self.find_open(pool)?.1.unlock(id, &key)?,
             Order::Rotate { pool, id, old, new } => {
                 let entity = self.find_open(pool)?.1.pool.entity(id);
@@ -386,9 +395,6 @@ impl Pools {
             }
             Order::Written(runs) => {
                 return self.question(ticket, pool::About::Written(runs.id), runs, io);
-            }
-            Order::Doubtful(runs) => {
-                return self.question(ticket, pool::About::Doubtful(runs.id), runs, io);
             }
             Order::ChangedSince { older, runs } => {
                 let about = pool::About::Changed { older, newer: runs.id };

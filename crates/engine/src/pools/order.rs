@@ -133,9 +133,9 @@ pub enum Order {
     },
     /// Ends a scrub where it is.
     StopScrub(Id),
-    /// Gives the blocks that are in doubt after a crash new sums, in the background. A mirror asks
-    /// for [`Order::Doubtful`] first.
-    Resum(Id),
+    /// Looks through the regions that are in doubt after a crash, in the background: only blocks
+    /// that match no sum stay so.
+    NarrowDoubt(Id),
     /// How a pool is: [`Answer::Pool`].
     Status(Id),
     /// What was done in a pool: [`Answer::Measured`].
@@ -151,8 +151,6 @@ pub enum Order {
     },
     /// Runs of written blocks: [`Answer::Runs`].
     Written(Runs),
-    /// Runs of blocks that the mirror should compare after a crash: [`Answer::Runs`].
-    Doubtful(Runs),
     /// Runs of blocks that differ from an older relative: [`Answer::Runs`].
     ChangedSince {
         /// The older one.
@@ -257,6 +255,9 @@ pub struct ScrubStatus {
     pub total: Bytes,
     /// Damaged blocks that it found.
     pub bad: Blocks,
+    /// Blocks that were being written at a crash and are not proven: the target of the volume
+    /// compares its copies when it reads them.
+    pub unproven: Blocks,
     /// Where the first of them are, at most [`ScrubStatus::PLACES`].
     pub places: Vec<(Id, Span)>,
 }

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use block::{Blocks, Bytes, Command, Lba, Span};
+use block::{Blocks, Bytes, Command, Completion, Fault, Lba, Span};
 use pool::{Change, ClusterSize, Id, Label, NewReplica};
 use reactor::testing::simulated::{Simulated, World};
 use reactor::{Event, Handler, Io, Key, Moment, Slab};
@@ -83,12 +83,17 @@ impl Lab {
     }
 
     fn command(&mut self, command: Command, data: Data) -> Data {
+        let (completion, data) = self.try_command(command, data);
+        assert_eq!(completion, Ok(()), "{command:?}");
+        data
+    }
+
+    fn try_command(&mut self, command: Command, data: Data) -> (Completion, Data) {
         let replica = self.hand.0.replica(POOL, REPLICA).unwrap();
         self.hand.0.submit(replica, self.owner, command, data, &mut self.io).unwrap();
         loop {
             if let Some(Ended { completion, data, .. }) = self.hand.0.poll_ended() {
-                assert_eq!(completion, Ok(()), "{command:?}");
-                return data;
+                return (completion, data);
             }
             self.turn();
         }
@@ -169,6 +174,39 @@ fn what_was_acknowledged_is_there_when_the_engine_died() {
     drop(lab);
     let mut next = Lab::start(&world);
     next.order(Order::Import { paths: vec![path()] });
+    next.hand.0.set_sole(POOL, REPLICA, true);
     let found = [0, 1, 300, 900, 901].map(|at| next.byte(at));
     assert_eq!(found, [1, 3, 0, 4, 0]);
+}
+
+#[test]
+fn what_no_flush_covered_is_unproven_until_it_is_accepted() {
+    let mut lab = Lab::new(3);
+    lab.write(0, 2, 1);
+    lab.command(Command::Flush, Data::None);
+    lab.write(1, 1, 3);
+    let world = lab.world.clone();
+    drop(lab);
+    let mut next = Lab::start(&world);
+    next.order(Order::Import { paths: vec![path()] });
+    let unproven = Span::new(Lba(1), Blocks(1)).unwrap();
+    let both = Span::new(Lba(0), Blocks(2)).unwrap();
+    let buffer = next.io.take(2 * 4096).unwrap();
+    let read = next.try_command(Command::Read { span: both }, Data::Fill(buffer));
+    assert_eq!(read.0, Err(Fault::Unproven { span: unproven }));
+    next.order(Order::NarrowDoubt(POOL));
+    next.order(Order::Scrub { pool: POOL, rate: Rate(Bytes::mib(1000)) });
+    while next.scrubbed().is_running {
+        next.turn();
+    }
+    let found = next.scrubbed();
+    assert_eq!((found.bad, found.unproven), (Blocks(0), Blocks(1)));
+    next.order(Order::AcceptUnproven { pool: POOL, id: REPLICA, span: both });
+    assert_eq!([0, 1].map(|at| next.byte(at)), [1, 3]);
+    // That was durable.
+    let world = next.world.clone();
+    drop(next);
+    let mut last = Lab::start(&world);
+    last.order(Order::Import { paths: vec![path()] });
+    assert_eq!([0, 1].map(|at| last.byte(at)), [1, 3]);
 }

@@ -174,9 +174,9 @@ fn open_one(
         tracing::warn!(
             pool = status.name,
             regions = status.health.doubtful_regions,
-            "was not closed: regions written at the end are given new sums"
+            "was not closed: what was being written is looked through"
         );
-        starting.carry_out(Order::Resum(id), reactor)?;
+        starting.carry_out(Order::NarrowDoubt(id), reactor)?;
     }
     for new in &pool.replicas {
         if !status.entities.iter().any(|one| one.entity.id == new.id) {

@@ -136,6 +136,9 @@ impl Served {
             Backing::Memory(geometry) => devices.add_memory(*geometry),
             Backing::File { path, block_size } => devices.add_file(path, *block_size, io),
             Backing::Replica { pool, id } | Backing::Member { pool, id } => {
+                // A copy that is no member of a volume is all there is of it.
+                let is_member = matches!(namespace.backing, Backing::Member { .. });
+                devices.pools.set_sole(*pool, *id, !is_member);
                 devices.add_replica(*pool, *id)
             }
             Backing::Volume { id, geometry } => devices.add_volume(*id, *geometry),

@@ -13,7 +13,7 @@ use crate::wire::Put;
 use super::{About, ENTRY, Header, Index, Regions, decode_map, encode_page};
 
 /// Numbers before everything else in the section of the pool.
-const POOL_HEAD: u64 = 6 * 4;
+const POOL_HEAD: u64 = 7 * 4;
 
 /// The body of a checkpoint, made a little at a time from a cut of the state.
 #[derive(Debug)]
@@ -190,11 +190,13 @@ pub(crate) fn encode(state: &mut State, regions: &Regions) -> Option<(Header, Ve
 }
 
 /// The most bytes of a body that are there whatever a pool holds: the ends of both of its parts,
-/// two entries of the directory, the used clusters, and every region as dirty and as doubtful.
+/// two entries of the directory, the used clusters, every region as dirty and as doubtful, and the
+/// unproven blocks.
 pub(crate) fn fixed_bytes(clusters: u32, size: ClusterSize) -> u64 {
     let used = u64::from(clusters.div_ceil(64)) * 8;
     let regions = clusters / size.per_region() + 1;
-    2 * count(BLOCK) + 2 * count(ENTRY) + POOL_HEAD + used + 8 * u64::from(regions)
+    let unproven = 8 * count(Regions::MOST_UNPROVEN);
+    2 * count(BLOCK) + 2 * count(ENTRY) + POOL_HEAD + used + 8 * u64::from(regions) + unproven
 }
 
 fn encode_pool(state: &State, regions: &Regions, out: &mut Vec<u8>) {
@@ -202,7 +204,7 @@ fn encode_pool(state: &State, regions: &Regions, out: &mut Vec<u8>) {
     out.put32(u32::from(state.page_shift));
     let lens =
         [state.layers.len(), state.entities.len(), regions.dirty.len(), regions.doubtful.len()];
-    for len in lens {
+    for len in lens.into_iter().chain([regions.unproven.len()]) {
         out.put32(low32(count(len)));
     }
     for (layer, tier) in &state.layers {
@@ -213,4 +215,5 @@ fn encode_pool(state: &State, regions: &Regions, out: &mut Vec<u8>) {
     }
     state.entities.values().for_each(|entity| entity.encode(out));
     regions.dirty.iter().chain(&regions.doubtful).for_each(|region| out.put32(*region));
+    regions.unproven.iter().for_each(|block| out.put64(*block));
 }

@@ -118,8 +118,17 @@ const MAX_PAGE_SHIFT: u8 = 12;
 pub(crate) struct Regions {
     /// Overwritten since their sums were last written.
     pub(crate) dirty: BTreeSet<u32>,
-    /// Dirty at a crash, and not yet read through.
+    /// Dirty at a crash, and not yet read through: a block there that does not match its sum may
+    /// have been being written.
     pub(crate) doubtful: BTreeSet<u32>,
+    /// Blocks of regions that were read through which may be so, or could not be read.
+    pub(crate) unproven: BTreeSet<u64>,
+}
+
+impl Regions {
+    /// Most blocks that are listed one by one: a checkpoint has room for them, whatever else it
+    /// holds. In tests few.
+    pub(crate) const MOST_UNPROVEN: usize = if cfg!(test) { 24 } else { 8192 };
 }
 
 /// What a section of a checkpoint is about.
@@ -307,6 +316,7 @@ fn decode_pool(bytes: &[u8], state: &mut State) -> Option<Regions> {
     let next_layer = from.u32()?;
     state.page_shift = u8::try_from(from.u32()?).ok().filter(|shift| *shift <= MAX_PAGE_SHIFT)?;
     let [layers, entities, dirty, doubtful] = [from.u32()?, from.u32()?, from.u32()?, from.u32()?];
+    let unproven = from.u32()?;
     for _ in 0..layers {
         let (layer, parent) = (Layer(from.u32()?), Layer(from.u32()?));
         from.u64()?;
@@ -321,6 +331,9 @@ fn decode_pool(bytes: &[u8], state: &mut State) -> Option<Regions> {
     }
     for _ in 0..doubtful {
         regions.doubtful.insert(from.u32()?);
+    }
+    for _ in 0..unproven {
+        regions.unproven.insert(from.u64()?);
     }
     state.next_layer = state.next_layer.max(next_layer);
     (from.is_empty() && state.is_tree()).then_some(regions)

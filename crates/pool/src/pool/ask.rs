@@ -7,10 +7,9 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use block::{Blocks, Span};
+use block::Blocks;
 
 use crate::entity::{Id, Layer};
-use crate::layout::Cluster;
 use crate::state::{PageKey, Refused};
 
 use super::Pool;
@@ -18,7 +17,6 @@ use super::effect::{Effect, Token};
 use super::lane::{Claim, OpId};
 use super::op::{Op, Work};
 use super::paging::Holder;
-use super::read::by_cluster;
 
 /// Runs of blocks (start, end), in order.
 pub type Runs = Vec<(u64, u64)>;
@@ -42,8 +40,6 @@ pub enum About {
     /// Blocks whose topmost layer is its own: a scrub that verifies these for all replicas and
     /// snapshots sees every block once.
     Own(Id),
-    /// Blocks in doubtful regions: what a mirror should compare.
-    Doubtful(Id),
     /// Blocks that differ between two of one family.
     Changed {
         /// The older one.
@@ -56,44 +52,18 @@ pub enum About {
 /// A question under way.
 #[derive(Clone, Debug)]
 pub(super) struct Asking {
-    what: What,
+    about: About,
     /// The first block that was not looked at.
     next: u64,
     most: usize,
     found: Runs,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum What {
-    About(About),
-    /// Believe what is on the disk, up to this block.
-    Accept(Id, u64),
-}
-
 impl Pool {
     /// Takes a question. It ends with [`Effect::Answered`].
     pub fn ask(&mut self, token: Token, question: Question) {
         let Question { about, from, most } = question;
-        let what = What::About(about);
-        self.begin_asking(token, Asking { what, next: from.0, most, found: Vec::new() });
-    }
-
-    /// Believes what is on the disk where these blocks are: their regions become doubtful. For
-    /// blocks whose sums were lost, when no other replica has them. It ends as a question does,
-    /// with no runs.
-    pub fn accept(&mut self, token: Token, id: Id, span: Span) {
-        let what = What::Accept(id, span.end().0);
-        let next = span.start().0;
-        self.begin_asking(token, Asking { what, next, most: usize::MAX, found: Vec::new() });
-    }
-
-    /// Gives those of these blocks that are unproven a checksum, and leaves all others as they
-    /// are. It ends as a command does, when that is durable. This pool has none that are unproven:
-    /// those of a doubtful region are believed as they are read.
-    pub fn accept_unproven(&mut self, token: Token, id: Id, _span: Span) {
-        let result = self.layer_of(id).map(|_| ());
-        let result = result.map_err(|_| block::Fault::Unsupported);
-        self.effects.push_back(Effect::Done { token, result });
+        self.begin_asking(token, Asking { about, next: from.0, most, found: Vec::new() });
     }
 
     fn begin_asking(&mut self, token: Token, asking: Asking) {
@@ -144,7 +114,7 @@ impl Pool {
 
     /// Answers which pages are missing; nothing if it is done.
     fn ask_on(&mut self, asking: &mut Asking) -> Result<Option<Vec<PageKey>>, Refused> {
-        let (layers, end, is_own) = self.asked_of(asking.what)?;
+        let (layers, end, is_own) = self.asked_of(asking.about)?;
         while asking.next < end && asking.found.len() <= asking.most {
             let here = self.state.window_at(asking.next);
             let windows = layers.iter().filter_map(|layer| self.state.next_window(*layer, here));
@@ -168,7 +138,7 @@ impl Pool {
             }
             let to = end.min(self.state.window_end(window));
             let most = asking.most.saturating_sub(asking.found.len()).saturating_add(1);
-            let found = self.look(asking.what, &layers, (asking.next, to), most);
+            let found = self.look(asking.about, &layers, (asking.next, to), most);
             // It may have ended early.
             asking.next = match found.last() {
                 Some((_, last)) if found.len() >= most => *last,
@@ -187,62 +157,33 @@ impl Pool {
 
     /// The layers that are looked at, the older first, up to which block, and whether those below
     /// them are not.
-    fn asked_of(&self, what: What) -> Result<(Vec<Layer>, u64, bool), Refused> {
-        Ok(match what {
-            What::About(About::Written(id) | About::Doubtful(id)) => {
+    fn asked_of(&self, about: About) -> Result<(Vec<Layer>, u64, bool), Refused> {
+        Ok(match about {
+            About::Written(id) => {
                 let (layer, size) = self.layer_of(id)?;
                 (alloc::vec![layer], size, false)
             }
-            What::About(About::Own(id)) => {
+            About::Own(id) => {
                 let (layer, size) = self.layer_of(id)?;
                 (alloc::vec![layer], size, true)
             }
-            What::About(About::Changed { older, newer }) => {
+            About::Changed { older, newer } => {
                 let (old, old_size) = self.layer_of(older)?;
                 let (new, new_size) = self.layer_of(newer)?;
                 (alloc::vec![old, new], old_size.max(new_size), false)
-            }
-            What::Accept(id, end) => {
-                let (layer, size) = self.layer_of(id)?;
-                (alloc::vec![layer], size.min(end), false)
             }
         })
     }
 
     /// Answers for blocks of one window.
-    fn look(&mut self, what: What, layers: &[Layer], range: (u64, u64), most: usize) -> Runs {
+    fn look(&mut self, about: About, layers: &[Layer], range: (u64, u64), most: usize) -> Runs {
         let one = |layer: Option<&Layer>| layer.copied().unwrap_or(Layer::NONE);
         let layer = one(layers.first());
-        match what {
-            What::About(About::Written(_)) => self.state.written(layer, range, most),
-            What::About(About::Own(_)) => self.state.own(layer, range, most),
-            What::About(About::Doubtful(_)) => {
-                let per_region = self.state.size.per_region();
-                let doubtful = &self.regions.doubtful;
-                let wanted = |cluster: Cluster| doubtful.contains(&(cluster.0 / per_region));
-                self.state.written_where(layer, range, most, wanted)
-            }
-            What::About(About::Changed { .. }) => {
-                self.state.changed(layer, one(layers.last()), range)
-            }
-            What::Accept(..) => {
-                self.believe(layer, range);
-                Vec::new()
-            }
+        match about {
+            About::Written(_) => self.state.written(layer, range, most),
+            About::Own(_) => self.state.own(layer, range, most),
+            About::Changed { .. } => self.state.changed(layer, one(layers.last()), range),
         }
-    }
-
-    fn believe(&mut self, layer: Layer, (from, to): (u64, u64)) {
-        let Some(span) = Span::between(block::Lba(from), block::Lba(to)) else { return };
-        let mut pieces = Vec::new();
-        for (logical, run, _) in by_cluster(span, self.state.size.shift()) {
-            self.state.pieces(layer, logical, run, &mut pieces);
-            for cluster in pieces.iter().filter_map(|piece| piece.at) {
-                let region = self.region(cluster);
-                self.regions.doubtful.insert(region);
-            }
-        }
-        self.resum_again();
     }
 
     fn layer_of(&self, id: Id) -> Result<(Layer, u64), Refused> {

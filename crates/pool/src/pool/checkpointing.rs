@@ -12,7 +12,7 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use crate::breaks::{Rule, left_out};
-use crate::checkpoint::{Encoder, Next, Regions};
+use crate::checkpoint::{Encoder, Next};
 use crate::entity::Layer;
 use crate::journal::Position;
 use crate::layout::{BLOCK, Place, Use};
@@ -159,8 +159,7 @@ impl Pool {
         let (kept, cleaned) = self.regions.dirty.iter().copied().partition(used);
         self.regions.dirty = kept;
         self.hot.clear();
-        let mut regions =
-            Regions { dirty: self.regions.dirty.clone(), doubtful: self.regions.doubtful.clone() };
+        let mut regions = self.regions.clone();
         if let Some(writing) = &self.writing {
             regions.dirty.extend(&writing.batch.marks);
         }

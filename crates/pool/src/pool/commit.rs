@@ -95,6 +95,7 @@ impl Pool {
 
     /// The open batch joins what is being written.
     fn join(&mut self) {
+        self.record_overwrites();
         let open = core::mem::take(&mut self.open);
         let writing = self.writing.get_or_insert_default();
         writing.batch.append(open);

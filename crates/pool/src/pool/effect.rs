@@ -90,13 +90,15 @@ pub enum Effect {
         /// Which one.
         token: Token,
     },
-    /// A block of a doubtful region did not match its sum and was believed: the mirror should
-    /// compare it.
-    Doubted {
-        /// Whose block.
+    /// Unproven blocks were believed, because nobody else has a copy (see
+    /// [`crate::Pool::set_sole`]).
+    Believed {
+        /// Whose.
         id: Id,
-        /// Which one.
-        at: block::Lba,
+        /// In the blocks of this read.
+        span: block::Span,
+        /// How many.
+        blocks: block::Blocks,
     },
 }
 

@@ -262,7 +262,7 @@ impl Pool {
             if !failed {
                 self.enter_part(layer, part, part.sums(&sums));
             }
-            self.disturb_resum(part);
+            self.disturb_pass(self.blocks_of(part));
             self.state.unpin(layer, part.logical, part.cluster);
             self.take_given_up();
         }

@@ -10,6 +10,7 @@
 //!
 //! Not here: moving bytes, encryption, timers (the engine asks for checkpoints when idle).
 
+mod accept;
 mod ahead;
 mod ask;
 mod batch;
@@ -23,6 +24,8 @@ mod lane;
 mod load;
 mod merge;
 mod op;
+mod overwrites;
+mod own_io;
 mod paging;
 mod read;
 mod report;
@@ -38,11 +41,11 @@ use block::{BlockSize, Bytes, Command, Completion, Fault, Geometry, Span};
 use crate::checkpoint::Regions;
 use crate::entity::{Id, Kind, Layer};
 use crate::journal::Position;
-use crate::layout::{BLOCK, Disk, Geography, Place, Use};
+use crate::layout::{BLOCK, Geography, Use};
 use crate::state::{Refused, State};
 use crate::sums::Sums;
 use crate::superblock::Superblock;
-use crate::widen::{count, index, low32};
+use crate::widen::{count, index};
 
 pub use ask::{About, Question, Runs};
 pub use change::{Change, KEY_CHECK, NewReplica, NewSnapshot};
@@ -119,12 +122,16 @@ pub struct Pool {
     lanes: BTreeMap<Id, Lane>,
     ready: Vec<OpId>,
     unlocked: BTreeSet<Id>,
+    /// Replicas that nobody else has a copy of.
+    sole: BTreeSet<Id>,
     effects: VecDeque<Effect>,
     /// The journal or a flush failed: nothing can be made durable any more.
     broken: bool,
     pieces: Vec<crate::state::Piece>,
-    /// The next block to be summed anew, if that is under way.
-    resum: scrub::Resum,
+    /// How far the regions in doubt were looked through.
+    pass: scrub::Pass,
+    /// Overwritten in place, and in no record.
+    overwrites: overwrites::Overwrites,
     table: Option<table::Update>,
     /// Per disk, the copy of the superblock that is written first; the other one is good.
     first_supers: Vec<u8>,
@@ -186,10 +193,12 @@ impl Pool {
             lanes: BTreeMap::new(),
             ready: Vec::new(),
             unlocked: BTreeSet::new(),
+            sole: BTreeSet::new(),
             effects: VecDeque::new(),
             broken: false,
             pieces: Vec::new(),
-            resum: scrub::Resum::default(),
+            pass: scrub::Pass::default(),
+            overwrites: overwrites::Overwrites::default(),
             table: None,
             first_supers: from.first_supers,
             spare: op::Spare::default(),
@@ -247,7 +256,7 @@ impl Pool {
 
     fn take(&mut self, op: Op, command: Command, data_len: Option<usize>) {
         let claim = match op.work {
-            Work::Repair(span) => Claim::Write(span),
+            Work::Repair(span) | Work::Accept(span, _) => Claim::Write(span),
             _ => Claim::of(command),
         };
         match self.check(&op, command, data_len) {
@@ -279,7 +288,7 @@ impl Pool {
         if moves_bytes && locked {
             return Err(Fault::Locked);
         }
-        if (command.is_mutation() || data_len.is_some()) && (self.broken || self.is_exporting())
+        if op.work.is_mutation() && (self.broken || self.is_exporting())
             || command.is_mutation() && entity.kind == Kind::Snapshot
         {
             return Err(Fault::ReadOnly);
@@ -383,7 +392,8 @@ impl Pool {
             Work::Change(change) => self.apply_change(at, Change::clone(change)),
             Work::Repair(span) => self.start_write(at, *span),
             Work::Verify(span) => self.start_read(at, *span),
-            Work::Resum(first) => self.start_resum(at, *first),
+            Work::Accept(span, _) => self.start_accept(at, *span),
+            Work::Pass(first) => self.start_pass(at, *first),
             Work::Merge => self.merge_entered(at),
             Work::Block(command) => match *command {
                 Command::Read { span } | Command::Compare { span } => self.start_read(at, span),
@@ -435,7 +445,8 @@ impl Pool {
             return;
         }
         match op.work {
-            Work::Resum(first) => return self.step_resum(at, first),
+            Work::Pass(first) => return self.step_pass(at, first),
+            Work::Accept(span, belief) => return self.step_accept(at, (span, belief)),
             Work::Merge => return self.step_merge(at),
             _ => {}
         }
@@ -474,26 +485,5 @@ impl Pool {
                 self.lanes.remove(&id);
             }
         }
-    }
-
-    /// Asks for a write of the pool's own bytes.
-    fn write_own(&mut self, purpose: Purpose, place: Place, bytes: Vec<u8>) {
-        let blocks = low32(count(bytes.len() / BLOCK));
-        let io = op::io(self.ios.insert(Pending { purpose, bytes }));
-        self.effects.push_back(Effect::Write { io, place, blocks, from: Buffer::Own });
-    }
-
-    /// Asks for a flush of every disk; says how many.
-    fn flush_all(&mut self, purpose: fn() -> Purpose) -> u32 {
-        let disks = crate::widen::low16(count(self.superblock.disks.len()));
-        for disk in 0..disks {
-            self.flush_one(purpose(), Disk(disk));
-        }
-        u32::from(disks)
-    }
-
-    fn flush_one(&mut self, purpose: Purpose, disk: Disk) {
-        let io = op::io(self.ios.insert(Pending { purpose, bytes: Vec::new() }));
-        self.effects.push_back(Effect::Flush { io, disk });
     }
 }

@@ -23,8 +23,10 @@ pub(super) enum Work {
     Repair(block::Span),
     /// A look at these blocks, without handing them out.
     Verify(block::Span),
-    /// New sums for blocks of a doubtful region, from this physical one on.
-    Resum(u64),
+    /// Believes these blocks.
+    Accept(block::Span, super::accept::Belief),
+    /// A look at blocks of a doubtful region, from this physical one on.
+    Pass(u64),
     /// A step of a merge.
     Merge,
     /// A question.
@@ -92,10 +94,8 @@ impl Work {
     pub(super) fn is_mutation(&self) -> bool {
         match self {
             Work::Block(command) => command.is_mutation(),
-            Work::Repair(_) => true,
-            Work::Verify(_) | Work::Resum(_) | Work::Merge | Work::Ask(_) | Work::Change(_) => {
-                false
-            }
+            Work::Repair(_) | Work::Accept(..) => true,
+            Work::Verify(_) | Work::Pass(_) | Work::Merge | Work::Ask(_) | Work::Change(_) => false,
         }
     }
 }
@@ -112,8 +112,8 @@ impl Op {
     pub(super) fn span(&self) -> Option<block::Span> {
         match &self.work {
             Work::Block(command) => command.span(),
-            Work::Repair(span) | Work::Verify(span) => Some(*span),
-            Work::Resum(_) | Work::Merge | Work::Ask(_) | Work::Change(_) => None,
+            Work::Repair(span) | Work::Verify(span) | Work::Accept(span, _) => Some(*span),
+            Work::Pass(_) | Work::Merge | Work::Ask(_) | Work::Change(_) => None,
         }
     }
 }

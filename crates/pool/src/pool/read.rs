@@ -149,6 +149,12 @@ impl Pool {
         (u64::from(cluster.0) << self.state.size.shift()) + u64::from(block)
     }
 
+    /// Where a part lies.
+    pub(super) fn blocks_of(&self, part: &Part) -> core::ops::Range<u64> {
+        let first = self.physical(part.cluster, part.run.first);
+        first..first + u64::from(part.run.len)
+    }
+
     /// Whether a span lies in several logical clusters.
     fn is_split(&self, span: Span) -> bool {
         let shift = self.state.size.shift();
@@ -239,40 +245,55 @@ impl Pool {
             return self.done(at, Err(Fault::Medium { span: failed }));
         }
         let mut missing = false;
-        let mut bad: Option<(u32, u32)> = None;
+        let (mut bad, mut unproven) = (None, None);
+        let is_sole = matches!(op.work, Work::Block(_)) && self.sole.contains(&op.id);
+        let is_verify = matches!(op.work, Work::Verify(_));
         let mut believed = alloc::vec::Vec::new();
         for part in &op.parts {
             for (block, offset) in part.run.blocks().zip(part.offset..) {
                 let found = op.sums[index(u64::from(offset))];
-                let sum = self.geography.sum_at(self.physical(part.cluster, block));
-                let known = self.sums.get(sum);
+                let physical = self.physical(part.cluster, block);
+                let known = self.sums.get(self.geography.sum_at(physical));
                 if known == Some(found) || left_out(Rule::VerifyReads) {
                     continue;
                 }
                 missing |= known.is_none();
-                if self.is_doubtful(part.cluster) {
-                    believed.push((sum, found, lba(offset)));
+                let in_doubt = self.is_in_doubt(physical);
+                if in_doubt && is_sole {
+                    believed.push((physical, found));
                     continue;
                 }
-                match &mut bad {
-                    None => bad = Some((offset, offset + 1)),
+                let run = if in_doubt { &mut unproven } else { &mut bad };
+                match run {
+                    None => *run = Some((offset, offset + 1)),
                     Some((_, end)) if *end == offset => *end += 1,
                     Some(_) => {}
                 }
             }
         }
-        let id = op.id;
         if missing {
             // Given up by the cache since it was asked for.
             self.request_sums(at);
             return;
         }
-        for (sum, found, at) in believed {
-            self.sums.set(sum, found);
-            self.effects.push_back(Effect::Doubted { id, at });
+        if bad.is_none() && !believed.is_empty() {
+            let (id, blocks) = (op.id, count(believed.len()));
+            self.effects.push_back(Effect::Believed { id, span, blocks: block::Blocks(blocks) });
+            for (physical, found) in believed {
+                self.believe(physical, found);
+            }
         }
-        let fault = bad.and_then(|(from, to)| Span::between(lba(from), lba(to)));
-        self.done(at, fault.map_or(Ok(()), |span| Err(Fault::Checksum { span })));
+        let span = |(from, to)| Span::between(lba(from), lba(to));
+        // A scrub looks at the rest again, and so wants what comes first.
+        let is_later = |a: Span, b: Span| a.start() > b.start();
+        let fault = match (bad.and_then(span), unproven.and_then(span)) {
+            (Some(bad), Some(unproven)) if is_verify && is_later(bad, unproven) => {
+                Some(Fault::Unproven { span: unproven })
+            }
+            (Some(span), _) => Some(Fault::Checksum { span }),
+            (None, unproven) => unproven.map(|span| Fault::Unproven { span }),
+        };
+        self.done(at, fault.map_or(Ok(()), Err));
     }
 
     pub(super) fn is_doubtful(&self, cluster: Cluster) -> bool {

@@ -41,6 +41,8 @@ pub struct Health {
     pub dirty_regions: usize,
     /// Regions that were dirty at a crash and were not read through since.
     pub doubtful_regions: usize,
+    /// Blocks of regions that were read through which no sum proves, or that could not be read.
+    pub unproven_blocks: usize,
     /// Sums pages changed in memory.
     pub changed_pages: usize,
     /// Memory that maps take, about.
@@ -110,6 +112,7 @@ impl Pool {
             damaged: self.entities().filter(damaged).map(|entity| entity.id).collect(),
             dirty_regions: self.regions.dirty.len(),
             doubtful_regions: self.regions.doubtful.len(),
+            unproven_blocks: self.regions.unproven.len(),
             changed_pages: self.sums.dirty_count(),
             maps: Bytes(self.state.resident.bytes),
         }

@@ -305,7 +305,7 @@ impl Pool {
             if part.way == Way::InPlace {
                 self.overwritten(part, part.sums(&sums));
             }
-            self.disturb_resum(part);
+            self.disturb_pass(self.blocks_of(part));
             if part.failed && failed.is_none() {
                 failed = Some(part);
             }
@@ -333,23 +333,6 @@ impl Pool {
         let of_record = op.parts.iter_mut().filter(|part| part.way == Way::First);
         of_record.for_each(|part| part.failed |= !good);
         self.step_op(at);
-    }
-
-    fn overwritten(&mut self, part: &Part, sums: &[u32]) {
-        if !part.failed {
-            self.set_sums(part, sums);
-        }
-        let region = self.region(part.cluster);
-        if let Some(under_way) = self.overwriting.get_mut(&region) {
-            *under_way -= 1;
-        }
-    }
-
-    fn set_sums(&mut self, part: &Part, sums: &[u32]) {
-        let first = self.physical(part.cluster, part.run.first);
-        for (physical, sum) in (first..).zip(sums) {
-            self.sums.set(self.geography.sum_at(physical), *sum);
-        }
     }
 
     /// Takes in blocks that are new to the map: their sums, where they are, and the record of that.

@@ -12,7 +12,7 @@
 mod replay;
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use crate::breaks::{Rule, left_out};
@@ -29,6 +29,8 @@ use crate::widen::{count, index, low16, low32};
 
 /// Blocks of one read.
 const CHUNK: u64 = 256;
+/// How often a read is tried that a disk fails.
+const TRIES: u8 = 3;
 
 /// Why a pool cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,9 +70,17 @@ enum Want {
     Header { slot: u8, copy: u8 },
     Body { copy: usize, at: usize },
     Journal { copy: usize, at: usize },
-    Check { physical: u64 },
+    Check { physical: u64, blocks: u32 },
     Page { key: PageKey, at: u32 },
     Flush,
+}
+
+/// An I/O that was asked for.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    want: Want,
+    /// What is read, and how often that failed; nothing of a flush.
+    read: Option<(Place, u32, u8)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +103,7 @@ pub struct Recovery {
     /// The pool was just made: there is nothing in its journal.
     is_new: bool,
     stage: Stage,
-    wants: Vec<Option<Want>>,
+    wants: Vec<Option<Asked>>,
     outstanding: usize,
     effects: VecDeque<Effect>,
     /// Generations of the superblocks of each disk.
@@ -112,9 +122,13 @@ pub struct Recovery {
     fetches: BTreeMap<PageKey, Fetch>,
     /// Records of the groups that no later one proves durable, each with its group and number.
     last: Vec<(u64, usize, Record)>,
-    /// What those groups say of blocks, and those of them that are not so.
+    /// What first writes of those groups say of blocks, the last of each.
     claims: BTreeMap<u64, u32>,
-    wrong: BTreeSet<u64>,
+    /// The sums of what is in the blocks that those groups are about; nothing of one that cannot
+    /// be read.
+    found: BTreeMap<u64, Option<u32>>,
+    /// Some records are not so.
+    dropped: bool,
     result: Option<Result<Box<Pool>, ImportError>>,
 }
 
@@ -144,7 +158,8 @@ impl Recovery {
             fetches: BTreeMap::new(),
             last: Vec::new(),
             claims: BTreeMap::new(),
-            wrong: BTreeSet::new(),
+            found: BTreeMap::new(),
+            dropped: false,
             result: None,
         };
         for (slot, copy) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
@@ -179,8 +194,12 @@ impl Recovery {
     }
 
     fn read(&mut self, want: Want, place: Place, blocks: u32) {
+        self.try_to_read(want, (place, blocks, 0));
+    }
+
+    fn try_to_read(&mut self, want: Want, (place, blocks, failed): (Place, u32, u8)) {
         let io = Io(low32(count(self.wants.len())));
-        self.wants.push(Some(want));
+        self.wants.push(Some(Asked { want, read: Some((place, blocks, failed)) }));
         self.outstanding += 1;
         self.effects.push_back(Effect::Read { io, place, blocks, into: Buffer::Own });
     }
@@ -198,9 +217,14 @@ impl Recovery {
 
     /// Says how an I/O went.
     pub fn complete(&mut self, io: Io, result: Result<&[u8], DiskFailed>) {
-        let want = self.wants.get_mut(index(u64::from(io.0))).and_then(Option::take);
-        let Some(want) = want else { return };
+        let asked = self.wants.get_mut(index(u64::from(io.0))).and_then(Option::take);
+        let Some(Asked { want, read }) = asked else { return };
         self.outstanding -= 1;
+        if let (Err(DiskFailed), Some((place, blocks, failed))) = (result, read)
+            && failed + 1 < TRIES
+        {
+            return self.try_to_read(want, (place, blocks, failed + 1));
+        }
         let bytes = result.unwrap_or(&[]);
         match want {
             Want::Super { disk, copy } => {
@@ -216,7 +240,10 @@ impl Recovery {
             }
             Want::Body { copy, at } => fill(&mut self.bodies[copy], at, bytes),
             Want::Journal { copy, at } => fill(&mut self.journals[copy], at, bytes),
-            Want::Check { physical } => self.check_blocks(physical, bytes),
+            Want::Check { physical, blocks } if result.is_err() => {
+                self.cannot_check(physical, blocks);
+            }
+            Want::Check { physical, .. } => self.check_blocks(physical, bytes),
             Want::Page { key, at } => self.page_read(key, at, result.ok()),
             Want::Flush if result.is_err() => self.result = Some(Err(ImportError::Flush)),
             Want::Flush => {}
@@ -310,7 +337,7 @@ impl Recovery {
     fn flush(&mut self) {
         for disk in 0..low16(count(self.superblock.disks.len())) {
             let io = Io(low32(count(self.wants.len())));
-            self.wants.push(Some(Want::Flush));
+            self.wants.push(Some(Asked { want: Want::Flush, read: None }));
             self.outstanding += 1;
             self.effects.push_back(Effect::Flush { io, disk: Disk(disk) });
         }
@@ -320,7 +347,7 @@ impl Recovery {
         let (header, slot) = self.newest()?;
         let restored = self.restored.take().ok_or(ImportError::NoCheckpoint)?;
         let Restored { state, mut regions, .. } = *restored;
-        let Regions { dirty, doubtful } = &mut regions;
+        let Regions { dirty, doubtful, .. } = &mut regions;
         doubtful.extend(dirty.iter());
         let claims = core::mem::take(&mut self.claims);
         let pool = Pool::open(Opened {
@@ -335,7 +362,7 @@ impl Recovery {
             slot,
             limits: self.limits,
             unproved: claims.into_keys().collect(),
-            dropped: !self.wrong.is_empty() && !left_out(Rule::CheckpointAfterDrop),
+            dropped: self.dropped && !left_out(Rule::CheckpointAfterDrop),
             first_supers: self.supers.iter().map(|[a, b]| u8::from(a > b)).collect(),
         });
         self.result = Some(Ok(Box::new(pool)));

@@ -48,51 +48,88 @@ impl Recovery {
     fn read_claims(&mut self) {
         let blocks = u64::from(self.geography.clusters()) << self.superblock.cluster.shift();
         for (_, _, record) in &self.last {
-            if let Record::FirstWrite { at, crcs } = record {
+            let (first, crcs) = match record {
+                Record::FirstWrite { at, crcs } => (self.physical(at), crcs),
+                Record::Overwrite { first, crcs } => (*first, crcs),
+                _ => continue,
+            };
+            let claims = || (first..).zip(crcs).filter(|(physical, _)| *physical < blocks);
+            self.found.extend(claims().map(|(physical, _)| (physical, None)));
+            if let Record::FirstWrite { .. } = record {
                 // The last record of a block is the one that counts (O3).
-                let first = self.physical(at);
-                let claims = (first..).zip(crcs).filter(|(physical, _)| *physical < blocks);
-                self.claims.extend(claims.map(|(physical, crc)| (physical, *crc)));
+                self.claims.extend(claims().map(|(physical, crc)| (physical, *crc)));
             }
         }
-        let claimed: Vec<u64> = self.claims.keys().copied().collect();
+        let claimed: Vec<u64> = self.found.keys().copied().collect();
         let shift = self.superblock.cluster.shift();
         let together = |a: &u64, b: &u64| a + 1 == *b && a >> shift == b >> shift;
         for run in claimed.chunk_by(together) {
             for run in run.chunks(index(CHUNK)) {
-                let place = self.geography.place(run[0]);
-                self.read(Want::Check { physical: run[0] }, place, low32(count(run.len())));
+                self.read_check(run[0], low32(count(run.len())));
             }
         }
-        self.wrong = claimed.into_iter().collect();
+    }
+
+    fn read_check(&mut self, physical: u64, blocks: u32) {
+        let place = self.geography.place(physical);
+        self.read(Want::Check { physical, blocks }, place, blocks);
     }
 
     pub(super) fn check_blocks(&mut self, first: u64, bytes: &[u8]) {
         for (physical, block) in (first..).zip(bytes.chunks_exact(BLOCK)) {
-            let arrived = self.claims.get(&physical) == Some(&crc32c::crc32c(block));
-            if arrived || left_out(Rule::CheckLastGroup) {
-                self.wrong.remove(&physical);
-            }
+            self.found.insert(physical, Some(crc32c::crc32c(block)));
         }
     }
 
-    /// Takes those blocks out of the last groups that never reached the disk.
+    /// An error concerns its own block: the others are read one by one.
+    pub(super) fn cannot_check(&mut self, first: u64, blocks: u32) {
+        if blocks > 1 {
+            (first..first + u64::from(blocks)).for_each(|physical| self.read_check(physical, 1));
+        }
+    }
+
+    /// Whether a record says what is in a block. Of one that cannot be read it may: what was
+    /// flushed is not given up for that, and a block that holds something else fails its sum.
+    fn has_arrived(&self, physical: u64, crc: u32) -> bool {
+        let found = self.found.get(&physical).copied().flatten();
+        found.is_none_or(|found| found == crc) || left_out(Rule::CheckLastGroup)
+    }
+
+    /// Takes those blocks out of the last groups that never reached the disk, or are older than
+    /// what did.
     pub(super) fn drop_wrong(&mut self) {
         for (group, nth, record) in core::mem::take(&mut self.last) {
-            let Record::FirstWrite { at, crcs } = &record else {
-                self.last.push((group, nth, record));
-                continue;
+            let (first, crcs) = match &record {
+                Record::FirstWrite { at, crcs } => (self.physical(at), crcs),
+                Record::Overwrite { first, crcs } => (*first, crcs),
+                _ => {
+                    self.last.push((group, nth, record));
+                    continue;
+                }
             };
-            let first = self.physical(at);
-            let good: Vec<bool> =
-                (first..).zip(crcs).map(|(at, _)| !self.wrong.contains(&at)).collect();
+            let is_first = matches!(record, Record::FirstWrite { .. });
+            let good: Vec<bool> = (first..)
+                .zip(crcs)
+                .map(|(physical, crc)| match self.claims.get(&physical) {
+                    Some(last) if is_first => self.has_arrived(physical, *last),
+                    _ => self.has_arrived(physical, *crc),
+                })
+                .collect();
+            self.dropped |= good.contains(&false);
             for run in runs_of(&good) {
                 let from = usize::from(run.first);
                 let crcs = crcs[from..from + usize::from(run.len)].to_vec();
-                let at = FirstWrite { first: at.first + run.first, ..*at };
-                self.last.push((group, nth, Record::FirstWrite { at, crcs }));
+                let part = match &record {
+                    Record::FirstWrite { at, .. } => {
+                        let at = FirstWrite { first: at.first + run.first, ..*at };
+                        Record::FirstWrite { at, crcs }
+                    }
+                    _ => Record::Overwrite { first: first + u64::from(run.first), crcs },
+                };
+                self.last.push((group, nth, part));
             }
         }
+        self.found.clear();
     }
 
     /// Replays records until a page of a map is missing; true if all are replayed.
@@ -187,6 +224,12 @@ impl Recovery {
         match record {
             Record::FirstWrite { at, crcs } if at.cluster.0 < self.geography.clusters() => {
                 for (physical, crc) in (self.physical(at)..).zip(crcs) {
+                    self.sums.set(self.geography.sum_at(physical), *crc);
+                }
+            }
+            Record::Overwrite { first, crcs } => {
+                let end = u64::from(self.geography.clusters()) << self.superblock.cluster.shift();
+                for (physical, crc) in (*first..end).zip(crcs) {
                     self.sums.set(self.geography.sum_at(physical), *crc);
                 }
             }

@@ -204,7 +204,7 @@ impl State {
                 }
                 self.discard(*layer, *start..start.saturating_add(*len));
             }
-            Record::Dirty { .. } => {}
+            Record::Dirty { .. } | Record::Overwrite { .. } => {}
             Record::Create(entity) => self.create(entity.clone()).map_err(|_| Contradiction)?,
             Record::Snapshot { source, top, entity } => {
                 self.snapshot(*source, *top, entity.clone()).map_err(|_| Contradiction)?;

@@ -85,6 +85,7 @@ impl State {
             Record::Collapse(layer) => self.needs_move(*layer, u32::MAX, out),
             Record::Resize { id, size } => self.needs_resize(*id, size.0, out),
             Record::Dirty { .. }
+            | Record::Overwrite { .. }
             | Record::Create(_)
             | Record::Snapshot { .. }
             | Record::Delete(_)

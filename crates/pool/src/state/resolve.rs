@@ -196,20 +196,9 @@ impl State {
         range: (u64, u64),
         most: usize,
     ) -> Vec<(u64, u64)> {
-        self.written_where(layer, range, most, |_| true)
-    }
-
-    /// As [`State::written`], of those in clusters that `wanted` picks.
-    pub(crate) fn written_where(
-        &mut self,
-        layer: Layer,
-        range: (u64, u64),
-        most: usize,
-        wanted: impl Fn(Cluster) -> bool,
-    ) -> Vec<(u64, u64)> {
         self.select(layer, range, most, |state, logical, run, out| {
             state.pieces(layer, logical, run, out);
-            out.retain(|piece| piece.at.is_some_and(&wanted));
+            out.retain(|piece| piece.at.is_some());
         })
     }
 

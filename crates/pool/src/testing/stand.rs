@@ -103,7 +103,7 @@ impl Stand {
             }
             Effect::Done { token, result } => self.end(token, Ended::Done(result)),
             Effect::Changed { token, result } => self.end(token, Ended::Changed(result)),
-            Effect::Answered { .. } | Effect::Doubted { .. } => {}
+            Effect::Answered { .. } | Effect::Believed { .. } => {}
         }
     }
 
@@ -301,7 +301,6 @@ impl Stand {
                     assert!(from <= first && first < end && end <= size.0);
                 }
                 let _ = self.runs(About::Own(*id), Blocks(from), 50);
-                let _ = self.runs(About::Doubtful(*id), Blocks(from), 50);
             }
             if let Some(other) = entities.first() {
                 let about = About::Changed { older: other.id, newer: *id };
@@ -310,7 +309,7 @@ impl Stand {
         }
         for _ in 0..8 {
             let token = self.token();
-            if self.pool.resum(token) {
+            if self.pool.narrow_doubt(token) {
                 self.settle();
                 self.ended.remove(&token);
             }

@@ -151,6 +151,37 @@ fn an_overwrite_before_its_region_is_marked() {
 }
 
 #[test]
+fn a_flush_that_leaves_out_the_sums_of_overwrites() {
+    check(Rule::RecordOverwrites);
+}
+
+#[test]
+fn a_sum_for_what_a_crash_left_without_comparing_copies() {
+    check_directed(Rule::ProveByComparison, |seed| {
+        let (sizes, id) = (&[3600], Id(1));
+        let mut rig = written(sizes, id);
+        for stamp in [3, 4] {
+            rig.write(id, 1 + seed % 60, &stamped(stamp)).unwrap();
+            rig.flush(id).unwrap();
+        }
+        if !rig.disks.rot(&stamped(2), &stamped(99)) {
+            return Err("there is no such block".into());
+        }
+        let mut rig = import(rig.disks.after_crash(&mut Random(seed)), sizes)?;
+        for token in 1000.. {
+            if !rig.pool.narrow_doubt(crate::Token(token)) {
+                break;
+            }
+            rig.settle();
+        }
+        match rig.stamps(id, 0, 1) {
+            Err(Fault::Unproven { .. }) => Ok(0),
+            read => Err(format!("a block that went bad reads as {read:?}")),
+        }
+    });
+}
+
+#[test]
 fn clusters_used_again_too_early() {
     check(Rule::ReuseWhenDurable);
 }

@@ -66,7 +66,7 @@ fn resealed(mut block: Vec<u8>, at: usize, byte: u8) -> Result<Superblock, NotSu
 #[test]
 fn another_format_and_unknown_features_are_refused_by_name() {
     let block = superblock(&[10_000]).encode(Disk(0));
-    for version in [1, 3] {
+    for version in [2, 4] {
         let refused = Err(NotSuper::Version { version: u32::from(version) });
         assert_eq!(resealed(block.clone(), 8, version), refused);
     }
@@ -143,6 +143,8 @@ fn records() -> impl Strategy<Value = Record> {
         any::<u128>().prop_map(|id| Record::Delete(Id(id))),
         any::<u32>().prop_map(|layer| Record::Collapse(Layer(layer))),
         any::<(u32, u32)>().prop_map(|(layer, last)| Record::Move { layer: Layer(layer), last }),
+        (0..1u64 << 60, vec_of(any::<u32>(), 1..600))
+            .prop_map(|(first, crcs)| Record::Overwrite { first, crcs }),
         any::<(u128, u64)>()
             .prop_map(|(id, size)| Record::Resize { id: Id(id), size: Blocks(size) }),
     ]
@@ -210,7 +212,7 @@ proptest! {
     fn no_bytes_make_a_decoder_panic(
         bytes in vec_of(any::<u8>(), 0..300),
         mut block in vec_of(any::<u8>(), BLOCK),
-        kind in 0u8..11,
+        kind in 0u8..12,
     ) {
         let _ = Entity::decode(&mut Reader::new(&bytes));
         let mut record = vec![kind, 0, (bytes.len() & 0xfc) as u8, (bytes.len() >> 8) as u8];

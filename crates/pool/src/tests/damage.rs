@@ -252,7 +252,6 @@ fn a_bad_data_block_is_reported_exactly_and_repaired() {
     assert_eq!(rig.pool.health().dirty_regions, 0);
     let mut rig = open(rig.disks, SIZES).unwrap();
     assert_eq!(check(&mut rig), vec![]);
-    assert!(rig.doubted.is_empty());
 }
 
 #[test]
@@ -296,7 +295,7 @@ fn lost_sums_can_be_accepted() {
     for id in [A, B, Id(3)] {
         let token = rig.token();
         rig.pool.accept(token, id, all);
-        assert_eq!(rig.finish(token), Ended::Answered(token, Ok(vec![])));
+        assert_eq!(rig.finish(token), Ended::Done(token, Ok(())));
     }
     assert_eq!(check(&mut rig), vec![]);
 }
@@ -361,26 +360,29 @@ fn place_of(disks: &Disks, stamp: u64) -> Place {
 fn doubt_after_a_crash_is_listed_and_ends() {
     let mut rig = torn();
     assert_eq!(rig.pool.health().doubtful_regions, 1);
-    let listed = rig.ask(About::Doubtful(B), Blocks(0), 10).unwrap();
-    assert!(listed.contains(&(30, 32)), "{listed:?}");
-    rig.read(B, 30, 1).unwrap();
-    assert_eq!(rig.doubted, vec![(B, Lba(30))]);
+    let unproven = Err(Fault::Unproven { span: Span::new(Lba(30), Blocks(1)).unwrap() });
+    assert_eq!(rig.read(B, 29, 3), unproven);
     loop {
         let token = rig.token();
-        if !rig.pool.resum(token) {
+        if !rig.pool.narrow_doubt(token) {
             break;
         }
         assert_eq!(rig.finish(token), Ended::Done(token, Ok(())));
     }
-    assert_eq!(rig.pool.health().doubtful_regions, 0);
+    let health = rig.pool.health();
+    assert_eq!((health.doubtful_regions, health.unproven_blocks), (0, 1));
+    assert_eq!(rig.read(B, 29, 3), unproven);
     for _ in 0..2 {
         rig.pool.request_checkpoint();
         rig.settle();
     }
     let mut rig = open(rig.disks, SIZES).unwrap();
-    assert_eq!(rig.pool.health().doubtful_regions, 0);
-    rig.read(B, 30, 1).unwrap();
-    assert!(rig.doubted.is_empty());
+    let health = rig.pool.health();
+    assert_eq!((health.doubtful_regions, health.unproven_blocks), (0, 1));
+    assert_eq!(rig.read(B, 29, 3), unproven);
+    rig.accept_unproven(B, 29, 3).unwrap();
+    rig.read(B, 29, 3).unwrap();
+    assert_eq!(rig.pool.health().unproven_blocks, 0);
     // From now on damage there is damage.
     let at = place_of(&rig.disks, 500 + 11);
     rig.disks.damage(at, 9, 1);

@@ -23,7 +23,7 @@ pub(super) struct Disks {
     pub(super) lies: Lie,
     /// Sectors of 4096 bytes, which are not torn, instead of 512.
     pub(super) is_large: bool,
-    /// Reads that begin there fail.
+    /// Reads of any of these blocks fail.
     pub(super) unreadable: Vec<Range<Place>>,
 }
 
@@ -98,8 +98,9 @@ impl Disks {
         }
     }
 
-    pub(super) fn is_unreadable(&self, place: Place) -> bool {
-        self.unreadable.iter().any(|places| places.contains(&place))
+    pub(super) fn is_unreadable(&self, place: Place, blocks: u32) -> bool {
+        let end = Place { block: place.block + u64::from(blocks), ..place };
+        self.unreadable.iter().any(|places| places.start < end && place < places.end)
     }
 
     pub(super) fn read(&self, place: Place, blocks: u32) -> Vec<u8> {

@@ -48,7 +48,8 @@ pub(super) struct Rig {
     sent: Vec<Sent>,
     /// Buffers of commands.
     pub(super) buffers: BTreeMap<Token, Vec<u8>>,
-    pub(super) doubted: Vec<(Id, Lba)>,
+    /// Blocks that were believed because nobody else has them.
+    pub(super) believed: u64,
     /// Every disk I/O fails.
     pub(super) fails: bool,
     /// A write of these bytes ends when nothing else is under way.
@@ -126,7 +127,7 @@ fn recover_with(
     let mut recovery = Recovery::new(superblock, limits)?;
     loop {
         match recovery.poll() {
-            Some(Effect::Read { io, place, .. }) if disks.is_unreadable(place) => {
+            Some(Effect::Read { io, place, blocks, .. }) if disks.is_unreadable(place, blocks) => {
                 recovery.complete(io, Err(DiskFailed));
             }
             Some(Effect::Read { io, place, blocks, .. }) => {
@@ -145,7 +146,7 @@ fn recover_with(
                         disks,
                         sent: Vec::new(),
                         buffers: BTreeMap::new(),
-                        doubted: Vec::new(),
+                        believed: 0,
                         fails: false,
                         slow: Vec::new(),
                         late: Vec::new(),
@@ -225,7 +226,7 @@ impl Rig {
                     let at = block as usize * BLOCK;
                     buffer[at..at + blocks as usize * BLOCK].fill(0);
                 }
-                Effect::Doubted { id, at } => self.doubted.push((id, at)),
+                Effect::Believed { blocks, .. } => self.believed += blocks.0,
                 Effect::Answered { token } => return Moment::Ended(self.told(token)),
                 Effect::Done { token, result } => return Moment::Ended(Ended::Done(token, result)),
                 Effect::Changed { token, result } => {
@@ -241,8 +242,11 @@ impl Rig {
         }
         let at = random.below(self.sent.len() as u64) as usize;
         let sent = self.sent.swap_remove(at);
-        if self.fails || matches!(sent, Sent::Read { place, .. } if self.disks.is_unreadable(place))
-        {
+        let is_unreadable = match sent {
+            Sent::Read { place, blocks, .. } => self.disks.is_unreadable(place, blocks),
+            _ => false,
+        };
+        if self.fails || is_unreadable {
             let (Sent::Read { io, .. } | Sent::Write { io, .. } | Sent::Flush { io, .. }) = sent;
             self.pool.complete(io, Err(DiskFailed));
             return Moment::Io;
@@ -322,6 +326,17 @@ impl Rig {
         match self.finish(token) {
             Ended::Done(_, result) => result,
             other => panic!("a write ended as {other:?}"),
+        }
+    }
+
+    /// Believes unproven blocks, as a mirror does that has compared every copy.
+    pub(super) fn accept_unproven(&mut self, id: Id, start: u64, len: u64) -> Completion {
+        let token = self.token();
+        let span = Span::new(Lba(start), Blocks(len)).unwrap();
+        self.pool.accept_unproven(token, id, span);
+        match self.finish(token) {
+            Ended::Done(_, result) => result,
+            other => panic!("an accept ended as {other:?}"),
         }
     }
 

@@ -288,7 +288,6 @@ fn a_block_that_was_discarded_is_not_reused_before_that_is_durable() {
                     let mut after = open(rig.disks.after_crash(random), SIZES).unwrap();
                     let found = after.stamps(A, 0, 2).expect("no block is damaged");
                     assert!(found[0] <= 3 && found[0] != 2 && found[1] == 2, "{found:?}");
-                    assert!(after.doubted.is_empty());
                 }
                 Moment::Ended(_) => {}
                 Moment::Quiet => break,

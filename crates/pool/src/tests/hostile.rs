@@ -113,7 +113,7 @@ fn sample_entities() -> Vec<Entity> {
     let sections = sections(&SAMPLES[0]);
     let pool = &sections.iter().find(|(kind, ..)| *kind == 1).unwrap().2;
     let layers = le32(pool, 8) as usize;
-    let mut from = crate::wire::Reader::new(&pool[24 + 24 * layers..]);
+    let mut from = crate::wire::Reader::new(&pool[28 + 24 * layers..]);
     core::iter::from_fn(|| Entity::decode(&mut from)).collect()
 }
 
@@ -138,6 +138,7 @@ fn every_record() -> Vec<Record> {
         Record::FirstWrite { at, crcs: vec![1, 2, 3] },
         Record::Discard { layer: Layer(41), start: 66, len: 2 },
         Record::Dirty { region: 1 },
+        Record::Overwrite { first: 12 * 64 + 3, crcs: vec![4, 5] },
         Record::Resize { id: Id(60), size: block::Blocks(150) },
         Record::Delete(Id(61)),
         Record::Move { layer: Layer(40), last: 7 },
@@ -185,7 +186,7 @@ fn image_seeds() -> Vec<(String, Vec<u8>)> {
         ),
         ("a_huge_journal".into(), sealed(&[patch(0, 0, 784, &[0, 4, 0, 0, 0, 0, 0, 0])])),
         ("a_huge_body".into(), sealed(&[patch(3, 0, 56, &[255; 16]), patch(5, 0, 56, &[255; 16])])),
-        ("a_layer_is_its_parent".into(), sealed(&[patch(5, 2, 28, &[1, 0, 0, 0])])),
+        ("a_layer_is_its_parent".into(), sealed(&[patch(5, 2, 32, &[1, 0, 0, 0])])),
         ("all_in_doubt".into(), sealed(&[patch(1, 9, 64, &[3, 0, 8, 0, 1, 0, 0, 0])])),
         ("no_second_superblock".into(), flipped(&[patch(0x80, 0, 0, &[0; 8])])),
         ("a_sums_page_lost".into(), flipped(&[patch(7, 0, 0, &[0; 8])])),

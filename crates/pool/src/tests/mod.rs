@@ -5,6 +5,7 @@ mod codec;
 mod crash;
 mod damage;
 mod disk;
+mod doubt;
 mod driver;
 mod feature;
 mod history;
