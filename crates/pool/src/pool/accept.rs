@@ -77,7 +77,9 @@ impl Pool {
             op.sums.resize(index(span.len().0), 0);
         }
         let is_empty = parts.is_empty();
-        parts.into_iter().for_each(|part| self.read_part(at, part, Buffer::Own));
+        for part in parts {
+            self.read_part(at, part, Buffer::Own);
+        }
         self.request_sums(at);
         if is_empty {
             self.wait_for_commit(at);

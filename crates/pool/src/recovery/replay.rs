@@ -84,7 +84,9 @@ impl Recovery {
     /// An error concerns its own block: the others are read one by one.
     pub(super) fn cannot_check(&mut self, first: u64, blocks: u32) {
         if blocks > 1 {
-            (first..first + u64::from(blocks)).for_each(|physical| self.read_check(physical, 1));
+            for physical in first..first + u64::from(blocks) {
+                self.read_check(physical, 1);
+            }
         }
     }
 

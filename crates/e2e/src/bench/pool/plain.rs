@@ -113,7 +113,7 @@ impl Plain {
                 Effect::Changed { result, .. } => result?,
                 Effect::Zero { .. } => {}
                 Effect::Answered { .. } => bail!("nobody asked the pool anything"),
-                Effect::Doubted { .. } => bail!("a new pool has a doubtful block"),
+                Effect::Believed { .. } => bail!("a new pool has an unproven block"),
             }
         }
         Ok(())
