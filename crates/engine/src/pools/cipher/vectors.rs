@@ -86,10 +86,9 @@ pub(super) const STANDARD: [(u64, &str); 5] = [
 ];
 
 /// Number of a page of 4096 bytes 0, 1, … 255, 0, 1, …, and the CRC-32C of it encrypted.
-pub(super) const PAGES: [(u64, u32); 5] = [
+pub(super) const PAGES: [(u64, u32); 4] = [
     (0, 0x05B5_D8D9),
     (0xFF, 0x6315_1D95),
     (0x1_0000_0001, 0x6E3E_BB70),
     (0x8000_0000_0000_0005, 0x6090_2850),
-    (0xFFFF_FFFF_FFFF_FFFF, 0xED1E_DDE3),
 ];
