@@ -155,6 +155,7 @@ impl Pool {
         }
         let sums = core::mem::take(&mut op.sums);
         let (known, found) = sums.split_at(index(blocks));
+        self.pass.failed = 0;
         let mut has_room = true;
         if !self.pass.disturbed {
             for ((physical, known), found) in (first..).zip(known).zip(found) {
@@ -186,9 +187,9 @@ impl Pool {
     fn pass_failed(&mut self, at: OpId, first: u64, blocks: u64) {
         if blocks > 1 {
             self.pass.singly = first + blocks;
-            return self.end_pass(at, first, true);
+        } else {
+            self.pass.failed += 1;
         }
-        self.pass.failed += 1;
         if self.pass.failed < TRIES {
             return self.end_pass(at, first, true);
         }
