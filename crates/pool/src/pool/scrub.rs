@@ -139,7 +139,7 @@ impl Pool {
         let blocks = self.pass_blocks(first);
         let failed = |op: &Op| op.parts.iter().any(|part| part.failed);
         if self.ops.get(at).is_some_and(failed) {
-            return self.pass_failed(at, first, blocks);
+            return self.pass_failed(at, first..first + blocks);
         }
         if self.request_sums(at) {
             return;
@@ -184,9 +184,9 @@ impl Pool {
     }
 
     /// A step could not be read. An error concerns its own block, and may be over the next time.
-    fn pass_failed(&mut self, at: OpId, first: u64, blocks: u64) {
-        if blocks > 1 {
-            self.pass.singly = first + blocks;
+    fn pass_failed(&mut self, at: OpId, Range { start: first, end }: Range<u64>) {
+        if end - first > 1 {
+            self.pass.singly = end;
         } else {
             self.pass.failed += 1;
         }
