@@ -147,7 +147,7 @@ impl Entry {
         }
         let device = word(&self.folder.join("dev")).unwrap_or_default();
         if let Some(point) = users.mount_point(&device) {
-            found.push(Obstacle::Mounted { path: point.to_owned() });
+            found.push(Obstacle::Mounted { path: point.display().to_string() });
         }
         if self.path().is_some_and(|path| users.is_swap(path.as_str())) {
             found.push(Obstacle::Held { by: "swap".into() });

@@ -1,20 +1,38 @@
-//! The kernel's storage, as `/sys`, `/proc` and `/dev` show it.
+//! The kernel's storage: what `/sys`, `/proc` and `/dev` show, and what is asked of it.
 //!
 //! - [`block_devices`]: the disks of this machine and what keeps a pool from being made on each.
+//! - [`mounts`], [`filesystem`], [`freeze`]: file systems on devices.
+//! - [`nvme`], [`uevent`]: connections to volumes, and what happens to them.
+//! - [`loop_device`]: files as block devices.
 //!
-//! Everything is read below a [`Tree`], so that a folder of files can stand in for a machine.
+//! What is read is read below a [`Tree`], and what is changed is changed through a [`Kernel`], so
+//! that a folder of files can stand in for a machine (`testing`).
 //!
 //! Invariants:
 //! - What the kernel says is not trusted to be well-formed: what cannot be read is left out, and
 //!   never a panic.
-//! - Reading changes nothing, and opens no device.
+//! - Whatever makes something so looks first, and changes nothing that is so already.
+//! - An error names the object, what it means, and what helps.
 //!
-//! Deliberately not here: volumes, and what lies on a disk (whoever asks brings a function that
-//! looks).
+//! Deliberately not here: volumes, and what lies on a disk that a pool is to be made on (whoever
+//! asks brings a function that looks).
 
 mod devices;
-mod mounts;
+mod error;
+pub mod filesystem;
+pub mod freeze;
+mod ioctl;
+mod kernel;
+pub mod loop_device;
+pub mod mounts;
+pub mod nvme;
+#[cfg(any(test, feature = "testing"))]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs, reason = "a test aid")]
+pub mod testing;
 mod tree;
+pub mod uevent;
 
 pub use devices::block_devices;
+pub use error::SystemError;
+pub use kernel::{Kernel, LiveKernel, MountCall, ToolOutput, Usage};
 pub use tree::Tree;
