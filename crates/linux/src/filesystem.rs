@@ -159,7 +159,14 @@ pub fn grow(
         FilesystemKind::Xfs => ("xfs_growfs", &["-d", point_path]),
         FilesystemKind::Btrfs => ("btrfs", &["filesystem", "resize", "max", point_path]),
     };
-    run(kernel, (kind, "grow the file system on", device), (tool, arguments), |code| code == 0)?;
+    let of = (kind, "grow the file system on", device);
+    run(kernel, of, (tool, arguments), |code| code == 0).map_err(|error| {
+        if error.to_string().contains("Permission denied") {
+            error.remedy("growing it while mounted needs CAP_SYS_RESOURCE")
+        } else {
+            error
+        }
+    })?;
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 //! - [`block_devices`]: the disks of this machine and what keeps a pool from being made on each.
 //! - [`mounts`], [`filesystem`], [`freeze`]: file systems on devices.
 //! - [`nvme`], [`uevent`]: connections to volumes, and what happens to them.
-//! - [`loop_device`]: files as block devices.
+//! - [`loop_device`], [`fuse`]: files as block devices, and a volume as a file.
 //!
 //! What is read is read below a [`Tree`], and what is changed is changed through a [`Kernel`], so
 //! that a folder of files can stand in for a machine (`testing`).
@@ -21,6 +21,7 @@ mod devices;
 mod error;
 pub mod filesystem;
 pub mod freeze;
+pub mod fuse;
 mod ioctl;
 mod kernel;
 pub mod loop_device;
