@@ -9,6 +9,7 @@ use model::{BlockDevice, DeviceKind, DevicePath, Named, Nqn, Obstacle, Size};
 
 use crate::Tree;
 use crate::mounts::Users;
+use crate::traits;
 use crate::tree::{names, number, word};
 
 /// The kernel counts sizes in these, whatever the device's own block is.
@@ -113,14 +114,12 @@ impl Entry {
         let parent = self.parent();
         // Partitions have no queue and no maker of their own.
         let disk = parent.as_ref().unwrap_or(self);
-        let block_size = number(&disk.folder.join("queue/logical_block_size"));
         Some(BlockDevice {
             path: self.path()?,
             links: Vec::new(),
             kind: self.kind(),
             size: Bytes(sectors.saturating_mul(SECTOR)).into(),
-            block_size: block_size.and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or(512),
-            rotational: number(&disk.folder.join("queue/rotational")) == Some(1),
+            traits: traits::of_folder(&self.folder),
             model: word(&disk.folder.join("device/model")),
             serial: word(&disk.folder.join("device/serial")).or_else(|| disk.virtual_serial()),
             parent: parent.and_then(|parent| parent.path()),

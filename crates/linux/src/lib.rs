@@ -4,6 +4,7 @@
 //! - [`mounts`], [`filesystem`], [`freeze`]: file systems on devices.
 //! - [`nvme`], [`uevent`]: connections to volumes, and what happens to them.
 //! - [`loop_device`], [`fuse`]: files as block devices, and a volume as a file.
+//! - [`disk_traits`]: how a disk writes, or the disk under the file system of a file.
 //!
 //! What is read is read below a [`Tree`], and what is changed is changed through a [`Kernel`], so
 //! that a folder of files can stand in for a machine (`testing`).
@@ -30,10 +31,12 @@ pub mod nvme;
 #[cfg(any(test, feature = "testing"))]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs, reason = "a test aid")]
 pub mod testing;
+mod traits;
 mod tree;
 pub mod uevent;
 
 pub use devices::block_devices;
 pub use error::SystemError;
 pub use kernel::{Kernel, LiveKernel, MountCall, ToolOutput, Usage};
+pub use traits::disk_traits;
 pub use tree::Tree;

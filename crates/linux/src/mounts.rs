@@ -373,6 +373,12 @@ impl Users {
         Some(&mount.point)
     }
 
+    /// What was mounted as the file system with this number.
+    pub(crate) fn source(&self, number: &str) -> Option<&str> {
+        let mount = self.mounts.of(number.parse().ok()?).next()?;
+        Some(&mount.source)
+    }
+
     pub(crate) fn is_swap(&self, path: &str) -> bool {
         self.swaps.iter().any(|swap| swap == path)
     }

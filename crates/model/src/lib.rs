@@ -67,7 +67,7 @@ mod volume;
 mod watch;
 
 pub use child::{Child, ChildEvent, ChildPath, ChildState, ChildStatus, FaultReason, Recorded};
-pub use device::{BlockDevice, DeviceKind, Obstacle};
+pub use device::{BlockDevice, DeviceKind, DiskTraits, Obstacle, WriteCache};
 pub use event::{Event, EventName, Severity, Subject};
 pub use failover::{Cause, Failover, FailoverPlan, Stage, StageEvent};
 pub use generation::{Admitted, Epoch, Generation, Order, Refused};

@@ -7,7 +7,9 @@ use std::path::Path;
 use api::node::Answered;
 use api::{Page, Paging};
 use linux::Tree;
-use model::{BlockDevice, Obstacle, Size};
+use model::{
+    BlockDevice, DevicePath, DiskTraits, EventName, Obstacle, PoolName, Severity, Size, Subject,
+};
 use pool::{OCCUPANT_BYTES, Occupant};
 
 use super::engine::Engine;
@@ -22,6 +24,39 @@ impl Engine {
         let all = self.apart(|| linux::block_devices(&Tree::default(), LEAST, look)).await?;
         paging.cut(all, |device| device.path.to_string())
     }
+
+    /// Tells that a pool was made or got more disks, and what to know about these disks.
+    pub(super) async fn tell_of_disks(
+        &self,
+        name: &PoolName,
+        (what, message): (EventName, &str),
+        disks: Vec<DevicePath>,
+    ) {
+        let look = move || {
+            let traits =
+                |disk: &DevicePath| linux::disk_traits(&Tree::default(), Path::new(disk.as_str()));
+            disks.into_iter().map(|disk| (traits(&disk), disk)).collect::<Vec<_>>()
+        };
+        // Without an answer there is nothing to add; the engine is stopping.
+        let disks = self.apart(look).await.unwrap_or_default();
+        let (severity, remarks) = admission(&disks);
+        let message = [message.to_owned()].into_iter().chain(remarks).collect::<Vec<_>>();
+        self.tell_as(severity, Subject::Pool(name.clone()), what, message.join("; "));
+    }
+}
+
+/// What to know about the disks of a pool, and how much it matters.
+fn admission(disks: &[(DiskTraits, DevicePath)]) -> (Severity, Vec<String>) {
+    let mut remarks = Vec::new();
+    if disks.len() > 1 {
+        remarks.push(format!("it is lost with any one of its {} disks", disks.len()));
+    }
+    for (traits, disk) in disks {
+        remarks.extend(traits.remarks().into_iter().map(|remark| format!("{disk}: {remark}")));
+    }
+    let may_tear = |traits: &DiskTraits| traits.atomic_write_unit < DiskTraits::POOL_BLOCK;
+    let matters = disks.len() > 1 || disks.iter().any(|(traits, _)| may_tear(traits));
+    (if matters { Severity::Warning } else { Severity::Info }, remarks)
 }
 
 /// What lies on a device that nothing else keeps from being used.
@@ -48,6 +83,27 @@ fn look(path: &Path) -> Option<Obstacle> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_to_know_about_the_disks_of_a_pool_is_told() {
+        let good = DiskTraits {
+            atomic_write_unit: 4096,
+            write_cache: model::WriteCache::Protected,
+            ..DiskTraits::UNKNOWN
+        };
+        let on = |traits, disk: &str| (traits, disk.parse().unwrap());
+        assert_eq!(admission(&[on(good, "/dev/sda")]), (Severity::Info, vec![]));
+        let (severity, remarks) = admission(&[on(good, "/dev/sda"), on(good, "/dev/sdb")]);
+        assert_eq!(severity, Severity::Warning);
+        assert_eq!(remarks, ["it is lost with any one of its 2 disks"]);
+        let (severity, remarks) = admission(&[on(DiskTraits::UNKNOWN, "/dev/sda")]);
+        assert_eq!(severity, Severity::Warning);
+        assert!(remarks.iter().all(|remark| remark.starts_with("/dev/sda: ")), "{remarks:?}");
+        assert_eq!(remarks.len(), 2);
+        let volatile = DiskTraits { write_cache: model::WriteCache::Volatile, ..good };
+        let (severity, remarks) = admission(&[on(volatile, "/dev/sda")]);
+        assert_eq!((severity, remarks.len()), (Severity::Info, 1));
+    }
 
     #[test]
     fn what_lies_on_a_device_is_named() {

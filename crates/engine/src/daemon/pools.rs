@@ -211,6 +211,7 @@ impl Engine {
             self.carry_out(id, add).await?;
             did = Did::Change;
         }
+        let has_more = did == Did::Change;
         if admitted == Admitted::New {
             match self.ask(id, PoolOrder::Grow(id)).await? {
                 Ok(_) => did = Did::Change,
@@ -227,7 +228,12 @@ impl Engine {
         };
         if changed || did == Did::Change {
             self.remember().await?;
-            self.tell(Subject::Pool(name.clone()), EventName::Changed, "its spec changed");
+            if has_more {
+                let told = (EventName::Changed, "it has more disks");
+                self.tell_of_disks(name, told, spec.disks.clone()).await;
+            } else {
+                self.tell(Subject::Pool(name.clone()), EventName::Changed, "its spec changed");
+            }
             did = Did::Change;
         }
         Ok(did)
@@ -255,11 +261,11 @@ impl Engine {
             home.spec = PoolSpec { uuid, cluster_size, import: false, ..spec.clone() };
         }
         self.remember().await?;
-        let (what, message) = match did {
+        let told = match did {
             Did::Made => (EventName::Created, "it was made"),
             _ => (EventName::StateChanged, "it was imported"),
         };
-        self.tell(Subject::Pool(name.clone()), what, message);
+        self.tell_of_disks(name, told, spec.disks.clone()).await;
         Ok(did)
     }
 

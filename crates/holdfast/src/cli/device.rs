@@ -3,7 +3,7 @@
 use anyhow::Result;
 use api::rest::{Control, Remote};
 use clap::Subcommand;
-use model::{BlockDevice, NodeName, Obstacle};
+use model::{BlockDevice, NodeName, Obstacle, WriteCache};
 
 use super::ask::all;
 use super::out::{Out, Row};
@@ -47,6 +47,15 @@ fn obstacle(obstacle: &Obstacle) -> String {
     }
 }
 
+/// What a disk does with writes that were not flushed.
+fn cache(cache: WriteCache) -> Cell {
+    match cache {
+        WriteCache::Protected => Cell::toned("protected", Tone::Good),
+        WriteCache::Volatile => "volatile".into(),
+        WriteCache::Unknown => Cell::toned("unknown", Tone::Faint),
+    }
+}
+
 impl Row for BlockDevice {
     const COLUMNS: &'static [Column] = &[
         Column::Left("DEVICE"),
@@ -54,6 +63,10 @@ impl Row for BlockDevice {
         Column::Right("SIZE"),
         Column::Left("USABLE"),
         Column::Left("MODEL"),
+        Column::Wide("SECTOR"),
+        Column::Wide("ATOMIC"),
+        Column::Wide("CACHE"),
+        Column::Wide("ROTATES"),
         Column::Wide("SERIAL"),
         Column::Wide("LINK"),
     ];
@@ -66,12 +79,17 @@ impl Row for BlockDevice {
                 Cell::toned(why.join("; "), Tone::Faint)
             }
         };
+        let traits = &self.traits;
         vec![
             (&self.path).into(),
             say::word(&self.kind).into(),
             self.size.into(),
             usable,
             Cell::maybe(self.model.as_ref()),
+            format!("{}/{}", traits.logical_block_size, traits.physical_block_size).into(),
+            traits.atomic_write_unit.to_string().into(),
+            cache(traits.write_cache),
+            if traits.rotational { "yes" } else { "no" }.into(),
             Cell::maybe(self.serial.as_ref()),
             Cell::maybe(self.links.first()),
         ]

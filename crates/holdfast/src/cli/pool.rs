@@ -4,10 +4,11 @@ use anyhow::Result;
 use api::rest::{Control, LabelMatch, PoolsAsked, Remote};
 use clap::Subcommand;
 use model::{
-    CordonName, DevicePath, DiskStatus, NodeName, Pool, PoolChange, PoolName, PoolSpec, PoolState,
-    Size,
+    BlockDevice, CordonName, DevicePath, DiskStatus, NodeName, Pool, PoolChange, PoolName,
+    PoolSpec, PoolState, Size,
 };
 use std::fmt::Write as _;
+use std::io::Write as _;
 
 use super::ask::all;
 use super::create::{LabelEdit, LabelText, agreed, edited};
@@ -125,6 +126,9 @@ impl Verb {
             Verb::Create { pool, node, disks, cluster_size, labels } => {
                 let labels = labels.into_iter().map(|LabelText(key, value)| (key, value)).collect();
                 let spec = PoolSpec { cluster_size, labels, ..plain(node, disks) };
+                let devices = all(|paging| remote.devices(spec.node.clone(), paging)).await;
+                // Whether the node answers or not: the pool is made, or the refusal says why.
+                warn(&warnings(&pool, &spec.disks, &devices.unwrap_or_default()))?;
                 put(remote, out, pool, spec).await
             }
             Verb::Import { pool, node, disks } => import(remote, out, pool, node, disks).await,
@@ -176,6 +180,33 @@ fn plain(node: NodeName, disks: Vec<DevicePath>) -> PoolSpec {
         labels: [].into(),
         cordons: [].into(),
     }
+}
+
+/// What to know before a pool is made on these disks.
+fn warnings(pool: &PoolName, disks: &[DevicePath], devices: &[BlockDevice]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if disks.len() > 1 {
+        warnings.push(format!(
+            "pool {pool} is lost with any one of its {} disks, and no disk can be taken out of it; \
+             a pool for each disk loses only that disk",
+            disks.len()
+        ));
+    }
+    for disk in disks {
+        let is_it = |device: &&BlockDevice| device.path == *disk || device.links.contains(disk);
+        let remarks = devices.iter().find(is_it).map(|device| device.traits.remarks());
+        let remarks = remarks.unwrap_or_default().into_iter();
+        warnings.extend(remarks.map(|remark| format!("{disk}: {remark}")));
+    }
+    warnings
+}
+
+fn warn(warnings: &[String]) -> Result<()> {
+    let mut stderr = std::io::stderr();
+    for warning in warnings {
+        writeln!(stderr, "warning: {warning}")?;
+    }
+    Ok(())
 }
 
 async fn put(remote: &Remote, out: &mut Out<'_>, pool: PoolName, spec: PoolSpec) -> Result<()> {
@@ -269,5 +300,50 @@ impl Row for DiskStatus {
             self.checksum_errors.into(),
             self.stalls.into(),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::{DeviceKind, DiskTraits, WriteCache};
+
+    fn disk(path: &str, traits: DiskTraits) -> BlockDevice {
+        BlockDevice {
+            path: path.parse().unwrap(),
+            links: vec![format!("/dev/disk/by-id/{}", path.replace('/', "-")).parse().unwrap()],
+            kind: DeviceKind::Disk,
+            size: Size::gib(1),
+            traits,
+            model: None,
+            serial: None,
+            parent: None,
+            obstacles: vec![],
+        }
+    }
+
+    #[test]
+    fn what_a_pool_is_made_of_is_warned_about() {
+        let good = DiskTraits {
+            atomic_write_unit: 4096,
+            write_cache: WriteCache::Protected,
+            ..DiskTraits::UNKNOWN
+        };
+        let devices = [disk("/dev/sda", good), disk("/dev/sdb", DiskTraits::UNKNOWN)];
+        let check = |disks: &[&str], expected: &[&str]| {
+            let disks: Vec<DevicePath> = disks.iter().map(|disk| disk.parse().unwrap()).collect();
+            let found = warnings(&"tank".parse().unwrap(), &disks, &devices);
+            assert_eq!(found.len(), expected.len(), "{found:?}");
+            for (found, expected) in found.iter().zip(expected) {
+                assert!(found.contains(expected), "{found}");
+            }
+        };
+        check(&["/dev/sda"], &[]);
+        check(&["/var/lib/tank.img"], &[]);
+        check(&["/dev/sda", "/var/b"], &["tank is lost with any one of its 2 disks"]);
+        check(
+            &["/dev/disk/by-id/-dev-sdb"],
+            &["survives a loss of power", "tear a write of 4 KiB"],
+        );
     }
 }

@@ -163,6 +163,7 @@ async fn tables() {
         "spec list",
         "spec list --key nothing",
         "device list node-1",
+        "device list node-1 -o wide",
         "event list",
         "host list",
         "host list -o wide",

@@ -82,9 +82,9 @@ fn an_empty_disk_is_described_and_usable() {
     assert_eq!(found.path.as_str(), "/dev/nvme0n1");
     let links: Vec<_> = found.links.iter().map(DevicePath::as_str).collect();
     assert_eq!(links, ["/dev/disk/by-id/nvme-eui.1", "/dev/disk/by-path/pci-1"]);
-    assert_eq!((found.size, found.block_size), (Size::gib(8), 4096));
+    assert_eq!((found.size, found.traits.logical_block_size), (Size::gib(8), 4096));
     assert_eq!((found.model.as_deref(), found.serial.as_deref()), (Some("Fast 9000"), Some("S1")));
-    assert_eq!((found.kind, found.rotational), (DeviceKind::Disk, false));
+    assert_eq!((found.kind, found.traits.rotational), (DeviceKind::Disk, false));
 }
 
 #[test]
@@ -131,8 +131,8 @@ fn a_partition_is_like_its_disk_but_smaller() {
     let [disk, part] = found.as_slice() else { panic!("{found:?}") };
     assert_eq!(disk.obstacles, [Obstacle::Partitioned]);
     assert_eq!(part.obstacles, [Obstacle::TooSmall]);
-    assert_eq!((part.kind, part.block_size), (DeviceKind::Partition, 4096));
-    assert_eq!((part.model.as_deref(), part.rotational), (Some("M"), true));
+    assert_eq!((part.kind, part.traits.logical_block_size), (DeviceKind::Partition, 4096));
+    assert_eq!((part.model.as_deref(), part.traits.rotational), (Some("M"), true));
     assert_eq!(part.parent.as_ref().map(DevicePath::as_str), Some("/dev/sda"));
 }
 
