@@ -316,6 +316,7 @@ impl Mirror {
 
     /// Takes what was found with a copy in sync, when the volume is opened.
     fn adopt(&mut self, note: &Note) {
+        self.reserved.adopt(note);
         let next = self.version + 1;
         self.dirty.adopt(&note.intents, next, self.now);
         for (replica, missed) in &note.missed {

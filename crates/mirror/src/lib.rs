@@ -11,6 +11,7 @@
 //! | read a local copy without it | [`Mirror::ask_around`], [`Mirror::went_around`] |
 //! | hand in such a read that failed | [`Mirror::come_back`] |
 //! | change something | [`Mirror::order`], ends with [`Effect::Answer`] |
+//! | keep the reservations of hosts | [`Mirror::keep_reservations`], ends with [`Effect::Answer`] |
 //! | say what happened | [`Mirror::apply`] |
 //! | do what it asks | [`Mirror::poll`] until it says nothing more |
 //! | let time pass | [`Mirror::tick`] at [`Mirror::timeout`] |
@@ -32,8 +33,10 @@
 //! - **S2** Nothing is recorded after the store or a replica said that somebody newer owns it.
 //! - **D1** Whatever a stale copy may lack lies in its map or in a durable mark.
 //! - **D2** A region leaves that map only after it was copied and the copy was flushed.
+//! - **H1** Reservations of hosts are answered only when the note of every copy that anybody may
+//!   call in sync has them, so every later owner finds what was acknowledged.
 //!
-//! Deliberately not here: connections, reservations, pools, the store (the owner of the mirror
+//! Deliberately not here: connections, reservations on replicas, pools, the store (the owner of the mirror
 //! carries these out), taking the epoch, choosing replicas, moving bytes.
 
 #![no_std]
@@ -57,6 +60,7 @@ mod policy;
 mod read;
 mod rebuild;
 mod record;
+mod reservation;
 mod resize;
 mod slots;
 mod snapshot;
@@ -79,3 +83,4 @@ pub use api::{
 pub use check::Checked;
 pub use mirror::Mirror;
 pub use policy::Policy;
+pub use reservation::Readiness;

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use block::{BlockSize, Blocks, Command, Completion, Fault, Geometry, Instant, Lane, Numbered};
 use model::{
-    ChildState, ChildStatus, Note, Problem, Progress, Rebuild, SnapshotId, TargetId, TargetState,
+    ChildState, ChildStatus, Problem, Progress, Rebuild, SnapshotId, TargetId, TargetState,
     Timestamp,
 };
 
@@ -95,6 +95,7 @@ pub struct Mirror {
     pub(crate) snapshot: Option<Snapshotting>,
     pub(crate) leftovers: Leftovers,
     pub(crate) resizing: Option<Resizing>,
+    pub(crate) reserved: crate::reservation::Reserved,
     pub(crate) stopping: Option<Stopping>,
     /// Orders that wait for the set of replicas to be recorded.
     pub(crate) waiting_orders: Vec<(Token, model::Generation)>,
@@ -165,6 +166,7 @@ impl Mirror {
             snapshot: None,
             leftovers: Leftovers::default(),
             resizing: None,
+            reserved: crate::reservation::Reserved::default(),
             stopping: None,
             waiting_orders: Vec::new(),
             effects: VecDeque::new(),
@@ -348,6 +350,7 @@ impl Mirror {
             self.pump_stop();
             self.pump_notes();
             self.update_state();
+            self.pump_reservations();
             self.forget_removed();
             self.pump_orders();
             if self.ready.is_empty() && !self.poke {
@@ -470,22 +473,6 @@ impl Mirror {
 
     pub(crate) fn target(&self) -> TargetId {
         self.recorder.target()
-    }
-
-    /// What would be kept with a replica now.
-    pub(crate) fn note_for(&self, slot: Slot) -> Option<Note> {
-        let child = self.child(slot)?;
-        let loss = child.loss;
-        #[cfg(test)]
-        let loss = if self.broken == crate::tests::Broken::LossForgotten { 0 } else { loss };
-        Some(Note {
-            label: self.recorder.label(child.replica, self.geometry.bytes()),
-            sequence: self.version,
-            incarnation: child.incarnation.unwrap_or_default(),
-            loss,
-            intents: self.dirty.intents(),
-            missed: self.dirty.missed.clone(),
-        })
     }
 
     /// The blocks of so many regions.

@@ -7,10 +7,12 @@
 use alloc::boxed::Box;
 
 use block::{Blame, Completion};
+use model::Note;
 
 use crate::api::Effect;
 use crate::child::reason;
 use crate::mirror::{Mirror, Pending, Purpose};
+use crate::slots::Slot;
 
 impl Mirror {
     /// The note has changed; answers the version that has the change.
@@ -28,6 +30,23 @@ impl Mirror {
         }
         let kept = self.each_child().filter(|(_, child)| child.state.takes_writes());
         kept.map(|(_, child)| child.kept).min().unwrap_or(0)
+    }
+
+    /// What would be kept with a replica now.
+    pub(crate) fn note_for(&self, slot: Slot) -> Option<Note> {
+        let child = self.child(slot)?;
+        let loss = child.loss;
+        #[cfg(test)]
+        let loss = if self.broken == crate::tests::Broken::LossForgotten { 0 } else { loss };
+        Some(Note {
+            label: self.recorder.label(child.replica, self.geometry.bytes()),
+            sequence: self.version,
+            incarnation: child.incarnation.unwrap_or_default(),
+            loss,
+            intents: self.dirty.intents(),
+            missed: self.dirty.missed.clone(),
+            reservations: Box::new(self.reserved.state().clone()),
+        })
     }
 
     pub(crate) fn pump_notes(&mut self) {

@@ -86,6 +86,7 @@ impl Mirror {
         self.drop_checks(&problem());
         self.end_snapshot(Err(problem()));
         self.end_resize(Err(problem()));
+        self.refuse_reservations(&problem());
     }
 
     /// The children a volume is opened with: those there is a way to, and those that are recorded.

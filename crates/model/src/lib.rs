@@ -53,6 +53,7 @@ mod rebuild;
 mod regions;
 mod replica;
 mod replica_set;
+mod reservation;
 mod size;
 mod snapshot;
 mod snapshot_group;
@@ -99,6 +100,9 @@ pub use rebuild::{Extent, Progress, Rebuild, RebuildEvent, RebuildPlan, RebuildS
 pub use regions::Regions;
 pub use replica::{Label, Replica, ReplicaChange, ReplicaSpec, ReplicaState, ReplicaStatus, Stamp};
 pub use replica_set::{ReplicaSet, SetChange, SetRefused};
+pub use reservation::{
+    HeldReservation, HostIdentifier, HostReservations, Registrant, ReservationKind,
+};
 pub use size::Size;
 pub use snapshot::{
     Consistency, Snapshot, SnapshotChange, SnapshotCopy, SnapshotLabel, SnapshotSpec,

@@ -5,12 +5,13 @@
 //! is no map lacks everything. So any one copy in sync says what to compare and what to copy,
 //! whoever crashed.
 
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::stored::Record;
-use crate::{Label, Regions, ReplicaId};
+use crate::{HostReservations, Label, Regions, ReplicaId};
 
 /// What is kept with a replica: its label and the maps of its volume. Replaced as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +32,10 @@ pub struct Note {
     pub intents: Regions,
     /// Regions that a stale copy missed.
     pub missed: BTreeMap<ReplicaId, Regions>,
+    /// Reservations of hosts on the volume. Of the notes of copies in sync the newest has all that
+    /// was acknowledged.
+    #[serde(default, skip_serializing_if = "HostReservations::is_unused")]
+    pub reservations: Box<HostReservations>,
 }
 
 impl Record for Note {

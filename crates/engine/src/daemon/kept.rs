@@ -251,8 +251,15 @@ mod tests {
         let mut intents = Regions::new(NonZeroU64::MIN);
         intents.insert(3);
         let missed = [(replica(21), intents.clone())].into();
-        let note =
-            Note { label: label_of(3), sequence: 7, incarnation: 9, loss: 0, intents, missed };
+        let note = Note {
+            label: label_of(3),
+            sequence: 7,
+            incarnation: 9,
+            loss: 0,
+            intents,
+            missed,
+            reservations: Box::default(),
+        };
         let opaque = stored::encode(&note).unwrap().into_bytes();
         let held = entity(pool::Label { volume: Id(10), opaque, ..pool::Label::default() });
         let kept = with_label(&held, label_of(4)).unwrap();

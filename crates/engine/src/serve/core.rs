@@ -22,6 +22,7 @@ use super::obey::Departure;
 use super::orders::Order;
 use super::pooling::{Asked, PoolOrder, ToKeep};
 use super::prover::{self, Proved, Prover};
+use super::reservation::ToReserve;
 use super::routes::Routes;
 use super::served::Served;
 use super::voluming::{StoreAnswer, VolumeOrder};
@@ -103,6 +104,8 @@ pub(super) struct Core {
     pub(super) asked: Slab<Asked>,
     /// Reservations that are to be kept with their replicas.
     pub(super) to_keep: Vec<ToKeep>,
+    /// Reservations that are to be kept with their volumes.
+    pub(super) to_reserve: Vec<ToReserve>,
     pub(super) volumes: Volumes,
 }
 
@@ -248,7 +251,9 @@ impl Core {
             worked = true;
             self.volumes.submit(asked, io);
         }
+        self.keep_reservations(io);
         worked |= self.volumes.work(io);
+        worked |= self.hear_of_reservations();
         while let Some(asked) = self.volumes.for_replica() {
             worked = true;
             self.pass(asked, io);

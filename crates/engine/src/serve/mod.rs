@@ -18,6 +18,7 @@ mod orders;
 mod pooling;
 mod prover;
 mod reply;
+mod reservation;
 mod routes;
 mod served;
 #[cfg(test)]

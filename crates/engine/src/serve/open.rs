@@ -69,6 +69,7 @@ impl Core {
             stopping: None,
             asked: Slab::new(pooling::MOST_ASKED),
             to_keep: Vec::new(),
+            to_reserve: Vec::new(),
             volumes: Volumes::new(Token::of(VOLUME, Key::from_bits(0))),
         };
         Ok((handler, addresses))

@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use block::{Blocks, Command};
+use model::{HostReservations, VolumeId};
 use nvme::auth::{Accepted, ControllerSide, Keys, Names};
-use nvme::target::{Hosts, Limits, NamespaceConfig, Reservations, Subsystem, SubsystemConfig};
+use nvme::target::{
+    Hosts, Limits, NamespaceConfig, ReservationHome, Reservations, Subsystem, SubsystemConfig,
+};
 use nvme::wire::Nqn;
 use reactor::Io;
 
@@ -40,6 +43,8 @@ pub(super) enum Kept {
     File(PathBuf),
     /// With the replica.
     Replica { pool: pool::Id, id: pool::Id },
+    /// With the volume.
+    Volume(VolumeId),
 }
 
 /// Why a subsystem cannot be served.
@@ -154,6 +159,7 @@ impl Served {
             write_cache: !matches!(namespace.backing, Backing::Memory(_)),
             takes_messages: matches!(namespace.backing, Backing::Member { .. }),
             reservations,
+            reservation_home: home_of(&namespace.backing),
         };
         let refused = |why: nvme::target::BadNamespace| ServeError::Namespace {
             nsid,
@@ -201,7 +207,9 @@ fn kept_of(
     devices: &Devices<Starter>,
 ) -> Result<(Kept, Reservations), ReadError> {
     match backing {
-        Backing::Memory(_) | Backing::Volume { .. } => Ok((Kept::Nowhere, Reservations::default())),
+        Backing::Memory(_) => Ok((Kept::Nowhere, Reservations::default())),
+        // They come when the volume is open.
+        Backing::Volume { id, .. } => Ok((Kept::Volume(*id), Reservations::default())),
         Backing::File { path, .. } => {
             let place = keeper::place_of(path);
             let found = keeper::read(&place)?;
@@ -220,6 +228,16 @@ fn kept_of(
             let least_key = Some(found.least_key.unwrap_or(0));
             Ok((kept, Reservations { least_key, ..Reservations::default() }))
         }
+    }
+}
+
+/// Where the subsystem believes its reservations to be.
+fn home_of(backing: &Backing) -> ReservationHome {
+    match backing {
+        Backing::Volume { .. } => {
+            ReservationHome::Volume { max_registrants: HostReservations::MAX_REGISTRANTS }
+        }
+        _ => ReservationHome::Device,
     }
 }
 

@@ -9,8 +9,10 @@ use super::TICK;
 use super::core::{Core, Message, touch};
 use super::keeper::{self, Order};
 use super::pooling::Asked;
+use super::reservation::to_model;
 use super::served::Kept;
 use crate::clock::instant;
+use crate::volumes::ReservationWrite;
 
 /// How often to look for deadlines, while there are connections.
 const TICK_EVERY: Duration = Duration::from_millis(250);
@@ -21,7 +23,7 @@ const POOL_PATIENCE: Duration = Duration::from_secs(30);
 
 impl Core {
     pub(super) fn effects(&mut self, key: Key) {
-        let mut keeping = Vec::new();
+        let (mut keeping, mut reserving) = (Vec::new(), Vec::new());
         let Some(served) = self.subsystems.get_mut(key) else { return };
         while let Some(effect) = served.subsystem.poll_effect() {
             match effect {
@@ -33,6 +35,11 @@ impl Core {
                             let of = (*pool, *id);
                             let asked = Asked::Kept { subsystem: key, nsid, version };
                             keeping.push((of, keeper::encode(&reservations), asked));
+                            continue;
+                        }
+                        Kept::Volume(volume) => {
+                            let write = ReservationWrite { subsystem: key.to_bits(), version };
+                            reserving.push((*volume, write, to_model(&reservations)));
                             continue;
                         }
                         Kept::Nowhere => {
@@ -71,6 +78,7 @@ impl Core {
             }
         }
         self.to_keep.append(&mut keeping);
+        self.to_reserve.append(&mut reserving);
     }
 
     /// Whether the engine has stopped: connections are gone, pools are written down.

@@ -22,7 +22,7 @@ use super::upkeep::post_patiently;
 use crate::volumes::{Answer, Opening, Order, Reply, Status, not_open};
 
 /// The namespace of a volume in its subsystem.
-const NSID: u32 = 1;
+pub(super) const NSID: u32 = 1;
 
 /// An order on its way to its core.
 pub(super) enum VolumeOrder {
@@ -266,7 +266,7 @@ impl Core {
 }
 
 /// The name of the subsystem of a volume.
-fn name_of(volume: VolumeId) -> Result<Nqn, Problem> {
+pub(super) fn name_of(volume: VolumeId) -> Result<Nqn, Problem> {
     let name = model::Nqn::volume(volume).to_string();
     Nqn::new(&name).map_err(|error| Problem::new(Kind::Internal, error))
 }

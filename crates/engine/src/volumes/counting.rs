@@ -2,12 +2,26 @@
 
 use block::{Completion, Instant};
 use mirror::Session;
+use nvme::wire::Nqn;
 
-use super::order::Measured;
+use super::order::{Measured, Status};
 use super::volume::Volume;
 use crate::counters::{Counted, Counters};
 
 impl Volume {
+    /// How it is; whoever asks knows the hosts.
+    pub(super) fn status(&self, hosts: Vec<Nqn>) -> Status {
+        Status {
+            volume: self.id(),
+            target: self.target(),
+            state: self.mirror.state(),
+            size: self.mirror.geometry().blocks(),
+            children: self.mirror.children(),
+            rebuilds: self.mirror.rebuilds().cloned().collect(),
+            hosts,
+        }
+    }
+
     /// What was done so far.
     pub(super) fn measured(&self, now: Instant) -> Measured {
         let known = self.mirror.children().into_iter().map(|child| child.replica);

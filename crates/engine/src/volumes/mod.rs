@@ -29,6 +29,8 @@ mod faulty;
 mod hosted;
 mod order;
 mod recorder;
+mod reservation;
+mod snapshot;
 pub(crate) mod topic;
 mod volume;
 
@@ -46,6 +48,7 @@ use child::Child;
 pub use damage::{Damage, Places};
 pub use order::{Answer, Measured, News, Opening, Order, Reply, Status, Taking, Way, What};
 pub use recorder::{MemoryRecorder, Recorded, Recorder, may_replace};
+pub(crate) use reservation::{ReservationNews, ReservationWrite};
 pub use volume::PATIENCE;
 use volume::Volume;
 
@@ -86,6 +89,8 @@ struct Shared {
     for_replicas: VecDeque<ForReplica>,
     /// Commands of hosts that have ended.
     ended: VecDeque<Ended>,
+    /// What volumes say of reservations.
+    reservations: VecDeque<(VolumeId, ReservationNews)>,
 }
 
 /// Whose a controller is, and who it is to the replica.

@@ -210,7 +210,8 @@ mod tests {
             set,
         };
         let missed = BTreeMap::from([(id(2), intents.clone())]);
-        Note { label, sequence: 7, incarnation: u64::MAX, loss: 0, intents, missed }
+        let reservations = Box::default();
+        Note { label, sequence: 7, incarnation: u64::MAX, loss: 0, intents, missed, reservations }
     }
 
     #[test]
@@ -236,6 +237,28 @@ mod tests {
                 assert!(kept.touched(span).all(|region| kept.contains(region)));
             }
         }
+    }
+
+    #[test]
+    fn a_note_with_the_most_of_everything_fits() {
+        let most = model::VolumeSpec::MOST_REPLICAS + 1;
+        let mut note = note((0..65536).step_by(7));
+        note.label.set = ReplicaSet::new((1..=most).map(id).collect()).unwrap();
+        note.missed = (1..=most).map(|number| (id(number), note.intents.clone())).collect();
+        let host = |number: usize| model::HostIdentifier([u8::try_from(number).unwrap(); 16]);
+        *note.reservations = model::HostReservations {
+            generation: u32::MAX,
+            persist: false,
+            registrants: (0..model::HostReservations::MAX_REGISTRANTS)
+                .map(|number| model::Registrant { host: host(number), key: u64::MAX })
+                .collect(),
+            held: Some(model::HeldReservation {
+                kind: model::ReservationKind::ExclusiveAccessRegistrants,
+                holder: Some(host(1)),
+            }),
+        };
+        let kept: Note = model::stored::decode(&fit(&note).unwrap()).unwrap();
+        assert_eq!(kept.reservations, note.reservations);
     }
 
     #[test]

@@ -12,11 +12,9 @@ use std::time::Duration;
 
 use block::{Fault, Instant};
 use mirror::{
-    Answer as Ended, AttachFault, Attempt, Buffer, Effect, Event, Mirror, Session, Token,
+    Answer as Ended, AttachFault, Attempt, Buffer, Effect, Event, Mirror, Readiness, Session, Token,
 };
-use model::{
-    FaultReason, Problem, ReplicaId, SnapshotId, SnapshotLabel, TargetId, TargetState, VolumeId,
-};
+use model::{FaultReason, Problem, ReplicaId, TargetId, TargetState, VolumeId};
 use nvme::auth::Accepted;
 use nvme::initiator::{Association, Host, Options};
 use nvme::wire::Nqn;
@@ -25,8 +23,9 @@ use reactor::{Frozen, Io, Key, Slab};
 use super::child::{Came, Child, NSID};
 use super::damage::Untold;
 use super::hosted::Hosted;
-use super::order::{Answer, News, Opening, Order, Reply, Status, Taking, Way, What};
+use super::order::{Answer, News, Opening, Order, Reply, Taking, Way, What};
 use super::recorder::Recorder;
+use super::reservation::ReservationWrite;
 use super::topic::{self, Topic};
 use super::{Post, Shared};
 use crate::client::{Controller, Request};
@@ -68,9 +67,13 @@ pub(super) struct Volume {
     /// I/Os that wait for memory.
     hungry: VecDeque<Effect>,
     orders: BTreeMap<u64, Reply>,
-    next_order: u64,
+    pub(super) next_order: u64,
+    /// Reservations that are being kept.
+    pub(super) reserving: BTreeMap<u64, ReservationWrite>,
+    /// As the core knows it.
+    pub(super) readiness: Readiness,
     /// The snapshot that is being taken: by which order, and by whom so far.
-    taking: Option<(u64, Taking, BTreeSet<ReplicaId>)>,
+    pub(super) taking: Option<(u64, Taking, BTreeSet<ReplicaId>)>,
     /// What checks found whose orders are answered next, and what is to be told of damage.
     pub(super) checked: BTreeMap<u64, mirror::Checked>,
     pub(super) untold: Untold,
@@ -107,6 +110,8 @@ impl Volume {
             hungry: VecDeque::new(),
             orders: BTreeMap::new(),
             next_order: ORDERS,
+            reserving: BTreeMap::new(),
+            readiness: Readiness::Opening,
             taking: None,
             checked: BTreeMap::new(),
             untold: Untold::default(),
@@ -122,6 +127,10 @@ impl Volume {
 
     pub(super) fn mirror(&self) -> &Mirror {
         &self.mirror
+    }
+
+    pub(super) fn id(&self) -> VolumeId {
+        self.id
     }
 
     pub(super) fn target(&self) -> TargetId {
@@ -175,21 +184,9 @@ impl Volume {
                 return reply(Ok(Answer::Status(Box::new(self.status(Vec::new())))));
             }
         };
-        self.next_order += 1;
-        self.orders.insert(self.next_order, reply);
-        self.mirror.order(Token(self.next_order), order, now);
-    }
-
-    pub(super) fn status(&self, hosts: Vec<Nqn>) -> Status {
-        Status {
-            volume: self.id,
-            target: self.target,
-            state: self.mirror.state(),
-            size: self.mirror.geometry().blocks(),
-            children: self.mirror.children(),
-            rebuilds: self.mirror.rebuilds().cloned().collect(),
-            hosts,
-        }
+        let token = self.next_token();
+        self.orders.insert(token, reply);
+        self.mirror.order(Token(token), order, now);
     }
 
     /// Something happened to an attachment.
@@ -254,6 +251,7 @@ impl Volume {
                 child.settle(io);
             }
         }
+        self.tell_readiness(shared);
     }
 
     /// Whether something waits for memory.
@@ -333,7 +331,7 @@ impl Volume {
             Effect::Done { token, result } => {
                 self.done(Key::from_bits(token.0), result, (shared, now), io);
             }
-            Effect::Answer { token, result } => self.answer(token.0, result),
+            Effect::Answer { token, result } => self.answer(token.0, result, shared),
             Effect::TargetChanged(state) => self.tell(What::Target(state)),
             Effect::ChildChanged(child, state) => self.tell(What::Child(child, state)),
             Effect::RebuildChanged(rebuild) => self.tell(What::Rebuild(rebuild)),
@@ -342,7 +340,10 @@ impl Volume {
     }
 
     /// An order has ended.
-    fn answer(&mut self, order: u64, result: Result<(), Problem>) {
+    fn answer(&mut self, order: u64, result: Result<(), Problem>, shared: &mut Shared) {
+        if self.reservations_kept(order, &result, shared) {
+            return;
+        }
         let taken = self.taking.take_if(|(by, ..)| *by == order);
         let checked = self.checked.remove(&order).map(|found| Answer::Checked(Box::new(found)));
         let done = checked.unwrap_or(Answer::Done);
@@ -350,17 +351,6 @@ impl Volume {
         if let Some(reply) = self.orders.remove(&order) {
             reply(result.map(|()| answer));
         }
-    }
-
-    /// What a copy writes with a snapshot.
-    fn snapshot_label(&mut self, snapshot: SnapshotId, replica: ReplicaId) -> Option<Vec<u8>> {
-        let (_, taking, told) = self.taking.as_mut()?;
-        told.insert(replica);
-        let Taking { group, taken_at, consistency, .. } = *taking;
-        let size = block::Bytes(self.mirror.geometry().blocks().0.saturating_mul(BLOCK)).into();
-        let volume = self.id;
-        let label = SnapshotLabel { snapshot, volume, replica, group, taken_at, size, consistency };
-        model::stored::encode(&label).ok().map(String::into_bytes)
     }
 
     /// Asks something of an attachment; `false` if there is no such one.

@@ -44,6 +44,7 @@ impl Failing {
             write_cache: false,
             takes_messages: false,
             reservations: Reservations::default(),
+            reservation_home: nvme::target::ReservationHome::default(),
         };
         subsystem.add_namespace(1, namespace).unwrap();
         let shared = Arc::new(Mutex::new(Failing { subsystem, failures }));

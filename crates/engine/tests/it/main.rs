@@ -9,6 +9,8 @@ mod orders;
 #[cfg(test)]
 mod paths;
 #[cfg(test)]
+mod reservations;
+#[cfg(test)]
 mod rough;
 #[cfg(test)]
 mod serving;

@@ -30,21 +30,21 @@ fn id<T: std::str::FromStr<Err: std::fmt::Debug>>(number: u64) -> T {
     format!("5f0c54a1-9d6e-4b6a-8a53-{number:012x}").parse().unwrap()
 }
 
-fn volume() -> VolumeId {
+pub(crate) fn volume() -> VolumeId {
     id(100)
 }
 
-fn name(name: &model::Nqn) -> Nqn {
+pub(crate) fn name(name: &model::Nqn) -> Nqn {
     Nqn::new(&name.to_string()).unwrap()
 }
 
 /// An engine with a pool in a file, and a replica in it.
-struct Node {
+pub(crate) struct Node {
     replica: ReplicaId,
     disk: PathBuf,
     pool: Id,
     server: Option<Server>,
-    address: SocketAddr,
+    pub(crate) address: SocketAddr,
     /// By which address others come.
     through: SocketAddr,
     /// Whether its own target knows that it is near.
@@ -95,11 +95,11 @@ impl Node {
         self.server = Some(server);
     }
 
-    fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         self.server.take().unwrap().stop().unwrap();
     }
 
-    fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.serve(pools::Order::Import { paths: vec![self.disk.clone()] }, Vec::new());
     }
 
@@ -117,15 +117,15 @@ fn pool_id(replica: ReplicaId) -> Id {
     Id(replica.uuid().as_u128())
 }
 
-struct Cluster {
+pub(crate) struct Cluster {
     _dir: tempfile::TempDir,
-    nodes: Vec<Node>,
+    pub(crate) nodes: Vec<Node>,
     store: MemoryRecorder,
     size: Blocks,
 }
 
 impl Cluster {
-    fn new(count: u64) -> Cluster {
+    pub(crate) fn new(count: u64) -> Cluster {
         let dir = tempfile::tempdir().unwrap();
         let size = Blocks((MIB << 20) / 4096 / 4);
         let nodes: Vec<Node> =
@@ -134,7 +134,7 @@ impl Cluster {
     }
 
     /// Takes the next epoch and opens a target on a node.
-    fn open(&self, on: usize, target: u64) -> Receiver<News> {
+    pub(crate) fn open(&self, on: usize, target: u64) -> Receiver<News> {
         let replicas = self.nodes.iter().map(|node| node.replica);
         let set = ReplicaSet::new(replicas.collect()).unwrap();
         let node: model::NodeName = "node".parse().unwrap();
@@ -169,7 +169,7 @@ impl Cluster {
         told
     }
 
-    fn order(&self, on: usize, order: Order) -> Answer {
+    pub(crate) fn order(&self, on: usize, order: Order) -> Answer {
         let volumes = self.nodes[on].server().volumes();
         volumes.carry_out(volume(), order).unwrap().unwrap()
     }
@@ -185,7 +185,7 @@ impl Cluster {
         connect_to(self.nodes[on].address)
     }
 
-    fn stop(mut self) {
+    pub(crate) fn stop(mut self) {
         self.nodes.iter_mut().filter(|node| node.server.is_some()).for_each(Node::stop);
     }
 }
@@ -195,7 +195,7 @@ fn connect_to(address: SocketAddr) -> Session {
     Session::connect(address, association(name, Options::default())).unwrap()
 }
 
-fn await_news(told: &Receiver<News>, is_it: impl Fn(&What) -> bool) -> What {
+pub(crate) fn await_news(told: &Receiver<News>, is_it: impl Fn(&What) -> bool) -> What {
     let patience = Duration::from_secs(30);
     loop {
         let news = told.recv_timeout(patience).expect("the news did not come");
@@ -205,7 +205,7 @@ fn await_news(told: &Receiver<News>, is_it: impl Fn(&What) -> bool) -> What {
     }
 }
 
-fn is_open(what: &What) -> bool {
+pub(crate) fn is_open(what: &What) -> bool {
     *what == What::Target(TargetState::Open)
 }
 
@@ -219,14 +219,14 @@ fn run(session: &mut Session, command: Command, data: Data) -> (Completion, Data
     }
 }
 
-fn write(session: &mut Session, at: u64, byte: u8) -> Completion {
+pub(crate) fn write(session: &mut Session, at: u64, byte: u8) -> Completion {
     let mut buffer = session.take(4096).unwrap();
     buffer.fill(byte);
     let command = Command::Write { span: one(at), fua: false };
     run(session, command, Data::Bytes(buffer.freeze())).0
 }
 
-fn read(session: &mut Session, at: u64) -> Result<u8, block::Fault> {
+pub(crate) fn read(session: &mut Session, at: u64) -> Result<u8, block::Fault> {
     let buffer = session.take(4096).unwrap();
     let (result, data) = run(session, Command::Read { span: one(at) }, Data::Fill(buffer));
     let Data::Fill(bytes) = data else { panic!("no buffer") };

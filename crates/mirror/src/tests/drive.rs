@@ -61,6 +61,8 @@ pub(super) struct Plan {
     pub(super) around: bool,
     /// Whether crashes leave blocks that nothing proves, and checks are ordered.
     pub(super) unproven: bool,
+    /// Whether hosts change reservations.
+    pub(super) reserves: bool,
     pub(super) loud: bool,
 }
 
@@ -90,6 +92,7 @@ impl Drive {
         let mut world = World::new(random, disks, record.clone(), plan.broken);
         world.replicas = (0..=copies).map(replica).collect();
         (world.around, world.loud) = (plan.around, plan.loud);
+        world.reserves = plan.reserves;
         world.set_record(record);
         let mut policy = policy();
         policy.verify = world.random.one_in(3);
@@ -157,6 +160,10 @@ impl Drive {
         if !self.world.random.one_in(5) {
             let Some(newest) = self.newest() else { return };
             target = newest;
+        }
+        if self.world.reserves && self.world.random.one_in(4) {
+            let token = self.token();
+            return self.world.reserve(target, token);
         }
         if self.world.targets[target].ops.len() >= 12 {
             return;

@@ -9,6 +9,7 @@ mod history;
 mod owner;
 mod quiet;
 mod rebuilding;
+mod reservation;
 mod world;
 
 use std::format;
@@ -44,6 +45,8 @@ pub(crate) enum Broken {
     AcceptUnasked,
     /// What no copy can prove is never believed.
     NeverAccepted,
+    /// Reservations are acknowledged when those copies have them that are there.
+    ReservationsOnSome,
     /// Replicas take commands of former owners.
     NoFence,
 }

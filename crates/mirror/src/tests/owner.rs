@@ -114,6 +114,7 @@ impl World {
             self.targets[target].opened = true;
             let epoch = self.targets[target].epoch;
             self.history.opened(epoch, self.now);
+            self.found_reservations(target);
         }
     }
 
@@ -161,6 +162,7 @@ impl World {
             Effect::Done { token, result } => self.done(target, token, result),
             Effect::Answer { token, result } => {
                 self.check_snapshot(target, token, result.is_ok());
+                self.reserved(target, token, result.is_ok());
                 let result = result.map_err(|problem| format!("{problem}"));
                 self.targets[target].answers.insert(token, result);
             }

@@ -99,6 +99,8 @@ pub(super) struct World {
     /// Where good copies were found to differ, if they may.
     pub(super) differing: Option<Vec<Span>>,
     pub(super) around: bool,
+    pub(super) reserves: bool,
+    pub(super) reservations: super::reservation::Reservations,
     pub(super) loud: bool,
 }
 
@@ -130,6 +132,8 @@ impl World {
             error: None,
             differing: None,
             around: false,
+            reserves: false,
+            reservations: super::reservation::Reservations::default(),
             loud: false,
         }
     }

@@ -161,6 +161,20 @@ pub(crate) fn note() -> Note {
         loss: 1,
         intents,
         missed: [(id(21), missed)].into(),
+        reservations: Box::new(reservations()),
+    }
+}
+
+pub(crate) fn reservations() -> HostReservations {
+    let host = HostIdentifier([0x5A; 16]);
+    HostReservations {
+        generation: 2,
+        persist: true,
+        registrants: vec![Registrant { host, key: 0xAB }],
+        held: Some(HeldReservation {
+            kind: ReservationKind::WriteExclusiveRegistrants,
+            holder: Some(host),
+        }),
     }
 }
 

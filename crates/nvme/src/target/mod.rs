@@ -67,6 +67,6 @@ pub use event::{ConnId, Effect, Event, Message, Need, Payload, Slot, Transmit, W
 pub use subsystem::{
     Access, AcquireKeys, BadNamespace, Change, ConnectRequest, Controller, DiscoveryRecord, Holder,
     HostId, Hosts, Limits, MAX_GROUPS, MAX_NSID, MAX_REGISTRANTS, Namespace, NamespaceConfig,
-    NamespaceIds, Notice, Refusal, Registration, Reservation, Reservations, Service, Subsystem,
-    SubsystemConfig, Traffic,
+    NamespaceIds, Notice, Readiness, Refusal, Registration, Reservation, ReservationHome,
+    Reservations, Service, Subsystem, SubsystemConfig, Traffic,
 };

@@ -8,6 +8,7 @@ mod keys;
 mod moments;
 mod orders;
 mod owners;
+mod reservations;
 pub(crate) mod rig;
 mod targets;
 

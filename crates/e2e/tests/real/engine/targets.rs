@@ -36,6 +36,8 @@ macro_rules! with_each_store {
     };
 }
 
+pub(crate) use with_each_store;
+
 with_each_store! {
     orders_are_followed_once_and_late_ones_refused
     a_volume_grows_and_is_snapshotted_as_a_whole

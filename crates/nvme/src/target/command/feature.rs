@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::super::subsystem::{Change, Controller, Reservations, Subsystem, round_up};
+use super::super::subsystem::{Change, Controller, Readiness, Reservations, Subsystem, round_up};
 use super::{Answer, Outcome, Peer, Request};
 use crate::wire::{EventConfig, FeatureId, HostBehavior, Sqe, Status, Timestamp};
 
@@ -173,6 +173,9 @@ fn set_persistence(subsystem: &mut Subsystem, sqe: &Sqe) -> Outcome {
 
 fn namespace_persistence(subsystem: &Subsystem, sqe: &Sqe) -> Result<bool, Status> {
     let namespace = subsystem.namespaces.get(&sqe.nsid.get()).ok_or(Status::INVALID_NAMESPACE)?;
+    if namespace.readiness != Readiness::Ready {
+        return Err(Status::INTERNAL_PATH_ERROR);
+    }
     Ok(namespace.reservations().persist)
 }
 

@@ -4,7 +4,7 @@ use block::{Blocks, Command, Fault, Geometry, Lba, Span};
 use zerocopy::FromBytes;
 
 use super::super::event::{Message, Way};
-use super::super::subsystem::{Access, HostId, Namespace, Subsystem, refusal};
+use super::super::subsystem::{Access, HostId, Namespace, Readiness, Subsystem, refusal};
 use super::{MAX_TRANSFER, Outcome, Peer, Request, reservation};
 use crate::wire::{DsmRange, IoOpcode, Psdt, Sqe, Status};
 
@@ -110,6 +110,9 @@ fn pass<'a>(
     let namespace = namespaces.get_mut(&nsid).ok_or(Status::INVALID_NAMESPACE)?;
     if let Some(status) = refusal(ana.state(namespace.config().ana_group)) {
         return Err(status);
+    }
+    if namespace.readiness != Readiness::Ready {
+        return Err(Status::INTERNAL_PATH_ERROR);
     }
     let access = match entry {
         Entry::Reads => Access::Read,

@@ -40,6 +40,9 @@ impl Connection {
                 return Some(event);
             }
             let Phase::Live(peer) = self.phase else { return None };
+            if self.must_wait(&peer, subsystem) {
+                return None;
+            }
             let Some(slot) = self.ready.pop_front() else {
                 self.end_if_idle();
                 return None;
@@ -52,6 +55,19 @@ impl Connection {
                 return event;
             }
         }
+    }
+
+    /// Whether the next command is on a namespace whose reservations are not known yet. Those
+    /// behind it wait as well: commands are judged in the order in which they came.
+    #[inline]
+    fn must_wait(&self, peer: &Peer, subsystem: &Subsystem) -> bool {
+        if peer.qid == 0 || !subsystem.has_opening() {
+            return false;
+        }
+        let next = self.ready.front().and_then(|slot| self.slots.get(*slot));
+        next.is_some_and(|entry| {
+            entry.sqe.opcode != Sqe::FABRICS && subsystem.is_opening(entry.sqe.nsid.get())
+        })
     }
 
     fn touch(&mut self, subsystem: &mut Subsystem, now: Instant) {

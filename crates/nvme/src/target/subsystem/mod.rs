@@ -34,7 +34,9 @@ pub use controller::Controller;
 pub(super) use controller::{Configured, KEEP_ALIVE_UNIT};
 pub(super) use discovery::DiscoveryLog;
 pub use discovery::{DiscoveryRecord, Service};
-pub use namespace::{Namespace, NamespaceConfig, NamespaceIds, Traffic};
+pub use namespace::{
+    Namespace, NamespaceConfig, NamespaceIds, Readiness, ReservationHome, Traffic,
+};
 pub use reservation::{
     Access, AcquireKeys, Change, Holder, HostId, MAX_REGISTRANTS, Notice, Registration,
     Reservation, Reservations,
@@ -151,6 +153,8 @@ pub struct Subsystem {
     next_fence: u64,
     aborts: BTreeSet<(ConnId, u16)>,
     persist: BTreeSet<u32>,
+    /// Namespaces whose reservations are not known yet.
+    opening: BTreeSet<u32>,
     disconnect: BTreeSet<ConnId>,
     wake: BTreeSet<ConnId>,
 }
@@ -191,6 +195,7 @@ impl Subsystem {
             next_fence: 0,
             aborts: BTreeSet::new(),
             persist: BTreeSet::new(),
+            opening: BTreeSet::new(),
             disconnect: BTreeSet::new(),
             wake: BTreeSet::new(),
         }
@@ -245,7 +250,11 @@ impl Subsystem {
             return Err(BadNamespace::Exists { nsid });
         }
         check_group(config.ana_group)?;
-        self.namespaces.insert(nsid, Namespace::new(config));
+        let namespace = Namespace::new(config);
+        if namespace.readiness == Readiness::Opening {
+            self.opening.insert(nsid);
+        }
+        self.namespaces.insert(nsid, namespace);
         self.tell_changed(nsid);
         Ok(())
     }
@@ -254,6 +263,7 @@ impl Subsystem {
     pub fn remove_namespace(&mut self, nsid: u32) -> Result<(), BadNamespace> {
         self.namespaces.remove(&nsid).ok_or(BadNamespace::Missing { nsid })?;
         self.persist.remove(&nsid);
+        self.opening.remove(&nsid);
         self.tell_changed(nsid);
         Ok(())
     }

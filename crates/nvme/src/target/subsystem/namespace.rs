@@ -34,6 +34,43 @@ pub struct NamespaceConfig {
     pub takes_messages: bool,
     /// Reservations from before a restart.
     pub reservations: Reservations,
+    /// Where they are kept.
+    pub reservation_home: ReservationHome,
+}
+
+/// Where the reservations of a namespace are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReservationHome {
+    /// With the device: they are known when the namespace is added, and survive a restart if hosts
+    /// ask for that.
+    #[default]
+    Device,
+    /// With a volume that another node may serve next. They are known when the volume opens
+    /// ([`Subsystem::restore_reservations`](super::Subsystem::restore_reservations)), and every
+    /// state is kept, whether hosts ask for that or not.
+    Volume {
+        /// How many can be kept.
+        max_registrants: usize,
+    },
+}
+
+/// Whether commands on a namespace can be carried out.
+///
+/// ```text
+///   Opening ◄──► Unavailable
+///      └─────┬────────┘
+///            ▼ restored
+///          Ready ──► Unavailable, for good
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// They are.
+    Ready,
+    /// Its reservations are not known yet: commands wait.
+    Opening,
+    /// Its volume did not open in time, or is served elsewhere: commands fail, and hosts try
+    /// another path.
+    Unavailable,
 }
 
 /// Counters of a namespace, for the health log.
@@ -60,12 +97,17 @@ pub struct Namespace {
     pub(in crate::target) settled: u64,
     /// Number of the newest reservation state that could not be persisted.
     pub(in crate::target) failed: u64,
+    pub(in crate::target) readiness: Readiness,
 }
 
 impl Namespace {
     pub(super) fn new(config: NamespaceConfig) -> Namespace {
         let traffic = Traffic::default();
-        Namespace { config, traffic, version: 0, settled: 0, failed: 0 }
+        let readiness = match config.reservation_home {
+            ReservationHome::Device => Readiness::Ready,
+            ReservationHome::Volume { .. } => Readiness::Opening,
+        };
+        Namespace { config, traffic, version: 0, settled: 0, failed: 0, readiness }
     }
 
     /// What the owner said.
@@ -76,6 +118,14 @@ impl Namespace {
     /// Its reservations.
     pub fn reservations(&self) -> &Reservations {
         &self.config.reservations
+    }
+
+    /// Whether every state of its reservations is kept, and how many registrants there may be.
+    pub(super) fn reservation_limits(&self) -> (bool, usize) {
+        match self.config.reservation_home {
+            ReservationHome::Device => (false, super::MAX_REGISTRANTS),
+            ReservationHome::Volume { max_registrants } => (true, max_registrants),
+        }
     }
 
     /// Its counters.

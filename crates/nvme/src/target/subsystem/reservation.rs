@@ -245,7 +245,7 @@ impl Reservations {
 
     fn add(&mut self, host: HostId, key: u64) -> Result<Change, Status> {
         if self.registrants.len() >= MAX_REGISTRANTS {
-            return Err(Status::INTERNAL_ERROR);
+            return Err(Status::CAPACITY_EXCEEDED);
         }
         self.generation = self.generation.wrapping_add(1);
         self.registrants.push(Registration { host, key });

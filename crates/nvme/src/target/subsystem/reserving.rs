@@ -12,7 +12,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use super::super::event::ConnId;
-use super::{Change, HostId, Namespace, Notice, Reservations, Subsystem};
+use super::{Change, HostId, Namespace, Notice, Readiness, Reservations, Subsystem, refusal};
 use crate::wire::{AsyncEvent, Status};
 
 /// What waits for the commands of others to end.
@@ -110,14 +110,24 @@ impl Subsystem {
         command: impl FnOnce(&mut Reservations) -> Result<Change, Status>,
     ) -> Result<Change, Status> {
         let namespace = self.namespaces.get_mut(&nsid).ok_or(Status::INVALID_NAMESPACE)?;
+        if namespace.readiness != Readiness::Ready {
+            return Err(Status::INTERNAL_PATH_ERROR);
+        }
+        let (is_always_kept, most) = namespace.reservation_limits();
         let reservations = &mut namespace.config.reservations;
         let before = reservations.clone();
         let change = command(reservations)?;
+        if reservations.registrants.len() > most.max(before.registrants.len()) {
+            *reservations = before;
+            return Err(Status::CAPACITY_EXCEEDED);
+        }
         reservations.persist = persist.unwrap_or(reservations.persist);
         let is_changed = *reservations != before;
         // What does not persist needs no writing, unless the old state has to be forgotten.
-        let is_persistent =
-            reservations.persist || before.persist || reservations.least_key != before.least_key;
+        let is_persistent = is_always_kept
+            || reservations.persist
+            || before.persist
+            || reservations.least_key != before.least_key;
         let was_durable = namespace.settled == namespace.version;
         let was_given_up = !was_durable && namespace.failed == namespace.version;
         if is_changed || was_given_up {
@@ -129,6 +139,54 @@ impl Subsystem {
             }
         }
         Ok(change)
+    }
+
+    /// The volume of a namespace is open, and these are its reservations: commands that waited are
+    /// carried out. What was found may be what only one copy has, so answers about it wait until
+    /// it is written again, unless nobody ever registered.
+    pub fn restore_reservations(&mut self, nsid: u32, reservations: Reservations) {
+        let Some(namespace) = self.namespaces.get_mut(&nsid) else { return };
+        if namespace.readiness == Readiness::Ready {
+            return;
+        }
+        if reservations != Reservations::default() {
+            namespace.version += 1;
+            self.persist.insert(nsid);
+        }
+        namespace.config.reservations = reservations;
+        namespace.readiness = Readiness::Ready;
+        self.opening.remove(&nsid);
+        self.wake_all();
+    }
+
+    /// The volume of a namespace did not open in time or is served elsewhere, or opens after all.
+    pub fn set_available(&mut self, nsid: u32, available: bool) {
+        let Some(namespace) = self.namespaces.get_mut(&nsid) else { return };
+        namespace.readiness = match (namespace.readiness, available) {
+            (Readiness::Unavailable, true) => Readiness::Opening,
+            (now, true) => now,
+            (_, false) => Readiness::Unavailable,
+        };
+        if namespace.readiness == Readiness::Opening {
+            self.opening.insert(nsid);
+        } else {
+            self.opening.remove(&nsid);
+        }
+        self.wake_all();
+    }
+
+    /// Whether commands on any namespace wait until its reservations are known.
+    #[inline]
+    pub(in crate::target) fn has_opening(&self) -> bool {
+        !self.opening.is_empty()
+    }
+
+    /// Whether commands on a namespace do.
+    pub(in crate::target) fn is_opening(&self, nsid: u32) -> bool {
+        self.opening.contains(&nsid)
+            && self.namespaces.get(&nsid).is_some_and(|namespace| {
+                refusal(self.ana.state(namespace.config.ana_group)).is_none()
+            })
     }
 
     /// The rim made a reservation state durable, or failed to.
@@ -144,6 +202,9 @@ impl Subsystem {
         let Some(namespace) = self.namespaces.get(&hold.nsid) else {
             return HoldState::Over(Status::INVALID_NAMESPACE.do_not_retry());
         };
+        if namespace.readiness == Readiness::Unavailable {
+            return HoldState::Over(Status::INTERNAL_PATH_ERROR);
+        }
         if self.fences.range(..hold.fences).any(|(_, fence)| fence.nsid == hold.nsid) {
             return HoldState::Waiting;
         }

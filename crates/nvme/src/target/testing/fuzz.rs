@@ -178,6 +178,7 @@ fn namespace() -> NamespaceConfig {
         write_cache: true,
         takes_messages: true,
         reservations: Reservations::default(),
+        reservation_home: super::super::ReservationHome::default(),
     }
 }
 

@@ -388,6 +388,7 @@ pub(super) fn namespace(blocks: u64) -> NamespaceConfig {
         write_cache: true,
         takes_messages: false,
         reservations: Reservations::default(),
+        reservation_home: nvme::target::ReservationHome::default(),
     }
 }
 

@@ -1,8 +1,13 @@
 //! Durability of reservations: no answer rests on a state that a crash would take back.
 
 use nvme::target::testing::Rim;
-use nvme::target::{Effect, NamespaceConfig, Reservations, Subsystem};
-use nvme::wire::{AcquireData, IoOpcode, RegisterData, ReservationArgs, Sgl, Sqe, Status, U32};
+use nvme::target::{
+    AcquireKeys, Effect, NamespaceConfig, ReservationHome, Reservations, Subsystem,
+};
+use nvme::wire::{
+    AcquireAction, AcquireData, IoOpcode, RegisterAction, RegisterData, ReservationArgs,
+    ReservationType, Sgl, Sqe, Status, U32,
+};
 use zerocopy::IntoBytes;
 
 use super::host::*;
@@ -95,4 +100,106 @@ fn a_report_waits_until_what_it_shows_is_durable() {
     assert_eq!(b.receive(&mut rim), [], "it is written once more");
     rim.persist(true);
     assert_eq!(b.receive(&mut rim).len(), 2, "data and response");
+}
+
+/// A rim with one namespace whose volume is not open yet.
+fn opening_rim(max_registrants: usize) -> Rim {
+    let mut subsystem = Subsystem::new(config(SUBSYSTEM));
+    let reservation_home = ReservationHome::Volume { max_registrants };
+    let config = NamespaceConfig { reservation_home, ..namespace() };
+    subsystem.add_namespace(1, config).unwrap();
+    let mut rim = Rim::new(subsystem, nvme::target::ConnectionConfig::default());
+    rim.disks.insert(1, vec![0; BLOCK * 512]);
+    rim
+}
+
+/// Host A holds the namespace, exclusively.
+fn held_by_a() -> Reservations {
+    let mut state = Reservations::default();
+    let (host, kind) = (hostid(HOST_A), ReservationType::ExclusiveAccess);
+    let keys = AcquireKeys { current: KEY_A, preempt: 0 };
+    state.register(host, RegisterAction::Register, None, KEY_A).unwrap();
+    state.acquire(host, AcquireAction::Acquire, kind, keys).unwrap();
+    state
+}
+
+fn restore(rim: &mut Rim, reservations: Reservations) {
+    rim.subsystem.restore_reservations(1, reservations);
+    rim.effects();
+}
+
+#[test]
+fn no_command_is_judged_before_the_reservations_of_its_volume_are_known() {
+    let mut rim = opening_rim(8);
+    let [(mut ax, mut a), (_y, mut b)] = hosts(&mut rim);
+    let write = in_capsule(io(IoOpcode::Write, 0, 1), BLOCK);
+    for queue in [&mut a, &mut b] {
+        queue.submit(&mut rim, write, &[7; BLOCK]);
+        queue.submit(&mut rim, report_command(), &[]);
+        assert_eq!(queue.receive(&mut rim), []);
+    }
+    assert_eq!(ax.command(&mut rim, identify(1, 0), &[]).status, Status::SUCCESS, "admin goes on");
+    restore(&mut rim, held_by_a());
+    let got = b.receive(&mut rim);
+    let Got::Response(cqe) = &got[0] else { panic!("{got:?}") };
+    assert_eq!(cqe.status().kind(), Status::RESERVATION_CONFLICT);
+    let got = a.receive(&mut rim);
+    assert!(matches!(&got[0], Got::Response(cqe) if cqe.status().is_success()), "{got:?}");
+    let (head, entries) = report(&mut rim, &mut b);
+    assert_eq!((head.header.rtype, entries.len()), (2, 1));
+    assert_eq!((entries[0].hostid, entries[0].rkey.get()), (hostid(HOST_A), KEY_A));
+}
+
+#[test]
+fn a_volume_that_does_not_open_fails_commands_by_their_path() {
+    let mut rim = opening_rim(8);
+    let [(_x, mut a), _] = hosts(&mut rim);
+    a.submit(&mut rim, in_capsule(io(IoOpcode::Write, 0, 1), BLOCK), &[7; BLOCK]);
+    rim.subsystem.set_available(1, false);
+    rim.effects();
+    let got = a.receive(&mut rim);
+    let [Got::Response(cqe)] = got.as_slice() else { panic!("{got:?}") };
+    assert_eq!(cqe.status(), Status::INTERNAL_PATH_ERROR);
+    let refused = register(&mut rim, &mut a, args(0, 0), (0, KEY_A));
+    assert_eq!(refused, Status::INTERNAL_PATH_ERROR);
+    // It opens after all.
+    rim.subsystem.set_available(1, true);
+    a.submit(&mut rim, in_capsule(io(IoOpcode::Write, 0, 1), BLOCK), &[7; BLOCK]);
+    assert_eq!(a.receive(&mut rim), []);
+    restore(&mut rim, Reservations::default());
+    assert!(is_success(&mut rim, &mut a));
+    // It is served elsewhere now: what waits for the answer of a copy is not waited for.
+    rim.hold_persist = true;
+    ask_to_register(&mut rim, &mut a, 0, KEY_A);
+    assert_eq!(a.receive(&mut rim), [], "kept although the host asks for no persistence");
+    rim.subsystem.set_available(1, false);
+    rim.effects();
+    let got = a.receive(&mut rim);
+    let [Got::Response(cqe)] = got.as_slice() else { panic!("{got:?}") };
+    assert_eq!(cqe.status(), Status::INTERNAL_PATH_ERROR);
+}
+
+#[test]
+fn what_was_found_is_written_again_before_it_is_told() {
+    let mut rim = opening_rim(8);
+    let [(_x, mut a), _] = hosts(&mut rim);
+    rim.hold_persist = true;
+    restore(&mut rim, held_by_a());
+    assert_eq!(status(&mut rim, &mut a, IoOpcode::Write), Status::SUCCESS, "I/O does not wait");
+    a.submit(&mut rim, report_command(), &[]);
+    assert_eq!(a.receive(&mut rim), [], "perhaps only one copy has it");
+    rim.persist(true);
+    assert_eq!(a.receive(&mut rim).len(), 2, "data and response");
+}
+
+#[test]
+fn more_registrants_than_a_volume_keeps_are_refused() {
+    let mut rim = opening_rim(1);
+    let [(_x, mut a), (_y, mut b)] = hosts(&mut rim);
+    restore(&mut rim, held_by_a());
+    let before = rim.subsystem.namespace(1).unwrap().reservations().clone();
+    let refused = register(&mut rim, &mut b, args(0, 0), (0, KEY_B));
+    assert_eq!(refused, Status::CAPACITY_EXCEEDED);
+    assert_eq!(*rim.subsystem.namespace(1).unwrap().reservations(), before);
+    assert_eq!(register(&mut rim, &mut a, args(2, 0), (KEY_A, KEY_B)), Status::SUCCESS);
 }

@@ -55,6 +55,7 @@ pub(crate) fn namespace() -> NamespaceConfig {
         write_cache: true,
         takes_messages: false,
         reservations: Reservations::default(),
+        reservation_home: nvme::target::ReservationHome::default(),
     }
 }
 

@@ -1,0 +1,137 @@
+//! Reservations of hosts: kept in the note, handed to the next owner.
+//!
+//! ```text
+//!   keep_reservations ──► next version of the note ──► on every copy that anybody may call in sync
+//!                                                        │                          │
+//!              hosts have waited long enough ──► refused ┘        Answer: kept ◄────┘
+//!
+//!   open: the newest note of a copy in sync ──► Mirror::reservations ──► served
+//! ```
+//!
+//! **H1** A state that was answered well is in the notes of all copies that anybody may call in
+//! sync. Notes are replaced as a whole and by newer ones only, and a copy joins those in sync with
+//! the note of its target. So whichever copy in sync a later owner finds, the newest note has that
+//! state or a later one. A refused state may be found or not: the host was told so.
+//!
+//! Deliberately not here: what reservations mean, and refusing commands by them (the target).
+
+use alloc::vec::Vec;
+
+use block::Instant;
+use model::{Epoch, HostReservations, Kind, Note, Problem};
+
+use crate::api::Token;
+use crate::mirror::Mirror;
+
+/// Most states that wait to be kept.
+const WAITING: usize = 64;
+
+/// The reservations of a volume, and who waits until they are kept.
+#[derive(Debug, Default)]
+pub(crate) struct Reserved {
+    state: HostReservations,
+    /// The newest note that was found.
+    found: Option<(Epoch, u64)>,
+    /// Who waits for which version of the note.
+    keeping: Vec<(Token, u64)>,
+}
+
+impl Reserved {
+    pub(crate) fn state(&self) -> &HostReservations {
+        &self.state
+    }
+
+    /// Takes what was found with a copy in sync, if nothing newer was.
+    pub(crate) fn adopt(&mut self, note: &Note) {
+        let age = (note.label.epoch, note.sequence);
+        if self.found.is_none_or(|found| found < age) {
+            (self.state, self.found) = ((*note.reservations).clone(), Some(age));
+        }
+    }
+}
+
+/// Whether hosts' commands can be judged by the reservations of the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    /// It opens; they are not known yet.
+    Opening,
+    /// It did not open in time: what hosts ask fails until it does.
+    Unavailable,
+    /// They are known.
+    Ready,
+    /// It serves nothing and never will again: another owner may know better.
+    Down,
+}
+
+impl Mirror {
+    /// Whether hosts' commands can be judged by the reservations of the volume.
+    pub fn readiness(&self) -> Readiness {
+        match (self.is_down(), self.opened, self.failing) {
+            (true, ..) => Readiness::Down,
+            (_, true, _) => Readiness::Ready,
+            (_, _, true) => Readiness::Unavailable,
+            (_, _, false) => Readiness::Opening,
+        }
+    }
+
+    /// The reservations of hosts, once it has opened: what was found then, or came later.
+    pub fn reservations(&self) -> Option<&HostReservations> {
+        self.opened.then_some(&self.reserved.state)
+    }
+
+    /// Keeps the reservations of hosts with the volume, instead of those before; it ends with an
+    /// [`Effect::Answer`](crate::Effect::Answer).
+    pub fn keep_reservations(&mut self, token: Token, state: HostReservations, now: Instant) {
+        self.now = self.now.max(now);
+        if self.is_down() || self.stopping.is_some() {
+            let problem = Problem::new(Kind::Fenced, "the target is shut down; ask the newer one");
+            self.answer(token, Err(problem));
+        } else if !self.opened {
+            let problem = Problem::new(Kind::Unavailable, "the volume opens; try again");
+            self.answer(token, Err(problem));
+        } else if self.reserved.keeping.len() >= WAITING {
+            let problem = Problem::new(Kind::Busy, "too many reservations wait; try again");
+            self.answer(token, Err(problem));
+        } else {
+            self.reserved.state = state;
+            let version = self.change_note();
+            self.reserved.keeping.push((token, version));
+        }
+        self.tick(now);
+    }
+
+    /// Answers whose state is kept, and those who have waited long enough.
+    pub(crate) fn pump_reservations(&mut self) {
+        if self.reserved.keeping.is_empty() {
+            return;
+        }
+        let durable = if self.are_notes_everywhere() { self.durable_version() } else { 0 };
+        let waiting = core::mem::take(&mut self.reserved.keeping);
+        let (kept, waiting): (Vec<_>, Vec<_>) =
+            waiting.into_iter().partition(|(_, version)| *version <= durable);
+        for (token, _) in kept {
+            self.answer(token, Ok(()));
+        }
+        self.reserved.keeping = waiting;
+        if self.failing {
+            let detail = "a copy in sync is away, and that cannot be recorded; try again";
+            self.refuse_reservations(&Problem::new(Kind::Unavailable, detail));
+        }
+    }
+
+    /// Nobody who waits can be told that it is kept.
+    pub(crate) fn refuse_reservations(&mut self, why: &Problem) {
+        for (token, _) in core::mem::take(&mut self.reserved.keeping) {
+            self.answer(token, Err(why.clone()));
+        }
+    }
+
+    /// Whether every copy that anybody may call in sync gets the notes (H1).
+    fn are_notes_everywhere(&self) -> bool {
+        #[cfg(test)]
+        if self.broken == crate::tests::Broken::ReservationsOnSome {
+            return true;
+        }
+        self.is_settled()
+    }
+}
