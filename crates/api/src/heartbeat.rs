@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use model::InstanceId;
+use model::{InstanceId, StoreMark};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +22,10 @@ pub struct Heard {
     pub next_in_millis: u64,
     /// When it is taken for gone without one.
     pub gone_in_millis: u64,
+    /// How far the store has come: to be kept on disk, and sent with every heartbeat. Absent: what
+    /// was told before stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark: Option<StoreMark>,
 }
 
 impl Heard {

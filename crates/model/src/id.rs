@@ -73,6 +73,8 @@ ids! {
     InstanceId = "instance id";
     /// One rebuild of one child.
     RebuildId = "rebuild id";
+    /// A store, from the first control plane that led over it on.
+    StoreId = "store id";
     /// One failover of one volume.
     FailoverId = "failover id";
 }

@@ -7,6 +7,7 @@
 //! /holdfast/failover/ID                a target on the move
 //! /holdfast/rebuild/ID                 a rebuild that has ended
 //! /holdfast/scrubbed/REPLICA           when a copy was last checked to the end
+//! /holdfast/storeSequence/cluster      how far the store has come
 //! /holdfast/event/NUMBER               something that happened; 20 digits, so that order is order
 //! ```
 //!

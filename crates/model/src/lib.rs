@@ -57,6 +57,7 @@ mod reservation;
 mod size;
 mod snapshot;
 mod snapshot_group;
+mod store_mark;
 pub mod stored;
 mod target;
 mod target_record;
@@ -74,8 +75,8 @@ pub use failover::{Cause, Failover, FailoverPlan, Stage, StageEvent};
 pub use generation::{Admitted, Epoch, Generation, Order, Refused};
 pub use host::{Host, HostAddress, HostChange, HostSpec, HostStatus, PathState, PathStatus};
 pub use id::{
-    FailoverId, InstanceId, PoolUuid, RebuildId, ReplicaId, SnapshotGroupId, SnapshotId, TargetId,
-    VolumeId,
+    FailoverId, InstanceId, PoolUuid, RebuildId, ReplicaId, SnapshotGroupId, SnapshotId, StoreId,
+    TargetId, VolumeId,
 };
 pub use illegal::Illegal;
 pub use invalid::Invalid;
@@ -111,6 +112,7 @@ pub use snapshot::{
 pub use snapshot_group::{
     SnapshotGroup, SnapshotGroupChange, SnapshotGroupSpec, SnapshotGroupStatus,
 };
+pub use store_mark::{StoreMark, StoreSequence};
 pub use target::{
     Ana, HeldIo, HoldCause, StopCause, Target, TargetChange, TargetEvent, TargetSpec, TargetState,
     TargetStatus,

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     CordonName, InstanceId, Invalid, Kind, LabelKey, LabelValue, Labels, Liveness, NodeName, Nqn,
-    Object, ReplicaId, Spec, TargetId, Timestamp, labels,
+    Object, ReplicaId, Spec, StoreMark, TargetId, Timestamp, labels,
 };
 
 /// A node. It comes into being with its first heartbeat.
@@ -58,6 +58,9 @@ pub struct Heartbeat<A> {
     pub version: String,
     /// How it is reached.
     pub address: A,
+    /// How far the store had come, as the control plane last told it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told: Option<StoreMark>,
 }
 
 /// What can be done to a node.

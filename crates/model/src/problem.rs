@@ -68,6 +68,7 @@ kinds! {
     NotSupported     "notSupported"     409 FailedPrecondition "This thing cannot do that";
     GenerationReused "generationReused" 409 Aborted            "One generation, two contents";
     Fenced           "fenced"           409 Aborted            "A newer epoch owns the volume";
+    StoreBehind      "storeBehind"      409 FailedPrecondition "The disks know more than the store";
     StaleGeneration  "staleGeneration"  412 Aborted            "It has changed meanwhile";
     TooLarge         "tooLarge"         413 OutOfRange         "The request is too large";
     WrongMediaType   "wrongMediaType"   415 InvalidArgument    "Not this media type here";

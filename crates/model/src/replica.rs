@@ -69,6 +69,9 @@ pub struct ReplicaStatus {
     /// What is written on disk with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub label: Option<Label>,
+    /// The highest epoch that held it: targets of lower ones are refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fence: Option<Epoch>,
     /// What is written there of its volume; engines tell the control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memo: Option<Memo>,

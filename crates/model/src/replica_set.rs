@@ -70,6 +70,13 @@ impl ReplicaSet {
         &self.in_sync
     }
 
+    /// The same copies with a number above that one: what other disks call newer is over.
+    #[must_use]
+    pub fn after(&self, generation: Generation) -> ReplicaSet {
+        let generation = self.generation.max(generation).next();
+        ReplicaSet { generation, ..self.clone() }
+    }
+
     /// Whether every copy is in sync.
     pub fn is_whole(&self) -> bool {
         self.replicas == self.in_sync

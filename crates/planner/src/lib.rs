@@ -26,6 +26,7 @@
 extern crate alloc;
 
 mod budget;
+mod conflict;
 mod drain;
 mod facts;
 mod failover;
@@ -45,6 +46,7 @@ mod view;
 mod volume;
 
 pub use budget::Budget;
+pub use conflict::{Claim, Conflict, conflict};
 pub use drain::drain_status;
 pub use facts::{Facts, Move, Reservation, Stray, StrayTarget};
 pub use place::{NoPlace, Refusal, place_target};

@@ -55,8 +55,12 @@ pub(crate) fn run(round: &mut Round<'_, '_>) {
         for replica in view.replicas(*volume.id()).iter().filter(|replica| exists(replica)) {
             let has = replica.spec().size;
             grown &= has >= wanted;
-            // Back to what it was after a growth that failed elsewhere; never under a target.
-            let shrinks = has > wanted && target.is_none() && replica.spec().hosts.is_empty();
+            // Back to what it was after a growth that failed elsewhere; never under a target, and
+            // never below what a target has made of it.
+            let label = replica.status.as_ref().and_then(|status| status.label.as_ref());
+            let is_vain = label.is_none_or(|label| label.size <= wanted);
+            let shrinks =
+                has > wanted && is_vain && target.is_none() && replica.spec().hosts.is_empty();
             if (has < wanted || shrinks) && view.answers(replica) {
                 let (replica, seen) = (*replica.id(), replica.generation());
                 round.push(Step::ResizeReplica { replica, seen, size: wanted });

@@ -189,7 +189,7 @@ pub struct StoredSpec {
     pub record: serde_json::Value,
 }
 
-/// What is found on the disks of nodes and the store does not know.
+/// What is found on the disks of nodes and the store does not know, or knows in an older state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Recovery {
@@ -217,6 +217,9 @@ pub struct FoundVolume {
     /// The node whose engine serves it; it goes on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub served_by: Option<NodeName>,
+    /// The store knows it, but is older than its disks: what it says of the volume is replaced.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub newer_than_store: bool,
 }
 
 /// How to read a cluster back from its disks.

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use model::{EventName, Problem, ReplicaId, Severity, Subject};
+use model::{EventName, Problem, ReplicaId, Severity, Subject, VolumeId, keys};
 use store::contract::{Compare, Is, Keys, Op, Txn};
 
 use super::{Asked, CallId, Core, Done, Effect, Entry, Stored, Telling, Ticket, WriteId};
@@ -43,6 +43,8 @@ pub(crate) struct Batch {
     gone: Vec<Subject>,
     /// Copies to be checked.
     scrubs: Vec<ReplicaId>,
+    /// The volume whose record is to be as it is known here; nothing is written.
+    confirms: Option<VolumeId>,
 }
 
 impl Batch {
@@ -95,6 +97,12 @@ impl Batch {
         self
     }
 
+    /// The store says whether it has the record of this volume that is known here.
+    pub(crate) fn confirm(mut self, volume: VolumeId) -> Batch {
+        self.confirms = Some(volume);
+        self
+    }
+
     /// This copy is checked then.
     pub(crate) fn scrub(mut self, replica: ReplicaId) -> Batch {
         self.scrubs.push(replica);
@@ -109,6 +117,7 @@ impl Batch {
         self.ends.extend(other.ends);
         self.gone.extend(other.gone);
         self.scrubs.extend(other.scrubs);
+        self.confirms = self.confirms.or(other.confirms);
         self.waits = self.waits.or(other.waits);
         self.asked = self.asked.or(other.asked);
         self
@@ -144,11 +153,16 @@ impl Core {
 
     /// Stores the batch; hands it back if a write about one of its records is under way.
     pub(crate) fn commit(&mut self, batch: Batch) -> Result<(), Box<Batch>> {
-        let keys: BTreeSet<String> = batch.entries().map(Entry::key).collect();
-        if keys.iter().any(|key| self.is_locked(key)) {
+        let entries: BTreeSet<String> = batch.entries().map(Entry::key).collect();
+        if entries.iter().any(|key| self.is_locked(key)) {
             return Err(Box::new(batch));
         }
         let mut txn = Txn::new();
+        if let Some(volume) = batch.confirms {
+            let key = keys::target_record(volume);
+            let known = self.state.revision(&key);
+            txn = txn.when(Compare::changed(key.clone(), Is::Equal, known)).otherwise(Op::get(key));
+        }
         for change in &batch.changes {
             let (Change::Put(entry) | Change::Drop(entry)) = change;
             let key = entry.key();
@@ -171,7 +185,7 @@ impl Core {
         if let (Some((subject, what)), Some(asked)) = (&batch.waits, &batch.asked) {
             self.wait_for(subject.clone(), asked.ticket, *what);
         }
-        self.locked.extend(keys.into_iter().map(|key| (key, BTreeSet::new())));
+        self.locked.extend(entries.into_iter().map(|key| (key, BTreeSet::new())));
         let id = WriteId(self.number());
         self.writes.insert(id, batch);
         self.out.push(Effect::Store(id, txn));
@@ -207,7 +221,10 @@ impl Core {
                 let mut batch = batch;
                 for change in std::mem::take(&mut batch.changes) {
                     match change {
-                        Change::Put(entry) => self.state.apply(entry, revision),
+                        Change::Put(entry) => {
+                            self.raising.is_wanted |= matches!(entry, Entry::Record(_));
+                            self.state.apply(entry, revision);
+                        }
                         Change::Drop(entry) => {
                             let is_part = matches!(
                                 entry,
@@ -226,7 +243,11 @@ impl Core {
                 let news = records.into_iter().map(|(volume, revision, record)| {
                     self.state.observe_record(volume, revision, record)
                 });
-                if news.filter(|news| *news).count() == 0 {
+                let is_known = news.filter(|news| *news).count() == 0;
+                if let Some(volume) = batch.confirms {
+                    return self.confirmed(volume, false);
+                }
+                if is_known {
                     self.resign("the store holds what nobody here has written".into());
                 }
                 if let Some(asked) = batch.asked {
@@ -240,7 +261,10 @@ impl Core {
 
     /// What the batch says beside its changes, which are stored.
     pub(crate) fn take_effect(&mut self, batch: Batch) {
-        let Batch { replies, tells, ends, gone, scrubs, .. } = batch;
+        let Batch { replies, tells, ends, gone, scrubs, confirms, .. } = batch;
+        if let Some(volume) = confirms {
+            self.confirmed(volume, true);
+        }
         for replica in scrubs {
             self.begin_scrub(replica);
         }

@@ -126,6 +126,7 @@ impl Core {
                 busy.insert(Subject::Snapshot(*id));
             }
         }
+        busy.extend(self.disputed_subjects());
         self.state.facts.busy = busy;
     }
 

@@ -3,7 +3,7 @@
 use model::stored::{self, Record, Unreadable};
 use model::{
     Event, Failover, Host, Node, Object, Pool, Rebuild, Replica, Snapshot, SnapshotGroup, Spec,
-    Subject, Target, TargetRecord, Volume, Watch, keys,
+    StoreSequence, Subject, Target, TargetRecord, Volume, Watch, keys,
 };
 
 use super::{Moving, Scrubbed};
@@ -75,6 +75,8 @@ entries! {
     Rebuild(Rebuild), |rebuild: &Rebuild| rebuild.id;
     /// When a copy was last checked.
     Scrubbed(Scrubbed), |scrubbed: &Scrubbed| scrubbed.replica;
+    /// How far the store has come.
+    Sequence(StoreSequence), |_: &StoreSequence| StoreSequence::ID;
     /// Something that happened.
     Event(Event), |event: &Event| format!("{:020}", event.number);
 }
@@ -95,7 +97,7 @@ impl Entry {
             Entry::Record(record) => Some(Subject::Volume(record.volume())),
             Entry::Failover(failover) => Some(Subject::Volume(failover.volume())),
             Entry::Moving(moving) => Some(Subject::Volume(moving.volume)),
-            Entry::Rebuild(_) | Entry::Scrubbed(_) | Entry::Event(_) => None,
+            Entry::Rebuild(_) | Entry::Scrubbed(_) | Entry::Sequence(_) | Entry::Event(_) => None,
         }
     }
 }
@@ -118,6 +120,7 @@ impl Stripped for Failover {}
 impl Stripped for Moving {}
 impl Stripped for Rebuild {}
 impl Stripped for Scrubbed {}
+impl Stripped for StoreSequence {}
 impl Stripped for Event {}
 
 fn stripped<R: Stripped>(record: &R) -> R {

@@ -66,6 +66,11 @@ impl Core {
             self.see_node(&name);
         }
         self.count_failed_rebuilds();
+        self.survey();
+        self.touch_everything();
+    }
+
+    pub(crate) fn touch_everything(&mut self) {
         let facts = &self.state.facts;
         let pools = facts.pools.keys().cloned().map(Subject::Pool);
         let volumes = facts.volumes.keys().copied().map(Subject::Volume);
@@ -82,7 +87,7 @@ impl Core {
         let millis = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
         let (next_in_millis, gone_in_millis) =
             (millis(self.pace.heartbeat), millis(self.pace.deadline));
-        api::heartbeat::Heard { next_in_millis, gone_in_millis }
+        api::heartbeat::Heard { next_in_millis, gone_in_millis, mark: self.mark() }
     }
 
     pub(crate) fn on_node_heard(&mut self, name: &NodeName, beat: Heartbeat<NodeAddress>) {
@@ -98,6 +103,7 @@ impl Core {
         if is_new_run {
             self.forget_orders(name);
         }
+        self.on_mark(name, beat.told);
         let entry = match self.state.node(name) {
             None => {
                 let spec = NodeSpec {
@@ -159,6 +165,7 @@ impl Core {
         {
             status.liveness = after;
         }
+        self.survey();
         let doubts = [before, after].map(|it| matches!(it, Liveness::Unknown { .. }));
         if before == after || doubts == [true, true] {
             return;

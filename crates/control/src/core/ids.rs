@@ -1,6 +1,6 @@
 //! Ids of new things, from a seed.
 
-use model::{FailoverId, Invalid, RebuildId, ReplicaId, TargetId};
+use model::{FailoverId, Invalid, RebuildId, ReplicaId, StoreId, TargetId};
 use uuid::Uuid;
 
 /// A source of ids: never the same twice, given that the seed is not.
@@ -31,6 +31,10 @@ impl Ids {
 
     pub(crate) fn rebuild(&mut self) -> Result<RebuildId, Invalid> {
         RebuildId::new(self.uuid())
+    }
+
+    pub(crate) fn store(&mut self) -> Result<StoreId, Invalid> {
+        StoreId::new(self.uuid())
     }
 
     /// SplitMix64.

@@ -45,6 +45,7 @@ impl Core {
             }
         }
         self.take_targets(node, call, seen, strays);
+        self.weigh_strays();
         self.take_snapshots(node, snapshots);
         self.take_rebuilds(node, rebuilds);
         self.listed_is_online(node, call);
@@ -216,19 +217,39 @@ impl Core {
         if replica.status != status {
             replica.status = status;
             self.stirred = true;
+            let volume = replica.spec().volume;
+            self.weigh(volume);
+        }
+    }
+
+    /// What engines have and nobody knows may say more of a volume than the store does.
+    fn weigh_strays(&mut self) {
+        let facts = &self.state.facts;
+        let labels = facts.stray_replicas.values().filter_map(|stray| stray.label.as_ref());
+        let targets = facts.stray_targets.values().map(|stray| stray.volume);
+        let volumes: BTreeSet<_> = labels.map(|label| label.volume).chain(targets).collect();
+        let disputed = self.conflicts.keys().copied();
+        for volume in volumes.into_iter().chain(disputed).collect::<BTreeSet<_>>() {
+            self.weigh(volume);
         }
     }
 
     /// Whether the disk knows what is wanted of the volume of a copy.
-    fn see_memo(&mut self, id: ReplicaId, memo: Option<Memo>) {
-        let replica = self.state.facts.replicas.get(&id);
+    fn see_memo(&mut self, replica_id: ReplicaId, memo: Option<Memo>) {
+        let replica = self.state.facts.replicas.get(&replica_id);
         let Some(volume) = replica.and_then(|it| self.state.volume(it.spec().volume)) else {
             return;
         };
+        let id = *volume.id();
+        let newest = self.newer_memos.get(&id).map_or(volume.generation(), |it| it.generation);
+        if let Some(memo) = memo.as_ref().filter(|it| it.volume == id && it.generation > newest) {
+            self.newer_memos.insert(id, memo.clone());
+        }
+        let Some(volume) = self.state.volume(id) else { return };
         let is_right = memo
             .is_some_and(|memo| *memo.spec == *volume.spec() || memo.spec == Memo::of(volume).spec);
         let noted = is_right.then_some(volume.generation());
-        let subject = Subject::Replica(id);
+        let subject = Subject::Replica(replica_id);
         let leaf = self.leaf(&subject);
         if leaf.noted != noted {
             leaf.noted = noted;

@@ -23,14 +23,18 @@
 //!   thing are under way at most.
 //! - An order never brings back a copy that was lost: only what is `Creating` is made.
 //! - A copy is deleted only when no target uses it and the record of its volume does not count it.
+//! - Nothing is ordered for a volume of which a disk knows more than the store ([`conflict`]), and
+//!   no target before every node was heard or is known to be away.
 //! - After [`Effect::Resign`] nothing more is done.
 //!
 //! Deliberately not here: sockets, the lease, tokens ([`crate::service`]); where things go and what
 //! is sick (planner).
 
+mod adopt;
 mod batch;
 mod busy;
 mod calls;
+mod conflict;
 mod effect;
 mod entry;
 mod failover;
@@ -47,6 +51,7 @@ mod reconcile;
 mod recover;
 mod replica;
 mod scrubbed;
+mod sequence;
 mod snapshot;
 mod state;
 mod status;
@@ -61,13 +66,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use model::{
-    EventName, Kind, NodeName, PoolName, Problem, Rebuild, RebuildId, ReplicaId, Severity,
-    SnapshotId, Subject, Timestamp, WatchName,
+    EventName, Kind, Memo, NodeName, PoolName, Problem, Rebuild, RebuildId, ReplicaId, Severity,
+    SnapshotId, Subject, Timestamp, VolumeId, WatchName,
 };
 use planner::{Blocked, Settings};
 
 use batch::{Batch, For};
 use calls::Calling;
+use conflict::Suspicion;
 pub use effect::{Answer, Call, CallId, Done, Effect, Listing, Stored, Telling, Ticket, WriteId};
 pub use entry::Entry;
 use heard::Signs;
@@ -75,6 +81,7 @@ use ids::Ids;
 use leaf::Leaf;
 pub use moving::Moving;
 pub use scrubbed::Scrubbed;
+use sequence::Raising;
 pub use state::{LoadError, State};
 pub use wish::{Asked, Input, Wish};
 
@@ -128,6 +135,13 @@ pub struct Core {
     signs: BTreeMap<NodeName, Signs>,
     /// What nodes said they have and nobody here knows.
     unknown: BTreeMap<NodeName, Listing>,
+    /// Volumes of which the disks know more than the store.
+    conflicts: BTreeMap<VolumeId, Suspicion>,
+    /// What disks say is wanted of volumes, where that is newer than what the store says.
+    newer_memos: BTreeMap<VolumeId, Memo>,
+    /// Whether every node was heard in this term, or is known to be away.
+    surveyed: bool,
+    raising: Raising,
     /// When nodes are to be looked at.
     watch_at: Timestamp,
     waiting: BTreeMap<Subject, Vec<(Ticket, For)>>,
@@ -175,6 +189,10 @@ impl Core {
             calls: BTreeMap::new(),
             signs: BTreeMap::new(),
             unknown: BTreeMap::new(),
+            conflicts: BTreeMap::new(),
+            newer_memos: BTreeMap::new(),
+            surveyed: false,
+            raising: Raising::new(now),
             watch_at: now,
             waiting: BTreeMap::new(),
             asked: VecDeque::new(),
@@ -215,6 +233,7 @@ impl Core {
             Input::Called(watch, made, status) => self.on_called(watch, made, status),
             Input::Recorded(volume, revision, record) => {
                 if self.state.observe_record(volume, revision, record) {
+                    self.raising.is_wanted = true;
                     self.touch(&Subject::Volume(volume));
                 }
             }
@@ -227,6 +246,7 @@ impl Core {
         self.ring();
         self.watch_nodes();
         self.note_calls();
+        self.raise_mark();
         loop {
             if !self.asked.is_empty() {
                 self.decide_wishes();
@@ -255,7 +275,7 @@ impl Core {
     pub fn wake_at(&self) -> Timestamp {
         let timer = self.timers.first().map(|(at, _)| *at);
         let slow = self.planned_at.map_or(self.now, |at| at.after(self.plan_wait()));
-        let others = timer.into_iter().chain(self.calls_noted_at());
+        let others = timer.into_iter().chain(self.calls_noted_at()).chain(self.raised_at());
         others.chain([self.watch_at]).fold(slow, Timestamp::min)
     }
 

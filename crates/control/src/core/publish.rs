@@ -16,9 +16,9 @@ use super::wishes::Desk;
 use super::{Asked, Core, Done};
 
 /// A target that does not serve after this time is given up.
-const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 /// How often a target that is being opened is looked at.
-const LOOK_AGAIN: Duration = Duration::from_millis(300);
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(300);
 
 impl Core {
     pub(crate) fn decide_publish(
@@ -100,10 +100,20 @@ impl Core {
     ) -> Result<Batch, Problem> {
         let mut volume = volume.clone();
         volume.begin(change, self.now)?;
+        Ok(self.open_target(&volume, target, (node, hosts))?.put(volume))
+    }
+
+    /// A target with the next epoch, as part of whatever is being done to the volume.
+    pub(crate) fn open_target(
+        &self,
+        volume: &Volume,
+        target: TargetId,
+        (node, hosts): (NodeName, BTreeMap<HostName, Nqn>),
+    ) -> Result<Batch, Problem> {
         let id = *volume.id();
         let exists = |it: &&Replica| matches!(it.lifecycle(), Lifecycle::Created { .. });
         let members: Vec<&Replica> = self.state.replicas_of(id).filter(exists).collect();
-        let record = self.next_record(&volume, &members, target, &node)?;
+        let record = self.next_record(volume, &members, target, &node)?;
         let children = members.iter().filter_map(|replica| self.child_of(replica, &node));
         let spec = TargetSpec {
             volume: id,
@@ -117,7 +127,7 @@ impl Core {
             shutdown: false,
         };
         let target = Target::new(target, spec, self.now)?;
-        Ok(Batch::new().put(volume).put(target).put(record))
+        Ok(Batch::new().put(target).put(record))
     }
 
     /// The next ownership of a volume, which counts exactly the copies it has.

@@ -73,8 +73,10 @@ impl Core {
 
     /// Why a node cannot be purged now.
     pub(crate) fn why_not_purged(&self, name: &NodeName) -> Option<String> {
-        let answers = self.state.is_online(name);
-        answers.then(|| format!("node {name} answers; drain it and stop its engine first"))
+        if self.state.is_online(name) {
+            return Some(format!("node {name} answers; drain it and stop its engine first"));
+        }
+        self.disputed_in(&self.pools_on(name))
     }
 
     /// Why a pool cannot be purged now: what works is emptied and deleted, and its disks are free
@@ -84,9 +86,11 @@ impl Core {
         let node = &pool.spec().node;
         let state = pool.status.as_ref().map(|status| &status.state);
         let works = matches!(state, Some(PoolState::Online | PoolState::Suspect { .. }));
-        (works && self.state.is_online(node)).then(|| {
-            format!("pool {name} works on node {node}; move its copies away and delete it instead")
-        })
+        if works && self.state.is_online(node) {
+            let why = "move its copies away and delete it instead";
+            return Some(format!("pool {name} works on node {node}; {why}"));
+        }
+        self.disputed_in(&[name.clone()].into())
     }
 
     pub(crate) fn decide_purge_node(

@@ -29,6 +29,10 @@ impl Core {
     pub(crate) fn plan(&mut self) {
         self.planned_at = Some(self.now);
         self.stirred = false;
+        if self.went_back() {
+            self.weigh_all();
+            self.end_caution();
+        }
         self.refresh_missing();
         self.refresh_busy();
         self.refresh_reservations();
@@ -40,6 +44,7 @@ impl Core {
                 draining.map(|node| (node.id().clone(), drain_status(&view, node.id()))).collect();
             (planner::plan(&view), drains)
         };
+        let suspended: BTreeSet<Subject> = self.disputed_subjects().into_iter().collect();
         let now = self.now;
         let suspects: BTreeSet<Subject> = plan.suspects.into_iter().collect();
         self.state.facts.suspects.retain(|subject, _| suspects.contains(subject));
@@ -47,6 +52,8 @@ impl Core {
             self.state.facts.suspects.entry(subject).or_insert(now);
         }
         self.blocked = plan.blocked;
+        self.blocked.retain(|blocked| !suspended.contains(&blocked.subject));
+        self.blocked.extend(self.disputes().collect::<Vec<_>>());
         self.note_drains(drains);
         for step in plan.steps {
             self.take(step);

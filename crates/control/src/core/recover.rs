@@ -200,9 +200,11 @@ impl Core {
                 copies: places.collect(),
                 missing: copies.missing(),
                 served_by: copies.target.map(|target| target.spec.node.clone()),
+                newer_than_store: false,
             };
             recovery.volumes.insert(id, found);
         }
+        self.add_adoptions(&mut recovery, incomplete);
         for (id, found) in snapshots {
             let volume = found.first().map(|(_, first)| first.label.volume);
             let known = |id| self.state.volume(id).is_some() || recovery.volumes.contains_key(&id);
@@ -240,6 +242,9 @@ impl Core {
             if !waits && !is_full(&batch) && copies.objection(incomplete.contains(&id)).is_none() {
                 batch = self.recover_volume(desk, batch, id, &copies)?;
             }
+        }
+        if !pools_first {
+            batch = self.adopt_all(desk, batch, (incomplete, AT_ONCE))?;
         }
         for (id, found) in findings.snapshots {
             let volume = found.first().map(|(_, first)| first.label.volume);
@@ -313,7 +318,10 @@ impl Core {
         id: VolumeId,
         copies: &Copies<'_>,
     ) -> Result<Batch, Problem> {
-        let label = copies.label;
+        // A target may have come and gone without writing a label.
+        let fences = copies.found.values().filter_map(|found| found.status.fence);
+        let epoch = fences.fold(copies.label.epoch, Ord::max);
+        let label = &Label { epoch, ..copies.label.clone() };
         let members = label.set.replicas();
         let count = u8::try_from(members.len()).unwrap_or(VolumeSpec::MOST_REPLICAS);
         let count = count.clamp(1, VolumeSpec::MOST_REPLICAS);

@@ -23,6 +23,9 @@ impl Core {
         if self.is_locked(&keys::of::<Replica>(id)) || !self.is_due(&subject) {
             return;
         }
+        if self.is_disputed(replica.spec().volume) {
+            return;
+        }
         match replica.lifecycle() {
             Lifecycle::Creating {} => self.make_replica(replica),
             Lifecycle::Created { .. } => self.keep_replica(replica),
@@ -150,13 +153,13 @@ impl Core {
         let id = *replica.id();
         let subject = Subject::Replica(id);
         if self.leaf(&subject).gone || self.state.pool(&replica.spec().pool).is_none() {
-            let batch = self.forget_replica(replica);
+            let batch = self.forget_replica(Batch::new(), replica);
             self.try_commit(batch.gone(subject));
             return;
         }
         if self.is_purged(&replica.spec().pool) {
             if self.is_free(&replica) {
-                let batch = self.forget_replica(replica);
+                let batch = self.forget_replica(Batch::new(), replica);
                 self.try_commit(batch.gone(subject));
             }
             return;
@@ -166,6 +169,9 @@ impl Core {
             self.awaiting.entry(pool).or_default().insert(subject);
             return;
         };
+        if !self.is_surveyed() {
+            return;
+        }
         if self.is_last(&replica) {
             self.keep_after_all(replica);
         } else if !self.may_have_parts(&replica) && self.is_free(&replica) {
@@ -226,9 +232,9 @@ impl Core {
     }
 
     /// The record of a copy goes, with what is remembered of it.
-    fn forget_replica(&self, replica: Replica) -> Batch {
+    pub(crate) fn forget_replica(&self, batch: Batch, replica: Replica) -> Batch {
         let scrubbed = self.state.scrubs.get(replica.id()).cloned();
-        let batch = Batch::new().drop(replica);
+        let batch = batch.drop(replica);
         scrubbed.into_iter().fold(batch, Batch::drop)
     }
 

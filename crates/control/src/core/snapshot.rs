@@ -1,20 +1,31 @@
 //! Snapshots, and what begins with them: restored volumes and clones.
 //!
-//! A snapshot is taken by the target of its volume, on all copies in sync at one moment. A volume
-//! that nobody serves does not change, so its copies are asked one after the other.
+//! A snapshot is taken by the target of its volume, on all copies in sync at one moment:
+//!
+//! ```text
+//!   served ──────────────────────────────────────────────────────► its target takes it
+//!   not served, last owner ended cleanly or there was none ──► each copy in sync, one by one
+//!   not served otherwise ──► a target is opened, without hosts ──► takes it, and is closed
+//! ```
+//!
+//! A volume whose last owner ended cleanly has equal copies in sync, and whoever owned it before
+//! that is shut out of all of them: it does not change, so its copies need not be asked at once.
+//! Otherwise copies may differ, or somebody that nobody reaches may still write to them. The target
+//! that is opened shuts out everybody else and makes copies equal before it takes anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use api::node::{InPool, SnapshotWish};
 use model::{
-    Consistency, EventName, Kind, Labels, Lifecycle, Problem, Replica, ReplicaId, Severity,
+    Consistency, End, EventName, Kind, Labels, Lifecycle, Problem, Replica, ReplicaId, Severity,
     Snapshot, SnapshotCopy, SnapshotId, SnapshotSpec, SnapshotState, SnapshotStatus, Source,
-    Subject, Usage, Volume, VolumeChange, VolumeId, keys,
+    Subject, Target, TargetId, Usage, Volume, VolumeChange, VolumeId, keys,
 };
-use planner::{SnapshotAsk, View, check_snapshot, place_volume};
+use planner::{SnapshotAsk, View, check_snapshot, place_target, place_volume};
 
 use super::batch::{Batch, For};
 use super::ids::Ids;
+use super::publish::{LOOK_AGAIN, Opening, PATIENCE, made};
 use super::replica::is_going;
 use super::wishes::Desk;
 use super::{Asked, Call, Core, Done};
@@ -114,11 +125,17 @@ impl Core {
         let (taken_at, consistency) = (snapshot.created_at(), Consistency::Crash);
         let wish = SnapshotWish { group, taken_at, consistency };
         let taken = self.taken.get(&id).cloned().unwrap_or_default();
+        if let Some(problem) = self.why_disputed(volume) {
+            return self.undo_snapshot(snapshot, problem);
+        }
         if let Some(target) = self.target_of(volume) {
             if !taken.is_empty() {
                 return self.finish_snapshot(snapshot, &taken);
             }
             let (target, node) = (*target.id(), target.spec().node.clone());
+            if self.is_being_opened(target) {
+                return self.await_target(snapshot, target);
+            }
             if self.state.is_online(&node) {
                 self.call(subject, node, Call::PutTargetSnapshot(target, id, wish));
             } else {
@@ -129,11 +146,72 @@ impl Core {
         let Some(replica) = self.in_sync(volume).difference(&taken).next().copied() else {
             return self.finish_snapshot(snapshot, &taken);
         };
+        if !self.is_surveyed() {
+            return;
+        }
+        if !self.is_at_rest(volume) {
+            return self.open_to_take(snapshot);
+        }
         let pool = self.state.facts.replicas.get(&replica).map(|it| it.spec().pool.clone());
         let node = pool.and_then(|pool| self.state.pool(&pool).map(|it| it.spec().node.clone()));
         match node.filter(|node| self.state.is_online(node)) {
             Some(node) => self.call(subject, node, Call::PutSnapshot(replica, id, wish)),
             None => self.fail_softly(&subject, format!("copy {replica} does not answer")),
+        }
+    }
+
+    /// Whether the copies in sync of a volume are equal and nobody can write to them: it was never
+    /// served, or its last owner ended cleanly, which had shut out all before it.
+    fn is_at_rest(&self, volume: VolumeId) -> bool {
+        let record = self.state.facts.records.get(&volume);
+        record.is_none_or(|record| record.end() == End::Clean)
+            && self.state.targets_of(volume).next().is_none()
+    }
+
+    fn is_being_opened(&self, target: TargetId) -> bool {
+        let target = self.state.facts.targets.get(&target);
+        target.is_some_and(|target| matches!(target.lifecycle(), Lifecycle::Creating {}))
+    }
+
+    /// A target is opened to take the snapshot: it shuts out whoever may still write, and makes
+    /// copies equal that a target that died has left different. It has no hosts, so it is closed
+    /// when nothing is left to do.
+    fn open_to_take(&mut self, snapshot: Snapshot) {
+        let volume = snapshot.spec().volume;
+        let is_near = |target: &Target| self.state.is_online(&target.spec().node);
+        let leaves = self.state.targets_of(volume).any(is_near);
+        if leaves && self.now.since(snapshot.created_at()) < PATIENCE {
+            // Its node has room for another when it is gone, which takes a moment.
+            let again = self.now.after(LOOK_AGAIN);
+            return self.wake(again, Subject::Snapshot(*snapshot.id()));
+        }
+        let mut ids = self.ids;
+        let opened = self.target_to_take(&mut ids, volume);
+        self.ids = ids;
+        match opened {
+            Ok(batch) => self.try_commit(batch),
+            Err(problem) => self.undo_snapshot(snapshot, problem),
+        }
+    }
+
+    fn target_to_take(&self, ids: &mut Ids, volume: VolumeId) -> Result<Batch, Problem> {
+        let view = View::new(&self.state.facts, &self.settings, self.now);
+        let volume = self.known::<model::VolumeSpec>(&volume)?;
+        let node = place_target(&view, volume, None)?;
+        self.open_target(volume, ids.target()?, (node, BTreeMap::new()))
+    }
+
+    /// The target that is to take a snapshot is being opened.
+    fn await_target(&mut self, snapshot: Snapshot, target: TargetId) {
+        let subject = Subject::Snapshot(*snapshot.id());
+        match self.opening(target, snapshot.created_at()) {
+            Opening::Locked => {}
+            Opening::Waits => self.wake(self.now.after(LOOK_AGAIN), subject),
+            Opening::Serves(target) => self.try_commit(made(target)),
+            Opening::Failed(target, problem) => {
+                let batch = self.undo_target(target, None);
+                self.undo_snapshot_with(snapshot, problem, batch);
+            }
         }
     }
 
@@ -175,19 +253,19 @@ impl Core {
         }
     }
 
-    fn undo_snapshot(&mut self, mut snapshot: Snapshot, problem: Problem) {
+    fn undo_snapshot(&mut self, snapshot: Snapshot, problem: Problem) {
+        self.undo_snapshot_with(snapshot, problem, Batch::new());
+    }
+
+    fn undo_snapshot_with(&mut self, mut snapshot: Snapshot, problem: Problem, batch: Batch) {
         let subject = Subject::Snapshot(*snapshot.id());
         if snapshot.delete().is_ok() {
             self.leaf(&subject).refresh();
             let message = format!("it could not be taken: {problem}");
             self.failures.insert(subject.clone(), problem);
             let name = EventName::OperationFailed;
-            self.try_commit(Batch::new().put(snapshot).tell(
-                subject,
-                name,
-                Severity::Error,
-                message,
-            ));
+            let batch = batch.put(snapshot);
+            self.try_commit(batch.tell(subject, name, Severity::Error, message));
         }
     }
 

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use model::stored::{Record as _, Unreadable};
 use model::{
     Event, Failover, Host, HostName, Node, NodeName, Object, Pool, PoolName, Rebuild, RebuildId,
-    Replica, ReplicaId, Snapshot, SnapshotGroup, SnapshotGroupId, SnapshotId, Spec, Target,
-    TargetId, TargetRecord, Volume, VolumeId, Watch, WatchName, keys,
+    Replica, ReplicaId, Snapshot, SnapshotGroup, SnapshotGroupId, SnapshotId, Spec, StoreSequence,
+    Target, TargetId, TargetRecord, Volume, VolumeId, Watch, WatchName, keys,
 };
 use planner::{Facts, Move};
 use store::contract::{KeyValue, Revision};
@@ -43,6 +43,8 @@ pub struct State {
     pub(crate) rebuilds: BTreeMap<RebuildId, Rebuild>,
     /// The last scrub of each copy.
     pub(crate) scrubs: BTreeMap<ReplicaId, Scrubbed>,
+    /// How far the store has come.
+    pub(crate) sequence: Option<StoreSequence>,
     /// What happened lately, by number.
     pub(crate) events: BTreeMap<u64, Event>,
     /// When each record was last written.
@@ -162,6 +164,7 @@ impl State {
             Moving::KIND => self.moving(id.parse().ok()?).map(Entry::from),
             Rebuild::KIND => self.rebuilds.get(&id.parse().ok()?).cloned().map(Entry::from),
             Scrubbed::KIND => self.scrubs.get(&id.parse().ok()?).cloned().map(Entry::from),
+            StoreSequence::KIND => self.sequence.map(Entry::from),
             Event::KIND => self.events.get(&id.parse().ok()?).cloned().map(Entry::from),
             _ => None,
         })
@@ -231,6 +234,7 @@ impl State {
                 self.facts.scrubbed.insert(scrubbed.replica, scrubbed.at);
                 self.scrubs.insert(scrubbed.replica, *scrubbed);
             }
+            Entry::Sequence(sequence) => self.sequence = Some(*sequence),
             Entry::Event(event) => {
                 self.events.insert(event.number, *event);
             }
@@ -290,6 +294,7 @@ impl State {
                 self.facts.scrubbed.remove(&scrubbed.replica);
                 self.scrubs.remove(&scrubbed.replica);
             }
+            Entry::Sequence(_) => self.sequence = None,
             Entry::Event(event) => {
                 self.events.remove(&event.number);
             }

@@ -148,6 +148,7 @@ impl Core {
         }
         let wanted = usize::from(volume.spec().replicas);
         let state = match (good, seen) {
+            _ if self.dispute(id).is_some() => VolumeState::Faulted,
             (0, 0) => VolumeState::Unknown,
             (0, _) if matches!(volume.lifecycle(), Lifecycle::Creating {}) => VolumeState::Unknown,
             (0, _) => VolumeState::Faulted,
@@ -155,12 +156,14 @@ impl Core {
             _ => VolumeState::Online,
         };
         let subject = Subject::Volume(id);
-        let blocked = self.blocked().iter().filter(|blocked| blocked.subject == subject);
-        let mut reasons: Vec<String> = blocked.map(|blocked| blocked.reason.clone()).collect();
+        let dispute = self.dispute(id).map(ToString::to_string);
+        let blocked = self.blocked().iter().filter(|it| it.subject == subject && dispute.is_none());
+        let blocked = blocked.map(|blocked| blocked.reason.clone());
+        let mut reasons: Vec<String> = dispute.iter().cloned().chain(blocked).collect();
         if let Some(moving) = self.state.moving(id) {
             reasons.push(format!("copy {} moves to pool {}", moving.from, moving.pool));
         }
-        if state != VolumeState::Online {
+        if state != VolumeState::Online && dispute.is_none() {
             reasons.insert(0, format!("{good} of {wanted} copies are in sync and answer"));
         }
         VolumeStatus {

@@ -16,6 +16,9 @@ impl Core {
         if self.is_locked(&keys::of::<Target>(id)) || !self.is_due(&subject) {
             return;
         }
+        if self.is_disputed(target.spec().volume) && !is_going(&target) {
+            return;
+        }
         if let Some(moved) = self.with_new_ways(&target) {
             return self.try_commit(Batch::new().put(moved));
         }
@@ -28,7 +31,7 @@ impl Core {
                 let hopeless = matches!(target.lifecycle(), Lifecycle::Creating {})
                     && leaf.hopeless().is_some();
                 let is_held = leaf.held == Some(target.generation());
-                let is_free = !self.is_taken(&target);
+                let is_free = !self.is_taken(&target) && self.is_surveyed();
                 if !is_held && online && !hopeless && is_free && self.are_children_ready(&target) {
                     self.call(subject, node, Call::PutTarget(id, target.order()));
                 }

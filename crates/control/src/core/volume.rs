@@ -23,10 +23,24 @@ pub(crate) fn outcome(result: &Result<(), Problem>) -> (Outcome, EventName, Seve
     }
 }
 
+/// Whether all that is done to a volume is to end something.
+fn is_leaving(volume: &Volume) -> bool {
+    match volume.lifecycle() {
+        Lifecycle::Created { operation } => {
+            operation.as_ref().is_some_and(|it| matches!(it.change, VolumeChange::Unpublish { .. }))
+        }
+        Lifecycle::Creating {} | Lifecycle::Deleting {} | Lifecycle::Deleted {} => true,
+    }
+}
+
 impl Core {
     pub(crate) fn drive_volume(&mut self, id: VolumeId) {
         let Some(volume) = self.state.volume(id).cloned() else { return };
+        self.weigh(id);
         if self.is_locked(&keys::of::<Volume>(id)) {
+            return;
+        }
+        if self.is_disputed(id) && !is_leaving(&volume) {
             return;
         }
         match volume.lifecycle().clone() {

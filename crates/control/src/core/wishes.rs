@@ -69,6 +69,7 @@ impl Core {
     }
 
     fn decide(&self, desk: &mut Desk<'_, '_>, asked: &Asked) -> Result<Batch, Problem> {
+        self.expect_agreement(&asked.wish)?;
         match &asked.wish {
             Wish::CreateVolume(id, spec) => self.decide_create_volume(desk, asked, *id, spec),
             Wish::DeleteVolume(id) => self.decide_delete_volume(asked, *id),

@@ -8,10 +8,11 @@ use model::stored::{decode, encode};
 use model::{
     Kind, Lifecycle, NodeName, PoolName, Problem, ReplicaId, TargetRecord, Volume, VolumeId, keys,
 };
-use store::contract::{KeyValue, Op, Query, Revision, Store as _, Txn, TxnOutcome};
+use store::contract::{KeyValue, Keys, Op, Query, Revision, Store as _, Txn, TxnOutcome};
 use store::testing::{ManualClock, MemoryStore};
 
 use super::Engine;
+use super::content::History;
 use crate::core::{Answer, Call};
 
 /// The world outside of a control plane.
@@ -23,7 +24,15 @@ pub struct Cluster {
     pub(crate) news: BTreeSet<VolumeId>,
     /// Rules that were broken.
     pub broken: Vec<String>,
+    /// What may be read of each volume.
+    pub(crate) histories: BTreeMap<VolumeId, History>,
+    /// Number of the last write of a host.
+    pub(crate) written: u64,
 }
+
+/// What the store held at one moment.
+#[derive(Clone, Debug)]
+pub struct Backup(Vec<KeyValue>);
 
 impl Cluster {
     /// So many engines named `n1`, `n2` and on; nothing is on them.
@@ -37,6 +46,8 @@ impl Cluster {
             store: MemoryStore::new(Arc::new(ManualClock::new())),
             news: BTreeSet::new(),
             broken: Vec::new(),
+            histories: BTreeMap::new(),
+            written: 0,
         }
     }
 
@@ -50,6 +61,20 @@ impl Cluster {
     pub fn records(&self) -> Vec<KeyValue> {
         let page = self.store.range(Query::prefix(keys::ROOT)).now_or_never();
         page.and_then(Result::ok).map(|page| page.kvs).unwrap_or_default()
+    }
+
+    /// Everything that is stored, to be put back later.
+    pub fn back_up(&self) -> Backup {
+        Backup(self.records())
+    }
+
+    /// The store is as it was when it was backed up; whoever runs goes on running.
+    pub fn restore(&mut self, backup: &Backup) {
+        self.txn(Txn::new().then(Op::delete(Keys::prefix(keys::ROOT))));
+        for record in &backup.0 {
+            self.txn(Txn::new().then(Op::put(record.key.clone(), record.value.clone())));
+        }
+        self.settle();
     }
 
     /// Writes.
@@ -76,7 +101,7 @@ impl Cluster {
 
     /// The control plane asks a node.
     pub fn call(&mut self, node: &NodeName, call: Call) -> Result<Answer, Problem> {
-        let Some(engine) = self.engines.get_mut(node).filter(|engine| engine.up) else {
+        let Some(engine) = self.engines.get_mut(node).filter(|it| it.up && !it.cut_off) else {
             let detail = format!("node {node} does not answer");
             return Err(Problem::new(Kind::NodeUnavailable, detail));
         };
@@ -100,7 +125,14 @@ impl Cluster {
             Call::PutTargetSnapshot(target, id, wish) => {
                 return self.put_target_snapshot(node, target, id, wish);
             }
-            Call::PutSnapshot(replica, id, wish) => engine.put_snapshot(replica, id, &wish),
+            Call::PutSnapshot(replica, id, wish) => {
+                let taken = engine.put_snapshot(replica, id, &wish);
+                let volume = engine.replicas.get(&replica).map(|copy| copy.volume);
+                if let Some(volume) = volume.filter(|_| taken.is_ok()) {
+                    self.check_read(volume, replica);
+                }
+                taken
+            }
             Call::DeleteSnapshot(replica, id, place) => {
                 engine.delete_snapshot((replica, id), &place.pool)
             }
@@ -141,7 +173,7 @@ impl Cluster {
         }
         let here = |_: &_, copy: &mut super::engine::Copy| copy.spec.pool == *pool;
         let mut copies: Vec<_> = old.replicas.extract_if(.., here).collect();
-        let snapshots: Vec<_> = old.snapshots.extract_if(.., |_, (_, it)| it == pool).collect();
+        let snapshots: Vec<_> = old.snapshots.extract_if(.., |_, it| it.pool == *pool).collect();
         for (_, copy) in &mut copies {
             copy.generation = None;
         }

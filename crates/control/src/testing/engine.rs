@@ -4,14 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use api::node::{Found, FoundSnapshot, PoolRemoval, Removal, Scrub, ScrubState, SnapshotWish};
 use model::{
-    Admitted, DiskStatus, Encryption, Epoch, Generation, Heartbeat, InstanceId, Kind, Label, Memo,
+    Admitted, DiskStatus, Encryption, Generation, Heartbeat, InstanceId, Kind, Label, Memo,
     NodeAddress, NodeName, Nqn, Order, PoolName, PoolSpec, PoolState, PoolStatus, PoolUuid,
     Problem, Progress, Rebuild, ReplicaId, ReplicaSet, ReplicaSpec, ReplicaState, ReplicaStatus,
-    Size, SnapshotId, SnapshotLabel, TargetId, TargetSpec, TargetStatus, Timestamp, Usage,
-    VolumeId,
+    Size, SnapshotId, SnapshotLabel, StoreMark, TargetId, TargetSpec, TargetStatus, Timestamp,
+    Usage, VolumeId,
 };
 use uuid::Uuid;
 
+use super::content::{Content, Data};
 use crate::core::{Answer, Listing};
 
 /// One machine with its engine.
@@ -19,8 +20,10 @@ use crate::core::{Answer, Listing};
 pub struct Engine {
     /// Its name.
     pub name: NodeName,
-    /// Whether it answers.
+    /// Whether it runs.
     pub up: bool,
+    /// Whether the control plane cannot reach it; hosts and other engines can.
+    pub cut_off: bool,
     /// How much each of its pools holds.
     pub capacity: Size,
     pub(crate) address: NodeAddress,
@@ -30,12 +33,14 @@ pub struct Engine {
     pub replicas: BTreeMap<ReplicaId, Copy>,
     /// Its targets.
     pub targets: BTreeMap<TargetId, Serving>,
-    pub(crate) snapshots: BTreeMap<(ReplicaId, SnapshotId), (SnapshotLabel, PoolName)>,
+    pub(crate) snapshots: BTreeMap<(ReplicaId, SnapshotId), Kept>,
     pub(crate) rebuilds: Vec<Rebuild>,
     /// Pools whose disks hang here, whether it uses them or not.
     pub disks: BTreeSet<PoolName>,
     /// How much is written to each of its copies.
     pub written: Size,
+    /// How far the store had come, as it was last told.
+    pub told: Option<StoreMark>,
     /// How many times it will not say what it has.
     pub mute: u32,
     /// Orders to delete that must not be undone by late ones.
@@ -54,6 +59,16 @@ pub struct Copy {
     pub label: Option<Label>,
     /// What is written of its volume.
     pub memo: Option<Memo>,
+    /// Its blocks.
+    pub data: Data,
+}
+
+/// A copy of a snapshot on an engine.
+#[derive(Clone, Debug)]
+pub(crate) struct Kept {
+    pub(crate) label: SnapshotLabel,
+    pub(crate) pool: PoolName,
+    pub(crate) content: Content,
 }
 
 impl Copy {
@@ -67,6 +82,8 @@ impl Copy {
 #[derive(Clone, Debug)]
 pub struct Serving {
     pub(crate) order: Order<TargetSpec>,
+    /// The copies as it last recorded them.
+    pub(crate) set: Option<ReplicaSet>,
     /// What it sees.
     pub status: TargetStatus,
 }
@@ -94,6 +111,7 @@ impl Engine {
         Engine {
             name,
             up: true,
+            cut_off: false,
             capacity: Size::gib(100),
             address,
             instance: instance(bits),
@@ -104,6 +122,7 @@ impl Engine {
             rebuilds: Vec::new(),
             disks: BTreeSet::new(),
             written: Size::ZERO,
+            told: None,
             mute: 0,
             deleted: BTreeMap::new(),
         }
@@ -145,18 +164,18 @@ impl Engine {
 
     /// What it sends to show that it is there.
     pub fn heartbeat(&self) -> Heartbeat<NodeAddress> {
-        let (instance, address) = (self.instance, self.address.clone());
-        Heartbeat { instance, version: "0.0.0".into(), address }
+        let (instance, address, told) = (self.instance, self.address.clone(), self.told);
+        Heartbeat { instance, version: "0.0.0".into(), address, told }
     }
 
     pub(crate) fn list(&self) -> Listing {
         let replicas = self.replicas.iter().filter(|(_, copy)| self.has_open(&copy.spec.pool));
-        let snapshots = self.snapshots.values().filter(|(_, pool)| self.has_open(pool));
+        let snapshots = self.snapshots.values().filter(|kept| self.has_open(&kept.pool));
         Listing {
             pools: self.pools.keys().filter_map(|name| self.pool(name)).collect(),
             replicas: replicas.filter_map(|(id, _)| self.replica(*id)).collect(),
             targets: self.targets.keys().filter_map(|id| self.target(*id)).collect(),
-            snapshots: snapshots.map(|(label, pool)| found_snapshot(label, pool)).collect(),
+            snapshots: snapshots.map(found_snapshot).collect(),
             rebuilds: self.rebuilds.clone(),
         }
     }
@@ -206,6 +225,7 @@ impl Engine {
             state: ReplicaState::Online,
             usage,
             label: replica.label.clone(),
+            fence: replica.data.fence,
             memo: replica.memo.clone(),
             addresses: Vec::new(),
         };
@@ -287,14 +307,14 @@ impl Engine {
         if self.deleted.get(&id).is_some_and(|deleted| *deleted >= order.generation) {
             return Err(Problem::new(Kind::StaleGeneration, "it was deleted since"));
         }
-        if let Some(source) = order.spec.source.filter(|_| !self.replicas.contains_key(&id)) {
-            let mut here = self.snapshots.iter();
-            let found = here.any(|((_, it), (_, pool))| *it == source && *pool == order.spec.pool);
-            if !found {
-                return Err(missing("snapshot", &source));
-            }
-        }
         let have = self.replicas.get(&id);
+        let mut data = have.map(|have| have.data).unwrap_or_default();
+        if let Some(source) = order.spec.source.filter(|_| have.is_none()) {
+            let mut here = self.snapshots.iter();
+            let found = here.find(|((_, it), kept)| *it == source && kept.pool == order.spec.pool);
+            let (_, kept) = found.ok_or_else(|| missing("snapshot", &source))?;
+            data.content = kept.content;
+        }
         if let Some((Some(generation), have)) = have.map(|it| (it.generation, &it.spec)) {
             admit(&order, generation, have)?;
         }
@@ -302,7 +322,8 @@ impl Engine {
         let memo = have.and_then(|have| have.memo.clone());
         let volume = order.spec.volume;
         let generation = Some(order.generation);
-        self.replicas.insert(id, Copy { volume, generation, spec: order.spec, label, memo });
+        let copy = Copy { volume, generation, spec: order.spec, label, memo, data };
+        self.replicas.insert(id, copy);
         let found = self.replica(id);
         found.map(|found| Answer::Replica(Box::new(found))).ok_or_else(|| missing("replica", &id))
     }
@@ -341,9 +362,10 @@ impl Engine {
         let (volume, size) = (copy.volume, copy.spec.size);
         let snapshot = id;
         let label = SnapshotLabel { snapshot, volume, replica, group, taken_at, size, consistency };
-        let found = found_snapshot(&label, &copy.spec.pool);
-        self.snapshots.insert((replica, id), (label, copy.spec.pool.clone()));
-        Ok(Answer::Snapshot(Box::new(found)))
+        let (pool, content) = (copy.spec.pool.clone(), copy.data.content);
+        // Asked twice, it is the one that was taken first.
+        let kept = self.snapshots.entry((replica, id)).or_insert(Kept { label, pool, content });
+        Ok(Answer::Snapshot(Box::new(found_snapshot(kept))))
     }
 
     pub(crate) fn delete_snapshot(
@@ -372,17 +394,18 @@ impl Engine {
     }
 
     /// Writes what a target keeps with a copy.
-    pub(crate) fn label(&mut self, id: ReplicaId, epoch: Epoch, set: &ReplicaSet) {
+    pub(crate) fn label(&mut self, id: ReplicaId, spec: &TargetSpec, set: &ReplicaSet) {
         if let Some(copy) = self.replicas.get_mut(&id) {
-            let (volume, size) = (copy.volume, copy.spec.size);
+            let (volume, epoch, size) = (copy.volume, spec.epoch, spec.size);
             copy.label = Some(Label { volume, replica: id, size, epoch, set: set.clone() });
         }
     }
 }
 
-fn found_snapshot(label: &SnapshotLabel, pool: &PoolName) -> FoundSnapshot {
+fn found_snapshot(kept: &Kept) -> FoundSnapshot {
     let (usage, clones) = (Usage::default(), BTreeSet::new());
-    FoundSnapshot { label: label.clone(), pool: pool.clone(), usage, clones }
+    let (label, pool) = (kept.label.clone(), kept.pool.clone());
+    FoundSnapshot { label, pool, usage, clones }
 }
 
 /// Late orders, and two contents under one number, are refused.

@@ -48,7 +48,9 @@ pub fn fill(cluster: &mut Cluster, (volumes, crowd): (usize, usize), now: Timest
             ops.push(Op::put(keys::of::<Replica>(*replica.id()), text(encode(&replica))));
             if let Some(engine) = cluster.engines.get_mut(name) {
                 let (spec, generation) = (replica.spec().clone(), Some(replica.generation()));
-                let copy = Copy { volume: id, generation, spec, label: None, memo: None };
+                let data = super::Data::default();
+                let (label, memo) = (None, None);
+                let copy = Copy { volume: id, generation, spec, label, memo, data };
                 engine.replicas.insert(*replica.id(), copy);
             }
         }

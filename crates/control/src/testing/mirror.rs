@@ -6,13 +6,14 @@ use api::node::{RebuildWish, SnapshotWish, TargetSnapshot};
 use model::stored::decode;
 use model::{
     Ana, ChildState, ChildStatus, End, Extent, FaultReason, HeldIo, HoldCause, Kind, Lifecycle,
-    NodeName, Order, Problem, Rebuild, RebuildEvent, RebuildId, RebuildPlan, ReplicaId, SetChange,
-    SnapshotGroup, SnapshotGroupId, SnapshotId, StopCause, TargetId, TargetRecord, TargetSpec,
-    TargetState, TargetStatus, Timestamp, keys,
+    NodeName, Order, Problem, Rebuild, RebuildEvent, RebuildId, RebuildPlan, ReplicaId, ReplicaSet,
+    SetChange, SnapshotGroup, SnapshotGroupId, SnapshotId, StopCause, TargetId, TargetRecord,
+    TargetSpec, TargetState, TargetStatus, Timestamp, keys,
 };
 
 use super::Cluster;
 use super::cluster::no_engine;
+use super::content::is_down;
 use super::engine::{Serving, admit, missing};
 use crate::core::Answer;
 
@@ -45,14 +46,15 @@ impl Cluster {
                 return Err(Problem::new(Kind::LastReplica, "it is the last copy in sync"));
             }
         }
-        let status = engine.targets.get(&id).map(|have| have.status.clone());
+        let had = engine.targets.get(&id).map(|have| (have.status.clone(), have.set.clone()));
+        let (status, set) = had.unzip();
         let status = status.unwrap_or(TargetStatus {
             state: TargetState::Init,
             children: Vec::new(),
             addresses: engine.address.data.clone(),
             connected: BTreeSet::new(),
         });
-        engine.targets.insert(id, Serving { order, status });
+        engine.targets.insert(id, Serving { order, set: set.flatten(), status });
         self.settle();
         let found = self.engines.get(node).and_then(|engine| engine.target(id));
         found.map(|found| Answer::Target(Box::new(found))).ok_or_else(|| missing("target", &id))
@@ -66,7 +68,9 @@ impl Cluster {
         let engine = self.engines.get_mut(node).ok_or_else(no_engine)?;
         let Some(gone) = engine.targets.remove(&id) else { return Ok(Answer::Gone) };
         let spec = gone.order.spec;
+        // One that cannot reach its copies ends without saying that they are equal.
         if let Some((_, record)) = self.record(spec.volume)
+            && gone.status.state.serves()
             && record.target() == id
             && let Ok(closed) = record.close(spec.epoch)
             && record.end() == End::Unclean
@@ -116,7 +120,10 @@ impl Cluster {
         let targets = self.engines.values().flat_map(|engine| engine.targets.values());
         let served = targets.filter(|it| volumes.contains_key(&it.order.spec.volume));
         let mut served = served.filter(|it| it.status.state.serves());
-        let open = served.find(|it| takes && it.order.spec.ana != Ana::Inaccessible)?;
+        let open = served.find(|it| {
+            let spec = &it.order.spec;
+            takes && spec.ana != Ana::Inaccessible && !spec.hosts.is_empty()
+        })?;
         Some(format!("hosts write to volume {} of {group:?}", open.order.spec.volume))
     }
 
@@ -137,7 +144,12 @@ impl Cluster {
         }
         let (_, record) = self.record(volume).ok_or_else(no_engine)?;
         let set = record.set().on(SetChange::Synced(wish.replica))?;
-        self.put_record(&record.record(record.epoch(), set)?);
+        let source = record.set().in_sync().iter().find_map(|it| self.content(*it));
+        if let (Some(content), Some(to)) = (source, self.data_of(wish.replica)) {
+            to.content = content;
+        }
+        let synced = record.record(record.epoch(), set)?;
+        self.put_record(&synced);
         let plan = RebuildPlan {
             volume,
             target: wish.target,
@@ -166,6 +178,10 @@ impl Cluster {
             })
             .collect();
         for (node, id, spec) in targets {
+            let had = self.engines.get(&node).and_then(|it| it.targets.get(&id));
+            if had.is_some_and(|had| is_down(had.status.state)) {
+                continue;
+            }
             let (state, children) = self.look(&node, id, &spec);
             let serving = self.engines.get_mut(&node).and_then(|it| it.targets.get_mut(&id));
             if let Some(serving) = serving {
@@ -180,23 +196,36 @@ impl Cluster {
         id: TargetId,
         spec: &TargetSpec,
     ) -> (TargetState, Vec<ChildStatus>) {
-        let owned = self.record(spec.volume).map(|(_, record)| record);
-        let Some(record) = owned.filter(|it| it.target() == id && it.epoch() == spec.epoch) else {
-            return (TargetState::Shutdown { cause: StopCause::Fenced }, Vec::new());
-        };
         if spec.shutdown {
             return (TargetState::Shutdown { cause: StopCause::Ordered }, Vec::new());
         }
-        let mut set = record.set().clone();
-        let mut reached = BTreeMap::new();
-        for child in &spec.children {
-            set = set.on(SetChange::Added(child.replica)).unwrap_or(set);
-            reached.insert(child.replica, self.reaches(node, child.replica));
+        let children = spec.children.iter().map(|child| child.replica);
+        let reached: BTreeMap<ReplicaId, bool> =
+            children.map(|replica| (replica, self.reaches(node, replica))).collect();
+        let at_hand: BTreeSet<ReplicaId> =
+            reached.iter().filter(|(_, reached)| **reached).map(|(id, _)| *id).collect();
+        if !self.attach(spec.epoch, &at_hand) {
+            return (TargetState::Shutdown { cause: StopCause::Fenced }, Vec::new());
         }
-        let is_ours = |replica: &ReplicaId| reached.get(replica).copied().unwrap_or(false);
+        let serving = self.engines.get(node).and_then(|it| it.targets.get(&id));
+        let known = serving.and_then(|serving| serving.set.clone());
+        let record = match self.record(spec.volume) {
+            Some((_, record)) if record.target() == id && record.epoch() == spec.epoch => record,
+            Some((_, record)) if record.epoch() >= spec.epoch => {
+                return (TargetState::Shutdown { cause: StopCause::Fenced }, Vec::new());
+            }
+            _ => return self.carry_on(spec, known, &reached),
+        };
+        // What it recorded itself it knows, although the store may have gone back since.
+        let newer = |known: &ReplicaSet| known.generation() > record.set().generation();
+        let mut set = known.filter(newer).unwrap_or_else(|| record.set().clone());
+        for replica in reached.keys() {
+            set = set.on(SetChange::Added(*replica)).unwrap_or(set);
+        }
+        let is_ours = |replica: &ReplicaId| at_hand.contains(replica);
         if !set.in_sync().iter().any(is_ours) {
             let state = TargetState::Held { cause: HoldCause::NoChild, io: HeldIo::Waiting };
-            return (state, children_of(&record, &reached));
+            return (state, children_of(record.set(), &reached));
         }
         for (replica, reached) in &reached {
             if !reached {
@@ -211,13 +240,47 @@ impl Cluster {
         let changed = set != *record.set();
         let next = if changed { record.record(spec.epoch, set.clone()).ok() } else { None };
         let record = next.inspect(|record| self.put_record(record)).unwrap_or(record);
-        for replica in reached.iter().filter(|(_, reached)| **reached).map(|(id, _)| *id) {
+        let serving = self.engines.get_mut(node).and_then(|it| it.targets.get_mut(&id));
+        if let Some(serving) = serving {
+            serving.set = Some(record.set().clone());
+        }
+        self.serve(spec, record.set(), &reached)
+    }
+
+    /// A target uses its copies in sync, and keeps labels with them.
+    fn serve(
+        &mut self,
+        spec: &TargetSpec,
+        set: &ReplicaSet,
+        reached: &BTreeMap<ReplicaId, bool>,
+    ) -> (TargetState, Vec<ChildStatus>) {
+        let at_hand = |id: &&ReplicaId| reached.get(id).copied().unwrap_or(false);
+        let in_sync: BTreeSet<ReplicaId> = set.in_sync().iter().filter(at_hand).copied().collect();
+        self.reconcile(spec.volume, &in_sync);
+        for replica in in_sync {
             for engine in self.engines.values_mut() {
-                engine.label(replica, spec.epoch, record.set());
+                engine.label(replica, spec, set);
             }
         }
-        let state = if record.set().is_whole() { TargetState::Open } else { TargetState::Degraded };
-        (state, children_of(&record, &reached))
+        let state = if set.is_whole() { TargetState::Open } else { TargetState::Degraded };
+        (state, children_of(set, reached))
+    }
+
+    /// The store has lost the record, or went back: a target goes on with the copies it has, but
+    /// can record nothing.
+    fn carry_on(
+        &mut self,
+        spec: &TargetSpec,
+        known: Option<ReplicaSet>,
+        reached: &BTreeMap<ReplicaId, bool>,
+    ) -> (TargetState, Vec<ChildStatus>) {
+        let Some(set) = known else { return (TargetState::Init, Vec::new()) };
+        let at_hand = |id: &ReplicaId| reached.get(id).copied().unwrap_or(false);
+        if set.in_sync().iter().all(at_hand) {
+            return self.serve(spec, &set, reached);
+        }
+        let state = TargetState::Held { cause: HoldCause::NotRecorded, io: HeldIo::Waiting };
+        (state, children_of(&set, reached))
     }
 
     /// Whether a node may use a copy now.
@@ -238,9 +301,9 @@ fn uses_one_in_sync(record: &TargetRecord, spec: &TargetSpec) -> bool {
     used.any(|child| record.set().in_sync().contains(&child.replica))
 }
 
-fn children_of(record: &TargetRecord, reached: &BTreeMap<ReplicaId, bool>) -> Vec<ChildStatus> {
+fn children_of(set: &ReplicaSet, reached: &BTreeMap<ReplicaId, bool>) -> Vec<ChildStatus> {
     let child = |(replica, reached): (&ReplicaId, &bool)| {
-        let state = match (reached, record.set().in_sync().contains(replica)) {
+        let state = match (reached, set.in_sync().contains(replica)) {
             (true, true) => ChildState::InSync,
             (true, false) => ChildState::Stale,
             (false, _) => ChildState::Faulted { reason: FaultReason::ConnectionLost },

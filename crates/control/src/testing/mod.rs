@@ -4,12 +4,14 @@
 //! an order and with faults that whoever drives it chooses.
 
 mod cluster;
+mod content;
 mod engine;
 mod fill;
 mod mirror;
 mod sim;
 
-pub use cluster::Cluster;
+pub use cluster::{Backup, Cluster};
+pub use content::{Content, Data};
 pub use engine::Engine;
 pub use fill::{fill, volume_id};
 pub use sim::{Fault, Sim};

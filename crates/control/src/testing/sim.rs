@@ -68,6 +68,8 @@ pub struct Sim {
     pub told: Vec<Telling>,
     /// Decides which of the pending effects is next; zero: the oldest.
     pub seed: u64,
+    /// Whether hosts write to what they can use, whenever something is done.
+    pub writing: bool,
 }
 
 impl Sim {
@@ -96,6 +98,7 @@ impl Sim {
             answered: BTreeMap::new(),
             told: Vec::new(),
             seed: 0,
+            writing: true,
         };
         sim.beat();
         sim.run();
@@ -104,7 +107,7 @@ impl Sim {
 
     /// A control plane that begins with what the cluster's store holds.
     pub fn over(cluster: Cluster, now: Timestamp) -> Sim {
-        let mut sim = Sim { cluster, now, ..Sim::new(0) };
+        let mut sim = Sim { cluster, now, writing: false, ..Sim::new(0) };
         sim.restart();
         sim
     }
@@ -124,10 +127,14 @@ impl Sim {
 
     /// Engines that are up show it.
     pub fn beat(&mut self) {
-        let up = self.cluster.engines.values().filter(|engine| engine.up);
+        let up = self.cluster.engines.values().filter(|engine| engine.up && !engine.cut_off);
         let beats: Vec<_> = up.map(|it| (it.name.clone(), it.heartbeat())).collect();
         for (name, beat) in beats {
-            self.core.on(self.now, Input::NodeHeard(name, beat));
+            self.core.on(self.now, Input::NodeHeard(name.clone(), beat));
+            let engine = self.cluster.engines.get_mut(&name);
+            if let (Some(engine), Some(mark)) = (engine, self.core.mark()) {
+                engine.told = Some(mark);
+            }
         }
     }
 
@@ -238,6 +245,9 @@ impl Sim {
     }
 
     fn fault_now(&mut self) -> Option<Fault> {
+        if self.writing {
+            self.cluster.write_all();
+        }
         self.done += 1;
         let (at, fault) = self.fault?;
         (at == self.done).then_some(fault)

@@ -12,17 +12,17 @@ use store::contract::{Keys, Op, Txn};
 
 use crate::world::*;
 
-type Script = fn(&mut Sim);
+pub(crate) type Script = fn(&mut Sim);
 
 /// Wishes of a caller that asks again when that may help, and lives with a refusal.
-fn insist(sim: &mut Sim, wishes: &[Wish]) {
+pub(crate) fn insist(sim: &mut Sim, wishes: &[Wish]) {
     for wish in wishes {
         drop(sim.insist(wish));
     }
 }
 
 /// Runs a script once for each effect and each fault.
-fn check_all(nodes: usize, script: Script) {
+pub(crate) fn check_all(nodes: usize, script: Script) {
     let mut sim = cluster(nodes);
     let before = sim.done;
     script(&mut sim);

@@ -2,11 +2,13 @@
 
 #![cfg(test)]
 
+mod contents;
 mod faults;
 mod health;
 mod leading;
 mod recover;
 mod remembered;
+mod rollback;
 mod safety;
 mod seeds;
 mod volumes;

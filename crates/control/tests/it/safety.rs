@@ -63,6 +63,7 @@ fn a_host_that_falls_silent_is_seen_to_be_away() {
         instance: good("00000000-0000-4000-8000-000000000001"),
         version: "1".into(),
         address: HostAddress { nqn: good("nqn.2026-11.io.example:host"), agent: None },
+        told: None,
     };
     let host: HostName = good("h1");
     let seen = |sim: &Sim| sim.core.host_seen(&host).unwrap().status.unwrap().liveness;
@@ -86,6 +87,7 @@ fn a_host_uses_what_engines_see_it_connected_to() {
         instance: good("00000000-0000-4000-8000-000000000001"),
         version: "1".into(),
         address: HostAddress { nqn: nqn.clone(), agent: None },
+        told: None,
     };
     for _ in 0..2 {
         sim.core.on(sim.now, Input::HostHeard(host.clone(), beat.clone()));

@@ -15,15 +15,15 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-struct Dice(u64);
+pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
-    fn roll(&mut self, sides: u64) -> u64 {
+    pub(crate) fn roll(&mut self, sides: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888);
         (self.0 >> 33) % sides
     }
 
-    fn small(&mut self, sides: u32) -> u32 {
+    pub(crate) fn small(&mut self, sides: u32) -> u32 {
         u32::try_from(self.roll(sides.into())).unwrap()
     }
 }
@@ -147,6 +147,11 @@ fn live(seed: u64) {
 
 #[test]
 fn whatever_happens_the_cluster_comes_to_rest_whole() {
+    each_seed(live);
+}
+
+/// Runs a history for each seed that is asked for.
+pub(crate) fn each_seed(live: fn(u64)) {
     let first = number("HOLDFAST_FIRST_SEED").unwrap_or(1);
     for seed in first..first + number("HOLDFAST_SEEDS").unwrap_or(SEEDS) {
         let lived = std::panic::catch_unwind(|| live(seed));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use control::core::{Done, Entry, Wish};
-use control::testing::Sim;
+use control::testing::{Content, Sim};
 use model::*;
 
 pub(crate) fn good<T: std::str::FromStr<Err: std::fmt::Debug>>(text: &str) -> T {
@@ -118,6 +118,7 @@ pub(crate) fn check(sim: &Sim) {
                 // A clone begins with a snapshot that has its id, and needs it no more.
                 let clone = VolumeId::new(snapshot.id().uuid()).unwrap();
                 assert!(sim.core.volume_seen(clone).is_none(), "left of a clone: {snapshot:?}");
+                same("snapshot", snapshot.id(), sim.cluster.contents_of(*snapshot.id()));
                 for (pool, copy) in &snapshot.status.as_ref().unwrap().copies {
                     let node = node_of(sim, pool);
                     wanted.push(format!(
@@ -157,6 +158,18 @@ fn node_of(sim: &Sim, pool: &PoolName) -> NodeName {
     sim.core.pool_seen(pool).unwrap().spec().node.clone()
 }
 
+/// Copies of one thing hold the same.
+fn same(
+    what: &str,
+    id: &dyn std::fmt::Display,
+    copies: impl IntoIterator<Item = (ReplicaId, Content)>,
+) {
+    let copies: Vec<_> = copies.into_iter().collect();
+    let first = copies.first().map(|(_, content)| *content);
+    let differ = copies.iter().any(|(_, content)| Some(*content) != first);
+    assert!(!differ, "the copies of {what} {id} differ: {copies:?}");
+}
+
 /// A volume has its copies, in sync, each on a node of its own, and a target only if it has hosts.
 fn whole(sim: &Sim, stored: &Volume) {
     let id = *stored.id();
@@ -167,9 +180,15 @@ fn whole(sim: &Sim, stored: &Volume) {
     assert_eq!(copies.len(), usize::from(stored.spec().replicas), "{copies:?}");
     let nodes: std::collections::BTreeSet<_> = copies.values().collect();
     assert_eq!(nodes.len(), copies.len(), "two copies on one node: {copies:?}");
+    let mut settled = true;
     if let Some((_, record)) = sim.cluster.record(id) {
         let members: std::collections::BTreeSet<_> = copies.keys().copied().collect();
         assert_eq!(*record.set().in_sync(), members, "{record:?}");
+        settled = record.end() == End::Clean || status.target.is_some();
+    }
+    if settled {
+        let content = |replica| (replica, sim.cluster.content(replica).unwrap());
+        same("volume", &id, copies.keys().copied().map(content));
     }
     if let Some(target) = status.target {
         assert!(target.state.is_some_and(TargetState::serves), "{target:?}");

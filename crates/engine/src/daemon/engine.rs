@@ -14,7 +14,7 @@ use api::events::Log;
 use api::node::{Answered, NodeInfo, RebuildWish, Scrub};
 use model::{
     Event, EventName, Kind, Nqn, PoolName, PoolSpec, Problem, RebuildId, ReplicaId, ReplicaSpec,
-    Severity, SnapshotId, Subject, TargetId, TargetSpec, Timestamp,
+    Severity, SnapshotId, StoreMark, Subject, TargetId, TargetSpec, Timestamp,
 };
 use pool::Id;
 use tokio::sync::RwLock;
@@ -246,6 +246,26 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// How far the store had come, as the control plane last told it.
+    pub(super) async fn mark(&self) -> Option<StoreMark> {
+        let dir = Arc::clone(&*self.0.dir.lock().await);
+        self.apart(move || dir.mark()).await.ok().flatten()
+    }
+
+    /// Keeps how far the store has come; whether that is durable.
+    pub(super) async fn keep_mark(&self, mark: StoreMark) -> bool {
+        let dir = Arc::clone(&*self.0.dir.lock().await);
+        match self.apart(move || dir.keep_mark(mark)).await {
+            Ok(Ok(())) => true,
+            Ok(Err(error)) => {
+                let error = problems::chain(&error);
+                tracing::warn!(error, "how far the store has come is not kept; will retry");
+                false
+            }
+            Err(_) => false,
+        }
     }
 
     /// Runs what may block on a thread for that.

@@ -7,8 +7,10 @@ use std::time::Duration;
 use api::heartbeat::{self, Farewell, Heard};
 use api::node::NodeInfo;
 use api::{CallError, Client, NoBody, NoQuery};
-use model::Heartbeat;
+use model::{Heartbeat, StoreMark};
 use tokio::sync::watch;
+
+use super::engine::Engine;
 
 /// How long after a failure the next one is sent.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -19,12 +21,17 @@ const MOST: Duration = Duration::from_mins(1);
 /// Sends heartbeats until `stop` says so, then a farewell. Of several control planes one leads: the
 /// one that heard the last heartbeat gets the next, and the others are tried in turn as soon as it
 /// does not.
-pub(super) async fn run(clients: Vec<Client>, info: NodeInfo, mut stop: watch::Receiver<bool>) {
+///
+/// Each says how far the store had come, as the control plane last told it; what it tells is
+/// durable before the next heartbeat says so.
+pub(super) async fn run(clients: Vec<Client>, engine: Engine, mut stop: watch::Receiver<bool>) {
+    let info = engine.0.info.clone();
+    let mut told = engine.mark().await;
     let mut was_heard = None;
     let mut hears = 0;
     loop {
         let sent = tokio::select! {
-            sent = beat_any(&clients, &mut hears, &info) => sent,
+            sent = beat_any(&clients, &mut hears, (&info, told)) => sent,
             // An error: whoever would have said so is gone.
             _ = stop.wait_for(|stop| *stop) => break,
         };
@@ -35,6 +42,12 @@ pub(super) async fn run(clients: Vec<Client>, info: NodeInfo, mut stop: watch::R
                 Err(error) => tracing::warn!(%error, "the control plane does not hear us"),
             }
             was_heard = Some(is_heard);
+        }
+        let mark = sent.as_ref().ok().and_then(|heard| heard.mark);
+        if let Some(mark) = mark.filter(|mark| told != Some(*mark))
+            && engine.keep_mark(mark).await
+        {
+            told = Some(mark);
         }
         let wait = sent.map_or(AGAIN, |heard: Heard| heard.next_in().clamp(LEAST, MOST));
         tokio::select! {
@@ -57,12 +70,12 @@ pub(super) async fn run(clients: Vec<Client>, info: NodeInfo, mut stop: watch::R
 async fn beat_any(
     clients: &[Client],
     hears: &mut usize,
-    info: &NodeInfo,
+    (info, told): (&NodeInfo, Option<StoreMark>),
 ) -> Result<Heard, CallError> {
     let mut last = None;
     let first = *hears;
     for (index, client) in clients.iter().enumerate().cycle().skip(first).take(clients.len()) {
-        match beat(client, info).await {
+        match beat(client, info, told).await {
             Ok(heard) => {
                 *hears = index;
                 return Ok(heard);
@@ -74,8 +87,12 @@ async fn beat_any(
     Err(last.unwrap_or_else(none))
 }
 
-async fn beat(client: &Client, info: &NodeInfo) -> Result<Heard, CallError> {
+async fn beat(
+    client: &Client,
+    info: &NodeInfo,
+    told: Option<StoreMark>,
+) -> Result<Heard, CallError> {
     let NodeInfo { instance, version, address, .. } = info.clone();
-    let beat = Heartbeat { instance, version, address };
+    let beat = Heartbeat { instance, version, address, told };
     client.call(&heartbeat::NODE, (info.name.clone(),), NoQuery {}, beat).await
 }

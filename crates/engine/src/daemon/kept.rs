@@ -16,8 +16,8 @@ use std::collections::BTreeSet;
 use block::Blocks;
 use model::stored::{self, Unreadable};
 use model::{
-    Consistency, Encryption, Label, Memo, Note, Nqn, PoolName, PoolUuid, ReplicaId, ReplicaSpec,
-    Size, SnapshotId, SnapshotLabel, Timestamp, Usage, VolumeId,
+    Consistency, Encryption, Epoch, Label, Memo, Note, Nqn, PoolName, PoolUuid, ReplicaId,
+    ReplicaSpec, Size, SnapshotId, SnapshotLabel, Timestamp, Usage, VolumeId,
 };
 use pool::{Entity, Id, Kind, NewReplica, NewSnapshot};
 use uuid::Uuid;
@@ -126,6 +126,11 @@ pub(super) fn memo(entity: &Entity) -> Option<Memo> {
     stored::decode(&entity.memo).ok()
 }
 
+/// The highest epoch that held a replica.
+pub(super) fn fence(entity: &Entity) -> Option<Epoch> {
+    crate::serve::least_epoch(&entity.share).and_then(Epoch::new)
+}
+
 fn volume_of(entity: &Entity, replica: Id) -> Option<VolumeId> {
     let known = VolumeId::new(uuid_of(entity.label.volume)).ok();
     known.or_else(|| VolumeId::new(uuid_of(replica)).ok())
@@ -203,7 +208,7 @@ pub(super) fn volume(entity: &Entity) -> Option<VolumeId> {
 mod tests {
     use super::*;
     use core::num::NonZeroU64;
-    use model::{Epoch, Regions, ReplicaSet};
+    use model::{Regions, ReplicaSet};
     use pool::Layer;
 
     fn replica(n: u128) -> ReplicaId {

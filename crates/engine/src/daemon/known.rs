@@ -3,9 +3,13 @@
 //! ```text
 //!   DIR/lock         locked by the engine that runs
 //!   DIR/pools.json   {"kind": "enginePools", "version": 1, "record": {"node": …, "pools": {…}}}
+//!   DIR/store.json   {"kind": "storeMark", "version": 1, "record": {"store": …, "number": …}}
 //! ```
 //!
-//! The file is replaced as a whole, so it is the old or the new one after a crash.
+//! `store.json` says how far the store had come when the control plane last told it: a store that
+//! has not come so far was put back to an earlier state.
+//!
+//! A file is replaced as a whole, so it is the old or the new one after a crash.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -13,8 +17,11 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use model::stored::{self, Record, Unreadable};
-use model::{NodeName, PoolName, PoolSpec};
+use model::{NodeName, PoolName, PoolSpec, StoreMark};
 use serde::{Deserialize, Serialize};
+
+/// The file that says how far the store had come.
+const MARK: &str = "store.json";
 
 /// What the file holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,21 +122,57 @@ impl Dir {
     pub(super) fn write(&self, known: &Known) -> Result<(), DirError> {
         let failed = |source| DirError::Io { path: self.file(), source };
         let text = stored::encode(known).map_err(|error| failed(io::Error::other(error)))?;
-        let next = self.path.join("pools.json.new");
-        let write = || {
-            let mut file = File::create(&next)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&next, self.file())?;
-            File::open(&self.path)?.sync_all()
-        };
-        write().map_err(failed)
+        self.replace("pools.json", &text).map_err(failed)
+    }
+
+    fn replace(&self, name: &str, text: &str) -> io::Result<()> {
+        let next = self.path.join(format!("{name}.new"));
+        let mut file = File::create(&next)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&next, self.path.join(name))?;
+        File::open(&self.path)?.sync_all()
+    }
+
+    /// How far the store had come, as far as this engine was told. A file that cannot be read is as
+    /// none: the next that is told takes its place.
+    pub(super) fn mark(&self) -> Option<StoreMark> {
+        let bytes = fs::read(self.path.join(MARK)).ok()?;
+        match stored::decode(&bytes) {
+            Ok(mark) => Some(mark),
+            Err(error) => {
+                tracing::warn!(%error, file = MARK, "what the control plane told is unreadable");
+                None
+            }
+        }
+    }
+
+    /// Keeps how far the store has come; it is durable when this returns.
+    pub(super) fn keep_mark(&self, mark: StoreMark) -> Result<(), DirError> {
+        let failed = |source| DirError::Io { path: self.path.join(MARK), source };
+        let text = stored::encode(&mark).map_err(|error| failed(io::Error::other(error)))?;
+        self.replace(MARK, &text).map_err(failed)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_told_of_the_store_is_kept() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = Dir::open(home.path()).unwrap();
+        assert_eq!(dir.mark(), None);
+        let store = "5f0c54a1-9d6e-4b6a-8a53-0c1f4b7f8a10".parse().unwrap();
+        for number in [1, 7] {
+            let mark = StoreMark { store, number };
+            dir.keep_mark(mark).unwrap();
+            assert_eq!(dir.mark(), Some(mark));
+        }
+        fs::write(home.path().join(MARK), "{").unwrap();
+        assert_eq!(dir.mark(), None);
+    }
 
     #[test]
     fn what_was_written_is_read_by_its_node_only() {

@@ -232,9 +232,9 @@ impl Daemon {
     async fn serve(self, stop: Running<()>, alone: Running<()>) -> Result<(), DaemonError> {
         let Daemon { server, engine, api, guard, heartbeats, drain } = self;
         let (stopping, stopped) = watch::channel(false);
-        let (info, events) = (engine.0.info.clone(), Arc::clone(&engine.0.events));
+        let events = Arc::clone(&engine.0.events);
         let beats = (!heartbeats.is_empty())
-            .then(|| tokio::spawn(heartbeat::run(heartbeats, info, stopped.clone())));
+            .then(|| tokio::spawn(heartbeat::run(heartbeats, engine.clone(), stopped.clone())));
         let router = api::node::router(engine.clone(), Arc::clone(&events), guard);
         let mut until = stopped;
         let serving = tokio::spawn(api.run(router, async move {

@@ -79,6 +79,7 @@ impl Engine {
             state,
             usage,
             label: label.ok().flatten(),
+            fence: kept::fence(entity),
             memo: kept::memo(entity),
             addresses,
         };
@@ -440,6 +441,7 @@ fn check(
     {
         return differs("spec.source", format!("replica {replica} was started from {has}"));
     }
+    may_shrink(replica, spec, entity)?;
     let is_shared = lodger.is_some_and(|lodger| !lodger.served.is_empty());
     let is_used_here = lodger.is_some_and(|lodger| !lodger.used_by.is_empty());
     let stays_shared = is_shared && (is_used_here || !spec.hosts.is_empty());
@@ -448,6 +450,27 @@ fn check(
         return Err(in_field("spec.size", Kind::InUse, detail));
     }
     Ok(())
+}
+
+/// Refuses to cut off what belongs to the volume: a replica is never made smaller than the size on
+/// its own label. Generations of orders are forgotten with a restart, so an order of a store that
+/// went back may come with any number.
+fn may_shrink(replica: ReplicaId, spec: &ReplicaSpec, entity: &Entity) -> Answered<()> {
+    if kept::blocks_of(spec.size) >= entity.size {
+        return Ok(());
+    }
+    let wanted = spec.size;
+    let detail = match kept::label(entity) {
+        Ok(Some(label)) if wanted < label.size => format!(
+            "replica {replica} holds a volume of {}, as its label says, and is not cut to \
+             {wanted}: whoever orders that is older than the disk; compare the store with \
+             `holdfast recover`",
+            label.size
+        ),
+        Err(error) => format!("replica {replica} is not cut to {wanted}: its label: {error}"),
+        Ok(_) => return Ok(()),
+    };
+    Err(in_field("spec.size", Kind::StoreBehind, detail))
 }
 
 /// What hosts see of a replica.

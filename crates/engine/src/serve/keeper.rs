@@ -101,6 +101,11 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Reservations> {
     parse(std::str::from_utf8(bytes).ok()?)
 }
 
+/// The lowest epoch that may still hold a replica, from what is kept with it.
+pub(crate) fn least_epoch(bytes: &[u8]) -> Option<u64> {
+    decode(bytes)?.least_key
+}
+
 /// Reservations as they are kept with a replica; nothing if they shall not persist. The highest
 /// epoch that held it always does.
 pub(super) fn encode(reservations: &Reservations) -> Vec<u8> {

@@ -1,5 +1,8 @@
 //! `holdfast recover`: what the disks say when the store is lost.
 //!
+//! The same when the store was put back to an earlier state: volumes of which the disks know more
+//! are named, and `--apply` adopts the newest label.
+//!
 //! Every replica carries a label with its volume, size and which copies are in sync. Of several
 //! labels of a volume the one with the highest stamp is right. The control plane shows what it
 //! would read back, and does so when told to. Or the engines are asked directly, which works
@@ -63,7 +66,8 @@ fn lines(found: Recovery, verdict: &str) -> Vec<Line> {
         let copies = (volume.copies.len(), volume.copies.len() + volume.missing.len());
         let served = volume.served_by.as_ref();
         let served = served.map_or(String::new(), |node| format!(", served by {node}"));
-        let found = format!("{}, {} of {} copies{served}", volume.size, copies.0, copies.1);
+        let newer = if volume.newer_than_store { ", newer than the store" } else { "" };
+        let found = format!("{}, {} of {} copies{served}{newer}", volume.size, copies.0, copies.1);
         lines.push(Line::new(&Subject::Volume(id), found, verdict));
     }
     lines.extend(found.snapshots.into_iter().map(Subject::Snapshot).map(bare));

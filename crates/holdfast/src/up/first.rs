@@ -51,6 +51,7 @@ pub(super) fn host(remote: &Remote) -> Result<Host> {
         instance: new_id()?,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         address: HostAddress { nqn: NQN.parse()?, agent: None },
+        told: None,
     };
     let host: HostName = HOST.parse()?;
     Ok(Host(tokio::spawn(async move {

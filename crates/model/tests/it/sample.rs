@@ -67,7 +67,8 @@ pub(crate) fn node() -> Node {
 
 pub(crate) fn heartbeat() -> Heartbeat<NodeAddress> {
     let address = node().spec().address.clone();
-    Heartbeat { instance: id(1), version: "0.1.0".into(), address }
+    let told = Some(StoreMark { store: id(3), number: 17 });
+    Heartbeat { instance: id(1), version: "0.1.0".into(), address, told }
 }
 
 pub(crate) fn host() -> Host {
@@ -200,6 +201,7 @@ pub(crate) fn replica() -> Replica {
         state: ReplicaState::Online,
         usage: usage(),
         label: Some(label()),
+        fence: Epoch::new(7),
         memo: Some(Memo::of(&small_volume())),
         addresses: vec![address("10.0.0.1:4420")],
     });

@@ -216,7 +216,7 @@ impl World {
         let label = Label { volume, replica: id, size: Size::gib(10), epoch: Epoch::FIRST, set };
         let label = (!member.has("fresh")).then_some(label);
         let usage = Usage { allocated, ..Usage::default() };
-        ReplicaStatus { state, usage, label, memo: None, addresses: vec![] }
+        ReplicaStatus { state, usage, label, fence: None, memo: None, addresses: vec![] }
     }
 
     fn record(&mut self, line: &Line<'_>, id: VolumeId, replicas: &[(ReplicaId, &Line<'_>)]) {

@@ -144,7 +144,8 @@ impl World {
         replica.made().unwrap();
         let (usage, label, addresses) = (Usage::default(), None, vec![]);
         let state = ReplicaState::Online;
-        replica.status = Some(ReplicaStatus { state, usage, label, memo: None, addresses });
+        let (fence, memo) = (None, None);
+        replica.status = Some(ReplicaStatus { state, usage, label, fence, memo, addresses });
         self.facts.replicas.insert(id, replica);
         self.mark(volume, SetChange::Added(id));
     }

@@ -69,7 +69,7 @@ pub(super) fn asks_for(query: &VolumesAsked, volume: &Volume) -> bool {
 }
 
 /// When the next heartbeat is due.
-pub(super) const HEARD: Heard = Heard { next_in_millis: 1000, gone_in_millis: 5000 };
+pub(super) const HEARD: Heard = Heard { next_in_millis: 1000, gone_in_millis: 5000, mark: None };
 
 /// Refuses to lose what the caller does not know of.
 pub(super) fn covered(purge: Option<&Purge>, consent: &Consent) -> Answered<()> {
@@ -148,7 +148,7 @@ impl Held {
         body: Heartbeat<NodeAddress>,
         now: Timestamp,
     ) -> Answered<()> {
-        let Heartbeat { instance, version, address } = body;
+        let Heartbeat { instance, version, address, told: _ } = body;
         let spec = NodeSpec {
             address: address.clone(),
             labels: Labels::new(),

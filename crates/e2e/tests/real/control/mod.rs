@@ -5,3 +5,4 @@ mod group;
 mod lease;
 mod recover;
 mod rig;
+mod rollback;

@@ -119,8 +119,8 @@ impl World {
             address.api = self.ways.get(&name).copied().unwrap_or(address.api);
             for control in &self.controls {
                 let remote = control.remote.clone();
-                let beat =
-                    Heartbeat { instance, version: version.clone(), address: address.clone() };
+                let (version, address) = (version.clone(), address.clone());
+                let beat = Heartbeat { instance, version, address, told: None };
                 let name = name.clone();
                 self.tasks.spawn(async move {
                     loop {

@@ -168,7 +168,7 @@ impl Ear {
                     return Err(Problem::new(Kind::Unavailable, "another leads"));
                 }
                 ear.0.send(Told::Beat(r.at.0, r.body.instance)).unwrap();
-                Ok(Heard { next_in_millis: 100, gone_in_millis: 1000 })
+                Ok(Heard { next_in_millis: 100, gone_in_millis: 1000, mark: None })
             })
             .on(&heartbeat::NODE_FAREWELL, async move |ear: Arc<Listening>, r| {
                 ear.0.send(Told::Farewell(r.query.instance)).unwrap();

@@ -210,6 +210,31 @@ async fn orders_that_come_late_or_make_no_sense_are_refused() {
     assert_eq!(kind(node.put_target(id(40), order(1, target)).await), Kind::NotSupported);
 }
 
+/// An engine forgets the numbers of its orders when it is started again. An order of a store that
+/// went back must not cut off the end of a volume all the same.
+#[tokio::test]
+async fn a_replica_is_never_cut_below_its_label() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = disk(folder.path(), "disk", 128);
+    let home = folder.path().join("engine");
+    let replica = id(20);
+    let mut rig = Rig::start("node-1", &home, &[]);
+    rig.furnish(&file, replica).await;
+    let sized = |mib| replica_spec(mib, false);
+    rig.remote.put_replica(replica, order(7, sized(32))).await.unwrap();
+    let label = Label { size: Size::mib(32), ..label(4) };
+    rig.remote.put_label(replica, label).await.unwrap();
+    rig.program.kill().unwrap();
+    let rig = Rig::start("node-1", &home, &[]);
+    let put = |generation, mib| rig.remote.put_replica(replica, order(generation, sized(mib)));
+    assert_eq!(kind(put(2, 16).await), Kind::StoreBehind);
+    let found = rig.remote.replica(replica).await.unwrap();
+    assert_eq!(found.spec.size, Size::mib(32));
+    // What grew in vain may shrink again.
+    put(8, 64).await.unwrap();
+    assert_eq!(put(9, 32).await.unwrap().now.spec.size, Size::mib(32));
+}
+
 #[tokio::test]
 async fn only_the_listed_hosts_reach_a_replica() {
     let folder = tempfile::tempdir().unwrap();
