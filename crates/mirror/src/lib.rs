@@ -36,8 +36,8 @@
 //! - **H1** Reservations of hosts are answered only when the note of every copy that anybody may
 //!   call in sync has them, so every later owner finds what was acknowledged.
 //!
-//! Deliberately not here: connections, reservations on replicas, pools, the store (the owner of the mirror
-//! carries these out), taking the epoch, choosing replicas, moving bytes.
+//! Deliberately not here: connections, reservations on replicas, pools, the store (the owner of the
+//! mirror carries these out), taking the epoch, choosing replicas, moving bytes.
 
 #![no_std]
 #![forbid(unsafe_code)]
