@@ -277,7 +277,7 @@ pub trait Io {
     /// What its mailbox carries.
     type Message;
 
-    /// The time of the event being handled.
+    /// The time of the event being handled: read after it had come, never before.
     fn now(&self) -> Moment;
 
     /// A buffer, or `None` while none is free: that is back-pressure, not an error.

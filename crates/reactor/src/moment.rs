@@ -2,8 +2,8 @@
 
 use core::time::Duration;
 
-/// A point in time on a clock that never goes back and has no calendar: nanoseconds since some
-/// start. Only differences mean anything.
+/// A point in time on a clock that never goes back, goes on while the machine is suspended, and has
+/// no calendar: nanoseconds since some start. Only differences mean anything.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment(u64);
 

@@ -46,6 +46,8 @@ impl<M> Reactor<M> {
             // A turn takes no more than this, so that I/O goes on beside a flood of messages.
             for _ in 0..64 {
                 let Some(letter) = self.inbox.take() else { break };
+                // It may have come after the turn began: no event is later than the time.
+                self.tell_time();
                 handler.on(Event::Message(letter), self);
             }
         }
