@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 
 use block::{Blocks, Command, Completion, Fault, Span};
 use model::{
-    ChildState, Epoch, FaultReason, Limits, Note, Problem, Rebuild, ReplicaId, Size, SnapshotId,
-    TargetRecord, TargetState, Timestamp,
+    ChildState, Epoch, FaultReason, LabelConflict, Limits, Note, Problem, Rebuild, ReplicaId, Size,
+    SnapshotId, TargetRecord, TargetState, Timestamp,
 };
 
 use crate::check::Checked;
@@ -85,6 +85,11 @@ pub enum StoreFault {
     Fenced,
     /// The store did not answer, or not in time: the record may be stored or not.
     Away,
+    /// It holds an ownership that was over before ours began: it went back.
+    Behind {
+        /// Its epoch.
+        epoch: Epoch,
+    },
 }
 
 /// How something asked for went well.
@@ -108,7 +113,7 @@ pub enum Event {
         /// Which.
         session: Session,
         /// How.
-        result: Result<Found, AttachFault>,
+        result: Result<Box<Found>, AttachFault>,
     },
     /// An attachment was lost without being asked for; its I/Os still end one by one.
     Lost {
@@ -332,4 +337,6 @@ pub enum Effect {
         /// What.
         found: Box<Checked>,
     },
+    /// What is kept with a copy contradicts the store, or what others know of it.
+    Conflict(LabelConflict),
 }

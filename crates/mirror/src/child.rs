@@ -2,10 +2,14 @@
 //!
 //! What a child is worth is `model::ChildState`; the edges are drawn there.
 
+use alloc::boxed::Box;
 use core::time::Duration;
 
 use block::{Blame, Fault, Instant};
-use model::{ChildEvent, ChildState, FaultReason, Kind, Note, Problem, Recorded, ReplicaId};
+use model::{
+    ChildEvent, ChildState, ConflictReason, FaultReason, Kind, Note, NoteStamp, Problem, Recorded,
+    ReplicaId,
+};
 
 use crate::api::{AttachFault, Effect, Found, Session};
 use crate::mirror::Mirror;
@@ -32,6 +36,18 @@ pub(crate) struct Child {
     pub(crate) loss: u64,
     /// Somebody does not want it rebuilt.
     pub(crate) unwanted: bool,
+    /// What was found with it, until the volume is opened.
+    pub(crate) note: Option<Box<Note>>,
+    /// The newest note that it is known to have.
+    pub(crate) had: Option<NoteStamp>,
+    /// When this attachment was asked for, and when this target was first attached.
+    asked: Instant,
+    pub(crate) fenced: Option<Instant>,
+    /// When the newest thing was asked that it has done, and the number of that.
+    pub(crate) proved: Option<Instant>,
+    pub(crate) proved_io: u64,
+    /// The I/O that is to prove something.
+    pub(crate) proving: Option<u64>,
 }
 
 impl Child {
@@ -50,6 +66,13 @@ impl Child {
             incarnation: None,
             loss: 0,
             unwanted: false,
+            note: None,
+            had: None,
+            asked: Instant::ZERO,
+            fenced: None,
+            proved: None,
+            proved_io: 0,
+            proving: None,
         }
     }
 
@@ -131,68 +154,87 @@ impl Mirror {
                 self.last_session += 1;
                 let session = Session(self.last_session);
                 (child.session, child.attached, child.retry_at) = (Some(session), false, None);
+                child.asked = self.now;
                 let child = child.replica;
                 self.effects.push_back(Effect::Attach { child, session, epoch });
             }
         }
     }
 
-    pub(crate) fn attached(&mut self, session: Session, result: Result<Found, AttachFault>) {
+    pub(crate) fn attached(&mut self, session: Session, result: Result<Box<Found>, AttachFault>) {
         let found = self.each_child().find(|(_, child)| child.session == Some(session));
         let Some((slot, replica)) = found.map(|(slot, child)| (slot, child.replica)) else {
             return;
         };
         let found = match result {
             Ok(found) => found,
-            Err(AttachFault::Fenced) => return self.fenced(),
+            Err(AttachFault::Fenced) if self.opened => return self.fenced(),
+            Err(AttachFault::Fenced) => {
+                let record = self.recorder.epoch();
+                return self.contradicts(slot, ConflictReason::RefusesEpoch { record });
+            }
             Err(AttachFault::Failed(reason)) => return self.give_up(slot, reason),
         };
-        if let Some(Note { label, .. }) = &found.note {
-            if label.epoch > self.recorder.epoch() {
-                return self.fenced();
-            }
-            if label.volume != self.recorder.volume() || label.replica != replica {
+        let now = self.now;
+        if let Some(child) = self.child_mut(slot) {
+            // Whatever else becomes of it: no former owner is answered there any more.
+            child.fenced.get_or_insert(now);
+        }
+        if let Some(note) = &found.note {
+            if note.label.volume != self.recorder.volume() || note.label.replica != replica {
                 return self.give_up(slot, FaultReason::Mismatch);
+            }
+            if let Some(reason) = self.contradiction(note) {
+                return self.contradicts(slot, reason);
             }
         }
         if found.size < self.geometry.blocks() {
             return self.give_up(slot, FaultReason::Mismatch);
         }
+        if self.opened && !self.judge_return(slot, &found) {
+            return;
+        }
         let recorded =
             if self.recorder.wants_in_sync(replica) { Recorded::InSync } else { Recorded::Stale };
         if recorded == Recorded::InSync {
             // It is believed, whatever was remembered in case it had to be recorded stale.
-            self.dirty.missed.remove(&replica);
+            #[cfg(test)]
+            let keeps = self.broken == crate::tests::Broken::MapKept;
+            #[cfg(not(test))]
+            let keeps = false;
+            if !keeps {
+                self.dirty.missed.remove(&replica);
+            }
             self.returned(slot, &found);
         }
+        let is_open = self.opened;
         let Some(child) = self.child_mut(slot) else { return };
         child.attached = true;
         child.backoff = Duration::ZERO;
         child.incarnation = Some(found.incarnation);
+        (child.proved, child.proving) = (Some(child.asked), None);
+        child.had = found.note.as_ref().map(Note::stamp);
+        child.note = found.note.filter(|_| !is_open).map(Box::new);
         self.change_child(slot, ChildEvent::Reopened(recorded));
         self.poke = true;
     }
 
-    /// A copy that is recorded in sync is there, at the opening or again.
+    /// A copy that is recorded in sync is there again.
     fn returned(&mut self, slot: Slot, found: &Found) {
         if !self.opened {
-            if let Some(note) = &found.note {
-                self.adopt(note);
-                self.losses = self.losses.max(note.loss);
-                if let Some(child) = self.child_mut(slot) {
-                    child.loss = note.loss;
-                }
-                if note.incarnation != found.incarnation {
-                    self.crashed.insert(slot);
-                }
-            }
             return;
         }
         let before = self.child(slot).and_then(|child| child.incarnation);
         if before != Some(found.incarnation) {
             // It was away as the last one, and may have lost what no flush covers. Other copies in
             // sync may not have: until they are compared, this is in doubt.
+            #[cfg(test)]
+            let was_lost = self.lost;
             self.lost |= self.dirty.has_unflushed();
+            #[cfg(test)]
+            if self.broken == crate::tests::Broken::LossUntold {
+                self.lost = was_lost;
+            }
             self.count_loss(Slots::one(slot));
             let risk = self.dirty.at_risk();
             self.doubt(&risk);
@@ -236,12 +278,13 @@ impl Mirror {
     }
 
     /// An attachment could not be made.
-    fn give_up(&mut self, slot: Slot, reason: FaultReason) {
+    pub(crate) fn give_up(&mut self, slot: Slot, reason: FaultReason) {
         let (now, retry) = (self.now, self.policy.retry);
         self.calm = None;
         let Some(child) = self.child_mut(slot) else { return };
         let (replica, session) = (child.replica, child.session.take());
         child.attached = false;
+        (child.note, child.proved, child.proving) = (None, None, None);
         if reason.may_return() {
             child.back_off(now, retry);
         }
@@ -281,9 +324,10 @@ impl Mirror {
     pub(crate) fn leave_writers(&mut self, slot: Slot, why: Option<Problem>) {
         self.calm = None;
         let Some(child) = self.child_mut(slot) else { return };
-        let (replica, state) = (child.replica, child.state);
+        let (replica, state, had) = (child.replica, child.state, child.had);
         (child.kept, child.keeping) = (0, None);
         if state.takes_writes() {
+            self.left.extend(had.map(|had| (replica, had)));
             let risk = self.dirty.at_risk();
             if state == ChildState::InSync {
                 self.dirty.missed.insert(replica, risk);
@@ -314,11 +358,48 @@ impl Mirror {
         }
     }
 
-    /// Takes what was found with a copy in sync, when the volume is opened.
+    /// Takes what was found with copies in sync, when the volume is opened. Those that lost what no
+    /// flush covered are counted, the one with the newest note as the first: if another one was
+    /// rolled back, it has more.
+    pub(crate) fn adopt_notes(&mut self, from: Slots) {
+        let mut crashed: alloc::vec::Vec<(NoteStamp, Slot)> = alloc::vec::Vec::new();
+        let notes: alloc::vec::Vec<(Slot, Box<Note>)> = from
+            .iter()
+            .filter_map(|slot| Some((slot, self.child_mut(slot)?.note.take()?)))
+            .collect();
+        for (slot, note) in &notes {
+            if note.label.epoch == self.recorder.epoch() {
+                // This target was open before; a number stands for one note.
+                self.version = self.version.max(note.sequence);
+            }
+            self.losses = self.losses.max(note.loss);
+            if let Some(child) = self.child_mut(*slot) {
+                child.loss = note.loss;
+                if child.incarnation != Some(note.incarnation) {
+                    crashed.push((note.stamp(), *slot));
+                }
+            }
+        }
+        let is_each = u32::try_from(notes.len()) == Ok(from.len());
+        let oldest = notes.iter().map(|(_, note)| note.stamp()).min().filter(|_| is_each);
+        self.base = oldest.map(|oldest| (oldest, self.version));
+        for (_, note) in &notes {
+            self.adopt(note);
+        }
+        crashed.sort_by(|one, other| other.cmp(one));
+        for group in crashed.chunk_by(|one, other| one.0 == other.0) {
+            self.count_loss(group.iter().map(|(_, slot)| *slot).collect());
+        }
+    }
+
     fn adopt(&mut self, note: &Note) {
         self.reserved.adopt(note);
         let next = self.version + 1;
         self.dirty.adopt(&note.intents, next, self.now);
+        for (replica, left) in &note.left {
+            let newest = self.left.entry(*replica).or_insert(*left);
+            *newest = (*newest).max(*left);
+        }
         for (replica, missed) in &note.missed {
             if self.recorder.is_stale_member(*replica) {
                 let none = self.dirty.none();

@@ -24,11 +24,14 @@
 //! - **W3** A region is durably marked on every child that takes writes, among them all that
 //!   anybody may call in sync, before the first write in it is sent to any.
 //! - **R1** A read is answered by a copy in sync, and only while every copy that is recorded in
-//!   sync is attached: a former owner that lost one of them answers nothing that may be old.
+//!   sync has proved within the lease, or since the read came, that this target owns the volume.
 //! - **R2** Blocks of a region in doubt are not read before all copies in sync are equal there.
 //! - **U1** A block without a proven checksum is believed only when every copy recorded in sync was
 //!   asked and none could prove it, and never one whose checksum is wrong.
 //! - **F1** A flush is sent only when no region is in doubt.
+//! - **L1** A label is written only after the store took the record that it repeats; a newer one
+//!   shows that the store went back.
+//! - **L2** A copy in sync shows no older note than others know it to have had, or was rolled back.
 //! - **S1** The last copy in sync is never recorded stale.
 //! - **S2** Nothing is recorded after the store or a replica said that somebody newer owns it.
 //! - **D1** Whatever a stale copy may lack lies in its map or in a durable mark.
@@ -50,8 +53,10 @@ mod api;
 mod check;
 mod child;
 mod chunk;
+mod conflict;
 mod copy;
 mod dirty;
+mod lease;
 mod mirror;
 mod note;
 mod order;

@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 
 use block::{BlockSize, Blocks, Command, Completion, Fault, Geometry, Instant, Lane, Numbered};
 use model::{
-    ChildState, ChildStatus, Problem, Progress, Rebuild, SnapshotId, TargetId, TargetState,
-    Timestamp,
+    ChildState, ChildStatus, LabelConflict, NoteStamp, Problem, Progress, Rebuild, ReplicaId,
+    SnapshotId, TargetId, TargetState, Timestamp,
 };
 
 use crate::api::{Answer, Effect, Event, Io, Opening, Session, Token};
@@ -37,6 +37,7 @@ pub(crate) enum Purpose {
     Snapshot,
     Leftover(SnapshotId),
     Measure,
+    Prove,
 }
 
 /// Something asked of a replica.
@@ -115,8 +116,17 @@ pub struct Mirror {
     /// The number of the last loss of a copy. A write that was acknowledged after a loss is on all
     /// copies in sync, so where they differ the one whose last loss is the oldest has the most.
     pub(crate) losses: u64,
-    /// Copies in sync that lost something before the opening.
-    pub(crate) crashed: Slots,
+    /// Copies that contradict the store, once it has said so, and before.
+    pub(crate) conflicts: Vec<LabelConflict>,
+    pub(crate) suspected: Vec<LabelConflict>,
+    /// A note that every copy in sync has.
+    pub(crate) settled: Option<NoteStamp>,
+    /// The oldest of the notes that it was opened with, and the last one before its own.
+    pub(crate) base: Option<(NoteStamp, u64)>,
+    /// The newest note that each copy had when it left.
+    pub(crate) left: BTreeMap<ReplicaId, NoteStamp>,
+    /// When the newest note was made.
+    pub(crate) noted: Instant,
     /// Since when hosts wait, and whether they have waited long enough.
     pub(crate) hold_from: Option<Instant>,
     pub(crate) failing: bool,
@@ -128,7 +138,7 @@ pub struct Mirror {
     pub(crate) sweep_at: Option<Instant>,
     pub(crate) own_flush: Option<Ticket>,
     pub(crate) now: Instant,
-    begun: Instant,
+    pub(crate) begun: Instant,
     wall: Timestamp,
     #[cfg(test)]
     pub(crate) broken: crate::tests::Broken,
@@ -181,7 +191,12 @@ impl Mirror {
             opened: false,
             lost: false,
             losses: 0,
-            crashed: Slots::NONE,
+            conflicts: Vec::new(),
+            suspected: Vec::new(),
+            settled: None,
+            base: None,
+            left: BTreeMap::new(),
+            noted: now,
             hold_from: Some(now),
             failing: false,
             poke: true,
@@ -277,6 +292,9 @@ impl Mirror {
         let Some(pending) = self.ios.remove(io.0) else { return };
         self.calm = self.calm.filter(|_| matches!(pending.purpose, Purpose::Op(_)));
         let done = result.as_ref().map(|_| ()).map_err(|fault| *fault);
+        if done.is_ok() {
+            self.proved(&pending, io.0);
+        }
         match pending.purpose {
             Purpose::Op(ticket) => self.op_answered(ticket, pending, done),
             Purpose::Copy(ticket) => self.copy_answered(ticket, pending, result),
@@ -285,6 +303,7 @@ impl Mirror {
             Purpose::Snapshot => self.snapshot_answered(pending, &result),
             Purpose::Leftover(id) => self.leftover_answered(pending, id, done),
             Purpose::Measure => self.measured(pending, &result),
+            Purpose::Prove => self.prove_answered(pending, io.0, done),
         }
     }
 
@@ -331,6 +350,7 @@ impl Mirror {
         self.calm = None;
         loop {
             self.pump_attach();
+            self.pump_confirm();
             self.pump_open();
             self.reconcile();
             self.pump_record();
@@ -389,7 +409,7 @@ impl Mirror {
     pub fn timeout(&self) -> Option<Instant> {
         let mut at = [
             self.hold_from.filter(|_| !self.failing).map(|from| from.after(self.policy.hold)),
-            (!self.opened).then(|| self.open_at()),
+            (!self.opened).then(|| self.open_at()).filter(|at| *at > self.now),
             self.recorder.retry_at(),
             self.sweep_at,
             self.wake_at,
@@ -409,10 +429,6 @@ impl Mirror {
             at = at.into_iter().chain(self.rebuild_bucket.opens()).chain(next).min();
         }
         if self.is_down() { None } else { at }
-    }
-
-    pub(crate) fn open_at(&self) -> Instant {
-        self.begun.after(self.policy.open_wait)
     }
 
     pub(crate) fn next_ticket(&mut self) -> Ticket {
@@ -473,11 +489,6 @@ impl Mirror {
 
     pub(crate) fn target(&self) -> TargetId {
         self.recorder.target()
-    }
-
-    /// The blocks of so many regions.
-    pub(crate) fn of_regions(&self, regions: u64) -> Blocks {
-        Blocks(regions.saturating_mul(self.policy.region.get())).min(self.geometry.blocks())
     }
 
     pub(crate) fn progress(&self, total: Blocks, done: Blocks, copied: Blocks) -> Progress {

@@ -5,9 +5,10 @@
 //! A child has one note under way at most, so many marks share one.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 
 use block::{Blame, Completion};
-use model::Note;
+use model::{Note, NoteStamp, ReplicaId};
 
 use crate::api::Effect;
 use crate::child::reason;
@@ -19,7 +20,39 @@ impl Mirror {
     pub(crate) fn change_note(&mut self) -> u64 {
         self.calm = None;
         self.version += 1;
+        self.noted = self.now;
         self.version
+    }
+
+    /// What would be kept with a replica now.
+    pub(crate) fn note_for(&mut self, slot: Slot) -> Option<Note> {
+        self.update_settled();
+        let child = self.child(slot)?;
+        let loss = child.loss;
+        #[cfg(test)]
+        let loss = if self.broken == crate::tests::Broken::LossForgotten { 0 } else { loss };
+        Some(Note {
+            label: self.recorder.label(child.replica, self.geometry.bytes()),
+            owner: self.target(),
+            sequence: self.version,
+            settled: self.settled,
+            incarnation: child.incarnation.unwrap_or_default(),
+            loss,
+            intents: self.dirty.intents(),
+            missed: self.dirty.missed.clone(),
+            left: self.left_behind(),
+            reservations: Box::new(self.reserved.state().clone()),
+        })
+    }
+
+    /// The newest note of each stale copy that has a map.
+    fn left_behind(&self) -> BTreeMap<ReplicaId, NoteStamp> {
+        let known = |replica: &ReplicaId| {
+            let writes = self.slot_of(*replica).and_then(|slot| self.child(slot));
+            let had = writes.filter(|child| child.state.takes_writes()).and_then(|one| one.had);
+            Some((*replica, had.or_else(|| self.left.get(replica).copied())?))
+        };
+        self.dirty.missed.keys().filter_map(known).collect()
     }
 
     /// The version that every child that takes writes has.
@@ -30,23 +63,6 @@ impl Mirror {
         }
         let kept = self.each_child().filter(|(_, child)| child.state.takes_writes());
         kept.map(|(_, child)| child.kept).min().unwrap_or(0)
-    }
-
-    /// What would be kept with a replica now.
-    pub(crate) fn note_for(&self, slot: Slot) -> Option<Note> {
-        let child = self.child(slot)?;
-        let loss = child.loss;
-        #[cfg(test)]
-        let loss = if self.broken == crate::tests::Broken::LossForgotten { 0 } else { loss };
-        Some(Note {
-            label: self.recorder.label(child.replica, self.geometry.bytes()),
-            sequence: self.version,
-            incarnation: child.incarnation.unwrap_or_default(),
-            loss,
-            intents: self.dirty.intents(),
-            missed: self.dirty.missed.clone(),
-            reservations: Box::new(self.reserved.state().clone()),
-        })
     }
 
     pub(crate) fn pump_notes(&mut self) {
@@ -84,7 +100,13 @@ impl Mirror {
         }
         child.keeping = None;
         match result {
-            Ok(()) => child.kept = version,
+            Ok(()) => {
+                child.kept = version;
+                let stamp = self.stamp(version);
+                if let Some(child) = self.child_mut(pending.slot) {
+                    child.had = Some(stamp);
+                }
+            }
             Err(fault) => self.fail(pending.slot, reason(fault)),
         }
         self.poke = true;
@@ -104,7 +126,8 @@ impl Mirror {
         }
         self.sweep_at = None;
         let (went, wants_flush) = self.dirty.sweep(self.now, self.policy.idle);
-        if went {
+        let is_old = self.now >= self.noted.after(self.policy.renew) && self.dirty.has_marks();
+        if went || is_old {
             self.change_note();
         }
         if wants_flush && self.own_flush.is_none() && self.is_settled() {

@@ -13,10 +13,16 @@ pub struct Policy {
     pub commands: usize,
     /// How long hosts wait while nothing can be served; then their commands fail.
     pub hold: Duration,
-    /// How long an opening waits for copies in sync before it goes on without them. At least twice
-    /// the time in which a target notices that it lost a child: so a former owner that this one
-    /// cannot reach has stopped answering before this one acknowledges anything.
+    /// How long an opening waits for copies in sync before it goes on without them.
     pub open_wait: Duration,
+    /// How long reads may be answered after a copy in sync was last asked for something that it
+    /// then did. An opening without all copies waits a quarter more from the moment it fenced one
+    /// of them: so a former owner that it cannot reach has stopped answering. Zero: each read is
+    /// answered after every copy in sync was asked again.
+    pub lease: Duration,
+    /// A note is made anew after this time while hosts write: how far back a copy may be rolled
+    /// without its note saying so.
+    pub renew: Duration,
     /// How long an ordered stop may take before it ends unclean.
     pub stop_wait: Duration,
     /// Delay before something that failed is tried again: the first, and the longest.
@@ -59,6 +65,8 @@ impl Policy {
             commands: 4096,
             hold: Duration::from_mins(1),
             open_wait: Duration::from_secs(20),
+            lease: Duration::from_secs(5),
+            renew: Duration::from_secs(10),
             stop_wait: Duration::from_secs(20),
             retry: (Duration::from_millis(100), Duration::from_secs(5)),
             busy: (Duration::from_millis(2), 1000),

@@ -21,7 +21,10 @@ impl Mirror {
     /// The attachment that a read may be asked of at once, without a word to the mirror before it
     /// has ended ([`Mirror::went_around`]): that of a local copy in sync, if no command is under
     /// way that it might have to wait for (W2), and R1 and R2 hold. Later ones may overtake it.
-    pub fn ask_around(&mut self, command: Command) -> Option<Session> {
+    ///
+    /// It may leave something to poll for ([`Mirror::is_stirred`]).
+    pub fn ask_around(&mut self, command: Command, now: Instant) -> Option<Session> {
+        self.now = self.now.max(now);
         let calm = self.calm?;
         let Command::Read { span } = command else { return None };
         let is_alone = self.lane.is_empty();
@@ -31,16 +34,24 @@ impl Mirror {
             || !self.paced.is_empty()
             || self.has_limits()
             || self.dirty.doubt.touches(span);
-        if must_wait || !self.may_read() || self.admit(command).is_err() {
+        let may_read = self.may_read() && self.holds_lease(self.now);
+        if must_wait || !may_read || self.admit(command).is_err() {
             return None;
         }
+        self.renew_lease();
         let child = self.quickest(calm.in_sync).and_then(|slot| self.child(slot))?;
         let session = child.session.filter(|_| child.attached && child.local)?;
         self.around += 1;
         Some(session)
     }
 
-    /// A read that went around has ended; one that failed comes back next. Whether there is
+    /// Whether there is something to poll for.
+    pub fn is_stirred(&self) -> bool {
+        !self.effects.is_empty()
+    }
+
+    /// A read that went around has ended; if it was answered well, [`Mirror::may_answer`] says
+    /// whether its host may know; one that failed comes back next. Whether there is
     /// something to poll for.
     pub fn went_around(&mut self, now: Instant) -> bool {
         self.around = self.around.saturating_sub(1);
@@ -77,8 +88,8 @@ impl Mirror {
 
     pub(crate) fn advance_read(&mut self, ticket: Ticket) {
         let Some(op) = self.ops.get(ticket) else { return };
-        if op.repairing {
-            return self.finish(ticket, Ok(()));
+        if op.answered.is_some() {
+            return self.answer_read(ticket);
         }
         let (command, declined, fault) = (op.command, op.declined, op.fault);
         // R1
@@ -108,6 +119,7 @@ impl Mirror {
                 _ => {}
             };
         };
+        self.renew_lease();
         self.send(ticket, Slots::one(slot), command);
     }
 
@@ -134,6 +146,10 @@ impl Mirror {
         if let Some(op) = self.ops.get_mut(ticket) {
             op.granted = false;
             self.aside.push(ticket);
+            #[cfg(test)]
+            if self.broken == crate::tests::Broken::ReadInTheWay {
+                return;
+            }
             self.lane.leave(ticket, &mut self.ready);
         }
     }
@@ -197,7 +213,8 @@ impl Mirror {
                 }
                 Blame::Path => self.fail(from.slot, reason(fault)),
                 Blame::Caller | Blame::Capacity | Blame::Owner => {
-                    return self.finish(ticket, Err(fault));
+                    op.answered = Some(Err(fault));
+                    return self.answer_read(ticket);
                 }
             },
         }
@@ -208,6 +225,9 @@ impl Mirror {
     fn repair(&mut self, ticket: Ticket, bad: Slots) {
         let bad = bad.both(self.in_sync());
         let span = self.ops.get(ticket).and_then(|op| op.command.span());
+        if let Some(op) = self.ops.get_mut(ticket) {
+            op.answered = Some(Ok(()));
+        }
         match span {
             Some(span) if !bad.is_empty() => {
                 if let Some(op) = self.ops.get_mut(ticket) {
@@ -215,7 +235,7 @@ impl Mirror {
                 }
                 self.send(ticket, bad, Command::Write { span, fua: false });
             }
-            _ => self.finish(ticket, Ok(())),
+            _ => self.answer_read(ticket),
         }
     }
 }

@@ -43,6 +43,8 @@ pub(crate) struct Recorder {
     retry_at: Option<Instant>,
     backoff: Duration,
     away: bool,
+    /// The store is asked whether it still holds what it held.
+    confirming: Option<Io>,
 }
 
 impl Recorder {
@@ -57,11 +59,17 @@ impl Recorder {
             retry_at: None,
             backoff: Duration::ZERO,
             away: false,
+            confirming: None,
         }
     }
 
     pub(crate) fn epoch(&self) -> Epoch {
         self.stored.epoch()
+    }
+
+    /// What the store holds, as far as is known.
+    pub(crate) fn stored(&self) -> &TargetRecord {
+        &self.stored
     }
 
     pub(crate) fn volume(&self) -> VolumeId {
@@ -174,7 +182,8 @@ impl Mirror {
     pub(crate) fn pump_record(&mut self) {
         let recorder = &mut self.recorder;
         let due = recorder.retry_at.is_none_or(|at| at <= self.now);
-        if recorder.asked.is_some() || !due || self.state_is_closing() {
+        // Before it has opened, labels may still show that the record is not to be believed.
+        if recorder.asked.is_some() || !due || !self.opened || self.state_is_closing() {
             return;
         }
         let recorder = &mut self.recorder;
@@ -197,11 +206,46 @@ impl Mirror {
         self.recorder.asked = Some((io, record));
     }
 
+    /// Asks the store whether it still holds what it held: it writes nothing.
+    pub(crate) fn pump_confirm(&mut self) {
+        let due = self.recorder.retry_at.is_none_or(|at| at <= self.now);
+        if self.suspected.is_empty() || self.is_down() || !due {
+            return;
+        }
+        if self.recorder.confirming.is_none() {
+            self.last_io += 1;
+            let (io, record) = (Io(self.last_io), Box::new(self.recorder.stored.clone()));
+            self.effects.push_back(Effect::Record { io, record });
+            (self.recorder.confirming, self.recorder.retry_at) = (Some(io), None);
+        }
+    }
+
+    fn confirmed(&mut self, result: Result<(), StoreFault>) {
+        match result {
+            // Nobody else owns the volume: the store is older than what is kept with its copies.
+            Ok(()) | Err(StoreFault::Behind { .. }) => self.contradicted(),
+            Err(StoreFault::Fenced) => self.fenced(),
+            Err(StoreFault::Away) => self.record_later(),
+        }
+    }
+
+    /// The store did not answer: it is asked again.
+    fn record_later(&mut self) {
+        let (first, most) = self.policy.retry;
+        let recorder = &mut self.recorder;
+        recorder.away = true;
+        recorder.backoff = (recorder.backoff * 2).clamp(first, most);
+        recorder.retry_at = Some(self.now.after(recorder.backoff));
+    }
+
     pub(crate) fn recorded(&mut self, io: Io, result: Result<(), StoreFault>) {
+        if self.recorder.confirming.take_if(|asked| *asked == io).is_some() {
+            self.poke = true;
+            return self.confirmed(result);
+        }
         let Some((_, record)) = self.recorder.asked.take_if(|(asked, _)| *asked == io) else {
             return;
         };
-        let (now, (first, most)) = (self.now, self.policy.retry);
         match result {
             Ok(()) => {
                 let version = self.change_note();
@@ -212,12 +256,8 @@ impl Mirror {
                 recorder.label_version = Some(version);
             }
             Err(StoreFault::Fenced) => self.fenced(),
-            Err(StoreFault::Away) => {
-                let recorder = &mut self.recorder;
-                recorder.away = true;
-                recorder.backoff = (recorder.backoff * 2).clamp(first, most);
-                recorder.retry_at = Some(now.after(recorder.backoff));
-            }
+            Err(StoreFault::Away) => self.record_later(),
+            Err(StoreFault::Behind { epoch }) => self.store_is_behind(epoch),
         }
         self.poke = true;
     }
@@ -227,6 +267,8 @@ impl Mirror {
         let durable = self.durable_version();
         if self.recorder.label_version.is_some_and(|version| version <= durable) {
             self.recorder.label_version = None;
+            // So that each copy says that the others have this label.
+            self.change_note();
             self.recorder.recorded = self.recorder.stored.set().in_sync().clone();
             self.poke = true;
         }

@@ -57,6 +57,11 @@ impl Mirror {
         self.resizing = Some(resizing);
     }
 
+    /// The blocks of so many regions.
+    pub(crate) fn of_regions(&self, regions: u64) -> Blocks {
+        Blocks(regions.saturating_mul(self.policy.region.get())).min(self.geometry.blocks())
+    }
+
     pub(crate) fn measured(&mut self, from: Pending, result: &Result<Answer, Fault>) {
         self.poke = true;
         let Some(child) = self.child(from.slot) else { return };

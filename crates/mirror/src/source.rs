@@ -128,11 +128,6 @@ impl Mirror {
     /// No copy in sync can read the piece.
     pub(crate) fn unreadable(&mut self, ticket: Ticket, whose: Whose) {
         let joining = self.joining();
-        #[cfg(test)]
-        let joining = match self.broken {
-            crate::tests::Broken::JoinerNotAsked => Slots::NONE,
-            _ => joining,
-        };
         let Some(copy) = self.copies.get(&ticket) else { return };
         let (span, was_unproven) = (copy.piece(), !copy.unproven.is_empty());
         match whose {

@@ -7,7 +7,7 @@
 
 use alloc::vec::Vec;
 
-use model::{HoldCause, Kind, Problem, ReplicaId, TargetEvent, TargetState};
+use model::{ConflictReason, HoldCause, Kind, Problem, ReplicaId, TargetEvent, TargetState};
 
 use crate::api::Effect;
 use crate::mirror::Mirror;
@@ -21,9 +21,24 @@ impl Mirror {
         let there = self.in_sync();
         let all = self.must().without(there).is_empty();
         let waited = self.open_at() <= self.now;
-        if there.is_empty() || !(all || waited) {
+        if there.is_empty() || !(all || waited) || !self.suspected.is_empty() {
             return;
         }
+        let (rolled, claim) = self.rolled_back(there);
+        let believed = there.without(rolled);
+        let known_by = claim.map(|(_, replica)| replica);
+        if believed.is_empty() {
+            // What is in sync and away may be right.
+            if all {
+                let reason = ConflictReason::RolledBack { known_by };
+                there.iter().for_each(|slot| self.contradicts(slot, reason));
+                self.poke = true;
+            }
+            return;
+        }
+        self.settled = claim.map(|(stamp, _)| stamp);
+        self.adopt_notes(believed);
+        self.judge_stale();
         // What is in doubt a stale copy may lack, too.
         let doubt = self.dirty.doubt.clone();
         self.dirty.missed.values_mut().for_each(|missed| missed.add(&doubt));
@@ -33,8 +48,9 @@ impl Mirror {
             let risk = self.dirty.at_risk();
             self.dirty.missed.insert(replica, risk);
         }
-        let crashed = core::mem::take(&mut self.crashed);
-        self.count_loss(crashed);
+        self.demote(rolled, known_by);
+        self.children.iter_mut().flatten().for_each(|child| child.note = None);
+        let there = believed;
         if self.least_loss(there) > 0 && !all {
             // A copy that is away may be the only one that has what these lost.
             self.lost = !self.dirty.doubt.is_empty();

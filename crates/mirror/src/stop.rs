@@ -60,10 +60,11 @@ impl Mirror {
         self.down();
     }
 
+    /// Whether the volume is not, or not known to be, this target's any more.
     pub(crate) fn is_fenced(&self) -> bool {
         use TargetState::{Shutdown, ShuttingDown};
-        let fenced = StopCause::Fenced;
-        self.state == ShuttingDown { cause: fenced } || self.state == Shutdown { cause: fenced }
+        let (Shutdown { cause } | ShuttingDown { cause }) = self.state else { return false };
+        matches!(cause, StopCause::Fenced | StopCause::LabelConflict)
     }
 
     pub(crate) fn state_is_closing(&self) -> bool {
@@ -135,7 +136,7 @@ impl Mirror {
     }
 
     /// Lets go of everything; what waits is answered, what is outstanding ends by itself.
-    fn down(&mut self) {
+    pub(crate) fn down(&mut self) {
         (self.poke, self.calm) = (true, None);
         for child in self.children.iter_mut().flatten() {
             child.attached = false;

@@ -39,6 +39,10 @@ pub(crate) struct Op {
     pub(crate) check: Option<u64>,
     /// A read was answered well, and bad copies are being rewritten.
     pub(crate) repairing: bool,
+    /// How a read ends, once that may be said (R1).
+    pub(crate) answered: Option<Completion>,
+    /// The last I/O that was named before it came.
+    pub(crate) since: u64,
     pub(crate) not_before: Option<Instant>,
     pub(crate) busy: u32,
     /// Children that were busy.
@@ -62,6 +66,8 @@ impl Op {
             unproven: Slots::NONE,
             check: None,
             repairing: false,
+            answered: None,
+            since: 0,
             not_before: None,
             busy: 0,
             again: Slots::NONE,
@@ -76,8 +82,9 @@ impl Op {
 
 impl Mirror {
     /// Takes a command; it goes when its limits let it.
-    pub(crate) fn enter(&mut self, op: Op) -> Ticket {
+    pub(crate) fn enter(&mut self, mut op: Op) -> Ticket {
         let ticket = self.next_ticket();
+        op.since = self.last_io;
         if op.token.is_some() {
             self.yielding.came(self.now);
         }

@@ -106,6 +106,10 @@ pub enum FaultReason {
     NoSpace,
     /// Its rebuild failed.
     RebuildFailed,
+    /// It holds an older state than it is known to have had: it is copied anew.
+    RolledBack,
+    /// What is kept with it contradicts the store's record: it is left as it is.
+    LabelConflict,
 }
 
 /// What can happen to a child.
@@ -184,7 +188,7 @@ impl ChildEvent {
 impl FaultReason {
     /// Whether the same replica may be used again once it answers.
     pub fn may_return(self) -> bool {
-        self != FaultReason::Mismatch
+        !matches!(self, FaultReason::Mismatch | FaultReason::LabelConflict)
     }
 }
 

@@ -113,6 +113,8 @@ pub enum EventName {
     FailoverEnded,
     /// A newer owner took the volume.
     Fenced,
+    /// What is kept with its copies contradicts the store: it is not served.
+    LabelConflict,
     /// Blocks did not have the content that was written.
     Corrupted,
     /// Blocks that no copy could prove after a crash were believed.

@@ -28,6 +28,7 @@
 extern crate alloc;
 
 mod child;
+mod conflict;
 mod device;
 mod event;
 mod failover;
@@ -69,6 +70,7 @@ mod volume;
 mod watch;
 
 pub use child::{Child, ChildEvent, ChildPath, ChildState, ChildStatus, FaultReason, Recorded};
+pub use conflict::{ConflictReason, LabelConflict};
 pub use device::{BlockDevice, DeviceKind, DiskTraits, Obstacle, WriteCache};
 pub use event::{Event, EventName, Severity, Subject};
 pub use failover::{Cause, Failover, FailoverPlan, Stage, StageEvent};
@@ -90,7 +92,7 @@ pub use name::{
     NodeName, PoolName, WatchName,
 };
 pub use node::{DrainStatus, Heartbeat, Node, NodeAddress, NodeChange, NodeSpec, NodeStatus};
-pub use note::Note;
+pub use note::{Note, NoteStamp};
 pub use nqn::{Named, Nqn};
 pub use object::{Object, Spec};
 pub use pool::{

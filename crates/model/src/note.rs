@@ -11,7 +11,7 @@ use alloc::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::stored::Record;
-use crate::{HostReservations, Label, Regions, ReplicaId};
+use crate::{Epoch, HostReservations, Label, Regions, ReplicaId, TargetId};
 
 /// What is kept with a replica: its label and the maps of its volume. Replaced as a whole.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,8 +19,14 @@ use crate::{HostReservations, Label, Regions, ReplicaId};
 pub struct Note {
     /// The label.
     pub label: Label,
+    /// The target that kept it.
+    pub owner: TargetId,
     /// Which of two notes with one epoch is newer.
     pub sequence: u64,
+    /// A note that every copy in sync had acknowledged, or a newer one, when this was made: a copy
+    /// in sync that shows an older one was rolled back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub settled: Option<NoteStamp>,
     /// What the replica said of itself when this was kept. If it says another number now, it may
     /// have lost writes that no flush covered.
     pub incarnation: u64,
@@ -32,13 +38,34 @@ pub struct Note {
     pub intents: Regions,
     /// Regions that a stale copy missed.
     pub missed: BTreeMap<ReplicaId, Regions>,
+    /// The newest note that each of them is known to have had: one that shows an older one was
+    /// rolled back, and lacks more than its map says.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub left: BTreeMap<ReplicaId, NoteStamp>,
     /// Reservations of hosts on the volume. Of the notes of copies in sync the newest has all that
     /// was acknowledged.
     #[serde(default, skip_serializing_if = "HostReservations::is_unused")]
     pub reservations: Box<HostReservations>,
 }
 
+/// Which of two notes of one volume is newer: epoch first, then sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NoteStamp {
+    /// Number of the ownership.
+    pub epoch: Epoch,
+    /// Number of the note.
+    pub sequence: u64,
+}
+
+impl Note {
+    /// How new it is.
+    pub fn stamp(&self) -> NoteStamp {
+        NoteStamp { epoch: self.label.epoch, sequence: self.sequence }
+    }
+}
+
 impl Record for Note {
     const KIND: &'static str = "replicaNote";
-    const VERSION: u32 = 1;
+    const VERSION: u32 = 2;
 }

@@ -19,8 +19,8 @@ use core::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Child, ChildStatus, Epoch, HostName, Illegal, Invalid, Kind, Limits, NodeName, Nqn, Object,
-    ReplicaId, Size, Spec, TargetId, VolumeId, VolumeSpec,
+    Child, ChildStatus, Epoch, HostName, Illegal, Invalid, Kind, LabelConflict, Limits, NodeName,
+    Nqn, Object, ReplicaId, Size, Spec, TargetId, VolumeId, VolumeSpec,
 };
 
 /// A target. A volume that moves gets a new one; the old one stays, shut down, until the hosts left
@@ -122,6 +122,10 @@ pub struct TargetStatus {
     pub addresses: Vec<SocketAddr>,
     /// The hosts that are connected.
     pub connected: BTreeSet<Nqn>,
+    /// Copies that contradict the store's record of the volume, and how. While it opens, one is
+    /// enough to stop it ([`StopCause::LabelConflict`]); later such a copy is left alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conflicts: Vec<LabelConflict>,
 }
 
 /// How a target serves.
@@ -185,6 +189,9 @@ pub enum StopCause {
     Ordered,
     /// Somebody with a newer epoch owns the volume.
     Fenced,
+    /// What is kept with its copies contradicts the record in the store, which is older: nothing
+    /// is served before somebody said which of both is right (`holdfast recover`).
+    LabelConflict,
 }
 
 /// What can happen to a target.

@@ -53,6 +53,7 @@ impl Cluster {
             children: Vec::new(),
             addresses: engine.address.data.clone(),
             connected: BTreeSet::new(),
+            conflicts: Vec::new(),
         });
         engine.targets.insert(id, Serving { order, set: set.flatten(), status });
         self.settle();

@@ -258,12 +258,15 @@ mod tests {
         let missed = [(replica(21), intents.clone())].into();
         let note = Note {
             label: label_of(3),
+            owner: "00000000-0000-4000-8000-000000000030".parse().unwrap(),
             sequence: 7,
+            settled: None,
             incarnation: 9,
             loss: 0,
             intents,
             missed,
             reservations: Box::default(),
+            left: [].into(),
         };
         let opaque = stored::encode(&note).unwrap().into_bytes();
         let held = entity(pool::Label { volume: Id(10), opaque, ..pool::Label::default() });

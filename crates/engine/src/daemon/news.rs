@@ -5,8 +5,8 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Weak};
 
 use model::{
-    ChildState, EventName, Rebuild, RebuildState, ReplicaId, Severity, StopCause, Subject,
-    TargetId, TargetState, VolumeId,
+    ChildState, ConflictReason, EventName, LabelConflict, Rebuild, RebuildState, ReplicaId,
+    Severity, StopCause, Subject, TargetId, TargetState, VolumeId,
 };
 use tracing::Instrument as _;
 
@@ -83,6 +83,10 @@ impl Engine {
             }
             What::Rebuild(rebuild) => self.tell_rebuild(target, rebuild),
             What::Damage(damage) => self.tell_damage(news.volume, damage),
+            What::Conflict(conflict) => {
+                let message = format!("volume {}: {conflict}; {}", news.volume, remedy(conflict));
+                self.tell_as(Severity::Error, target, EventName::LabelConflict, message);
+            }
         }
     }
 
@@ -162,14 +166,35 @@ fn weigh(state: TargetState) -> (Severity, EventName) {
         TargetState::Shutdown { cause: StopCause::Fenced } => {
             (Severity::Warning, EventName::Fenced)
         }
+        TargetState::Shutdown { cause: StopCause::LabelConflict } => {
+            (Severity::Error, EventName::LabelConflict)
+        }
         TargetState::Held { .. } => (Severity::Error, EventName::StateChanged),
         TargetState::Degraded => (Severity::Warning, EventName::StateChanged),
         _ => (Severity::Info, EventName::StateChanged),
     }
 }
 
+/// What is done about a copy in conflict, and by whom.
+fn remedy(conflict: &LabelConflict) -> &'static str {
+    match conflict.reason {
+        ConflictReason::RolledBack { .. } => {
+            "it is copied anew from another copy in sync; if there is none, nothing is served: run \
+             'holdfast recover' to say which copy is right"
+        }
+        _ => {
+            "the store is older than its disks, the copy is left as it is: run 'holdfast recover' \
+             to adopt the newest label"
+        }
+    }
+}
+
 fn in_words(state: TargetState) -> String {
     match state {
+        TargetState::Shutdown { cause: StopCause::LabelConflict } => {
+            "not served: labels of its copies are newer than the store; run 'holdfast recover'"
+                .to_owned()
+        }
         TargetState::Held { cause, io } => format!("held: {cause:?}, I/O is {io:?}"),
         TargetState::ShuttingDown { cause } | TargetState::Shutdown { cause } => {
             format!("{state}: {cause:?}")

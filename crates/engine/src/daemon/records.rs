@@ -38,6 +38,11 @@ pub(super) struct Records {
 enum WriteError {
     #[error("target {target} owns the volume, with epoch {epoch}")]
     Fenced { target: TargetId, epoch: Epoch },
+    #[error(
+        "the store holds epoch {epoch} of target {target}, which was over before ours began: it \
+         went back"
+    )]
+    Behind { target: TargetId, epoch: Epoch },
     #[error("the store holds no record of the volume; it was lost, or the volume was deleted")]
     Missing,
     #[error(transparent)]
@@ -111,6 +116,7 @@ async fn write_all(store: Arc<dyn Store>, mut arriving: mpsc::Receiver<(TargetRe
                 tracing::warn!(%volume, error = problems::chain(&error), "not recorded");
                 match error {
                     WriteError::Fenced { .. } => StoreFault::Fenced,
+                    WriteError::Behind { epoch, .. } => StoreFault::Behind { epoch },
                     _ => StoreFault::Away,
                 }
             }));
@@ -135,6 +141,12 @@ async fn write(store: &dyn Store, record: &TargetRecord) -> Result<(), WriteErro
         let (old, found) = read(store, record.volume()).await?.ok_or(WriteError::Missing)?;
         if old == *record {
             return Ok(());
+        }
+        // Ours was taken from it: a store does not know an earlier owner after a later one, nor two
+        // of one epoch.
+        let is_other = old.epoch() == record.epoch() && old.target() != record.target();
+        if old.epoch() < record.epoch() || is_other {
+            return Err(WriteError::Behind { target: old.target(), epoch: old.epoch() });
         }
         if !may_replace(&old, record) {
             return Err(WriteError::Fenced { target: old.target(), epoch: old.epoch() });
@@ -205,6 +217,9 @@ mod tests {
         check(Some(&newer), &newer, Ok(()), Some(&newer)).await;
         check(Some(&newest), &newer, Err(StoreFault::Fenced), Some(&newest)).await;
         check(Some(&taken), &newer, Err(StoreFault::Fenced), Some(&taken)).await;
+        // A store that went back to before this ownership.
+        let epoch = old.epoch();
+        check(Some(&old), &taken, Err(StoreFault::Behind { epoch }), Some(&old)).await;
         check(None, &newer, Err(StoreFault::Away), None).await;
     }
 

@@ -68,8 +68,7 @@ pub(super) enum Door {
 
 /// Ids of controllers of one target.
 const CONTROLLERS: u16 = 512;
-/// How long an opening waits for copies in sync: more than twice the time in which a former owner
-/// notices that it lost one.
+/// How long an opening waits for copies in sync, so that one that is just starting is not lost.
 const OPEN_WAIT: Duration = PATIENCE.saturating_mul(2).saturating_add(Duration::from_secs(2));
 
 fn no_target(target: TargetId) -> Problem {
@@ -127,6 +126,7 @@ impl Engine {
             children: Vec::new(),
             addresses: Vec::new(),
             connected: BTreeSet::new(),
+            conflicts: Vec::new(),
         };
         let status = match door {
             Door::Down(cause) => down(cause),
@@ -136,6 +136,7 @@ impl Engine {
                     children: status.children,
                     addresses: self.0.addresses.clone(),
                     connected: status.hosts.iter().filter_map(model_name).collect(),
+                    conflicts: status.conflicts,
                 },
                 // It is just being closed.
                 None => down(StopCause::Ordered),

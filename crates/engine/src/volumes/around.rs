@@ -44,7 +44,7 @@ impl Volume {
         if crate::faults::concern_children() {
             return Err(data);
         }
-        let Some(session) = self.mirror.ask_around(command) else { return Err(data) };
+        let Some(session) = self.mirror.ask_around(command, now) else { return Err(data) };
         let child = self.children.get_mut(&session);
         let way = child.and_then(|child| child.let_around().then(|| child.way()));
         let (Some(way), Some(hosted)) = (way, self.hosted.get_mut(key)) else {
@@ -80,11 +80,22 @@ impl Volume {
                 is_stirred = true;
             }
         }
+        // The lease counts when a read ends: whatever stood still meanwhile, nobody else has
+        // acknowledged a write before this moment.
         match completion {
-            Ok(()) => self.done(key, Ok(()), (shared, now), io),
-            Err(fault) => self.come_back(key, (session, fault), now),
+            Ok(()) if self.mirror.may_answer(now) => {
+                self.done(key, Ok(()), (shared, now), io);
+                is_stirred
+            }
+            Ok(()) => {
+                self.come_back(key, (session, Fault::Unreachable), now);
+                true
+            }
+            Err(fault) => {
+                self.come_back(key, (session, fault), now);
+                true
+            }
         }
-        is_stirred || completion.is_err()
     }
 
     /// There is no short way to a copy: a read that took it comes back.

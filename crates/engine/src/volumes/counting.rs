@@ -17,6 +17,7 @@ impl Volume {
             state: self.mirror.state(),
             size: self.mirror.geometry().blocks(),
             children: self.mirror.children(),
+            conflicts: self.mirror.conflicts().to_vec(),
             rebuilds: self.mirror.rebuilds().cloned().collect(),
             hosts,
         }

@@ -92,6 +92,7 @@ impl Volume {
             Effect::Checked { token, found } => {
                 self.checked.insert(token.0, *found);
             }
+            Effect::Conflict(conflict) => self.tell(What::Conflict(conflict)),
             told => {
                 self.untold.add(&told);
                 self.tell_damage(now);

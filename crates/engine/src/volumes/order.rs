@@ -10,8 +10,8 @@ use std::time::Duration;
 use block::Blocks;
 use mirror::{Policy, Session};
 use model::{
-    ChildState, ChildStatus, Consistency, Limits, Problem, Rebuild, ReplicaId, SnapshotGroupId,
-    SnapshotId, TargetId, TargetRecord, TargetState, Timestamp, VolumeId,
+    ChildState, ChildStatus, Consistency, LabelConflict, Limits, Problem, Rebuild, ReplicaId,
+    SnapshotGroupId, SnapshotId, TargetId, TargetRecord, TargetState, Timestamp, VolumeId,
 };
 use nvme::target::NamespaceIds;
 use nvme::wire::{AnaState, Nqn};
@@ -150,6 +150,8 @@ pub struct Status {
     pub size: Blocks,
     /// Its children.
     pub children: Vec<ChildStatus>,
+    /// Copies that contradict the store or what is known of them.
+    pub conflicts: Vec<LabelConflict>,
     /// Rebuilds that ended, oldest first, then those that run or wait.
     pub rebuilds: Vec<Rebuild>,
     /// Hosts that are connected.
@@ -178,6 +180,8 @@ pub enum What {
     Rebuild(Box<Rebuild>),
     /// Damage was found, and mended where it could be.
     Damage(Box<Damage>),
+    /// A copy contradicts the store, or what is known of it.
+    Conflict(LabelConflict),
 }
 
 /// What is called with the answer, on the thread of a core: it must not wait.

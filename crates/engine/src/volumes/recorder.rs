@@ -16,8 +16,9 @@ pub type Recorded = Box<dyn FnOnce(Result<(), StoreFault>) + Send>;
 pub trait Recorder: Send + Sync {
     /// Stores a record in place of the one of the same target with a lower generation, or of one
     /// that is equal. It is well if the store now holds exactly this; [`StoreFault::Fenced`] if it
-    /// holds another epoch or a later generation. Must not block: if it has too much to do already,
-    /// the answer is [`StoreFault::Away`].
+    /// holds a later epoch or a later generation, [`StoreFault::Behind`] if it holds an earlier
+    /// owner. Must not block: if it has too much to do already, the answer is
+    /// [`StoreFault::Away`].
     fn record(&self, record: TargetRecord, done: Recorded);
 }
 

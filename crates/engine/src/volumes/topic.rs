@@ -210,8 +210,18 @@ mod tests {
             set,
         };
         let missed = BTreeMap::from([(id(2), intents.clone())]);
-        let reservations = Box::default();
-        Note { label, sequence: 7, incarnation: u64::MAX, loss: 0, intents, missed, reservations }
+        Note {
+            label,
+            owner: id(40),
+            sequence: 7,
+            settled: None,
+            incarnation: u64::MAX,
+            loss: 0,
+            intents,
+            missed,
+            left: BTreeMap::new(),
+            reservations: Box::default(),
+        }
     }
 
     #[test]

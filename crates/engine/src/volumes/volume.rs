@@ -146,7 +146,8 @@ impl Volume {
             shared.ended.push_back(EndedJob { owner, completion: Err(Fault::Busy), data });
             return false;
         };
-        let Err(data) = self.ask_around((key, command), data, shared, now) else { return false };
+        let asked = self.ask_around((key, command), data, shared, now);
+        let Err(data) = asked else { return self.mirror.is_stirred() };
         if let Some(hosted) = self.hosted.get_mut(key) {
             hosted.data = data;
         }
@@ -263,8 +264,7 @@ impl Volume {
     pub(super) fn abandon(mut self, shared: &mut Shared, io: &mut impl Io) {
         self.children.values_mut().for_each(|child| child.detach(io));
         shared.ways.retain(|_, route| route.volume != self.id);
-        let keys: Vec<Key> = self.hosted.keys().collect();
-        for key in keys {
+        for key in self.hosted.keys().collect::<Vec<Key>>() {
             let now = instant(io);
             self.done(key, Err(Fault::Unreachable), (shared, now), io);
         }
@@ -431,9 +431,7 @@ impl Volume {
                 let way = self.children.get(&session).map_or(0, Child::way);
                 return shared.pass(way, request);
             }
-            Came::Attached(result) => {
-                Event::Attached { session, result: result.map(|found| *found) }
-            }
+            Came::Attached(result) => Event::Attached { session, result },
             Came::Lost(why) => {
                 self.mirror.apply(Event::Lost { session, why }, now);
                 return self.bring_back(session, now);

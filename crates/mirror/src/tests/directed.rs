@@ -17,11 +17,11 @@ use super::drive::{Drive, replica};
 use super::world::STORE;
 use crate::{Order, RebuildOrder, Token};
 
-fn span(start: u64, len: u64) -> Span {
+pub(super) fn span(start: u64, len: u64) -> Span {
     Span::new(Lba(start), Blocks(len)).unwrap()
 }
 
-fn write(start: u64, len: u64) -> Command {
+pub(super) fn write(start: u64, len: u64) -> Command {
     Command::Write { span: span(start, len), fua: false }
 }
 

@@ -5,7 +5,7 @@ use std::vec::Vec;
 
 use block::testing::Random;
 use block::{Command, Fault, Lba, Span};
-use model::{Epoch, Note, SnapshotId};
+use model::{Epoch, Note, NoteStamp, SnapshotId};
 
 use crate::{Attempt, Session};
 
@@ -22,7 +22,7 @@ pub(super) struct Snapshot {
     pub(super) attempt: Option<Attempt>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Disk {
     durable: Vec<u64>,
     cache: BTreeMap<u64, u64>,
@@ -42,6 +42,8 @@ pub(super) struct Disk {
     pub(super) read: u64,
     /// So many blocks that it says it has written will not be there.
     pub(super) forgets: u64,
+    /// What it was at an earlier moment.
+    saved: Option<std::boxed::Box<Disk>>,
 }
 
 impl Disk {
@@ -61,6 +63,7 @@ impl Disk {
             written: 0,
             read: 0,
             forgets: 0,
+            saved: None,
         }
     }
 
@@ -96,6 +99,30 @@ impl Disk {
         self.owner = None;
         self.incarnation += 1;
         self.up = false;
+    }
+
+    /// Nothing of what no flush covers will be there after a crash.
+    pub(super) fn forget_cache(&mut self) {
+        self.cache.clear();
+    }
+
+    /// Remembers what is durable now.
+    pub(super) fn save(&mut self) {
+        self.saved = None;
+        self.saved = Some(std::boxed::Box::new(self.clone()));
+    }
+
+    /// Whether what was saved has an older note than this.
+    pub(super) fn was_saved_before(&self, known: Option<NoteStamp>) -> bool {
+        let saved = self.saved.as_ref();
+        saved.is_some_and(|saved| saved.note.as_ref().map(Note::stamp) < known)
+    }
+
+    /// Is what it was when it was saved; it was started since, so that its incarnation is new.
+    pub(super) fn roll_back(&mut self) {
+        let Some(saved) = self.saved.take() else { return };
+        self.durable = saved.durable;
+        (self.note, self.epoch, self.snapshots) = (saved.note, saved.epoch, saved.snapshots);
     }
 
     /// Carries out a command; `data` is read or filled.

@@ -16,6 +16,7 @@ use model::{
 use uuid::Uuid;
 
 use super::Broken;
+use super::also::Also;
 use super::disk::Disk;
 use super::world::{DETECT, Happening, HostOp, STORE, World};
 use crate::{AttachFault, Attempt, Event, Order, Policy, RebuildOrder, Token};
@@ -29,6 +30,8 @@ pub(super) fn policy() -> Policy {
         commands: 64,
         hold: millis(3000),
         open_wait: millis(2 * DETECT + 100),
+        lease: millis(300),
+        renew: millis(200),
         stop_wait: millis(3000),
         retry: (millis(10), millis(200)),
         busy: (millis(2), 50),
@@ -54,6 +57,7 @@ pub(super) fn replica(nth: usize) -> ReplicaId {
 
 /// What a seed is run with.
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is asked for on its own")]
 pub(super) struct Plan {
     pub(super) seed: u64,
     pub(super) broken: Broken,
@@ -63,6 +67,8 @@ pub(super) struct Plan {
     pub(super) unproven: bool,
     /// Whether hosts change reservations.
     pub(super) reserves: bool,
+    /// What else may happen.
+    pub(super) also: Also,
     pub(super) loud: bool,
 }
 
@@ -77,6 +83,7 @@ pub(super) struct Drive {
     stamps: u64,
     /// What the last read returned.
     pub(super) last_read: Vec<u64>,
+    pub(super) also: Also,
 }
 
 impl Drive {
@@ -97,8 +104,9 @@ impl Drive {
         let mut policy = policy();
         policy.verify = world.random.one_in(3);
         let (tokens, attempts, stamps, last_read) = (0, 0, 0, Vec::new());
-        let (size, unproven) = (BLOCKS, plan.unproven);
-        Drive { world, size, copies, policy, unproven, tokens, attempts, stamps, last_read }
+        let (size, unproven, also) = (BLOCKS, plan.unproven, plan.also);
+        world.stalls = also == Also::Pauses;
+        Drive { world, size, copies, policy, unproven, tokens, attempts, stamps, last_read, also }
     }
 
     pub(super) fn run(&mut self) -> Result<(), String> {
@@ -119,7 +127,9 @@ impl Drive {
                 next_host = self.world.now + 1 + self.world.random.below(pace);
             }
             if self.world.now >= next_fault {
-                self.fault();
+                if !self.also_happens()? {
+                    self.fault();
+                }
                 next_fault = self.world.now + 1 + self.world.random.below(faults);
             }
             self.check()?;
@@ -142,7 +152,7 @@ impl Drive {
         self.stamps
     }
 
-    fn newest(&self) -> Option<usize> {
+    pub(super) fn newest(&self) -> Option<usize> {
         let last = self.world.targets.len() - 1;
         self.world.targets[last].alive.then_some(last)
     }
@@ -226,7 +236,7 @@ impl Drive {
         }
     }
 
-    fn crash_disk(&mut self, disk: usize) {
+    pub(super) fn crash_disk(&mut self, disk: usize) {
         if !self.world.disks[disk].up {
             return;
         }
@@ -241,8 +251,15 @@ impl Drive {
         self.world.after(back, Happening::Restart { disk });
     }
 
+    /// A disk crashes, loses all that no flush covered, and is back soon.
+    pub(super) fn lose_cache(&mut self, disk: usize) {
+        self.world.disks[disk].forget_cache();
+        self.crash_disk(disk);
+        self.pass(700);
+    }
+
     /// Targets notice that attachments are gone.
-    fn lose_sessions(&mut self, which: impl Fn(usize, usize) -> bool) {
+    pub(super) fn lose_sessions(&mut self, which: impl Fn(usize, usize) -> bool) {
         for target in 0..self.world.targets.len() {
             let from = &self.world.targets[target];
             let gone = from.sessions.iter().filter(|(_, disk)| which(from.node, **disk));
@@ -262,7 +279,7 @@ impl Drive {
         }
     }
 
-    fn fail_over(&mut self, node: usize) {
+    pub(super) fn fail_over(&mut self, node: usize) {
         let reaches_store = self.world.store_up && !self.world.cut.contains(&(node, STORE));
         if reaches_store && self.world.targets.len() < 12 {
             self.world.take_over(node, self.policy, Blocks(self.size));
@@ -275,10 +292,11 @@ impl Drive {
         }
         let pair = (a.min(b), a.max(b));
         self.world.say(format_args!("cut {pair:?}"));
-        if !self.world.cut.remove(&pair) {
-            self.world.cut.insert(pair);
-            self.lose_sessions(|node, disk| (node.min(disk), node.max(disk)) == pair);
+        if self.world.cut.remove(&(a, b)) | self.world.cut.remove(&(b, a)) {
+            return;
         }
+        self.world.cut.extend([(a, b), (b, a)]);
+        self.lose_sessions(|node, disk| (node.min(disk), node.max(disk)) == pair);
     }
 
     /// Bits rot on one replica only: what no copy can read is an error, not a wrong answer.
@@ -345,7 +363,8 @@ impl Drive {
             let had = (0..self.world.disks.len()).filter(had).collect();
             self.world.snapshots.insert((target, token), (id, had));
         }
-        self.world.targets[target].mirror.order(token, order, super::world::at(self.world.now));
+        let now = self.world.clock(target);
+        self.world.targets[target].mirror.order(token, order, now);
         self.world.drain(target);
         token
     }
@@ -371,6 +390,9 @@ impl Drive {
         self.world.cut.clear();
         self.world.store_up = true;
         self.world.slow = None;
+        self.world.stalls = false;
+        let paused = self.world.paused.values().max().copied().unwrap_or(self.world.now);
+        self.run_until(paused.saturating_sub(self.world.now), |_| false)?;
         if self.world.random.one_in(2) {
             self.world.say(format_args!("power cut"));
             self.world.targets.iter_mut().for_each(|target| target.alive = false);
@@ -402,7 +424,8 @@ impl Drive {
         if !self.run_until(60_000, open)? {
             let target = &self.world.targets[target];
             return Err(format!(
-                "not whole again: {:?} {:?} {:?}",
+                "not whole again: {:?} {:?} {:?} {:?}",
+                target.mirror.conflicts(),
                 target.mirror.state(),
                 target.mirror.children(),
                 target.ops

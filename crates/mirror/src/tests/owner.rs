@@ -16,6 +16,7 @@ pub(super) const AROUND: u64 = 1 << 62;
 
 impl World {
     /// A new target takes the volume, wherever the former one is.
+    #[expect(clippy::large_types_passed_by_value, reason = "it is the mirror's own then")]
     pub(super) fn take_over(&mut self, node: usize, policy: Policy, size: block::Blocks) {
         let id = TargetId::new(Uuid::from_u128(0x7000 + self.targets.len() as u128)).unwrap();
         let name: NodeName = format!("node-{node}").parse().unwrap();
@@ -33,7 +34,8 @@ impl World {
             wall: Timestamp::from_millis(1_000_000),
         };
         self.say(format_args!("T{} on node {node} takes epoch {epoch}", self.targets.len()));
-        let mut mirror = Mirror::open(opening, at(self.now)).unwrap();
+        let stood = self.stood.get(&node).copied().unwrap_or(0);
+        let mut mirror = Mirror::open(opening, at(self.now - stood)).unwrap();
         mirror.broken = self.broken;
         self.targets.push(Target {
             mirror,
@@ -66,15 +68,30 @@ impl World {
                 self.history.began(op.number, block, stamp, at);
             }
         }
-        let data = op.data.clone();
+        if let Some(until) = self.paused.get(&self.targets[target].node).copied() {
+            let delay = until.saturating_sub(self.now);
+            return self.after(delay, Happening::Submit { target, token, op });
+        }
+        self.take(target, token, op);
+    }
+
+    /// A host's command has come to its target.
+    pub(super) fn take(&mut self, target: usize, token: Token, op: HostOp) {
+        if !self.targets[target].alive {
+            return;
+        }
+        let (command, data) = (op.command, op.data.clone());
         self.targets[target].ops.insert(token, op);
+        let now = self.clock(target);
         let mirror = &mut self.targets[target].mirror;
-        if let Some(session) = self.around.then(|| mirror.ask_around(command)).flatten() {
+        let around = self.around.then(|| mirror.ask_around(command, now)).flatten();
+        if let Some(session) = around {
             let io = Io(AROUND | token.0);
             let what = What::Command(command, Buffer::Host(token), data);
-            return self.launch(target, session, io, what);
+            self.launch(target, session, io, what);
+            return self.drain(target);
         }
-        self.targets[target].mirror.submit(token, command, at(self.now));
+        self.targets[target].mirror.submit(token, command, now);
         self.drain(target);
     }
 
@@ -85,8 +102,10 @@ impl World {
         (io, session): (Io, Session),
         result: Result<(), Fault>,
     ) {
-        let (token, now) = (Token(io.0 & !AROUND), at(self.now));
+        let (token, now) = (Token(io.0 & !AROUND), self.clock(target));
         let _ = self.targets[target].mirror.went_around(now);
+        let mirror = &mut self.targets[target].mirror;
+        let result = if mirror.may_answer(now) { result } else { Err(Fault::Unreachable) };
         if let Err(fault) = result {
             let command = self.targets[target].ops[&token].command;
             self.targets[target].mirror.come_back(token, command, (session, fault), now);
@@ -181,6 +200,7 @@ impl World {
             Effect::TargetChanged(_)
             | Effect::RebuildChanged(_)
             | Effect::Repaired(..)
+            | Effect::Conflict(_)
             | Effect::Accepted(..)
             | Effect::Unreadable(_) => {}
         }
@@ -190,6 +210,10 @@ impl World {
     /// that did not have it before. One that failed meanwhile may keep it.
     fn check_snapshot(&mut self, target: usize, token: Token, fine: bool) {
         let Some((id, had)) = self.snapshots.remove(&(target, token)) else { return };
+        if self.record.epoch().number() != self.targets[target].epoch {
+            // The store holds the record of another one.
+            return;
+        }
         let mirror = &self.targets[target].mirror;
         let size = mirror.geometry().blocks().0 as usize;
         let down = matches!(mirror.state(), TargetState::Shutdown { .. });
@@ -226,6 +250,7 @@ impl World {
             What::Command(_, buffer, _) => *buffer,
             _ => Buffer::None,
         };
+        self.asked += 1;
         self.targets[target].ios.insert(io, (disk, session, buffer));
         let delay = self.delay(disk);
         self.after(delay, Happening::Execute { target, disk, session, io, what });

@@ -151,8 +151,9 @@ fn hosts_do_not_wait_for_the_store_for_ever() {
 
 /// Whether a read of the first block could go around the mirror now.
 fn goes_around(drive: &mut Drive) -> bool {
+    let now = super::world::at(drive.world.now);
     let mirror = &mut drive.world.targets.last_mut().unwrap().mirror;
-    let found = mirror.ask_around(Command::Read { span: span(0, 1) }).is_some();
+    let found = mirror.ask_around(Command::Read { span: span(0, 1) }, now).is_some();
     if found {
         let _ = mirror.went_around(block::Instant::ZERO);
     }
@@ -162,6 +163,8 @@ fn goes_around(drive: &mut Drive) -> bool {
 #[test]
 fn reads_of_a_local_copy_go_around_while_nothing_else_is_under_way() {
     let mut drive = written(2);
+    assert!(!goes_around(&mut drive), "nothing was proved for long");
+    drive.ask(Command::Read { span: span(0, 1) }).unwrap();
     assert!(goes_around(&mut drive));
     let token = drive.begin(write(8, 1));
     assert!(!goes_around(&mut drive), "a write is under way");
@@ -178,8 +181,10 @@ fn reads_of_a_local_copy_go_around_while_nothing_else_is_under_way() {
 #[test]
 fn a_stop_waits_for_reads_that_went_around() {
     let mut drive = written(2);
+    drive.ask(Command::Read { span: span(0, 1) }).unwrap();
+    let now = super::world::at(drive.world.now);
     let mirror = &mut drive.world.targets[0].mirror;
-    assert!(mirror.ask_around(Command::Read { span: span(0, 1) }).is_some());
+    assert!(mirror.ask_around(Command::Read { span: span(0, 1) }, now).is_some());
     drive.give(0, Order::Stop);
     drive.pass(500);
     assert!(!matches!(drive.mirror().state(), TargetState::Shutdown { .. }));

@@ -14,9 +14,7 @@ use super::Broken;
 use super::disk::{Disk, GARBAGE, Snapshot};
 use super::history::History;
 use super::owner::AROUND;
-use crate::{
-    Answer, AttachFault, Attempt, Buffer, Event, Found, Io, Mirror, Session, StoreFault, Token,
-};
+use crate::{Answer, AttachFault, Attempt, Buffer, Event, Io, Mirror, Session, StoreFault, Token};
 
 /// A target notices within this time that it lost a child.
 pub(super) const DETECT: u64 = 200;
@@ -69,13 +67,48 @@ pub(super) enum What {
 
 #[derive(Clone, Debug)]
 pub(super) enum Happening {
-    Attach { target: usize, disk: usize, session: Session, epoch: Epoch },
-    Execute { target: usize, disk: usize, session: Session, io: Io, what: What },
-    Store { target: usize, io: Io, record: TargetRecord },
-    Deliver { target: usize, event: Event, data: Option<(Buffer, Vec<u64>)> },
-    Restart { disk: usize },
+    Attach {
+        target: usize,
+        disk: usize,
+        session: Session,
+        epoch: Epoch,
+    },
+    /// A replica that was fenced says what it is.
+    Describe {
+        target: usize,
+        disk: usize,
+        session: Session,
+        epoch: Epoch,
+    },
+    /// A host's command comes to a target that was stopped.
+    Submit {
+        target: usize,
+        token: Token,
+        op: HostOp,
+    },
+    Execute {
+        target: usize,
+        disk: usize,
+        session: Session,
+        io: Io,
+        what: What,
+    },
+    Store {
+        target: usize,
+        io: Io,
+        record: TargetRecord,
+    },
+    Deliver {
+        target: usize,
+        event: Event,
+        data: Option<(Buffer, Vec<u64>)>,
+    },
+    Restart {
+        disk: usize,
+    },
 }
 
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, not a state")]
 pub(super) struct World {
     pub(super) random: Random,
     pub(super) now: u64,
@@ -86,8 +119,20 @@ pub(super) struct World {
     pub(super) store_up: bool,
     pub(super) targets: Vec<Target>,
     pub(super) history: History,
-    /// Pairs of nodes that cannot reach each other; the store is node 99.
+    /// What cannot get from one node to another; the store is node 99.
     pub(super) cut: BTreeSet<(usize, usize)>,
+    /// Nodes that stand still, and until when.
+    pub(super) paused: BTreeMap<usize, u64>,
+    /// How long each node stood still with its clock.
+    pub(super) stood: BTreeMap<usize, u64>,
+    /// Whether an attachment may stop for long between its steps.
+    pub(super) stalls: bool,
+    /// A replica whose attachments stop before they fence anybody.
+    pub(super) stalled: Option<usize>,
+    /// How often replicas were asked something.
+    pub(super) asked: u64,
+    /// Everything that the store ever held.
+    pub(super) records: Vec<TargetRecord>,
     /// How much goes wrong by itself: one in so many.
     pub(super) trouble: u64,
     pub(super) slow: Option<usize>,
@@ -124,6 +169,12 @@ impl World {
             targets: Vec::new(),
             history: History::default(),
             cut: BTreeSet::new(),
+            paused: BTreeMap::new(),
+            stood: BTreeMap::new(),
+            stalls: false,
+            stalled: None,
+            asked: 0,
+            records: Vec::new(),
             trouble: 0,
             slow: None,
             broken,
@@ -169,7 +220,20 @@ impl World {
 
     pub(super) fn reaches(&self, target: usize, other: usize) -> bool {
         let node = self.targets[target].node;
-        node == other || !self.cut.contains(&(node.min(other), node.max(other)))
+        node == other || !self.cut.contains(&(node, other))
+    }
+
+    /// The time by the clock of a target's node.
+    pub(super) fn clock(&self, target: usize) -> Instant {
+        at(self.now - self.stood.get(&self.targets[target].node).copied().unwrap_or(0))
+    }
+
+    /// When a target wants the time, by the clock of the world.
+    fn timer(&self, target: usize) -> Option<u64> {
+        let from = &self.targets[target];
+        let runs = from.alive && !self.paused.contains_key(&from.node);
+        let stood = self.stood.get(&from.node).copied().unwrap_or(0);
+        from.mirror.timeout().filter(|_| runs).map(|at| millis(at) + stood)
     }
 
     pub(super) fn disk_of(&self, replica: ReplicaId) -> usize {
@@ -179,8 +243,7 @@ impl World {
     /// When something happens next.
     pub(super) fn next_at(&self) -> Option<u64> {
         let queued = self.queue.keys().next().map(|(at, _)| *at);
-        let timers = self.targets.iter().filter(|target| target.alive);
-        let timers = timers.filter_map(|target| target.mirror.timeout()).map(millis);
+        let timers = (0..self.targets.len()).filter_map(|target| self.timer(target));
         queued.into_iter().chain(timers.map(|at| at.max(self.now + 1))).min()
     }
 
@@ -191,10 +254,12 @@ impl World {
             return false;
         };
         self.now = self.now.max(next);
+        let now = self.now;
+        self.paused.retain(|_, until| *until > now);
         for target in 0..self.targets.len() {
-            let timer = self.targets[target].mirror.timeout();
-            if self.targets[target].alive && timer.is_some_and(|timer| timer <= at(self.now)) {
-                self.targets[target].mirror.tick(at(self.now));
+            if self.timer(target).is_some_and(|timer| timer <= self.now) {
+                let now = self.clock(target);
+                self.targets[target].mirror.tick(now);
                 self.drain(target);
             }
         }
@@ -206,7 +271,12 @@ impl World {
     }
 
     fn happen(&mut self, happening: Happening) {
+        let Some(happening) = self.unless_paused(happening) else { return };
         match happening {
+            Happening::Describe { target, disk, session, epoch } => {
+                self.describe(target, disk, session, epoch);
+            }
+            Happening::Submit { target, token, op } => self.take(target, token, op),
             Happening::Attach { target, disk, session, epoch } => {
                 self.attach(target, disk, session, epoch);
             }
@@ -248,7 +318,8 @@ impl World {
                 self.went_around(target, (io, session), result.map(|_| ()));
             }
             (event, _) => {
-                self.targets[target].mirror.apply(event, at(self.now));
+                let now = self.clock(target);
+                self.targets[target].mirror.apply(event, now);
                 self.drain(target);
             }
         }
@@ -257,6 +328,9 @@ impl World {
     fn attach(&mut self, target: usize, disk: usize, session: Session, epoch: Epoch) {
         if !self.targets[target].alive {
             return;
+        }
+        if self.stalled == Some(disk) {
+            return self.after(10, Happening::Attach { target, disk, session, epoch });
         }
         let there = self.disks[disk].up && self.reaches(target, disk);
         if !there || self.trouble() {
@@ -271,8 +345,6 @@ impl World {
         }
         found.epoch = Some(epoch);
         let before = found.owner.replace((epoch, target, session));
-        let (size, incarnation) = (Blocks(found.view().len() as u64), found.incarnation);
-        let note = found.note.clone();
         if let Some((_, old, session)) = before.filter(|(_, old, _)| *old != target) {
             let why = AttachFault::Fenced;
             let delay = self.random.below(DETECT);
@@ -280,9 +352,14 @@ impl World {
                 self.deliver_later(delay, old, Event::Lost { session, why });
             }
         }
-        let result = Ok(Found { size, incarnation, note });
-        let delay = self.delay(disk);
-        self.deliver_later(delay, target, Event::Attached { session, result });
+        let happening = Happening::Describe { target, disk, session, epoch };
+        if self.stalls {
+            // Fenced, and nothing more for longer than anybody waits.
+            let stall = if self.random.one_in(4) { self.random.below(3000) } else { 0 };
+            self.after(stall, happening);
+        } else {
+            self.happen(happening);
+        }
     }
 
     fn execute(&mut self, target: usize, place: (usize, Session), io: Io, what: What) {
@@ -307,6 +384,10 @@ impl World {
             return self.deliver_later(delay, target, event);
         }
         let (mut result, data) = self.carry_out(disk, what);
+        if !self.hears(target, disk) {
+            let result = Err(Fault::TimedOut);
+            return self.deliver_later(TIMEOUT, target, Event::Ended { io, result });
+        }
         if self.trouble() && self.random.one_in(8) {
             // It was carried out, but nobody hears of it.
             result = Err(Fault::TimedOut);
@@ -376,10 +457,15 @@ impl World {
     fn store(&mut self, target: usize, io: Io, record: TargetRecord) {
         let away = !self.store_up || !self.reaches(target, STORE);
         let mut result = Err(StoreFault::Away);
-        let lost = self.trouble() && self.random.one_in(2);
+        let lost = self.trouble() && self.random.one_in(2) || !self.hears(target, STORE);
         if !away {
-            let same = self.record.epoch() == record.epoch();
-            if same && self.record.set().generation() <= record.set().generation() {
+            let same =
+                self.record.epoch() == record.epoch() && self.record.target() == record.target();
+            if self.record.epoch() < record.epoch() {
+                result = Err(StoreFault::Behind { epoch: self.record.epoch() });
+            } else if self.record == record {
+                result = Ok(());
+            } else if same && self.record.set().generation() <= record.set().generation() {
                 self.set_record(record);
                 result = Ok(());
             } else {
@@ -400,6 +486,7 @@ impl World {
         let there = in_sync.iter().copied().filter(|disk| self.disks[*disk].owner.is_some());
         let there = there.collect();
         self.history.recorded(in_sync, &there);
+        self.records.push(record.clone());
         self.record = record;
     }
 }

@@ -157,11 +157,14 @@ pub(crate) fn note() -> Note {
     missed.remove(70);
     Note {
         label: label(),
+        owner: id(30),
         sequence: 7,
+        settled: Some(NoteStamp { epoch: Epoch::new(3).unwrap(), sequence: 6 }),
         incarnation: 3,
         loss: 1,
         intents,
         missed: [(id(21), missed)].into(),
+        left: [(id(21), NoteStamp { epoch: Epoch::new(2).unwrap(), sequence: 4 })].into(),
         reservations: Box::new(reservations()),
     }
 }
@@ -241,6 +244,13 @@ pub(crate) fn target() -> Target {
         ],
         addresses: vec![address("10.0.0.1:4420")],
         connected: [host.spec().address.nqn.clone()].into(),
+        conflicts: vec![LabelConflict {
+            replica: id(21),
+            reason: ConflictReason::NewerSet {
+                label: Generation::new(9).unwrap(),
+                record: Generation::new(7).unwrap(),
+            },
+        }],
     });
     target
 }

@@ -293,7 +293,8 @@ impl World {
         let connected = [].into();
         if !line.has("unseen") {
             let children = children.collect();
-            target.status = Some(TargetStatus { state, children, addresses, connected });
+            target.status =
+                Some(TargetStatus { state, children, addresses, connected, conflicts: vec![] });
         }
         self.facts.targets.insert(id, target);
     }
@@ -327,7 +328,8 @@ impl World {
         };
         let state = TargetState::Shutdown { cause: StopCause::Ordered };
         let (children, addresses) = (vec![], vec![]);
-        target.status = Some(TargetStatus { state, children, addresses, connected });
+        target.status =
+            Some(TargetStatus { state, children, addresses, connected, conflicts: vec![] });
         self.facts.targets.insert(id, target);
     }
 }

@@ -103,7 +103,8 @@ impl World {
         target.made().unwrap();
         let state = TargetState::Degraded;
         let (addresses, connected) = (vec![], [].into());
-        target.status = Some(TargetStatus { state, children, addresses, connected });
+        target.status =
+            Some(TargetStatus { state, children, addresses, connected, conflicts: vec![] });
         self.facts.targets.insert(id, target);
     }
 

@@ -1,0 +1,205 @@
+//! Histories that failed once, each by hand: what happens does not change with the generator. Each
+//! is run with its rule left out, too, and then has to fail.
+
+use block::{Command, Fault};
+use model::TargetState;
+
+use super::Broken;
+use super::directed::{span, write};
+use super::drive::{Drive, replica};
+use crate::Order;
+
+fn read(start: u64, len: u64) -> Command {
+    Command::Read { span: span(start, len) }
+}
+
+/// A volume whose first region was written and acknowledged, and is on one copy only: the other one
+/// lost its cache, the target died, and the next one does not get to compare them.
+fn in_doubt(broken: Broken) -> Drive {
+    let mut drive = Drive::quiet_but(2, broken);
+    drive.ask(write(0, 8)).unwrap();
+    drive.ask(Command::Flush).unwrap();
+    drive.pass(500);
+    drive.ask(write(0, 8)).unwrap();
+    drive.crash_target(0);
+    drive.lose_cache(1);
+    drive.policy.copies = 0;
+    drive.take_over(1);
+    drive.until_open();
+    drive
+}
+
+#[test]
+fn a_region_in_doubt_is_not_read() {
+    read_in_doubt(Broken::Nothing);
+}
+
+pub(super) fn read_in_doubt(broken: Broken) {
+    let mut drive = in_doubt(broken);
+    let token = drive.begin(read(0, 8));
+    drive.pass(500);
+    assert!(!drive.world.targets[1].ended.contains_key(&token), "it was not compared yet");
+}
+
+#[test]
+fn a_flush_does_not_promise_what_one_copy_in_sync_lacks() {
+    flush_in_doubt(Broken::Nothing);
+}
+
+pub(super) fn flush_in_doubt(broken: Broken) {
+    let mut drive = in_doubt(broken);
+    drive.begin(Command::Flush);
+    drive.pass(500);
+    // The copy that has it is away for good.
+    drive.crash_target(1);
+    drive.world.disks[0].up = false;
+    drive.take_over(1);
+    drive.until(|drive| drive.mirror().state() == TargetState::Degraded);
+    drive.ask(read(0, 8)).unwrap();
+}
+
+#[test]
+fn that_a_copy_lost_its_cache_is_known_to_the_next_target() {
+    loss_known(Broken::Nothing);
+}
+
+pub(super) fn loss_known(broken: Broken) {
+    let mut drive = in_doubt(broken);
+    let epoch = drive.world.record.epoch();
+    drive.until(|drive| {
+        let notes = drive.world.disks[..2].iter().map(|disk| disk.note.as_ref());
+        notes.flatten().all(|note| note.label.epoch == epoch)
+    });
+    drive.crash_target(1);
+    drive.policy.copies = 4;
+    drive.take_over(1);
+    drive.ask(read(0, 8)).unwrap();
+}
+
+#[test]
+fn a_read_does_not_block_the_comparison_it_waits_for() {
+    read_waits_aside(Broken::Nothing);
+}
+
+pub(super) fn read_waits_aside(broken: Broken) {
+    let mut drive = in_doubt(broken);
+    drive.crash_target(1);
+    drive.policy.copies = 4;
+    drive.take_over(1);
+    let token = drive.begin(read(0, 8));
+    drive.pass(2000);
+    assert!(drive.world.targets[2].ended.contains_key(&token), "the read waits for itself");
+}
+
+#[test]
+fn a_copy_that_is_away_and_in_sync_has_every_mark() {
+    marked_everywhere(Broken::Nothing);
+}
+
+/// Without the store nobody can be recorded stale: what is written then must not be on one copy.
+pub(super) fn marked_everywhere(broken: Broken) {
+    let mut drive = Drive::quiet_but(2, broken);
+    drive.ask(write(0, 4)).unwrap();
+    drive.ask(Command::Flush).unwrap();
+    drive.pass(500);
+    drive.world.store_up = false;
+    drive.world.disks[1].up = false;
+    drive.begin(write(8, 4));
+    drive.pass(500);
+    drive.crash_target(0);
+    drive.world.disks[0].up = false;
+    (drive.world.disks[1].up, drive.world.store_up) = (true, true);
+    drive.take_over(1);
+    drive.until(|drive| drive.mirror().state() == TargetState::Degraded);
+    drive.world.disks[0].up = true;
+    drive.until_open();
+    assert_eq!(drive.world.disks[0].view(), drive.world.disks[1].view());
+}
+
+#[test]
+fn a_copy_that_is_about_to_join_is_compared_too() {
+    joiner_compared(Broken::Nothing);
+}
+
+/// The store does not say whether a copy is recorded in sync; meanwhile a region is in doubt.
+pub(super) fn joiner_compared(broken: Broken) {
+    let mut drive = Drive::quiet_but(2, broken);
+    drive.ask(write(0, 4)).unwrap();
+    drive.order(Order::AddChild { replica: replica(2), local: false }).unwrap();
+    drive.world.store_up = false;
+    drive.pass(2000);
+    let mut junk = std::vec![9; 1];
+    drive.world.disks[2].carry_out(write(41, 1), &mut junk).unwrap();
+    drive.world.disks.iter_mut().for_each(|disk| disk.full = true);
+    assert_eq!(drive.ask(write(40, 1)), Err(Fault::NoSpace));
+    drive.world.disks.iter_mut().for_each(|disk| disk.full = false);
+    drive.pass(500);
+    drive.world.store_up = true;
+    drive.until_open();
+    assert_eq!(drive.world.disks[0].view(), drive.world.disks[2].view());
+}
+
+#[test]
+fn the_map_of_a_copy_that_came_back_in_sync_goes() {
+    map_goes(Broken::Nothing);
+}
+
+pub(super) fn map_goes(broken: Broken) {
+    let mut drive = Drive::quiet_but(2, broken);
+    drive.order(Order::Offline(replica(1))).unwrap();
+    // The last copy in sync is away for a while, and is believed when it is back.
+    drive.world.disks[0].up = false;
+    let token = drive.begin(write(0, 1));
+    drive.pass(500);
+    drive.world.disks[0].up = true;
+    drive.end(token).unwrap();
+    drive.order(Order::Online(replica(1))).unwrap();
+    drive.until_open();
+    drive.order(Order::Stop).unwrap();
+    for disk in &drive.world.disks[..2] {
+        let note = disk.note.as_ref().unwrap();
+        assert!(note.missed.is_empty(), "a copy in sync misses nothing: {note:?}");
+    }
+}
+
+#[test]
+fn what_a_former_target_acknowledged_is_not_flushed_after_it_was_lost() {
+    loss_told(Broken::Nothing);
+}
+
+/// The last copy in sync loses what a former target acknowledged on it: hosts are told.
+pub(super) fn loss_told(broken: Broken) {
+    let mut drive = Drive::quiet_but(2, broken);
+    drive.order(Order::Offline(replica(1))).unwrap();
+    drive.ask(write(0, 4)).unwrap();
+    drive.crash_target(0);
+    drive.take_over(0);
+    drive.until(|drive| drive.mirror().state() == TargetState::Degraded);
+    drive.order(Order::Offline(replica(1))).unwrap();
+    drive.lose_cache(0);
+    let told = drive.ask(Command::Flush);
+    assert!(matches!(told, Err(Fault::Medium { .. })), "{told:?}");
+}
+
+#[test]
+fn a_read_does_not_overtake_a_write_around_the_mirror() {
+    read_overtakes(Broken::Nothing);
+}
+
+/// A write is on one copy when a read of that copy comes; it never gets to the other one.
+pub(super) fn read_overtakes(broken: Broken) {
+    let mut drive = Drive::quiet_but(2, broken);
+    drive.world.around = true;
+    drive.ask(write(0, 1)).unwrap();
+    drive.ask(Command::Flush).unwrap();
+    drive.begin(write(0, 1));
+    drive.world.cut.extend([(0, 1), (1, 0)]);
+    drive.pass(10);
+    drive.begin(read(0, 1));
+    drive.pass(10);
+    drive.crash_target(0);
+    drive.world.disks[0].up = false;
+    drive.take_over(1);
+    drive.until(|drive| drive.mirror().state() == TargetState::Degraded);
+    drive.ask(read(0, 1)).unwrap();
+}
