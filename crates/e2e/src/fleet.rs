@@ -306,6 +306,13 @@ impl Fleet {
         Ok(stored::decode(&found.context("there is no record")?.value)?)
     }
 
+    /// Puts a record there, whatever the store holds: as when a backup is restored.
+    pub async fn restore(&self, record: &TargetRecord) -> Result<()> {
+        let key = keys::target_record(self.volume);
+        self.client.put(key, stored::encode(record)?).await?;
+        Ok(())
+    }
+
     /// Takes the next epoch, as the control plane does, and answers what to order.
     pub async fn take(&self, target: TargetId, on: usize) -> Result<TargetSpec> {
         let key = keys::target_record(self.volume);

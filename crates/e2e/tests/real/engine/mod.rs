@@ -10,6 +10,7 @@ mod orders;
 mod owners;
 mod reservations;
 pub(crate) mod rig;
+mod rollback;
 mod targets;
 
 use api::node::{
