@@ -23,8 +23,29 @@ pub(super) struct Disks {
     pub(super) lies: Lie,
     /// Sectors of 4096 bytes, which are not torn, instead of 512.
     pub(super) is_large: bool,
+    /// What becomes of one write that is acknowledged all the same, by its number.
+    pub(super) false_write: Option<(u64, FalseWrite)>,
+    /// Reads that were asked for so far, which of them fails, and whether its place always does.
+    pub(super) reads: u64,
+    pub(super) failing: Option<(u64, Failing)>,
     /// Reads of any of these blocks fail.
     pub(super) unreadable: Vec<Range<Place>>,
+}
+
+/// How a write goes wrong that is said to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FalseWrite {
+    /// It is not there.
+    Lost,
+    /// It is that many blocks further.
+    Shifted(u64),
+}
+
+/// How long a read fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failing {
+    Once,
+    Forever,
 }
 
 /// Which flushes do nothing.
@@ -50,6 +71,13 @@ impl Disks {
     /// A write was sent; answers its number.
     pub(super) fn write(&mut self, place: Place, bytes: &[u8]) -> u64 {
         self.next += 1;
+        let place = match self.false_write {
+            Some((number, FalseWrite::Lost)) if number == self.next => return self.next,
+            Some((number, FalseWrite::Shifted(by))) if number == self.next => {
+                Place { block: place.block + by, ..place }
+            }
+            _ => place,
+        };
         self.volatile.push((self.next, false, place, bytes.to_vec()));
         self.next
     }
@@ -96,6 +124,23 @@ impl Disks {
                 self.volatile.push(write);
             }
         }
+    }
+
+    /// How many writes were sent.
+    pub(super) fn writes(&self) -> u64 {
+        self.next
+    }
+
+    /// A read is asked for; whether it is the one that fails.
+    pub(super) fn strikes(&mut self, place: Place, blocks: u32) -> bool {
+        self.reads += 1;
+        let Some((_, how)) = self.failing.filter(|(nth, _)| *nth == self.reads) else {
+            return self.is_unreadable(place, blocks);
+        };
+        if how == Failing::Forever {
+            self.unreadable.push(place..Place { block: place.block + u64::from(blocks), ..place });
+        }
+        true
     }
 
     pub(super) fn is_unreadable(&self, place: Place, blocks: u32) -> bool {
@@ -156,8 +201,7 @@ impl Disks {
                 }
             }
         }
-        let (next, lies, is_large) = (self.next, self.lies, self.is_large);
-        Disks { durable, volatile: Vec::new(), next, lies, is_large, unreadable: Vec::new() }
+        Disks { durable, volatile: Vec::new(), unreadable: Vec::new(), ..*self }
     }
 
     /// What is there when the process died and the power stayed: all that was written, and of what

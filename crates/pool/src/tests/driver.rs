@@ -52,6 +52,8 @@ pub(super) struct Rig {
     pub(super) believed: u64,
     /// Every disk I/O fails.
     pub(super) fails: bool,
+    /// The next flush fails.
+    pub(super) flush_fails: bool,
     /// A write of these bytes ends when nothing else is under way.
     pub(super) slow: Vec<u8>,
     late: Vec<Sent>,
@@ -127,7 +129,7 @@ fn recover_with(
     let mut recovery = Recovery::new(superblock, limits)?;
     loop {
         match recovery.poll() {
-            Some(Effect::Read { io, place, blocks, .. }) if disks.is_unreadable(place, blocks) => {
+            Some(Effect::Read { io, place, blocks, .. }) if disks.strikes(place, blocks) => {
                 recovery.complete(io, Err(DiskFailed));
             }
             Some(Effect::Read { io, place, blocks, .. }) => {
@@ -148,6 +150,7 @@ fn recover_with(
                         buffers: BTreeMap::new(),
                         believed: 0,
                         fails: false,
+                        flush_fails: false,
                         slow: Vec::new(),
                         late: Vec::new(),
                         next: 0,
@@ -242,11 +245,12 @@ impl Rig {
         }
         let at = random.below(self.sent.len() as u64) as usize;
         let sent = self.sent.swap_remove(at);
-        let is_unreadable = match sent {
+        let is_struck = match sent {
             Sent::Read { place, blocks, .. } => self.disks.is_unreadable(place, blocks),
-            _ => false,
+            Sent::Flush { .. } => core::mem::take(&mut self.flush_fails),
+            Sent::Write { .. } => false,
         };
-        if self.fails || is_unreadable {
+        if self.fails || is_struck {
             let (Sent::Read { io, .. } | Sent::Write { io, .. } | Sent::Flush { io, .. }) = sent;
             self.pool.complete(io, Err(DiskFailed));
             return Moment::Io;

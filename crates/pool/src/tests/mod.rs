@@ -10,6 +10,7 @@ mod driver;
 mod feature;
 mod history;
 mod hostile;
+mod liars;
 mod life;
 mod merge;
 mod model;
