@@ -182,6 +182,8 @@ pub enum Order {
         /// Where good copies differ, this one is right and the others get its bytes. Without, they
         /// are told and left alone.
         believed: Option<ReplicaId>,
+        /// Blocks that no copy can give are lost: they become zeroes on every copy.
+        accept_loss: bool,
     },
     /// What hosts may ask at most.
     Limit(Limits),

@@ -49,6 +49,8 @@ pub(crate) struct Check {
     token: Option<Token>,
     /// The copy that is right where good ones differ.
     believed: Option<ReplicaId>,
+    /// What no copy can give becomes zeroes.
+    accept_loss: bool,
     /// What was not begun.
     rest: VecDeque<Span>,
     /// Chunks under way.
@@ -79,14 +81,20 @@ impl Checks {
     fn add(&mut self, token: Option<Token>, believed: Option<ReplicaId>, span: Span) -> u64 {
         self.last += 1;
         let (rest, found) = (VecDeque::from([span]), Checked::default());
-        self.all.insert(self.last, Check { token, believed, rest, left: 0, found });
+        let (left, accept_loss) = (0, false);
+        self.all.insert(self.last, Check { token, believed, accept_loss, rest, left, found });
         self.last
     }
 }
 
 impl Mirror {
     /// Takes an order to check a span; it ends with an [`Effect::Checked`] and an answer.
-    pub(crate) fn check_span(&mut self, token: Token, span: Span, believed: Option<ReplicaId>) {
+    pub(crate) fn check_span(
+        &mut self,
+        token: Token,
+        span: Span,
+        (believed, accept_loss): (Option<ReplicaId>, bool),
+    ) {
         let inside = self.geometry.span().intersect(span) == Some(span);
         let unknown = believed.is_some_and(|replica| !self.recorder.wants_in_sync(replica));
         let refused = if !inside || span.len() > MOST_BLOCKS {
@@ -102,7 +110,10 @@ impl Mirror {
         if let Some(problem) = refused {
             return self.answer(token, Err(problem));
         }
-        self.checks.add(Some(token), believed, span);
+        let number = self.checks.add(Some(token), believed, span);
+        if let Some(check) = self.checks.all.get_mut(&number) {
+            check.accept_loss = accept_loss;
+        }
         self.poke = true;
     }
 
@@ -217,12 +228,13 @@ impl Mirror {
         }
     }
 
-    pub(crate) fn note_unreadable(&mut self, number: u64, span: Span) {
+    /// No copy can give these blocks; whether they are given up.
+    pub(crate) fn note_unreadable(&mut self, number: u64, span: Span) -> bool {
         let copies = u64::from(self.in_sync().len());
         self.effects.push_back(Effect::Unreadable(span));
-        if let Some(check) = self.checks.all.get_mut(&number) {
-            check.found.bad += copies * span.len().0;
-            check.found.unreadable.push(span);
-        }
+        let Some(check) = self.checks.all.get_mut(&number) else { return false };
+        check.found.bad += copies * span.len().0;
+        check.found.unreadable.push(span);
+        check.accept_loss
     }
 }

@@ -365,7 +365,9 @@ impl Mirror {
     /// A copy has done its part of a step.
     fn piece_answered(&mut self, ticket: Ticket, slot: Slot, step: Step) {
         let Some(copy) = self.copies.get_mut(&ticket) else { return };
-        let (span, was_damaged) = (copy.piece(), copy.damaged().contains(slot));
+        let is_given_up = copy.pieces.front().is_some_and(|(_, written)| !*written);
+        let was_damaged = copy.damaged().contains(slot) && !is_given_up;
+        let span = copy.piece();
         match step {
             Step::Comparing => copy.needy.remove(slot),
             Step::Accepting => self.accepted(ticket, slot),

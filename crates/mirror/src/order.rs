@@ -48,7 +48,9 @@ impl Mirror {
                 self.rebuild_bucket = Bucket::new(limit.map(|size| size.bytes().0), self.now);
                 Ok(())
             }
-            Order::Check { span, believed } => return self.check_span(token, span, believed),
+            Order::Check { span, believed, accept_loss } => {
+                return self.check_span(token, span, (believed, accept_loss));
+            }
             Order::Resize(size) => return self.resize(token, size),
             Order::Snapshot(id, attempt) => return self.take_snapshot(token, id, attempt),
             Order::Stop => return self.stop(token),

@@ -120,6 +120,19 @@ impl Mirror {
         }
     }
 
+    /// Nobody has the piece, and somebody agreed to lose it: it becomes a hole on every copy. If
+    /// some copies get no further, it is read as zeroes from the others, and repaired.
+    fn give_up_piece(&mut self, ticket: Ticket) {
+        if let Some(copy) = self.copies.get_mut(&ticket) {
+            if let Some((_, written)) = copy.pieces.front_mut() {
+                *written = false;
+            }
+            copy.source = None;
+        }
+        self.all_need(ticket);
+        self.write_piece(ticket);
+    }
+
     /// Copies that may be recorded in sync already although they are not yet.
     fn joining(&self) -> Slots {
         self.must().both(self.writers()).without(self.in_sync())
@@ -137,12 +150,9 @@ impl Mirror {
             _ if was_unproven && !(joining.is_empty() && self.is_settled()) => {
                 self.end_copy(ticket, false);
             }
+            Whose::Check(check) if self.note_unreadable(check, span) => self.give_up_piece(ticket),
             // Hosts get an error for this block anyway, whichever copy they ask.
-            Whose::Resync => self.piece_done(ticket),
-            Whose::Check(check) => {
-                self.note_unreadable(check, span);
-                self.piece_done(ticket);
-            }
+            Whose::Resync | Whose::Check(_) => self.piece_done(ticket),
             Whose::Rebuild(slot) => {
                 let detail = alloc::format!("no copy in sync can read {span}; restore it");
                 self.rebuild_failed(slot, Problem::new(Kind::NoHealthyReplica, detail));

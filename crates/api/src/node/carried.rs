@@ -213,11 +213,96 @@ pub struct Scrub {
     pub progress: Progress,
     /// Blocks that did not have the content that was written.
     pub bad_blocks: u64,
+    /// Those of them that were rewritten from another copy before it ended.
+    #[serde(default)]
+    pub repaired_blocks: u64,
+    /// Bad blocks in what only snapshots of the copy hold.
+    #[serde(default)]
+    pub bad_in_snapshots: u64,
     /// When it began.
     pub started_at: Timestamp,
     /// When it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<Timestamp>,
+}
+
+impl Scrub {
+    /// One that has just begun.
+    pub fn begun(generation: Generation, started_at: Timestamp) -> Scrub {
+        Scrub {
+            generation,
+            state: ScrubState::Running {},
+            progress: Progress::default(),
+            bad_blocks: 0,
+            repaired_blocks: 0,
+            bad_in_snapshots: 0,
+            started_at,
+            ended_at: None,
+        }
+    }
+
+    /// What it found, in words.
+    pub fn summary(&self) -> String {
+        let blocks = |count: u64| if count == 1 { "block" } else { "blocks" };
+        let bad = self.bad_blocks;
+        let text = format!("{bad} bad {}, {} repaired", blocks(bad), self.repaired_blocks);
+        match self.bad_in_snapshots {
+            0 => text,
+            bad => format!("{text}, {bad} bad {} in snapshots, not repaired", blocks(bad)),
+        }
+    }
+}
+
+/// A part of a volume to be checked on all copies in sync: at most 16 MiB.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct CheckRequest {
+    /// The first block of 4 KiB.
+    pub first_block: u64,
+    /// How many blocks: 1 to 4096.
+    pub blocks: u64,
+    /// Where intact copies differ, this one is right, and the others get its content; left out:
+    /// differences are told and left alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub believe: Option<ReplicaId>,
+    /// Blocks that no copy can give become zeroes on every copy: what they held is lost.
+    #[serde(default)]
+    pub accept_loss: bool,
+}
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CheckReport {
+    /// Blocks that did not have the content that was written, copy by copy.
+    pub bad_blocks: u64,
+    /// Those of them that were rewritten from another copy.
+    pub repaired_blocks: u64,
+    /// Blocks that no copy can give.
+    pub unreadable: Vec<BlockRange>,
+    /// Blocks that are intact on several copies and not equal.
+    pub differing: Vec<DifferingBlocks>,
+}
+
+/// Blocks of 4 KiB that follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BlockRange {
+    /// The first.
+    pub first_block: u64,
+    /// How many.
+    pub blocks: u64,
+}
+
+/// Blocks that are intact on several copies and not equal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DifferingBlocks {
+    /// Which blocks.
+    #[serde(flatten)]
+    pub range: BlockRange,
+    /// On which copies.
+    pub replicas: Vec<ReplicaId>,
 }
 
 /// Where a scrub is.
@@ -251,6 +336,8 @@ where
 }
 impl Json for model::Rebuild {}
 impl Json for Scrub {}
+impl Sent for CheckRequest {}
+impl Json for CheckReport {}
 
 impl Json for FoundSnapshot {}
 impl Json for TargetSnapshot {}

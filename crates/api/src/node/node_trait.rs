@@ -8,8 +8,9 @@ use model::{
 #[cfg(feature = "faults")]
 use super::Faults;
 use super::{
-    Changed, Found, FoundSnapshot, Health, InPool, NodeInfo, Numbered, Pace, PoolRemoval, Range,
-    RebuildWish, Removal, Scrub, SnapshotWish, Statistics, TargetSnapshot,
+    Changed, CheckReport, CheckRequest, Found, FoundSnapshot, Health, InPool, NodeInfo, Numbered,
+    Pace, PoolRemoval, Range, RebuildWish, Removal, Scrub, SnapshotWish, Statistics,
+    TargetSnapshot,
 };
 use crate::{Ensured, Gone, Page, Paging, Text};
 
@@ -162,6 +163,13 @@ pub trait Node: Send + Sync + 'static {
         snapshot: SnapshotId,
         wish: SnapshotWish,
     ) -> impl Future<Output = Answered<Ensured<TargetSnapshot>>> + Send;
+
+    /// Read a part of a volume on all copies in sync, compare, and rewrite what is damaged.
+    fn check_target(
+        &self,
+        target: TargetId,
+        request: CheckRequest,
+    ) -> impl Future<Output = Answered<CheckReport>> + Send;
 
     /// Rebuilds under way and the last that ended, by id.
     fn rebuilds(&self, paging: Paging) -> impl Future<Output = Answered<Page<Rebuild>>> + Send;

@@ -8,9 +8,9 @@ use model::{
 #[cfg(feature = "faults")]
 use super::Faults;
 use super::{
-    Answered, Changed, Found, FoundSnapshot, Health, InPool, Node, NodeInfo, Numbered, Pace,
-    PoolRemoval, Range, RebuildWish, Removal, Scrub, SnapshotWish, Statistics, TargetSnapshot,
-    routes,
+    Answered, Changed, CheckReport, CheckRequest, Found, FoundSnapshot, Health, InPool, Node,
+    NodeInfo, Numbered, Pace, PoolRemoval, Range, RebuildWish, Removal, Scrub, SnapshotWish,
+    Statistics, TargetSnapshot, routes,
 };
 use crate::{Ensured, Gone, NoBody, NoQuery, Page, Paging, Route, Text, Watch};
 
@@ -195,6 +195,14 @@ impl Node for Remote {
         wish: SnapshotWish,
     ) -> impl Future<Output = Answered<Ensured<TargetSnapshot>>> + Send {
         self.ask(&routes::PUT_TARGET_SNAPSHOT, (target, snapshot), (NoQuery {}, wish), None)
+    }
+
+    fn check_target(
+        &self,
+        target: TargetId,
+        request: CheckRequest,
+    ) -> impl Future<Output = Answered<CheckReport>> + Send {
+        self.ask(&routes::CHECK_TARGET, (target,), (NoQuery {}, request), None)
     }
 
     fn rebuilds(&self, paging: Paging) -> impl Future<Output = Answered<Page<Rebuild>>> + Send {

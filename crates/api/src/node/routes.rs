@@ -8,10 +8,11 @@ use model::{
 #[cfg(feature = "faults")]
 use super::Faults;
 use super::{
-    Changed, Found, FoundSnapshot, Health, InPool, NodeInfo, Numbered, Pace, PoolRemoval, Range,
-    RebuildWish, Removal, Scrub, SnapshotWish, Statistics, TargetSnapshot,
+    Changed, CheckReport, CheckRequest, Found, FoundSnapshot, Health, InPool, NodeInfo, Numbered,
+    Pace, PoolRemoval, Range, RebuildWish, Removal, Scrub, SnapshotWish, Statistics,
+    TargetSnapshot,
 };
-use crate::Method::{Delete, Get, Put};
+use crate::Method::{Delete, Get, Post, Put};
 use crate::Role::{Admin, Anybody, Editor, Viewer};
 use crate::{Ensured, Gone, NoBody, NoQuery, Page, Paging, Route, Text, Watch};
 
@@ -190,6 +191,14 @@ pub const PUT_TARGET_SNAPSHOT: Route<
     Editor,
     "putTargetSnapshot",
     "Take a snapshot of a volume at one point, on all children in sync or on none",
+);
+
+/// Read a part of a volume on all copies in sync, compare, and rewrite what is damaged.
+pub const CHECK_TARGET: Route<(TargetId,), NoQuery, CheckRequest, CheckReport> = Route::new(
+    (Post, "/v1/targets/{target}/check"),
+    Editor,
+    "checkTarget",
+    "Read a part of a volume on all copies in sync, compare, and rewrite what is damaged",
 );
 
 /// Rebuilds under way and the last that ended, by id.

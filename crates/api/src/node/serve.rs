@@ -63,6 +63,7 @@ fn targets<N: Node>(api: Api<Served<N>>) -> Api<Served<N>> {
         .on(&routes::PUT_TARGET_SNAPSHOT, async move |s, r| {
             s.node.put_target_snapshot(r.at.0, r.at.1, r.body).await
         })
+        .on(&routes::CHECK_TARGET, async move |s, r| s.node.check_target(r.at.0, r.body).await)
         .on(&routes::REBUILDS, async move |s, r| s.node.rebuilds(r.query).await)
         .on(&routes::REBUILD, async move |s, r| s.node.rebuild(r.at.0).await)
         .on(&routes::PUT_REBUILD, async move |s, r| s.node.put_rebuild(r.at.0, r.body).await)

@@ -20,7 +20,7 @@ use super::{
 use crate::Method::{Delete, Get, Post, Put};
 use crate::Role::{Admin, Anybody, Editor, Viewer};
 use crate::heartbeat::{Farewell, Heard};
-use crate::node::{Pace, Range, Scrub, Statistics};
+use crate::node::{CheckReport, CheckRequest, Pace, Range, Scrub, Statistics};
 use crate::{Ensured, Gone, NoBody, NoQuery, Page, Paging, Route, Text, Watch};
 
 /// An answer, or why there is none.
@@ -133,6 +133,9 @@ clone of another";
 or modify a volume, or move its copies";
             DELETE_VOLUME delete_volume(at: VolumeId, if seen,) -> Gone;
                 Delete "/v1/volumes/{volume}" Editor "Delete a volume that is not published";
+            CHECK_VOLUME check_volume(at: VolumeId, body: CheckRequest,) -> CheckReport;
+                Post "/v1/volumes/{volume}/check" Editor "Read a part of a served volume on all \
+copies in sync, compare, and rewrite what is damaged";
             PLACEMENT placement(at: VolumeId, query: Paging,) -> Page<Placement>;
                 Get "/v1/volumes/{volume}/placement" Viewer "For each pool, whether a copy of the \
 volume could go there, and why not";

@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex};
 
 use api::events::Log;
 use api::node::{
-    Answered, Changed, Fault, FaultKind, FaultPlace, Faults, Found, FoundSnapshot, Health, InPool,
-    Node, NodeInfo, Numbered, Pace, PoolRemoval, Range, RebuildWish, Remote, Removal, Run, Scrub,
-    ScrubState, SnapshotWish, Statistics, StatisticsOf, TargetSnapshot, Traffic,
+    Answered, Changed, CheckReport, CheckRequest, Fault, FaultKind, FaultPlace, Faults, Found,
+    FoundSnapshot, Health, InPool, Node, NodeInfo, Numbered, Pace, PoolRemoval, Range, RebuildWish,
+    Remote, Removal, Run, Scrub, ScrubState, SnapshotWish, Statistics, StatisticsOf,
+    TargetSnapshot, Traffic,
 };
 use api::{Ensured, Gone, Guard, Page, Paging, Server, Text};
 use model::*;
@@ -236,6 +237,8 @@ impl Node for Fake {
             state,
             progress: Progress::default(),
             bad_blocks: 0,
+            repaired_blocks: 0,
+            bad_in_snapshots: 0,
             started_at: Timestamp::EPOCH,
             ended_at: None,
         };
@@ -318,6 +321,10 @@ impl Node for Fake {
     ) -> Answered<Ensured<TargetSnapshot>> {
         let replicas = [id(20), id(21)].into();
         Ok(Ensured::created(TargetSnapshot { snapshot, wish, replicas }))
+    }
+
+    async fn check_target(&self, _: TargetId, _: CheckRequest) -> Answered<CheckReport> {
+        Ok(CheckReport::default())
     }
 
     async fn rebuilds(&self, paging: Paging) -> Answered<Page<Rebuild>> {

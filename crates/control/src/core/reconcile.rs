@@ -400,9 +400,13 @@ impl Core {
             ScrubState::Cancelled {} | ScrubState::Failed { .. } => {}
         }
         if self.state.facts.scrubbing.remove(&replica) {
-            let bad = scrub.bad_blocks;
-            let severity = if bad > 0 { Severity::Error } else { Severity::Info };
-            let message = format!("{bad} blocks did not have the content that was written");
+            let left = scrub.bad_blocks.saturating_sub(scrub.repaired_blocks);
+            let severity = match (scrub.bad_blocks, left.saturating_add(scrub.bad_in_snapshots)) {
+                (_, 1..) => Severity::Error,
+                (1.., 0) => Severity::Warning,
+                (0, 0) => Severity::Info,
+            };
+            let message = scrub.summary();
             self.tell(Subject::Replica(replica), EventName::ScrubEnded, severity, message);
         }
     }

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::heartbeat::{Farewell, Heard};
-use api::node::{Pace, Range, Scrub, Statistics};
+use api::node::{CheckReport, CheckRequest, Pace, Range, Scrub, Statistics};
 use api::rest::{
     Alive, Answered, Backup, Consent, Control, EventsAsked, FailoversAsked, GroupsAsked, Health,
     HostsAsked, NodesAsked, Placement, PoolsAsked, Purge, RangesAsked, RebuildsAsked, RecoverWish,
@@ -317,6 +317,10 @@ impl Control for Rest {
 
     async fn delete_volume(&self, id: VolumeId, seen: Option<Generation>) -> Answered<Gone> {
         self.gone(Wish::DeleteVolume(id), seen).await
+    }
+
+    async fn check_volume(&self, id: VolumeId, body: CheckRequest) -> Answered<CheckReport> {
+        self.check_part(id, body).await
     }
 
     async fn placement(&self, id: VolumeId, paging: Paging) -> Answered<Page<Placement>> {

@@ -2,12 +2,15 @@
 
 use std::sync::PoisonError;
 
-use api::node::{Changed, Node as _, Pace, Range, RebuildWish, Remote, Scrub, Statistics};
+use api::node::{
+    Changed, CheckReport, CheckRequest, Node as _, Pace, Range, RebuildWish, Remote, Scrub,
+    Statistics,
+};
 use api::rest::{Answered, RangesAsked};
 use api::{Ensured, Page, Paging};
 use model::{
     BlockDevice, Generation, Kind, NodeName, Order, PoolName, Problem, Rebuild, RebuildId,
-    ReplicaId, SnapshotId,
+    ReplicaId, SnapshotId, VolumeId,
 };
 
 use super::{Rest, missing};
@@ -72,6 +75,26 @@ impl Rest {
         })?;
         let changed = Changed { since: asked.since, limit: asked.limit, after: asked.after };
         self.remote_of_pool(&pool)?.changed(replica, id, changed).await
+    }
+
+    /// The target of a volume checks it.
+    pub(super) async fn check_part(
+        &self,
+        id: VolumeId,
+        request: CheckRequest,
+    ) -> Answered<CheckReport> {
+        let (target, node) = self.0.read(|core| {
+            let volume = core.volume_seen(id).ok_or_else(|| missing("volume", &id))?;
+            let target = volume.status.and_then(|status| status.target);
+            target.map(|target| (target.id, target.node)).ok_or_else(|| {
+                let detail = format!(
+                    "volume {id} is not served; `holdfast volume publish {id}` serves it, then \
+                     check again"
+                );
+                Problem::new(Kind::Unavailable, detail)
+            })
+        })?;
+        self.remote(&node)?.check_target(target, request).await
     }
 
     pub(super) async fn scrub_of(&self, id: ReplicaId) -> Answered<Scrub> {

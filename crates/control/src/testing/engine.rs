@@ -388,6 +388,8 @@ impl Engine {
             state: ScrubState::Completed {},
             progress: Progress::default(),
             bad_blocks: 0,
+            repaired_blocks: 0,
+            bad_in_snapshots: 0,
             started_at: Timestamp::from_millis(0),
             ended_at: None,
         })))

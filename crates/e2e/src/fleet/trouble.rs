@@ -156,9 +156,12 @@ pub async fn told(
 
 /// Waits until it was told that so many bad blocks were rewritten.
 pub async fn repaired(events: &mut Subscription<Event>, blocks: usize) -> Result<()> {
-    for nth in 0..blocks {
+    let mut seen = 0;
+    while seen < blocks {
         let repaired = told(events, |event| event.name == EventName::Corrupted).await;
-        repaired.with_context(|| format!("{nth} of {blocks} bad blocks were rewritten"))?;
+        let event = repaired.with_context(|| format!("{seen} of {blocks} bad blocks were told"))?;
+        let count = event.message.split(' ').next().and_then(|count| count.parse::<usize>().ok());
+        seen += count.with_context(|| format!("no count in {:?}", event.message))?;
     }
     Ok(())
 }

@@ -17,6 +17,7 @@
 //!
 //! Deliberately not here: deciding what should be where (control plane), I/O of hosts (`serve`).
 
+mod checks;
 mod condition;
 mod devices;
 mod engine;

@@ -110,8 +110,8 @@ impl Engine {
         let of_volume = [
             (
                 &damage.unreadable,
-                "cannot be read from any copy; restore them from a snapshot or backup, or accept \
-                 the loss with `holdfast volume check --accept-loss`",
+                "cannot be read from any copy; restore them from a snapshot or backup, or give \
+                 them up with `holdfast volume check --compare --accept-loss`",
             ),
             (
                 &damage.differing,

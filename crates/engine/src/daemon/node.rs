@@ -3,8 +3,9 @@
 #[cfg(feature = "faults")]
 use api::node::Faults;
 use api::node::{
-    Answered, Changed, Found, FoundSnapshot, Health, InPool, Node, NodeInfo, Numbered, Pace,
-    PoolRemoval, Range, RebuildWish, Removal, Scrub, SnapshotWish, Statistics, TargetSnapshot,
+    Answered, Changed, CheckReport, CheckRequest, Found, FoundSnapshot, Health, InPool, Node,
+    NodeInfo, Numbered, Pace, PoolRemoval, Range, RebuildWish, Removal, Scrub, SnapshotWish,
+    Statistics, TargetSnapshot,
 };
 use api::{Ensured, Gone, Page, Paging, Text};
 use model::{
@@ -172,6 +173,11 @@ impl Node for Engine {
         let engine = self.clone();
         let order = async move { engine.order_target_snapshot(target, snapshot, wish).await };
         self.to_its_end(order).await
+    }
+
+    async fn check_target(&self, target: TargetId, request: CheckRequest) -> Answered<CheckReport> {
+        let engine = self.clone();
+        self.to_its_end(async move { engine.check_blocks(target, request).await }).await
     }
 
     async fn rebuilds(&self, paging: Paging) -> Answered<Page<Rebuild>> {

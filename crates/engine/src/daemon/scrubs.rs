@@ -1,20 +1,24 @@
 //! Scrubs by the node API.
 //!
 //! A pool is scrubbed as a whole: blocks are shared by replicas and snapshots, so a scrub of a
-//! replica is one of its pool, with the pool's progress; the bad blocks are those of the replica
-//! among the first that were found. A scrub of another replica of the same pool joins the one that
-//! runs.
+//! replica is one of its pool, with the pool's progress; the bad blocks are those of the replica and
+//! of its snapshots. A scrub of another replica of the same pool joins the one that runs.
+//!
+//! What is bad in the replica its target rewrites from other copies (`volumes/damage.rs`): a scrub
+//! waits for that a while, and looks again.
+
+use std::collections::BTreeMap;
 
 use api::Ensured;
 use api::node::{Answered, Pace, Run, Scrub, ScrubState};
 use block::Bytes;
-use model::{EventName, Generation, Kind, Order, Problem, Progress, ReplicaId, Severity, Subject};
-use pool::Id;
+use model::{EventName, Kind, Order, Problem, ReplicaId, Severity, Subject};
+use pool::{Id, Kind as EntityKind};
 
 use super::engine::{Engine, now};
 use super::kept;
 use super::problems::in_field;
-use crate::pools::{Order as PoolOrder, Rate, ScrubStatus};
+use crate::pools::{EntityStatus, Order as PoolOrder, Rate, ScrubStatus};
 
 /// How fast a scrub reads unless told otherwise.
 const GENTLE: Bytes = Bytes(100 << 20);
@@ -40,13 +44,22 @@ impl Engine {
         if scrub.state != (ScrubState::Running {}) {
             return Ok(scrub);
         }
-        let seen = self.status(pool).await?.scrub.unwrap_or_default();
-        follow(&mut scrub, &seen, kept::id_of(replica.uuid()));
+        let status = self.status(pool).await?;
+        let id = kept::id_of(replica.uuid());
+        let is_snapshot =
+            |one: &EntityStatus| one.entity.kind == EntityKind::Snapshot && one.entity.origin == id;
+        let snapshots = status.entities.iter().filter(|one| is_snapshot(one));
+        let snapshots: Vec<Id> = snapshots.map(|one| one.entity.id).collect();
+        follow(&mut scrub, &status.scrub.unwrap_or_default(), id, &snapshots);
         self.state().scrubs.insert(replica, scrub.clone());
         if scrub.ended_at.is_some() {
-            let bad = scrub.bad_blocks;
-            let severity = if bad > 0 { Severity::Error } else { Severity::Info };
-            let message = format!("a scrub ended; {bad} bad blocks");
+            let left = scrub.bad_blocks.saturating_sub(scrub.repaired_blocks);
+            let severity = match (scrub.bad_blocks, left + scrub.bad_in_snapshots) {
+                (_, 1..) => Severity::Error,
+                (1.., 0) => Severity::Warning,
+                (0, 0) => Severity::Info,
+            };
+            let message = format!("scrub ended: {}", scrub.summary());
             self.tell_as(severity, Subject::Replica(replica), EventName::ScrubEnded, message);
         }
         Ok(scrub)
@@ -75,7 +88,7 @@ impl Engine {
             }
         }
         let is_running = self.status(pool).await?.scrub.is_some_and(|scrub| scrub.is_running);
-        let mut scrub = begun(order.generation);
+        let mut scrub = Scrub::begun(order.generation, now());
         match order.spec.run {
             Run::Pause => {
                 let detail = "a scrub cannot wait; cancel it, and start another later";
@@ -99,23 +112,15 @@ impl Engine {
     }
 }
 
-fn begun(generation: Generation) -> Scrub {
-    Scrub {
-        generation,
-        state: ScrubState::Running {},
-        progress: Progress::default(),
-        bad_blocks: 0,
-        started_at: now(),
-        ended_at: None,
-    }
-}
-
 /// Takes over what the scrub of the pool has come to.
-fn follow(scrub: &mut Scrub, seen: &ScrubStatus, replica: Id) {
+fn follow(scrub: &mut Scrub, seen: &ScrubStatus, replica: Id, snapshots: &[Id]) {
     scrub.progress.total = seen.total.into();
     scrub.progress.done = seen.checked.min(seen.total).into();
-    let mine = seen.places.iter().filter(|(id, _)| *id == replica);
-    scrub.bad_blocks = mine.map(|(_, span)| span.len().0).sum();
+    let count = |all: &BTreeMap<Id, u64>, id: &Id| all.get(id).copied().unwrap_or(0);
+    scrub.bad_blocks = count(&seen.bad_of, &replica);
+    scrub.repaired_blocks = count(&seen.repaired_of, &replica);
+    scrub.bad_in_snapshots = snapshots.iter().map(|id| count(&seen.bad_of, id)).sum();
+    scrub.progress.copied = Bytes(scrub.repaired_blocks.saturating_mul(4096)).into();
     if !seen.is_running {
         let is_whole = seen.checked >= seen.total;
         scrub.state = if is_whole { ScrubState::Completed {} } else { ScrubState::Cancelled {} };

@@ -8,7 +8,7 @@ use pool::Id;
 use reactor::{Io, Key, Moment, Op, Token};
 
 use super::disk::{Request, What};
-use super::{NARROW, PoolError, Pools, Rate, SCRUB, ScrubStatus};
+use super::{NARROW, Open, PoolError, Pools, Rate, SCRUB, ScrubStatus};
 
 /// How long a pool must be left alone before what it knows is written down.
 const QUIET: Duration = Duration::from_secs(2);
@@ -16,6 +16,10 @@ const QUIET: Duration = Duration::from_secs(2);
 const STEP: u64 = 256;
 /// Runs that are asked for at once.
 const RUNS: usize = 64;
+/// How long a scrub waits at its end for targets to rewrite what it found.
+const MEND: Duration = Duration::from_secs(20);
+/// How often it looks at that again.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// The care of one pool.
 #[derive(Debug, Default)]
@@ -45,6 +49,10 @@ struct Scrub {
     step: Option<Span>,
     /// When the next step may begin.
     due: Moment,
+    /// Everything was looked at: which of the bad places is looked at again, and until when.
+    mending: Option<(usize, Moment)>,
+    /// Places that a target was told of.
+    told: usize,
 }
 
 /// What a scrub does next.
@@ -88,7 +96,9 @@ impl Pools {
         let asked = open.care.scrub.as_ref().and_then(|scrub| scrub.asked);
         let (id, from, runs, due) = (Id::NONE, 0, Vec::new(), io.now());
         let is_over = true;
-        open.care.scrub = Some(Scrub { status, rate, id, from, runs, is_over, asked, step, due });
+        let (mending, told) = (None, 0);
+        open.care.scrub =
+            Some(Scrub { status, rate, id, from, runs, is_over, asked, step, due, mending, told });
         self.scrub(slot, io);
         Ok(())
     }
@@ -114,16 +124,39 @@ impl Pools {
                 open.pool.ask(pool::Token(Token::of(SCRUB, slot).0), question);
                 return self.drain(slot, io);
             }
-            Next::End => {
-                scrub.status.is_running = false;
-                return;
-            }
+            Next::End => match scrub.look_again(&open.pool, now) {
+                Some(place) => place,
+                None => return self.scrub_later(slot, io),
+            },
         };
         scrub.step = Some(span);
         let bytes = span.len().0 * 4096;
         scrub.due = now.after(scrub.rate.time_for(bytes));
         open.pool.verify(pool::Token(Token::of(SCRUB, slot).0), id, span);
         self.drain(slot, io);
+    }
+
+    /// A scrub has nothing to do now: it looks again later, or is over.
+    fn scrub_later(&mut self, slot: Key, io: &mut impl Io) {
+        let Some(open) = self.open_mut(slot) else { return };
+        let Some(scrub) = &mut open.care.scrub else { return };
+        match scrub.mending {
+            Some(_) => {
+                let at = scrub.due;
+                self.tick_at(slot, at, io);
+            }
+            None => scrub.status.is_running = false,
+        }
+    }
+
+    /// Runs of blocks that a scrub found bad in what a replica reads, and of which its target was
+    /// not told before.
+    pub(crate) fn damaged(&mut self, pool: Id, id: Id, most: usize) -> Vec<(u64, u64)> {
+        let Ok((_, open)) = self.find_open(pool) else { return Vec::new() };
+        let Open { pool, care, .. } = open;
+        let Some(scrub) = &mut care.scrub else { return Vec::new() };
+        let is_its = |of: Id| of == id || pool.entity(of).is_some_and(|one| one.origin == id);
+        scrub.tell(is_its, most)
     }
 
     /// What a scrub asked for.
@@ -155,7 +188,10 @@ impl Pools {
         let Some(open) = self.open_mut(slot) else { return };
         let Some(scrub) = &mut open.care.scrub else { return };
         let Some(span) = scrub.step.take() else { return };
-        scrub.judge(span, result);
+        match scrub.mending {
+            Some((at, until)) => scrub.judge_again((at, until), result, io.now()),
+            None => scrub.judge(span, result),
+        }
         self.scrub(slot, io);
     }
 
@@ -259,6 +295,62 @@ impl Scrub {
         (self.runs, self.is_over) = (Vec::new(), true);
     }
 
+    /// Everything was looked at: bad places of replicas are looked at again for a while, as their
+    /// targets rewrite them.
+    fn look_again(&mut self, pool: &pool::Pool, now: Moment) -> Option<(Id, Span)> {
+        let (at, until) = match self.mending {
+            Some(mending) => mending,
+            None => *self.mending.insert((0, now.after(MEND))),
+        };
+        let is_replica =
+            |id: Id| pool.entity(id).is_some_and(|one| one.kind == pool::Kind::Replica);
+        if now >= until || !self.status.places.iter().any(|(id, _)| is_replica(*id)) {
+            self.mending = None;
+            return None;
+        }
+        let next =
+            self.status.places.iter().enumerate().skip(at).find(|(_, one)| is_replica(one.0));
+        if let Some((at, place)) = next {
+            self.mending = Some((at, until));
+            return Some(*place);
+        }
+        self.mending = Some((0, until));
+        self.due = now.after(LOOK);
+        None
+    }
+
+    /// A bad place was looked at again.
+    fn judge_again(&mut self, (at, until): (usize, Moment), result: Completion, now: Moment) {
+        let is_good = result.is_ok();
+        if is_good && at < self.status.places.len() {
+            let (id, span) = self.status.places.remove(at);
+            self.told = self.told.saturating_sub(usize::from(at < self.told));
+            *self.status.repaired_of.entry(id).or_default() += span.len().0;
+        }
+        // As long as targets get on, it waits.
+        let until = if is_good { now.after(MEND) } else { until };
+        self.mending = Some((at + usize::from(!is_good), until));
+        self.due = now;
+    }
+
+    /// Places that nobody was told of.
+    fn tell(&mut self, is_its: impl Fn(Id) -> bool, most: usize) -> Vec<(u64, u64)> {
+        let mut runs = Vec::new();
+        let mut rest = self.status.places.split_off(self.told.min(self.status.places.len()));
+        let mut kept = Vec::new();
+        for (id, span) in rest.drain(..) {
+            if runs.len() < most && is_its(id) {
+                runs.push((span.start().0, span.end().0));
+                self.status.places.push((id, span));
+            } else {
+                kept.push((id, span));
+            }
+        }
+        self.told = self.status.places.len();
+        self.status.places.append(&mut kept);
+        runs
+    }
+
     /// Notes how a step went. Damage is told from its first block on: the rest is looked at again.
     fn judge(&mut self, span: Span, result: Completion) {
         let is_unproven = matches!(result, Err(Fault::Unproven { .. }));
@@ -282,6 +374,9 @@ impl Scrub {
             let counted =
                 if is_unproven { &mut self.status.unproven } else { &mut self.status.bad };
             counted.0 += bad.len().0;
+            if !is_unproven {
+                *self.status.bad_of.entry(self.id).or_default() += bad.len().0;
+            }
             if !is_unproven && self.status.places.len() < ScrubStatus::PLACES {
                 self.status.places.push((self.id, bad));
             }

@@ -258,13 +258,17 @@ pub struct ScrubStatus {
     /// Blocks that were being written at a crash and are not proven: the target of the volume
     /// compares its copies when it reads them.
     pub unproven: Blocks,
-    /// Where the first of them are, at most [`ScrubStatus::PLACES`].
+    /// How many damaged ones are in each replica or snapshot: all, however many there are.
+    pub bad_of: BTreeMap<Id, u64>,
+    /// How many of these were rewritten by their targets before it ended.
+    pub repaired_of: BTreeMap<Id, u64>,
+    /// Where those are that are still bad, at most [`ScrubStatus::PLACES`].
     pub places: Vec<(Id, Span)>,
 }
 
 impl ScrubStatus {
     /// Most places that are kept.
-    pub const PLACES: usize = 256;
+    pub const PLACES: usize = 4096;
 }
 
 /// Why an order was not carried out.

@@ -98,6 +98,9 @@ impl Core {
                 let all = self.devices.pools.entities(pool).filter(is_it);
                 Act::Say(encode_taken(all.map(|one| (one.id.0, tail(one.label.transaction)))))
             }
+            Topic::Damaged => {
+                Act::Say(encode_runs(&self.devices.pools.damaged(pool, id, MOST_RUNS)))
+            }
             Topic::Accept => {
                 let span = accepted_of(message.argument, told).ok_or(Fault::Unsupported)?;
                 let order = Order::AcceptUnproven { pool, id, span };

@@ -14,6 +14,7 @@
 //! - Whatever was asked ends exactly once, with its data, at the latest when it is over.
 //! - Nothing is asked before it is up.
 
+mod damage;
 mod setup;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -104,6 +105,8 @@ enum Work {
 /// What came of it.
 #[derive(Debug)]
 pub(super) enum Came {
+    /// Blocks that a scrub of the replica found damaged.
+    Damaged(Vec<Span>),
     /// A block command is to take the short way.
     Pass(Request),
     /// It is up, or failed to be.
@@ -288,12 +291,6 @@ impl Child {
         self.ask(Work::Send(name.0, message, Asked::Written(span, Vec::new())), io);
     }
 
-    /// Tells it to believe what it holds there.
-    pub(super) fn accept(&mut self, name: Name, span: Span, io: &impl Io) {
-        let message = Topic::Accept.tell(span.start().0, &topic::encode_count(span.len()));
-        self.ask(Work::Send(name.0, message, Asked::Told), io);
-    }
-
     /// What came of it, one at a time, until there is nothing more.
     pub(super) fn poll(&mut self, io: &mut impl Io) -> Option<Came> {
         loop {
@@ -398,6 +395,7 @@ impl Child {
                 Err(fault) => self.give_up(fault, io),
             },
             Happened::Replied { tag: SET_UP, result } => self.learned(result, io),
+            Happened::Replied { tag: damage::FOUND, result } => self.found_damaged(result),
             Happened::Done { tag, result, data } => {
                 self.ended(tag, result.map(|()| Vec::new()), data, io);
             }

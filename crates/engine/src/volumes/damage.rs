@@ -1,18 +1,26 @@
-//! Damage that mirrors find and mend, told at most once a second for each volume.
+//! Damage: what scrubs of replicas found is checked by the mirror, and what mirrors find and mend is
+//! told, at most once a second for each volume.
+//!
+//! Every few seconds each replica is asked what a scrub found. These blocks are checked one run
+//! after another, beside everything else: each is rewritten from a copy that has it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use block::{Instant, Span};
-use mirror::Effect;
-use model::ReplicaId;
+use mirror::{Checked, Effect, Order, Token};
+use model::{Problem, ReplicaId};
 use reactor::Io;
 
-use super::order::What;
+use super::order::{Answer, What};
 use super::volume::Volume;
 
 /// How often damage is told.
 const EVERY: Duration = Duration::from_secs(1);
+/// How often replicas are asked what scrubs found.
+const ASK_EVERY: Duration = Duration::from_secs(5);
+/// Most runs that wait to be checked; others are found by the next scrub.
+const MOST_WAITING: usize = 4096;
 /// Most spans that are named at once; all are counted.
 const NAMED: usize = 64;
 
@@ -47,11 +55,31 @@ pub struct Damage {
     pub differing: Places,
 }
 
-/// The damage of one volume.
+/// What is not told yet.
 #[derive(Debug, Default)]
-pub(super) struct Untold {
+struct Untold {
     damage: Damage,
     told: Option<Instant>,
+}
+
+/// The damage of one volume.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    untold: Untold,
+    /// What checks found whose orders are answered next.
+    checked: BTreeMap<u64, Checked>,
+    /// What replicas said is damaged, and what of it is being checked, by which order.
+    waiting: VecDeque<Span>,
+    checking: Option<(u64, Span)>,
+    asked: Option<Instant>,
+}
+
+impl Found {
+    /// A scrub of a replica found these blocks damaged.
+    pub(super) fn found(&mut self, spans: Vec<Span>) {
+        let room = MOST_WAITING.saturating_sub(self.waiting.len());
+        self.waiting.extend(spans.into_iter().take(room));
+    }
 }
 
 impl Untold {
@@ -90,21 +118,63 @@ impl Volume {
                 }
             }
             Effect::Checked { token, found } => {
-                self.checked.insert(token.0, *found);
+                self.damage.checked.insert(token.0, *found);
             }
             Effect::Conflict(conflict) => self.tell(What::Conflict(conflict)),
             told => {
-                self.untold.add(&told);
+                self.damage.untold.add(&told);
                 self.tell_damage(now);
             }
         }
     }
 
     /// Tells what was found since it was last told.
-    pub(super) fn tell_damage(&mut self, now: Instant) {
-        if let Some(damage) = self.untold.due(now) {
+    fn tell_damage(&mut self, now: Instant) {
+        if let Some(damage) = self.damage.untold.due(now) {
             self.tell(What::Damage(Box::new(damage)));
         }
+    }
+
+    /// Asks replicas now and then what scrubs found, and has that checked.
+    pub(super) fn look_for_damage(&mut self, now: Instant, io: &impl Io) {
+        self.tell_damage(now);
+        if self.damage.asked.is_none_or(|asked| now.since(asked) >= ASK_EVERY) {
+            self.damage.asked = Some(now);
+            self.children.values_mut().for_each(|child| child.ask_damaged(io));
+        }
+        self.check_next(now);
+    }
+
+    /// Has the next run of damaged blocks checked, one at a time.
+    fn check_next(&mut self, now: Instant) {
+        if self.damage.checking.is_some() {
+            return;
+        }
+        let next = self.damage.waiting.pop_front();
+        let whole = self.mirror().geometry().span();
+        let Some(span) = next.and_then(|span| span.intersect(whole)) else { return };
+        self.next_order += 1;
+        self.damage.checking = Some((self.next_order, span));
+        let order = Order::Check { span, believed: None, accept_loss: false };
+        self.mirror.order(Token(self.next_order), order, now);
+    }
+
+    /// An order was answered: what a check found, if it was one. One of our own that could not be
+    /// carried out is tried again.
+    pub(super) fn checked(
+        &mut self,
+        order: u64,
+        result: &Result<(), Problem>,
+        now: Instant,
+    ) -> Answer {
+        let ours = self.damage.checking.take_if(|(by, _)| *by == order);
+        match (ours, result) {
+            (Some((_, span)), Err(_)) => self.damage.waiting.push_back(span),
+            (Some(_), Ok(())) => self.check_next(now),
+            (None, _) => {}
+        }
+        let found = self.damage.checked.remove(&order);
+        found.map_or(Answer::Done, |found| Answer::Checked(Box::new(found)))
     }
 }
 

@@ -28,13 +28,18 @@ pub(crate) enum Topic {
     /// Tell: every copy was compared; give the unproven blocks of these a checksum, durably. See
     /// [`encode_count`].
     Accept,
+    /// Ask: runs of blocks that a scrub found damaged and that were not told before, as
+    /// [`runs_of`].
+    Damaged,
 }
 
 impl Topic {
     /// The topic with this number.
     pub(crate) fn of(number: u32) -> Option<Topic> {
-        use Topic::{Accept, Describe, DropSnapshot, Keep, Note, Snapshot, Taken, Written};
-        [Describe, Note, Keep, Written, Snapshot, DropSnapshot, Taken, Accept]
+        use Topic::{
+            Accept, Damaged, Describe, DropSnapshot, Keep, Note, Snapshot, Taken, Written,
+        };
+        [Describe, Note, Keep, Written, Snapshot, DropSnapshot, Taken, Accept, Damaged]
             .into_iter()
             .find(|topic| topic.number() == number)
     }
@@ -49,6 +54,7 @@ impl Topic {
             Topic::DropSnapshot => 6,
             Topic::Taken => 7,
             Topic::Accept => 8,
+            Topic::Damaged => 9,
         }
     }
 

@@ -21,7 +21,7 @@ use nvme::wire::Nqn;
 use reactor::{Frozen, Io, Key, Slab};
 
 use super::child::{Came, Child, NSID};
-use super::damage::Untold;
+use super::damage::Found;
 use super::hosted::Hosted;
 use super::order::{Answer, News, Opening, Order, Reply, Taking, Way, What};
 use super::recorder::Recorder;
@@ -74,9 +74,7 @@ pub(super) struct Volume {
     pub(super) readiness: Readiness,
     /// The snapshot that is being taken: by which order, and by whom so far.
     pub(super) taking: Option<(u64, Taking, BTreeSet<ReplicaId>)>,
-    /// What checks found whose orders are answered next, and what is to be told of damage.
-    pub(super) checked: BTreeMap<u64, mirror::Checked>,
-    pub(super) untold: Untold,
+    pub(super) damage: Found,
     #[cfg(feature = "faults")]
     pub(super) struck: super::faulty::Struck,
     pub(super) counters: Counters,
@@ -113,8 +111,7 @@ impl Volume {
             reserving: BTreeMap::new(),
             readiness: Readiness::Opening,
             taking: None,
-            checked: BTreeMap::new(),
-            untold: Untold::default(),
+            damage: Found::default(),
             #[cfg(feature = "faults")]
             struck: super::faulty::Struck::default(),
             counters: Counters::default(),
@@ -216,7 +213,7 @@ impl Volume {
     pub(super) fn tick(&mut self, now: Instant, io: &mut impl Io) {
         self.children.values_mut().for_each(|child| child.handle_timeout(io));
         self.give_up_late(now, io);
-        self.tell_damage(now);
+        self.look_for_damage(now, io);
         self.touched = self.children.keys().copied().collect();
         if self.mirror.timeout().is_some_and(|at| at <= now) {
             self.mirror.tick(now);
@@ -331,7 +328,7 @@ impl Volume {
             Effect::Done { token, result } => {
                 self.done(Key::from_bits(token.0), result, (shared, now), io);
             }
-            Effect::Answer { token, result } => self.answer(token.0, result, shared),
+            Effect::Answer { token, result } => self.answer(token.0, result, (shared, now)),
             Effect::TargetChanged(state) => self.tell(What::Target(state)),
             Effect::ChildChanged(child, state) => self.tell(What::Child(child, state)),
             Effect::RebuildChanged(rebuild) => self.tell(What::Rebuild(rebuild)),
@@ -340,14 +337,18 @@ impl Volume {
     }
 
     /// An order has ended.
-    fn answer(&mut self, order: u64, result: Result<(), Problem>, shared: &mut Shared) {
+    fn answer(
+        &mut self,
+        order: u64,
+        result: Result<(), Problem>,
+        (shared, now): (&mut Shared, Instant),
+    ) {
         if self.reservations_kept(order, &result, shared) {
             return;
         }
         let taken = self.taking.take_if(|(by, ..)| *by == order);
-        let checked = self.checked.remove(&order).map(|found| Answer::Checked(Box::new(found)));
-        let done = checked.unwrap_or(Answer::Done);
-        let answer = taken.map_or(done, |(_, _, by)| Answer::Taken(by));
+        let checked = self.checked(order, &result, now);
+        let answer = taken.map_or(checked, |(_, _, by)| Answer::Taken(by));
         if let Some(reply) = self.orders.remove(&order) {
             reply(result.map(|()| answer));
         }
@@ -436,6 +437,7 @@ impl Volume {
                 self.mirror.apply(Event::Lost { session, why }, now);
                 return self.bring_back(session, now);
             }
+            Came::Damaged(spans) => return self.damage.found(spans),
             Came::Over => {
                 if let Some(child) = self.children.remove(&session) {
                     shared.ways.remove(&child.way());

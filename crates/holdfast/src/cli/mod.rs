@@ -9,6 +9,7 @@
 mod ask;
 mod bar;
 mod bench;
+mod check;
 mod create;
 mod device;
 mod dump;

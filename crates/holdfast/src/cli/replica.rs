@@ -31,7 +31,9 @@ pub(crate) enum Verb {
     },
     /// One copy
     Get { replica: ReplicaId },
-    /// Read every written block of a copy and look at its checksum; bad ones are repaired
+    /// Read every written block of a copy and look at its checksum; what is bad is rewritten from
+    /// another copy if the volume is served. Blocks that only snapshots hold are counted, not
+    /// rewritten
     Scrub {
         replica: ReplicaId,
         /// Only pause, resume or end the one under way
@@ -97,7 +99,7 @@ impl Verb {
     }
 }
 
-async fn scrubbed(remote: &Remote, replica: ReplicaId, out: &mut Out<'_>) -> Result<()> {
+pub(super) async fn scrubbed(remote: &Remote, replica: ReplicaId, out: &mut Out<'_>) -> Result<()> {
     let mut bar = Bar::new("scrub");
     loop {
         let scrub = remote.scrub(replica).await?;
@@ -109,8 +111,8 @@ async fn scrubbed(remote: &Remote, replica: ReplicaId, out: &mut Out<'_>) -> Res
             ScrubState::Failed { problem } => bail!("the scrub failed: {problem}"),
             ScrubState::Completed {} => {
                 bar.end();
-                let bad = scrub.bad_blocks;
-                return out.done(&format!("{bad} bad blocks in replica {replica}"), &scrub);
+                let said = format!("replica {replica}: {}", scrub.summary());
+                return out.done(&said, &scrub);
             }
         }
         tokio::time::sleep(AGAIN).await;

@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use super::ask::all;
 use super::bar::Bar;
+use super::check::Check;
 use super::create::{From, NewVolume, Properties, agreed, copies};
 use super::out::{Out, Row};
 use super::say;
@@ -121,6 +122,8 @@ pub(crate) enum Verb {
         /// Which copy
         replica: ReplicaId,
     },
+    /// Read a served volume on all copies in sync and compare them; what is damaged is rewritten
+    Check(Check),
     /// For each pool, whether a copy could go there, and why not
     Placement { volume: VolumeId },
     /// Rebuilds of a volume, under way and ended
@@ -191,6 +194,7 @@ impl Verb {
                 out.done(&say::gone(format!("volume {volume}"), gone), &gone)
             }
             Verb::Set { volume, properties } => set(remote, out, volume, properties).await,
+            Verb::Check(check) => check.run(remote, out).await,
             Verb::Placement { volume } => {
                 let show = async |out: &mut Out<'_>| {
                     out.list(&all(|paging| remote.placement(volume, paging)).await?)

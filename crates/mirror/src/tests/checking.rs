@@ -29,7 +29,7 @@ fn written(copies: usize) -> (Drive, Vec<u64>) {
 impl Drive {
     fn check_blocks(&mut self, span: Span, believed: Option<ReplicaId>) -> Checked {
         let target = self.world.targets.len() - 1;
-        let token = self.give(target, Order::Check { span, believed });
+        let token = self.give(target, Order::Check { span, believed, accept_loss: false });
         self.until(|drive| drive.world.targets[target].answers.contains_key(&token));
         self.world.targets[target].answers.remove(&token).unwrap().unwrap();
         self.world.targets[target].checked.remove(&token).unwrap()
@@ -158,6 +158,22 @@ fn good_copies_that_differ_are_told_and_left_unless_one_is_named() {
     assert_eq!(drive.check_blocks(span(0, 64), None), Checked::default());
 }
 
+#[test]
+fn what_no_copy_can_give_becomes_zeroes_when_somebody_agrees() {
+    let (mut drive, wanted) = written(2);
+    for disk in 0..2 {
+        drive.world.disks[disk].bad.insert(3);
+    }
+    drive.world.disks[1].bad.insert(6);
+    let order = Order::Check { span: span(0, 64), believed: None, accept_loss: true };
+    drive.order(order).unwrap();
+    let expected: Vec<u64> =
+        (0..).zip(wanted).map(|(at, stamp)| if at == 3 { 0 } else { stamp }).collect();
+    assert_eq!(drive.world.disks[0].view(), expected);
+    assert!(drive.damaged(0).is_empty() && drive.damaged(1).is_empty());
+    assert_eq!(drive.world.disks[0].view(), drive.world.disks[1].view());
+}
+
 fn both() -> BTreeSet<ReplicaId> {
     BTreeSet::from([replica(0), replica(1)])
 }
@@ -165,8 +181,8 @@ fn both() -> BTreeSet<ReplicaId> {
 #[test]
 fn a_check_of_too_much_or_by_a_stranger_is_refused() {
     let (mut drive, _) = written(2);
-    let whole = |believed| Order::Check { span: span(0, 65), believed };
+    let whole = |believed| Order::Check { span: span(0, 65), believed, accept_loss: false };
     assert!(drive.order(whole(None)).is_err());
-    let named = Order::Check { span: span(0, 1), believed: Some(replica(3)) };
+    let named = Order::Check { span: span(0, 1), believed: Some(replica(3)), accept_loss: false };
     assert!(drive.order(named).is_err());
 }

@@ -337,7 +337,7 @@ impl Drive {
             12..15 => {
                 let from = random.below(self.size);
                 let span = Span::between(Lba(from), Lba(self.size)).unwrap();
-                Order::Check { span, believed: None }
+                Order::Check { span, believed: None, accept_loss: false }
             }
             // Some are asked for again, whatever became of them.
             _ => {

@@ -15,7 +15,7 @@ use model::{
 use super::Fake;
 use super::seen::{HEARD, VERSION, asks_for, asks_for_event, count, covered, is, labelled, well};
 use crate::heartbeat::{Farewell, Heard};
-use crate::node::{Pace, Range, Run, Scrub, ScrubState, Statistics};
+use crate::node::{CheckReport, CheckRequest, Pace, Range, Run, Scrub, ScrubState, Statistics};
 use crate::rest::{
     Alive, Answered, Backup, Consent, Control, EventsAsked, FailoversAsked, GroupsAsked, Health,
     HostsAsked, NodesAsked, Placement, PoolsAsked, Purge, RangesAsked, RebuildsAsked, RecoverWish,
@@ -280,6 +280,10 @@ impl Control for Fake {
         held.volumes.delete(&at, seen)
     }
 
+    async fn check_volume(&self, at: VolumeId, _: CheckRequest) -> Answered<CheckReport> {
+        self.held().volumes.get(&at).map(|_| CheckReport::default())
+    }
+
     async fn placement(&self, at: VolumeId, query: Paging) -> Answered<Page<Placement>> {
         let held = self.held();
         held.volumes.get(&at)?;
@@ -422,14 +426,9 @@ impl Control for Fake {
             Run::Pause => (ScrubState::Paused {}, Size::ZERO),
             Run::Cancel => (ScrubState::Cancelled {}, Size::ZERO),
         };
-        let scrub = Scrub {
-            generation: Generation::FIRST,
-            state,
-            progress: Progress { total: size, done, copied: Size::ZERO },
-            bad_blocks: 0,
-            started_at: self.now,
-            ended_at: None,
-        };
+        let progress = Progress { total: size, done, copied: Size::ZERO };
+        let begun = Scrub::begun(Generation::FIRST, self.now);
+        let scrub = Scrub { state, progress, ..begun };
         held.scrubs.insert(at, scrub.clone());
         Ok(Ensured::changed(scrub))
     }

@@ -199,6 +199,17 @@ impl Host {
         damage(disk, most, is_ours).unwrap()
     }
 
+    /// Spoils one block that it wrote on every disk. Which one.
+    pub(crate) fn damage_everywhere(&self, disks: &[std::path::PathBuf]) -> u64 {
+        let whole = self.known.written.iter().find(|(_, stamps)| stamps[..] != [0]);
+        let (block, stamps) = whole.expect("it wrote something");
+        for disk in disks {
+            let is_it = |found: &[u8]| found == content(*block, stamps[0]);
+            assert_eq!(damage(disk, 1, is_it).unwrap(), 1, "block {block} of {}", disk.display());
+        }
+        *block
+    }
+
     /// Works until it is told to stop; all must be well.
     pub(crate) fn keep_going(self) -> Working {
         self.work(|result| assert_eq!(result, Ok(0), "commands failed"))

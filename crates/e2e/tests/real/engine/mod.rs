@@ -1,6 +1,7 @@
 //! `holdfast engine run`: the engine of a node, by orders over its node API.
 
 mod cluster;
+mod damage;
 #[cfg(feature = "faults")]
 mod faults;
 mod host;
