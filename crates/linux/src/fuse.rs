@@ -239,13 +239,13 @@ impl Session {
                 {
                     return Err(bad);
                 }
-                self.check_change(offset, u64::from(length), libc::EFBIG)?;
+                self.check_change((offset, u64::from(length)), libc::EFBIG)?;
                 Ok(Command::Write { offset, length })
             }
             Opcode::Fsync => Ok(Command::Flush),
             _ => {
                 let (offset, length, mode) = wire::fallocate(request.body).ok_or(bad)?;
-                self.check_change(offset, length, libc::ENOSPC)?;
+                self.check_change((offset, length), libc::ENOSPC)?;
                 let keep = libc::FALLOC_FL_KEEP_SIZE;
                 if mode == libc::FALLOC_FL_PUNCH_HOLE | keep {
                     Ok(Command::Discard { offset, length })
@@ -258,7 +258,7 @@ impl Session {
         }
     }
 
-    fn check_change(&self, offset: u64, length: u64, beyond: i32) -> Result<(), i32> {
+    fn check_change(&self, (offset, length): (u64, u64), beyond: i32) -> Result<(), i32> {
         if self.read_only {
             return Err(libc::EROFS);
         }
@@ -293,8 +293,8 @@ pub fn size_changed() -> Vec<u8> {
     wire::invalidate_notice(FILE)
 }
 
-/// Mounts a session at an empty folder. Requests are read from the descriptor and answers written to
-/// it; when its last copy is closed, the file system fails all that is asked of it.
+/// Mounts a session at an empty folder. Requests are read from the descriptor and answers written
+/// to it; when its last copy is closed, the file system fails all that is asked of it.
 pub fn mount(kernel: &dyn Kernel, point: &Path) -> Result<File, SystemError> {
     let device = kernel.tree().path("/dev/fuse");
     let descriptor = OpenOptions::new().read(true).write(true).open(&device).map_err(|source| {

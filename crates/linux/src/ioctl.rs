@@ -1,5 +1,5 @@
 //! The device controls that no library wraps.
-#![allow(unsafe_code, reason = "device controls take raw pointers")]
+#![expect(unsafe_code, reason = "device controls take raw pointers")]
 
 use std::fs::{File, OpenOptions};
 use std::io;

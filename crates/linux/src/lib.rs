@@ -29,7 +29,7 @@ pub mod loop_device;
 pub mod mounts;
 pub mod nvme;
 #[cfg(any(test, feature = "testing"))]
-#[allow(clippy::unwrap_used, clippy::indexing_slicing, missing_docs, reason = "a test aid")]
+#[expect(clippy::unwrap_used, reason = "a test aid: what fails here fails the test")]
 pub mod testing;
 mod traits;
 mod tree;

@@ -239,7 +239,7 @@ pub enum Mounted {
 /// Makes sure that the file system of `device` is visible at `point`.
 ///
 /// ```text
-///   nothing there ──► mount                 this device there ──► unchanged (or refused: other mode)
+///   nothing there ──► mount                 this device there ──► unchanged, or refused: mode
 ///   stale there   ──► unmount, then mount   another one there ──► refused, named
 /// ```
 pub fn ensure(
@@ -324,8 +324,8 @@ fn make_read_only(kernel: &dyn Kernel, point: &Path) -> Result<(), SystemError> 
         .map_err(|source| SystemError::new("make read-only", point, source))
 }
 
-/// Makes sure that nothing is mounted at `point`: every layer is unmounted, the last first. How many
-/// there were.
+/// Makes sure that nothing is mounted at `point`: every layer is unmounted, the last first. How
+/// many there were.
 pub fn release(kernel: &dyn Kernel, point: &Path) -> Result<usize, SystemError> {
     let mut layers = 0;
     let mut seen = BTreeSet::new();

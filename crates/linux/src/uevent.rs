@@ -3,7 +3,7 @@
 //! Messages may be lost when they come faster than they are read. That is told as
 //! [`Uevent::Overrun`], after which whoever watches looks at everything again: an event is a hint
 //! to look, never the only source.
-#![allow(unsafe_code, reason = "no library binds a netlink socket to the kernel's group")]
+#![expect(unsafe_code, reason = "no library binds a netlink socket to the kernel's group")]
 
 use std::collections::BTreeMap;
 use std::io;

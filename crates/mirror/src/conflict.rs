@@ -16,7 +16,8 @@
 //!   that is newer than the record shows a store that went back, and nothing else.
 //! - **L2** `Note::settled` names a note that every copy which anybody may call in sync had then.
 //!   So a copy in sync with an older one was rolled back, and nothing else.
-//! - **L3** Whatever hosts wrote to a copy since its note was kept lies in the intents of that note.
+//! - **L3** Whatever hosts wrote to a copy since its note was kept lies in the intents of that
+//!   note.
 
 use alloc::vec::Vec;
 
@@ -119,7 +120,8 @@ impl Mirror {
         self.each_child().filter_map(|(_, child)| claim(child)).max()
     }
 
-    /// Of the copies in sync that are here, those that were rolled back; and the claim that says so.
+    /// Of the copies in sync that are here, those that were rolled back; and the claim that
+    /// says so.
     pub(crate) fn rolled_back(&self, there: Slots) -> (Slots, Option<(NoteStamp, ReplicaId)>) {
         let claim = self.claim();
         #[cfg(test)]

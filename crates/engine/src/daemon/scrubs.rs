@@ -1,8 +1,8 @@
 //! Scrubs by the node API.
 //!
 //! A pool is scrubbed as a whole: blocks are shared by replicas and snapshots, so a scrub of a
-//! replica is one of its pool, with the pool's progress; the bad blocks are those of the replica and
-//! of its snapshots. A scrub of another replica of the same pool joins the one that runs.
+//! replica is one of its pool, with the pool's progress; the bad blocks are those of the replica
+//! and of its snapshots. A scrub of another replica of the same pool joins the one that runs.
 //!
 //! What is bad in the replica its target rewrites from other copies (`volumes/damage.rs`): a scrub
 //! waits for that a while, and looks again.

@@ -1,5 +1,5 @@
-//! Damage: what scrubs of replicas found is checked by the mirror, and what mirrors find and mend is
-//! told, at most once a second for each volume.
+//! Damage: what scrubs of replicas found is checked by the mirror, and what mirrors find and mend
+//! is told, at most once a second for each volume.
 //!
 //! Every few seconds each replica is asked what a scrub found. These blocks are checked one run
 //! after another, beside everything else: each is rewritten from a copy that has it.

@@ -1,6 +1,7 @@
 //! What lies on a device, by reading it.
 
 use std::fmt;
+use std::ops::Range;
 use std::path::Path;
 
 use super::FilesystemKind;
@@ -56,8 +57,8 @@ const SIGNATURES: [(&str, usize, &[u8]); 9] = [
 pub fn probe(kernel: &dyn Kernel, device: &Path) -> Result<Content, SystemError> {
     let failed = |source| SystemError::new("read", device, source);
     let size = kernel.device_size(device).map_err(failed)?;
-    let start = read(kernel, device, 0, ENDS.min(size)).map_err(failed)?;
-    let end = read(kernel, device, size.saturating_sub(ENDS), ENDS.min(size)).map_err(failed)?;
+    let start = read(kernel, device, 0..ENDS.min(size)).map_err(failed)?;
+    let end = read(kernel, device, size.saturating_sub(ENDS)..size).map_err(failed)?;
     if let Some(found) = known_filesystem(&start) {
         return Ok(found);
     }
@@ -69,9 +70,10 @@ pub fn probe(kernel: &dyn Kernel, device: &Path) -> Result<Content, SystemError>
     Ok(if is_zero(&start) && is_zero(&end) { Content::Empty } else { Content::Unknown })
 }
 
-fn read(kernel: &dyn Kernel, device: &Path, at: u64, bytes: u64) -> std::io::Result<Vec<u8>> {
+fn read(kernel: &dyn Kernel, device: &Path, place: Range<u64>) -> std::io::Result<Vec<u8>> {
+    let bytes = place.end.saturating_sub(place.start);
     let mut buffer = vec![0; usize::try_from(bytes).unwrap_or_default()];
-    kernel.read_device(device, at, &mut buffer)?;
+    kernel.read_device(device, place.start, &mut buffer)?;
     Ok(buffer)
 }
 

@@ -255,6 +255,12 @@ impl Rig {
             self.pool.complete(io, Err(DiskFailed));
             return Moment::Io;
         }
+        self.carry_out(sent);
+        Moment::Io
+    }
+
+    /// The disk does what it was sent.
+    fn carry_out(&mut self, sent: Sent) {
         match sent {
             Sent::Write { io, number } => {
                 self.disks.written(number);
@@ -274,7 +280,6 @@ impl Rig {
                 self.pool.complete(io, Ok(&bytes));
             }
         }
-        Moment::Io
     }
 
     /// Runs until this command has ended, and answers how.

@@ -1,5 +1,5 @@
-//! Disks that say a write is done which is not there, or is elsewhere; that fail to read once or for
-//! ever; whose flush fails once. No block is ever read as another than it should be.
+//! Disks that say a write is done which is not there, or is elsewhere; that fail to read once or
+//! for ever; whose flush fails once. No block is ever read as another than it should be.
 
 use std::vec;
 use std::vec::Vec;
@@ -30,8 +30,9 @@ fn expected(block: u64) -> u64 {
     }
 }
 
-/// First writes, overwrites and more of them, each flushed; a checkpoint between, and changes at the
-/// end that prove all groups before. A command may fail, when the disk lied about what it needs.
+/// First writes, overwrites and more of them, each flushed; a checkpoint between, and changes at
+/// the end that prove all groups before. A command may fail, when the disk lied about what it
+/// needs.
 fn act(rig: &mut Rig) {
     let token = rig.change(replica(1, 0, 100));
     let _ = rig.finish(token);
@@ -66,8 +67,8 @@ fn faults(rig: &mut Rig, about: &str) -> usize {
     refused
 }
 
-/// Has every write in turn go wrong; answers how many imports were refused, how many blocks, and how
-/// many of the pools noticed nothing because nothing was wrong.
+/// Has every write in turn go wrong; answers how many imports were refused, how many blocks, and
+/// how many of the pools noticed nothing because nothing was wrong.
 fn each_write(how: FalseWrite) -> (usize, usize, usize) {
     let mut all = open(new_disks(SIZES, 64), SIZES).unwrap();
     let first = all.disks.writes() + 1;
