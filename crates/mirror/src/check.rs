@@ -15,7 +15,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use block::{Blocks, Lba, Span};
-use model::{Kind, Problem, ReplicaId};
+use model::{ChildState, Kind, Problem, ReplicaId};
 
 use crate::api::{Effect, Token};
 use crate::chunk::{Copy, Whose};
@@ -102,6 +102,10 @@ impl Mirror {
             Some(Problem::new(Kind::OutOfRange, detail))
         } else if unknown {
             Some(Problem::new(Kind::InvalidArgument, "only a copy in sync can be believed"))
+        } else if (accept_loss || believed.is_some()) && !self.has_all_in_sync() {
+            let detail = "a copy is away or out of sync: it may hold the right bytes, and would \
+                          not learn of others; wait until all copies are in sync";
+            Some(Problem::new(Kind::Busy, detail))
         } else if self.checks.count(true) >= MOST_ORDERED {
             Some(Problem::new(Kind::Busy, "other checks are under way; try again"))
         } else {
@@ -115,6 +119,12 @@ impl Mirror {
             check.accept_loss = accept_loss;
         }
         self.poke = true;
+    }
+
+    /// Whether every copy is in sync. What a check makes of blocks that no copy can give, or that
+    /// differ, is in no map of what a copy missed: so nobody may miss it.
+    fn has_all_in_sync(&self) -> bool {
+        self.each_child().all(|(_, child)| child.attached && child.state == ChildState::InSync)
     }
 
     /// Begins a check that a read waits for, unless there are too many.
@@ -206,7 +216,7 @@ impl Mirror {
         let replicas = differing.iter().chain(source);
         let replicas: Vec<ReplicaId> =
             replicas.filter_map(|slot| Some(self.child(slot)?.replica)).collect();
-        let is_named = source.is_some_and(|slot| named.contains(slot));
+        let is_named = source.is_some_and(|slot| named.contains(slot)) && self.has_all_in_sync();
         if let Some(check) = self.checks.all.get_mut(&number) {
             check.found.bad += u64::from(damaged.len()) * span.len().0;
             if !differing.is_empty() {
@@ -230,11 +240,11 @@ impl Mirror {
 
     /// No copy can give these blocks; whether they are given up.
     pub(crate) fn note_unreadable(&mut self, number: u64, span: Span) -> bool {
-        let copies = u64::from(self.in_sync().len());
+        let (copies, is_whole) = (u64::from(self.in_sync().len()), self.has_all_in_sync());
         self.effects.push_back(Effect::Unreadable(span));
         let Some(check) = self.checks.all.get_mut(&number) else { return false };
         check.found.bad += copies * span.len().0;
         check.found.unreadable.push(span);
-        check.accept_loss
+        check.accept_loss && is_whole
     }
 }

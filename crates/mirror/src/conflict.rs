@@ -102,12 +102,14 @@ impl Mirror {
         NoteStamp { epoch: self.recorder.epoch(), sequence }
     }
 
-    /// What every copy that anybody may call in sync has acknowledged (L2).
+    /// What every copy that anybody may call in sync has acknowledged (L2), and every one that may
+    /// be called so next: a copy that has just joined must not look older than it ever was.
     pub(crate) fn update_settled(&mut self) {
         if !self.is_settled() {
             return;
         }
-        let kept = self.must().iter().map(|slot| self.child(slot).map_or(0, |child| child.kept));
+        let all = self.must().either(self.writers());
+        let kept = all.iter().map(|slot| self.child(slot).map_or(0, |child| child.kept));
         if let Some(kept @ 1..) = kept.min() {
             self.settled = self.settled.max(Some(self.stamp(kept)));
         }
@@ -154,17 +156,17 @@ impl Mirror {
     pub(crate) fn judge_stale(&mut self) {
         let shown: Vec<_> = self
             .each_child()
-            .filter_map(|(_, child)| Some((child.replica, child.incarnation, child.note.clone()?)))
-            .filter(|(replica, ..)| !self.recorder.wants_in_sync(*replica))
+            .filter_map(|(_, child)| Some((child.replica, child.note.clone()?)))
+            .filter(|(replica, _)| !self.recorder.wants_in_sync(*replica))
             .collect();
-        for (replica, incarnation, note) in shown {
-            self.judge_map(replica, Some(&note), incarnation);
+        for (replica, note) in shown {
+            self.judge_map(replica, Some(&note));
         }
     }
 
-    /// What a stale copy lacks, if it was rolled back: everything if it shows an older note than it
-    /// is known to have had, else what may have been written since its note (L3).
-    fn judge_map(&mut self, replica: ReplicaId, note: Option<&Note>, incarnation: Option<u64>) {
+    /// A stale copy that shows an older note than it is known to have had was rolled back, and
+    /// lacks everything.
+    fn judge_map(&mut self, replica: ReplicaId, note: Option<&Note>) {
         let known = self.known_note(replica);
         #[cfg(test)]
         let known = known.filter(|_| self.broken != crate::tests::Broken::NotesNotCompared);
@@ -172,12 +174,6 @@ impl Mirror {
             let reason = ConflictReason::RolledBack { known_by: None };
             self.tell_conflict(LabelConflict { replica, reason });
             self.dirty.missed.remove(&replica);
-        }
-        if let Some(note) = note
-            && Some(note.incarnation) != incarnation
-            && let Some(missed) = self.dirty.missed.get_mut(&replica)
-        {
-            missed.add(&note.intents);
         }
     }
 
@@ -215,7 +211,7 @@ impl Mirror {
             self.contradicts(slot, ConflictReason::RolledBack { known_by: None });
             return false;
         }
-        self.judge_map(replica, found.note.as_ref(), Some(found.incarnation));
+        self.judge_map(replica, found.note.as_ref());
         true
     }
 }

@@ -198,10 +198,12 @@ impl Mirror {
     pub(crate) fn write_piece(&mut self, ticket: Ticket) {
         let Some(copy) = self.copies.get(&ticket) else { return };
         let Some((span, written)) = copy.pieces.front().copied() else { return };
+        // What a check makes of a block is in no mark: no flush of ours would cover it.
+        let fua = matches!(copy.whose, Whose::Check(_));
         let command = if written {
-            Command::Write { span, fua: false }
+            Command::Write { span, fua }
         } else {
-            Command::WriteZeroes { span, fua: false, deallocate: true }
+            Command::WriteZeroes { span, fua, deallocate: true }
         };
         let needy = copy.needy.both(self.writers());
         self.piece_io(ticket, needy, command, Step::Writing);

@@ -43,8 +43,9 @@ impl Raising {
 impl Core {
     /// What engines are told; nothing while the store is not to be believed.
     pub fn mark(&self) -> Option<StoreMark> {
-        let sequence = self.state.sequence?;
-        (!sequence.went_back).then_some(sequence.mark)
+        // Also while that is not stored yet: an engine would forget that it was told more.
+        let sequence = self.state.sequence.filter(|_| !self.went_back())?;
+        Some(sequence.mark)
     }
 
     /// Whether the store is known to have gone back, stored or not.
@@ -123,7 +124,12 @@ impl Core {
 
     /// Ends the caution when nothing is left to compare.
     pub(crate) fn end_caution(&mut self) {
-        let Some(sequence) = self.state.sequence.filter(|it| it.went_back) else { return };
+        let Some(sequence) = self.state.sequence.filter(|_| self.went_back()) else { return };
+        if !sequence.went_back {
+            // What an engine said could not be stored at once.
+            return self
+                .try_commit(Batch::new().put(StoreSequence { went_back: true, ..sequence }));
+        }
         let lives = |volume: &&Volume| matches!(volume.lifecycle(), Lifecycle::Created { .. });
         let mut volumes = self.state.facts.volumes.values().filter(lives);
         let waits =

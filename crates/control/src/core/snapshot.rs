@@ -126,6 +126,10 @@ impl Core {
         let wish = SnapshotWish { group, taken_at, consistency };
         let taken = self.taken.get(&id).cloned().unwrap_or_default();
         if let Some(problem) = self.why_disputed(volume) {
+            if self.dispute(volume).is_none() {
+                // A listing may have been quicker than the news of a record: the store is asked.
+                return self.wake(self.now.after(LOOK_AGAIN), subject);
+            }
             return self.undo_snapshot(snapshot, problem);
         }
         if let Some(target) = self.target_of(volume) {

@@ -44,7 +44,12 @@ pub(super) async fn run(clients: Vec<Client>, engine: Engine, mut stop: watch::R
             was_heard = Some(is_heard);
         }
         let mark = sent.as_ref().ok().and_then(|heard| heard.mark);
-        if let Some(mark) = mark.filter(|mark| told != Some(*mark))
+        // A lower number of the same store says that it went back; what this engine was told is
+        // then all that shows it.
+        let is_news = |mark: &StoreMark| {
+            told.is_none_or(|told| told.store != mark.store || mark.is_after(told))
+        };
+        if let Some(mark) = mark.filter(is_news)
             && engine.keep_mark(mark).await
         {
             told = Some(mark);

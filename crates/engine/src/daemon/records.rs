@@ -216,6 +216,9 @@ mod tests {
         check(Some(&old), &newer, Ok(()), Some(&newer)).await;
         check(Some(&newer), &newer, Ok(()), Some(&newer)).await;
         check(Some(&newest), &newer, Err(StoreFault::Fenced), Some(&newest)).await;
+        // Somebody else changed the set meanwhile: one generation never has two contents.
+        let other = without(&old, 2);
+        check(Some(&other), &newer, Err(StoreFault::Fenced), Some(&other)).await;
         check(Some(&taken), &newer, Err(StoreFault::Fenced), Some(&taken)).await;
         // A store that went back to before this ownership.
         let epoch = old.epoch();

@@ -22,11 +22,12 @@ pub trait Recorder: Send + Sync {
     fn record(&self, record: TargetRecord, done: Recorded);
 }
 
-/// Whether `new` may take the place of `old`.
+/// Whether `new` may take the place of `old`. One generation never stands for two sets: of a set
+/// that somebody else changed meanwhile this target does not know.
 pub fn may_replace(old: &TargetRecord, new: &TargetRecord) -> bool {
     old.epoch() == new.epoch()
         && old.target() == new.target()
-        && old.set().generation() <= new.set().generation()
+        && (old.set().generation() < new.set().generation() || old.set() == new.set())
 }
 
 /// Records in memory, for tests and for trying things out: lost with the process.

@@ -174,6 +174,21 @@ fn what_no_copy_can_give_becomes_zeroes_when_somebody_agrees() {
     assert_eq!(drive.world.disks[0].view(), drive.world.disks[1].view());
 }
 
+/// What a check makes of a block is in no map: a copy that is away would not learn of it.
+#[test]
+fn nothing_is_given_up_or_believed_while_a_copy_is_away() {
+    let (mut drive, _) = written(2);
+    drive.world.disks[0].bad.insert(3);
+    drive.cut(0, 1);
+    drive.ask(Command::Write { span: span(9, 1), fua: false }).unwrap();
+    for (believed, accept_loss) in [(None, true), (Some(replica(0)), false)] {
+        let order = Order::Check { span: span(0, 64), believed, accept_loss };
+        let refused = drive.order(order).unwrap_err();
+        assert!(refused.contains("wait until all copies are in sync"), "{refused}");
+    }
+    assert_eq!(drive.damaged(0), [3]);
+}
+
 fn both() -> BTreeSet<ReplicaId> {
     BTreeSet::from([replica(0), replica(1)])
 }

@@ -53,12 +53,15 @@ pub(super) struct Pass {
     failed: u8,
     /// Regions that stay in doubt, because the list has no room for their blocks.
     kept: BTreeSet<u32>,
+    /// The list has room again: when the pass is through, it begins anew with those.
+    has_room: bool,
 }
 
 impl Pass {
-    /// The list has room again.
+    /// The list has room again. Regions that are kept are not looked at before the pass begins
+    /// anew: it is past blocks of theirs that are on no list.
     pub(super) fn room_came(&mut self) {
-        self.kept.clear();
+        self.has_room = !self.kept.is_empty();
     }
 }
 
@@ -88,7 +91,15 @@ impl Pool {
         let shift = self.state.size.shift();
         let per_region = self.state.size.per_region();
         let next = |pool: &Pool| pool.regions.doubtful.difference(&pool.pass.kept).next().copied();
-        while let Some(region) = next(self) {
+        loop {
+            let Some(region) = next(self) else {
+                self.pass.next = 0;
+                if !core::mem::take(&mut self.pass.has_room) {
+                    return None;
+                }
+                self.pass.kept.clear();
+                continue;
+            };
             let first = u64::from(region) * u64::from(per_region);
             let end = (first + u64::from(per_region)).min(u64::from(self.state.space.clusters()));
             let mut at = self.pass.next.max(first << shift);
@@ -101,8 +112,6 @@ impl Pool {
             self.regions.doubtful.remove(&region);
             self.pass.next = 0;
         }
-        self.pass.next = 0;
-        None
     }
 
     /// A write ended: what a step read before says nothing.

@@ -225,14 +225,19 @@ impl Recovery {
         restored.state.shed();
         match record {
             Record::FirstWrite { at, crcs } if at.cluster.0 < self.geography.clusters() => {
-                for (physical, crc) in (self.physical(at)..).zip(crcs) {
+                let first = (u64::from(at.cluster.0) << self.superblock.cluster.shift())
+                    + u64::from(at.first);
+                for (physical, crc) in (first..).zip(crcs) {
                     self.sums.set(self.geography.sum_at(physical), *crc);
+                    // It has a sum again, whatever the checkpoint had to say of the place.
+                    restored.regions.unproven.remove(&physical);
                 }
             }
             Record::Overwrite { first, crcs } => {
                 let end = u64::from(self.geography.clusters()) << self.superblock.cluster.shift();
                 for (physical, crc) in (*first..end).zip(crcs) {
                     self.sums.set(self.geography.sum_at(physical), *crc);
+                    restored.regions.unproven.remove(&physical);
                 }
             }
             Record::Dirty { region } => {

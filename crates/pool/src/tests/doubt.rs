@@ -227,6 +227,41 @@ fn regions_stay_in_doubt_when_the_list_of_their_blocks_is_full() {
 }
 
 #[test]
+fn a_block_that_found_no_room_on_the_list_stays_in_doubt() {
+    let mut rig = dirty();
+    for block in 10..50 {
+        let at = place_of(&rig.disks, 100 + block);
+        rig.disks.damage(at, 7, 1);
+    }
+    let mut rig = reopen(&rig);
+    // The list is full after the first step; then there is room again, before the pass is through.
+    let token = rig.token();
+    assert!(rig.pool.narrow_doubt(token));
+    assert_eq!(rig.finish(token), Ended::Done(token, Ok(())));
+    rig.write(A, 10, &stamped(310)).unwrap();
+    pass(&mut rig);
+    for block in 11..50 {
+        assert_eq!(rig.read(A, block, 1).err(), Some(Fault::Unproven { span: one(block) }));
+    }
+}
+
+#[test]
+fn a_block_that_was_written_again_is_not_on_the_list_after_the_next_crash() {
+    let mut rig = dirty();
+    let at = place_of(&rig.disks, 120);
+    rig.disks.damage(at, 7, 1);
+    let mut rig = reopen(&rig);
+    pass(&mut rig);
+    rig.pool.request_checkpoint();
+    rig.settle();
+    assert_eq!(rig.pool.health().unproven_blocks, 1);
+    rig.write(A, 20, &stamped(320)).unwrap();
+    rig.flush(A).unwrap();
+    let rig = reopen(&rig);
+    assert_eq!(rig.pool.health().unproven_blocks, 0);
+}
+
+#[test]
 fn one_unreadable_block_at_an_import_drops_no_other_record() {
     let mut rig = open(new_disks(SIZES, 64), SIZES).unwrap();
     rig.must(replica(1, 0, 100));
