@@ -1,10 +1,25 @@
 //! A load on one namespace, measured: what `fio` does for kernel devices.
+//!
+//! A load that follows its namespace ([`run_following`]) does what a host does when its path is
+//! lost: commands that were under way are sent again by the next path. That is harmless, since no
+//! two of its commands that write are ever at work in one place.
+//!
+//! ```text
+//!   Idle ──► Load ──done──► ReadBack ──done──► Load or Idle
+//!              │  ▲            │  ▲
+//!        path failed │   path failed │
+//!              ▼  │            ▼  │
+//!            held: sent again as it was, by the next session
+//! ```
+
+mod pattern;
 
 use std::time::Duration;
 
-use block::{Blocks, Command, Geometry, Lba, Span};
+use block::{Blame, Blocks, Command, Completion, Geometry, Span};
 use hdrhistogram::Histogram;
-use reactor::{Buffer, Frozen, Moment};
+use pattern::{Places, stamp, wrong_blocks};
+use reactor::{Frozen, Moment};
 
 use super::session::SessionError;
 use super::{Happened, Request, Session};
@@ -64,6 +79,12 @@ pub struct Measured {
     pub failed: u64,
     /// Blocks that did not hold what was written.
     pub wrong: u64,
+    /// The longest time in which no command completed.
+    pub longest_stall: Duration,
+    /// How often the namespace was connected to anew.
+    pub reconnects: u64,
+    /// Commands that were sent again by another path.
+    pub resent: u64,
 }
 
 /// Why a load cannot be run.
@@ -89,10 +110,19 @@ pub enum LoadError {
         /// What was asked for.
         depth: u32,
     },
+    /// By another path it is another namespace.
+    #[error("namespace {nsid} has another size by the next path")]
+    Changed {
+        /// Which.
+        nsid: u32,
+    },
     /// The connection failed.
     #[error(transparent)]
     Session(#[from] SessionError),
 }
+
+/// Connects anew to a namespace whose path was lost for this reason. It may take its time.
+pub type Reconnect<'f> = dyn FnMut(&str) -> Result<Session, SessionError> + 'f;
 
 /// One of the commands that are always at work.
 struct Worker {
@@ -102,6 +132,8 @@ struct Worker {
     /// How often it has written; part of what it writes.
     round: u64,
     stage: Stage,
+    /// Its path failed: it is to be sent again.
+    held: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -111,18 +143,39 @@ enum Stage {
     Idle,
 }
 
-struct Runner<'a> {
+struct Runner<'a, 'f> {
     session: &'a mut Session,
+    follow: Option<&'a mut Reconnect<'f>>,
     load: Load,
     geometry: Geometry,
     workers: Vec<Worker>,
     places: Places,
     until: Moment,
+    last_done: Moment,
+    /// Commands that have not ended.
+    at_work: usize,
     measured: Measured,
 }
 
-/// Runs a load on a session.
+/// Runs a load on a session. When its connection is lost, so is the load.
 pub fn run(session: &mut Session, load: Load) -> Result<Measured, LoadError> {
+    run_with(session, load, None)
+}
+
+/// Runs a load on a session, and on the next whenever that is lost.
+pub fn run_following(
+    session: &mut Session,
+    load: Load,
+    follow: &mut Reconnect<'_>,
+) -> Result<Measured, LoadError> {
+    run_with(session, load, Some(follow))
+}
+
+fn run_with(
+    session: &mut Session,
+    load: Load,
+    follow: Option<&mut Reconnect<'_>>,
+) -> Result<Measured, LoadError> {
     session.tell_time();
     let namespace = session
         .controller()
@@ -146,39 +199,123 @@ pub fn run(session: &mut Session, load: Load) -> Result<Measured, LoadError> {
         buffer.fill(0xA5);
         let span = places.first(index).ok_or_else(no_memory)?;
         let (data, begun) = (Some(buffer.freeze()), session.now());
-        workers.push(Worker { data, begun, span, round: 0, stage: Stage::Idle });
+        workers.push(Worker { data, begun, span, round: 0, stage: Stage::Idle, held: false });
     }
     let latency = Histogram::new_with_bounds(1, 100_000_000_000, 3)
         .map_err(|_| SessionError::Nonsense("no histogram"))?;
-    let measured =
-        Measured { commands: 0, bytes: 0, elapsed: Duration::ZERO, latency, failed: 0, wrong: 0 };
-    let until = session.now().after(load.time);
-    Runner { session, load, geometry, workers, places, until, measured }.run()
+    let measured = Measured {
+        commands: 0,
+        bytes: 0,
+        elapsed: Duration::ZERO,
+        latency,
+        failed: 0,
+        wrong: 0,
+        longest_stall: Duration::ZERO,
+        reconnects: 0,
+        resent: 0,
+    };
+    let last_done = session.now();
+    let until = last_done.after(load.time);
+    let at_work = workers.len();
+    let runner = Runner {
+        session,
+        follow,
+        load,
+        geometry,
+        workers,
+        places,
+        until,
+        last_done,
+        at_work,
+        measured,
+    };
+    runner.run()
 }
 
-impl Runner<'_> {
+impl Runner<'_, '_> {
     fn run(mut self) -> Result<Measured, LoadError> {
         let begun = self.session.now();
         for index in 0..self.workers.len() {
             self.next(index);
         }
-        let mut at_work = self.workers.len();
-        while at_work > 0 {
-            match self.session.wait()? {
-                Happened::Done { tag, result, data } => {
-                    let index = usize::try_from(tag).unwrap_or(usize::MAX);
-                    let now = self.session.now();
-                    self.measured.failed += u64::from(result.is_err());
-                    if self.landed(index, data, result.is_ok(), now) {
-                        at_work -= 1;
-                    }
+        while self.at_work > 0 {
+            match self.session.wait() {
+                Ok(Happened::Done { tag, result, data }) => {
+                    self.ended(usize::try_from(tag).unwrap_or(usize::MAX), result, data);
                 }
-                Happened::Lost { why } => return Err(SessionError::Lost(why).into()),
-                _ => {}
+                Ok(Happened::Lost { why }) | Err(SessionError::Lost(why)) => {
+                    self.reconnect(&why)?;
+                }
+                Ok(_) => {}
+                Err(error) => return Err(error.into()),
+            }
+            // A path that answers and carries nothing is none.
+            if self.at_work > 0 && self.workers.iter().filter(|it| it.held).count() == self.at_work
+            {
+                self.reconnect("the target does not take commands any more")?;
             }
         }
         self.measured.elapsed = self.session.now().since(begun).min(self.load.time);
         Ok(self.measured)
+    }
+
+    fn ended(&mut self, index: usize, result: Completion, data: Data) {
+        let is_path = |fault: block::Fault| matches!(fault.blame(), Blame::Path | Blame::Owner);
+        if let (Some(_), Some(worker)) = (&self.follow, self.workers.get_mut(index))
+            && result.is_err_and(is_path)
+        {
+            worker.held = true;
+            return;
+        }
+        let now = self.session.now();
+        self.measured.failed += u64::from(result.is_err());
+        let stall = now.since(self.last_done);
+        self.measured.longest_stall = self.measured.longest_stall.max(stall);
+        self.last_done = now;
+        if self.landed(index, data, result.is_ok(), now) {
+            self.at_work -= 1;
+        }
+    }
+
+    /// Goes on by another path: what has not ended is sent again as it was.
+    fn reconnect(&mut self, why: &str) -> Result<(), LoadError> {
+        let Some(follow) = &mut self.follow else {
+            return Err(SessionError::Lost(why.to_owned()).into());
+        };
+        *self.session = follow(why)?;
+        self.session.tell_time();
+        self.measured.reconnects += 1;
+        let nsid = self.load.nsid;
+        let mut found = self.session.controller().namespaces().iter();
+        let found = found.find(|it| it.nsid == nsid).ok_or(LoadError::NoNamespace { nsid })?;
+        if found.geometry != self.geometry {
+            return Err(LoadError::Changed { nsid });
+        }
+        let no_memory = || LoadError::NoMemory { depth: self.load.depth };
+        let bytes = self.geometry.block_size().bytes_of(self.load.blocks).ok_or_else(no_memory)?;
+        let bytes = usize::try_from(bytes.0).map_err(|_| no_memory())?;
+        for index in 0..self.workers.len() {
+            // Buffers belong to the session that gave them.
+            let mut buffer =
+                self.session.take(bytes).ok_or(LoadError::NoMemory { depth: self.load.depth })?;
+            buffer.fill(0xA5);
+            let Some(worker) = self.workers.get_mut(index) else { continue };
+            (worker.data, worker.held) = (Some(buffer.freeze()), false);
+            let (span, is_write) = (worker.span, worker.stage == Stage::Load && worker.round > 0);
+            if worker.stage == Stage::Idle {
+                continue;
+            }
+            if is_write && self.load.verify {
+                let round = worker.round;
+                let data = worker.data.take();
+                worker.data = data.map(|data| stamp(data, span, round, self.geometry));
+            }
+            let command =
+                if is_write { Command::Write { span, fua: false } } else { Command::Read { span } };
+            self.measured.resent += 1;
+            self.send(index, command);
+        }
+        Ok(())
     }
 
     /// A command is over. Returns whether its worker rests now.
@@ -239,8 +376,16 @@ impl Runner<'_> {
     }
 
     fn submit(&mut self, index: usize, command: Command) {
+        let now = self.session.now();
+        if let Some(worker) = self.workers.get_mut(index) {
+            worker.begun = now;
+        }
+        self.send(index, command);
+    }
+
+    /// Sends a command, for the first time or again: its latency counts from the first.
+    fn send(&mut self, index: usize, command: Command) {
         let Some(worker) = self.workers.get_mut(index) else { return };
-        worker.begun = self.session.now();
         let data = match (command, worker.data.take()) {
             // The frozen buffer is nobody else's once its write is over.
             (Command::Read { .. }, Some(data)) => match data.thaw() {
@@ -256,114 +401,11 @@ impl Runner<'_> {
         let tag = u64::try_from(index).unwrap_or(u64::MAX);
         let request = Request { tag, nsid: self.load.nsid, command, data };
         if self.session.submit(request).is_err() {
-            // As many as there are slots, so there is always one.
-            self.measured.failed += 1;
+            // As many as there are slots, so there is always one: only the path can be gone.
+            match (&self.follow, self.workers.get_mut(index)) {
+                (Some(_), Some(worker)) => worker.held = true,
+                _ => self.measured.failed += 1,
+            }
         }
-    }
-}
-
-/// Fills each block with its address and the round of its writer.
-fn stamp(data: Frozen, span: Span, round: u64, geometry: Geometry) -> Frozen {
-    match data.thaw() {
-        Ok(mut buffer) => {
-            stamp_blocks(&mut buffer, span, round, geometry);
-            buffer.freeze()
-        }
-        Err(shared) => shared,
-    }
-}
-
-fn stamp_blocks(buffer: &mut Buffer, span: Span, round: u64, geometry: Geometry) {
-    let size = usize::try_from(geometry.block_size().bytes()).unwrap_or(usize::MAX);
-    for (block, lba) in buffer.chunks_mut(size).zip(span.start().0..) {
-        for (word, place) in block.chunks_mut(8).zip(0u64..) {
-            word.copy_from_slice(&word_of(lba, round, place).to_le_bytes()[..word.len()]);
-        }
-    }
-}
-
-fn wrong_blocks(bytes: &[u8], span: Span, round: u64, geometry: Geometry) -> u64 {
-    let size = usize::try_from(geometry.block_size().bytes()).unwrap_or(usize::MAX);
-    let is_wrong = |block: &[u8], lba: u64| {
-        let words = block.chunks(8).zip(0u64..);
-        words.into_iter().any(|(word, place)| word != word_of(lba, round, place).to_le_bytes())
-    };
-    let blocks = bytes.chunks(size).zip(span.start().0..);
-    blocks.map(|(block, lba)| u64::from(is_wrong(block, lba))).sum()
-}
-
-fn word_of(lba: u64, round: u64, place: u64) -> u64 {
-    mix(lba ^ round.rotate_left(32) ^ (place << 48))
-}
-
-/// A permutation of 64-bit numbers without visible order.
-fn mix(number: u64) -> u64 {
-    let mut x = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
-}
-
-/// Where commands go. With verification each worker has its own part of the namespace, so that no
-/// write meets another one.
-struct Places {
-    blocks: u64,
-    /// Command-sized places in the namespace, or in a worker's part of it.
-    count: u64,
-    parts: bool,
-    sequential: bool,
-    cursor: u64,
-    state: u64,
-    rounds: u64,
-}
-
-impl Places {
-    fn new(load: &Load, geometry: Geometry, depth: u32) -> Places {
-        let all = geometry.blocks().0 / load.blocks.0;
-        let count = if load.verify { all / u64::from(depth) } else { all };
-        Places {
-            blocks: load.blocks.0,
-            count: count.max(1),
-            parts: load.verify,
-            sequential: matches!(load.pattern, Pattern::Read | Pattern::Write),
-            cursor: 0,
-            state: load.seed,
-            rounds: 0,
-        }
-    }
-
-    fn first(&self, index: u32) -> Option<Span> {
-        let base = if self.parts { u64::from(index) * self.count } else { 0 };
-        Span::new(Lba(base * self.blocks), Blocks(self.blocks))
-    }
-
-    fn random(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(1);
-        mix(self.state)
-    }
-
-    fn round(&mut self) -> u64 {
-        self.rounds += 1;
-        self.rounds
-    }
-
-    fn is_read(&mut self, pattern: Pattern) -> bool {
-        match pattern {
-            Pattern::RandomRead | Pattern::Read => true,
-            Pattern::RandomWrite | Pattern::Write => false,
-            Pattern::RandomMix { reads } => self.random() % 100 < u64::from(reads),
-        }
-    }
-
-    fn next(&mut self, index: usize, now: Span) -> Span {
-        let place = if self.sequential {
-            self.cursor += 1;
-            self.cursor % self.count
-        } else {
-            self.random() % self.count
-        };
-        let index = u64::try_from(index).unwrap_or(0);
-        let base = if self.parts { index * self.count } else { 0 };
-        Span::new(Lba((base + place) * self.blocks), Blocks(self.blocks)).unwrap_or(now)
     }
 }

@@ -1,5 +1,7 @@
 //! `holdfast bench`: a load on a volume, over our initiator.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail};
 use api::rest::{Control, Remote};
 use clap::Args;
@@ -7,6 +9,7 @@ use model::{HostName, VolumeId};
 
 use super::ask::Ask;
 use crate::nvme::{Place, Work, measure};
+use crate::typed::some_time;
 
 /// Options of `bench`.
 #[derive(Args)]
@@ -18,6 +21,9 @@ pub(crate) struct Typed {
     /// The host to be; left out: the one it is published to
     #[arg(long, value_name = "HOST")]
     host: Option<HostName>,
+    /// How long to look for the volume when its path is lost
+    #[arg(long, value_name = "TIME", default_value = "2m", value_parser = some_time)]
+    patience: Duration,
     #[command(flatten)]
     work: Work,
 }
@@ -26,9 +32,13 @@ impl Typed {
     pub(crate) async fn run(self) -> Result<()> {
         self.ask.once()?;
         let remote = self.ask.remote()?;
-        let place = place(&remote, self.volume, self.host, self.ask.wants_json()).await?;
-        let work = self.work;
-        tokio::task::spawn_blocking(move || measure(place, &work)).await?
+        let (volume, json) = (self.volume, self.ask.wants_json());
+        let first = place(&remote, volume, self.host.clone(), json).await?;
+        let (work, patience, host) = (self.work, self.patience, self.host);
+        let runtime = tokio::runtime::Handle::current();
+        // Whoever serves the volume next is known to the control plane first.
+        let find = move || runtime.block_on(place(&remote, volume, host.clone(), json));
+        tokio::task::spawn_blocking(move || measure(&first, &work, patience, find)).await?
     }
 }
 

@@ -1,13 +1,14 @@
 //! `holdfast nvme`: look at NVMe/TCP targets, ours or others, measure them, reserve namespaces.
 
+mod load;
 mod reservation;
 
 use std::io::Write;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use ::engine::client::perf::{Load, Measured, Pattern, run};
-use ::engine::client::{Session, pin_to_core};
+use ::engine::client::Session;
+use ::engine::client::perf::{Load, Pattern, run};
 use ::nvme::auth::{Accepted, Keys, Secret};
 use ::nvme::initiator::{Association, Host, Namespace, Options};
 use ::nvme::pdu::Digests;
@@ -15,8 +16,9 @@ use ::nvme::wire::Nqn;
 use anyhow::{Context, Result};
 use block::{Blocks, Bytes};
 use clap::{Args, Subcommand, ValueEnum};
-use model::Size;
 use serde_json::{Value, json};
+
+pub(crate) use load::{Place, Seen, Work, measure, verified};
 
 use crate::typed::secret;
 
@@ -99,59 +101,13 @@ pub(crate) struct Perf {
     work: Work,
 }
 
-/// A load as typed.
-#[derive(Args)]
-pub(crate) struct Work {
-    /// Which namespace
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    nsid: u32,
-    /// What to do
-    #[arg(long, value_name = "PATTERN", default_value = "randread")]
-    rw: Rw,
-    /// Reads in a hundred commands, for randrw
-    #[arg(
-        long,
-        value_name = "PERCENT",
-        default_value_t = 50,
-        value_parser = clap::value_parser!(u8).range(0..=100)
-    )]
-    reads: u8,
-    /// Bytes of one command
-    #[arg(long, value_name = "SIZE", default_value = "4KiB")]
-    bs: Size,
-    /// Commands at work at once, over all queues
-    #[arg(long, value_name = "COUNT", default_value_t = 32)]
-    qd: u32,
-    /// For how many seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
-    time: f64,
-    /// Write what can be recognised, and read every write back. Overwrites the namespace
-    #[arg(long)]
-    verify: bool,
-    /// For the random places
-    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
-    seed: u64,
-    /// Core to run on
-    #[arg(long, value_name = "CORE")]
-    core: Option<usize>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Rw {
-    Randread,
-    Randwrite,
-    Randrw,
-    Read,
-    Write,
-}
-
 impl Typed {
     pub(crate) fn run(self) -> Result<()> {
         match self {
             Typed::Discover(typed) => discover(&typed),
             Typed::ConnectTest(typed) => connect_test(&typed),
             Typed::Identify(typed) => identify(&typed),
-            Typed::Perf(typed) => perf(&typed.whole, &typed.work),
+            Typed::Perf(typed) => load::measured(&typed.whole, &typed.work, None),
             Typed::Reservation(typed) => typed.run(),
         }
     }
@@ -327,159 +283,6 @@ fn connect_test(typed: &Whole) -> Result<()> {
     session.close()?;
     let value = json!({ "ok": true, "namespaces": nsids });
     typed.reach.print(&value, |out| writeln!(out, "ok: {} namespaces read", nsids.len()))
-}
-
-/// A place to measure that was not typed.
-pub(crate) struct Place {
-    pub(crate) address: SocketAddr,
-    pub(crate) nqn: String,
-    pub(crate) host_nqn: String,
-    pub(crate) json: bool,
-}
-
-/// Puts a load on a subsystem that is known otherwise.
-pub(crate) fn measure(place: Place, work: &Work) -> Result<()> {
-    perf(&Whole { reach: Reach::to(&place), nqn: place.nqn, queues: 1 }, work)
-}
-
-/// What a load that reads every write again has met.
-pub(crate) struct Seen {
-    pub(crate) commands: u64,
-    pub(crate) failed: u64,
-    pub(crate) wrong: u64,
-    pub(crate) longest: Duration,
-}
-
-/// Writes what can be recognised and reads every write back.
-pub(crate) fn verified(place: &Place, time: Duration) -> Result<Seen> {
-    let mut session = Reach::to(place).connect(&place.nqn, 1, 17)?;
-    let load = Load {
-        nsid: 1,
-        pattern: Pattern::RandomMix { reads: 30 },
-        blocks: Blocks(1),
-        depth: 16,
-        time,
-        commands: u64::MAX,
-        verify: true,
-        seed: 1,
-    };
-    let measured = run(&mut session, load)?;
-    session.close()?;
-    let Measured { failed, wrong, .. } = measured;
-    let longest = Duration::from_nanos(measured.latency.max());
-    Ok(Seen { commands: measured.commands, failed, wrong, longest })
-}
-
-fn perf(whole: &Whole, typed: &Work) -> Result<()> {
-    if let Some(core) = typed.core {
-        pin_to_core(core).with_context(|| format!("--core {core} is not a core of ours"))?;
-    }
-    let reach = &whole.reach;
-    let queues = whole.queues.max(1);
-    // One entry of a queue always stays empty.
-    let depth = typed.qd.div_ceil(queues.into()).saturating_add(1);
-    let depth = u16::try_from(depth).context("--qd is too large; try --queues with it")?;
-    let bytes = usize::try_from(typed.bs.bytes().0).unwrap_or(usize::MAX);
-    let session = reach.connect_for((typed.qd, bytes), &whole.nqn, (queues, depth.max(2)));
-    let mut session = session?;
-    let load = typed.load(&session)?;
-    let before = cpu_time();
-    let measured = run(&mut session, load)?;
-    let cpu = cpu_time().saturating_sub(before);
-    session.close()?;
-    let value = summary(&measured, cpu);
-    reach.print(&value, |out| print_summary(out, &measured, cpu))?;
-    anyhow::ensure!(measured.failed == 0, "{} commands failed", measured.failed);
-    anyhow::ensure!(measured.wrong == 0, "{} blocks held wrong data", measured.wrong);
-    Ok(())
-}
-
-impl Work {
-    fn load(&self, session: &Session) -> Result<Load> {
-        let mut namespaces = session.controller().namespaces().iter();
-        let namespace = namespaces
-            .find(|namespace| namespace.nsid == self.nsid)
-            .with_context(|| format!("--nsid {} is not served here", self.nsid))?;
-        let block_size = namespace.geometry.block_size();
-        let blocks = block_size
-            .blocks_of(self.bs.bytes())
-            .with_context(|| format!("--bs must be a multiple of {block_size}, such as 4KiB"))?;
-        let pattern = match self.rw {
-            Rw::Randread => Pattern::RandomRead,
-            Rw::Randwrite => Pattern::RandomWrite,
-            Rw::Randrw => Pattern::RandomMix { reads: self.reads },
-            Rw::Read => Pattern::Read,
-            Rw::Write => Pattern::Write,
-        };
-        let time = Duration::try_from_secs_f64(self.time)
-            .with_context(|| format!("--time {} is not a number of seconds", self.time))?;
-        Ok(Load {
-            nsid: self.nsid,
-            pattern,
-            blocks,
-            depth: self.qd,
-            time,
-            commands: u64::MAX,
-            verify: self.verify,
-            seed: self.seed,
-        })
-    }
-}
-
-const PERCENTILES: [(&str, f64); 5] =
-    [("p50", 50.0), ("p90", 90.0), ("p99", 99.0), ("p99.9", 99.9), ("p99.99", 99.99)];
-
-fn summary(measured: &Measured, cpu: Duration) -> Value {
-    let seconds = measured.elapsed.as_secs_f64().max(1e-9);
-    let mut latency = serde_json::Map::new();
-    for (name, percentile) in PERCENTILES {
-        let nanos = measured.latency.value_at_percentile(percentile);
-        latency.insert(name.into(), json!(micros(nanos)));
-    }
-    json!({
-        "commands": measured.commands,
-        "seconds": seconds,
-        "iops": per_second(measured.commands, seconds),
-        "bytes_per_second": per_second(measured.bytes, seconds),
-        "latency_us": latency,
-        "cpu": cpu.as_secs_f64() / seconds,
-        "failed": measured.failed,
-        "wrong": measured.wrong,
-    })
-}
-
-fn print_summary(out: &mut dyn Write, measured: &Measured, cpu: Duration) -> std::io::Result<()> {
-    let seconds = measured.elapsed.as_secs_f64().max(1e-9);
-    writeln!(
-        out,
-        "{:.0} IOPS, {:.1} MiB/s, {} commands in {seconds:.2} s, {:.0}% of a core",
-        per_second(measured.commands, seconds),
-        per_second(measured.bytes, seconds) / 1_048_576.0,
-        measured.commands,
-        100.0 * cpu.as_secs_f64() / seconds,
-    )?;
-    write!(out, "latency in µs:")?;
-    for (name, percentile) in PERCENTILES {
-        write!(out, " {name} {:.1}", micros(measured.latency.value_at_percentile(percentile)))?;
-    }
-    writeln!(out, ", most {:.1}", micros(measured.latency.max()))
-}
-
-#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "for people to read")]
-fn per_second(count: u64, seconds: f64) -> f64 {
-    count as f64 / seconds
-}
-
-#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "for people to read")]
-fn micros(nanos: u64) -> f64 {
-    nanos as f64 / 1000.0
-}
-
-/// What this process has used so far.
-fn cpu_time() -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    let whole = Duration::from_secs(u64::try_from(now.tv_sec).unwrap_or(0));
-    whole + Duration::from_nanos(u64::try_from(now.tv_nsec).unwrap_or(0))
 }
 
 fn hex(bytes: [u8; 16]) -> String {
