@@ -13,7 +13,8 @@
 //! Invariant **R1**: when a read is answered, every copy that anybody may call in sync has done
 //! something for this target that was asked less than a lease ago, or after the read had come. A
 //! new owner fences one of those copies before it acknowledges anything, and then waits longer than
-//! a lease, or fences all of them. `docs/design/0002-mirror.md` has the argument.
+//! a lease, or fences all of them. It also waits if copies were taken out of the set before they
+//! were fenced (`TargetRecord::has_unfenced`). `docs/design/0002-mirror.md` has the argument.
 //!
 //! Any command that a copy carries out is such a proof; when there is none, it is asked for its
 //! size, and only when there are reads: an idle volume asks nothing.
@@ -127,17 +128,26 @@ impl Mirror {
         !self.is_down() && !self.failing && self.holds_lease(now)
     }
 
-    /// When an opening goes on without copies in sync that are not there: a former owner that
-    /// cannot be reached has stopped answering reads then.
+    /// When an opening goes on: at once with every copy in sync, unless one was given up before it
+    /// was fenced; else when those that are not there were given time, and a former owner that
+    /// cannot be reached has stopped answering reads.
     pub(crate) fn open_at(&self) -> Instant {
+        let must = self.must();
+        let all = must.without(self.in_sync()).is_empty();
+        let fenced = must.iter().filter_map(|slot| self.child(slot)?.fenced).min();
+        let lease = self.policy.lease + self.policy.lease / 4;
+        let over = fenced.map_or(self.begun, |fenced| fenced.after(lease));
         let patience = self.begun.after(self.policy.open_wait);
         #[cfg(test)]
-        if self.broken == crate::tests::Broken::WaitFromStart {
-            return patience;
+        match self.broken {
+            crate::tests::Broken::WaitFromStart if !all => return patience,
+            crate::tests::Broken::GivenUpForgotten if all => return self.begun,
+            _ => {}
         }
-        let lease = self.policy.lease + self.policy.lease / 4;
-        let must = self.must();
-        let fenced = must.iter().filter_map(|slot| self.child(slot)?.fenced).min();
-        fenced.map_or(patience, |fenced| patience.max(fenced.after(lease)))
+        match (all, self.recorder.stored().has_unfenced()) {
+            (true, false) => self.begun,
+            (true, true) => over,
+            (false, _) => patience.max(over),
+        }
     }
 }

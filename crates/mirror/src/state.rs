@@ -21,7 +21,7 @@ impl Mirror {
         let there = self.in_sync();
         let all = self.must().without(there).is_empty();
         let waited = self.open_at() <= self.now;
-        if there.is_empty() || !(all || waited) || !self.suspected.is_empty() {
+        if there.is_empty() || !waited || !self.suspected.is_empty() {
             return;
         }
         let (rolled, claim) = self.rolled_back(there);

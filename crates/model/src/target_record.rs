@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::stored::Record;
 use crate::{
-    Epoch, Kind, Label, NodeName, Problem, Refused, ReplicaSet, Stamp, TargetId, VolumeId,
+    Epoch, Kind, Label, NodeName, Problem, Refused, ReplicaId, ReplicaSet, SetChange, Stamp,
+    TargetId, VolumeId,
 };
 
 /// Who owns a volume and which copies may be believed: one record a volume in the store, kept by
@@ -25,6 +26,9 @@ pub struct TargetRecord {
     epoch: Epoch,
     set: ReplicaSet,
     end: End,
+    /// A copy in sync was given up that the next owner will not fence.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    unfenced: bool,
 }
 
 /// Whether a target ended as it should.
@@ -42,13 +46,14 @@ pub enum End {
 impl TargetRecord {
     /// The first ownership of a volume.
     pub fn new(volume: VolumeId, target: TargetId, node: NodeName, set: ReplicaSet) -> Self {
-        TargetRecord { volume, target, node, epoch: Epoch::FIRST, set, end: End::Unclean }
+        let (epoch, end, unfenced) = (Epoch::FIRST, End::Unclean, false);
+        TargetRecord { volume, target, node, epoch, set, end, unfenced }
     }
 
     /// The next ownership after the store was lost, from the newest label found on the disks.
     pub fn recovered(label: &Label, target: TargetId, node: NodeName) -> TargetRecord {
         let first = TargetRecord::new(label.volume, target, node, label.set.clone());
-        TargetRecord { epoch: label.epoch.next(), ..first }
+        TargetRecord { epoch: label.epoch.next(), unfenced: true, ..first }
     }
 
     /// The ownership of a target that serves although the store was lost, with the copies of the
@@ -59,17 +64,33 @@ impl TargetRecord {
         node: NodeName,
     ) -> TargetRecord {
         let first = TargetRecord::new(label.volume, target, node, label.set.clone());
-        TargetRecord { epoch, ..first }
+        TargetRecord { epoch, unfenced: true, ..first }
     }
 
     /// The next ownership: a new target, a higher epoch, the same copies.
     #[must_use]
     pub fn take(&self, target: TargetId, node: NodeName) -> TargetRecord {
         let epoch = self.epoch.next();
-        TargetRecord { target, node, epoch, end: End::Unclean, ..self.clone() }
+        let unfenced = self.unfenced && self.end == End::Unclean;
+        TargetRecord { target, node, epoch, unfenced, end: End::Unclean, ..self.clone() }
     }
 
-    /// What the owner of `epoch` writes when its set of copies has changed.
+    /// The record with one more copy, which is stale.
+    pub fn add(&self, replica: ReplicaId) -> Result<TargetRecord, Problem> {
+        Ok(TargetRecord { set: self.set.on(SetChange::Added(replica))?, ..self.clone() })
+    }
+
+    /// The record without a copy that is given up by somebody who does not own the volume. An owner
+    /// that ended without saying so may still read such a copy, if it was in sync.
+    pub fn give_up(&self, replica: ReplicaId) -> Result<TargetRecord, Problem> {
+        let was_in_sync = self.set.in_sync().contains(&replica);
+        let set = self.set.on(SetChange::Removed(replica))?;
+        let unfenced = self.unfenced || (was_in_sync && self.end == End::Unclean);
+        Ok(TargetRecord { set, unfenced, ..self.clone() })
+    }
+
+    /// What the owner of `epoch` writes when its set of copies has changed: it serves, so whatever
+    /// had to be waited for is over.
     pub fn record(&self, epoch: Epoch, set: ReplicaSet) -> Result<TargetRecord, Problem> {
         self.owned(epoch)?;
         if set.generation() < self.set.generation() {
@@ -85,13 +106,13 @@ impl TargetRecord {
             let refused = Refused::SameNumberOtherContent(set.generation());
             return Err(refused.into());
         }
-        Ok(TargetRecord { set, end: End::Unclean, ..self.clone() })
+        Ok(TargetRecord { set, end: End::Unclean, unfenced: false, ..self.clone() })
     }
 
     /// What the owner of `epoch` writes when it has stopped and all is written.
     pub fn close(&self, epoch: Epoch) -> Result<TargetRecord, Problem> {
         self.owned(epoch)?;
-        Ok(TargetRecord { end: End::Clean, ..self.clone() })
+        Ok(TargetRecord { end: End::Clean, unfenced: false, ..self.clone() })
     }
 
     /// The volume.
@@ -122,6 +143,12 @@ impl TargetRecord {
     /// Whether the owner ended as it should.
     pub fn end(&self) -> End {
         self.end
+    }
+
+    /// Whether a former owner may read a copy in sync that this set no longer names. Fencing every
+    /// copy does not stop it: whoever opens the volume waits until its lease is over.
+    pub fn has_unfenced(&self) -> bool {
+        self.unfenced
     }
 
     /// How new it is.

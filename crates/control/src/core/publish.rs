@@ -148,15 +148,14 @@ impl Core {
             }
             return Ok(TargetRecord::new(id, target, node.clone(), set));
         };
-        let mut set = record.set().clone();
+        let mut next = record.clone();
         for replica in &all {
-            set = set.on(SetChange::Added(*replica))?;
+            next = next.add(*replica)?;
         }
         for gone in record.set().replicas().difference(&all) {
-            set = set.on(SetChange::Removed(*gone))?;
+            next = next.give_up(*gone)?;
         }
-        let taken = record.take(target, node.clone());
-        taken.record(taken.epoch(), set)
+        Ok(next.take(target, node.clone()))
     }
 
     pub(crate) fn go_on_publishing(

@@ -270,8 +270,7 @@ impl Core {
             // The engine of the target changes the record.
             return false;
         }
-        let changed = record.set().on(SetChange::Removed(id)).map_err(model::Problem::from);
-        match changed.and_then(|set| record.record(record.epoch(), set)) {
+        match record.give_up(id) {
             Ok(record) => self.try_commit(Batch::new().put(record)),
             Err(problem) => tracing::warn!(replica = %id, %problem, "a copy stays"),
         }

@@ -20,7 +20,7 @@ pub(super) enum Also {
     #[default]
     Nothing,
     /// Nodes stand still for any time while clocks go on, attachments stall between their steps,
-    /// and the network loses what goes in one direction.
+    /// the network loses what goes in one direction, and copies are given up between owners.
     Pauses,
     /// The clocks of nodes that stand still do so, too.
     StandingClocks,

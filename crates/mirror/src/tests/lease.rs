@@ -95,6 +95,26 @@ pub(super) fn late_fence(broken: Broken) {
 }
 
 #[test]
+fn an_opening_waits_for_the_reader_of_a_copy_that_was_given_up() {
+    given_up(Broken::Nothing);
+}
+
+/// The copy beside the former owner is taken out of the set while its node cannot be reached: the
+/// new owner has every copy it knows of at once, and none that fences the former one's own.
+pub(super) fn given_up(broken: Broken) {
+    let mut drive = Drive::quiet_but(2, broken);
+    drive.ask(write(0, 1)).unwrap();
+    drive.world.cut.extend([(0, 1), (1, 0), (0, STORE)]);
+    let without = drive.world.record.give_up(replica(0)).unwrap();
+    drive.world.set_record(without);
+    drive.take_over(1);
+    drive.until(|drive| drive.mirror().state().serves());
+    drive.ask(write(0, 1)).unwrap();
+    let token = drive.begin_on(0, read(span(0, 1)));
+    assert_eq!(drive.end_on(0, token), Err(Fault::Unreachable));
+}
+
+#[test]
 fn an_idle_volume_asks_nothing_and_its_first_read_is_answered() {
     let mut drive = Drive::quiet(2);
     drive.ask(write(0, 1)).unwrap();

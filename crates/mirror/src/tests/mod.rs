@@ -68,6 +68,8 @@ pub(crate) enum Broken {
     BypassUnchecked,
     /// An opening waits from its beginning, not from the moment it fenced a copy.
     WaitFromStart,
+    /// An opening with all copies of its set does not wait for owners of copies given up before.
+    GivenUpForgotten,
 }
 
 /// Histories of one run of the quick tests; `HOLDFAST_SEEDS` asks for more.
@@ -188,6 +190,7 @@ fn a_broken_rule_is_noticed() {
         (Broken::LeaseIgnored, lease::stopped_owner),
         (Broken::BypassUnchecked, lease::stopped_during_read),
         (Broken::WaitFromStart, lease::late_fence),
+        (Broken::GivenUpForgotten, lease::given_up),
         (Broken::LabelsBelieved, lease::store_went_back),
         (Broken::NotesNotCompared, lease::rolled_back),
     ] {

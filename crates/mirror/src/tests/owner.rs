@@ -2,9 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::format;
+use std::vec::Vec;
 
 use block::{Command, Fault, Kind};
-use model::{ChildState, ChildStatus, NodeName, ReplicaId, TargetId, TargetState, Timestamp};
+use model::{
+    ChildState, ChildStatus, NodeName, ReplicaId, TargetId, TargetRecord, TargetState, Timestamp,
+};
 use uuid::Uuid;
 
 use super::disk::Disk;
@@ -20,7 +23,7 @@ impl World {
     pub(super) fn take_over(&mut self, node: usize, policy: Policy, size: block::Blocks) {
         let id = TargetId::new(Uuid::from_u128(0x7000 + self.targets.len() as u128)).unwrap();
         let name: NodeName = format!("node-{node}").parse().unwrap();
-        let record = self.record.take(id, name);
+        let record = self.give_up_some().take(id, name);
         self.set_record(record.clone());
         let members = record.set().replicas().iter();
         let children = members.map(|replica| (*replica, self.disk_of(*replica) == node)).collect();
@@ -46,14 +49,30 @@ impl World {
             ios: std::collections::BTreeMap::new(),
             sessions: std::collections::BTreeMap::new(),
             ops: std::collections::BTreeMap::new(),
-            copies: std::vec![std::vec::Vec::new(); policy.copies as usize],
+            copies: std::vec![Vec::new(); policy.copies as usize],
             answers: std::collections::BTreeMap::new(),
             copied: 0,
             checked: std::collections::BTreeMap::new(),
             ended: std::collections::BTreeMap::new(),
-            changes: std::vec::Vec::new(),
+            changes: Vec::new(),
         });
         self.drain(self.targets.len() - 1);
+    }
+
+    /// Now and then the control plane gives up a copy while it takes the volume for a new target.
+    fn give_up_some(&mut self) -> TargetRecord {
+        let members: Vec<_> = self.record.set().replicas().iter().copied().collect();
+        if self.targets.is_empty() || !self.stalls || !self.random.one_in(4) {
+            return self.record.clone();
+        }
+        let one = members[self.random.below(members.len() as u64) as usize];
+        match self.record.give_up(one) {
+            Ok(record) => {
+                self.say(format_args!("copy {one} is given up"));
+                record
+            }
+            Err(_) => self.record.clone(),
+        }
     }
 
     pub(super) fn submit(&mut self, target: usize, token: Token, op: HostOp) {
@@ -151,7 +170,7 @@ impl World {
                 let data = match buffer {
                     Buffer::Host(token) => from.ops[&token].data.clone(),
                     Buffer::Copy(slot) => from.copies[slot as usize].clone(),
-                    Buffer::None => std::vec::Vec::new(),
+                    Buffer::None => Vec::new(),
                 };
                 if let (Command::Write { span, .. }, Buffer::Copy(_)) = (command, buffer) {
                     from.copied += span.len().0;
@@ -232,7 +251,7 @@ impl World {
             let is_ours = |(epoch, of, _)| of == target && epoch == self.record.epoch();
             fine || (owner.is_some_and(is_ours) && !had.contains(disk))
         };
-        let taken: std::vec::Vec<_> = members
+        let taken: Vec<_> = members
             .filter(ours)
             .map(|disk| {
                 self.disks[disk].snapshots.get(&id).map(|taken| taken.view[..size].to_vec())
@@ -259,7 +278,7 @@ impl World {
     /// Everything of the attachment ends, though some of it may still be on its way.
     fn detach(&mut self, target: usize, session: Session) {
         let of_it = self.targets[target].ios.iter().filter(|(_, (_, of, _))| *of == session);
-        let ios: std::vec::Vec<Io> = of_it.map(|(io, _)| *io).collect();
+        let ios: Vec<Io> = of_it.map(|(io, _)| *io).collect();
         for io in ios {
             let delay = self.random.below(5);
             self.deliver_later(delay, target, Event::Ended { io, result: Err(Fault::Aborted) });
@@ -287,7 +306,7 @@ impl World {
         let checked = match (op.command.kind(), span) {
             (Kind::Read, Some(span)) if fine => {
                 let blocks = span.start().0..span.end().0;
-                let seen: std::vec::Vec<(u64, u64)> = blocks.zip(op.data.clone()).collect();
+                let seen: Vec<(u64, u64)> = blocks.zip(op.data.clone()).collect();
                 let when = (op.begun, self.now);
                 let there = self.attached_to(target);
                 seen.into_iter().try_for_each(|(block, stamp)| {

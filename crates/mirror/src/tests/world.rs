@@ -125,7 +125,8 @@ pub(super) struct World {
     pub(super) paused: BTreeMap<usize, u64>,
     /// How long each node stood still with its clock.
     pub(super) stood: BTreeMap<usize, u64>,
-    /// Whether an attachment may stop for long between its steps.
+    /// Whether an attachment may stop for long between its steps, and copies are given up between
+    /// one owner and the next.
     pub(super) stalls: bool,
     /// A replica whose attachments stop before they fence anybody.
     pub(super) stalled: Option<usize>,
