@@ -50,13 +50,18 @@ impl Core {
 
     /// Whether the store is known to have gone back, stored or not.
     pub(crate) fn went_back(&self) -> bool {
-        let sequence = self.state.sequence;
-        sequence.is_some_and(|it| it.went_back || self.raising.highest > it.mark.number)
+        let stored = self.state.sequence.map_or(0, |sequence| sequence.mark.number);
+        let is_stored = self.state.sequence.is_some_and(|sequence| sequence.went_back);
+        is_stored || self.raising.highest > stored
     }
 
     /// An engine says what it was told last.
     pub(crate) fn on_mark(&mut self, node: &NodeName, told: Option<StoreMark>) {
-        let (Some(told), Some(sequence)) = (told, self.state.sequence) else { return };
+        let Some(told) = told else { return };
+        // A store without a number is older than any that has one.
+        let none = StoreMark { number: 0, ..told };
+        let none = StoreSequence { mark: none, went_back: false };
+        let sequence = self.state.sequence.unwrap_or(none);
         if told.store != sequence.mark.store {
             return;
         }

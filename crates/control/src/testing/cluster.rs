@@ -34,6 +34,15 @@ pub struct Cluster {
 #[derive(Clone, Debug)]
 pub struct Backup(Vec<KeyValue>);
 
+impl Backup {
+    /// The same from a time at which nothing was kept under this key.
+    #[must_use]
+    pub fn without(mut self, key: &str) -> Backup {
+        self.0.retain(|record| *record.key != *key.as_bytes());
+        self
+    }
+}
+
 impl Cluster {
     /// So many engines named `n1`, `n2` and on; nothing is on them.
     pub fn new(nodes: usize) -> Cluster {

@@ -172,7 +172,10 @@ fn a_volume_that_grew_since_the_backup_does_not_shrink() {
 /// Only the copy that missed everything answers, and by the store it is in sync. Nothing on its
 /// disk says otherwise; but nodes were told that the store had come further.
 fn only_the_stale_copy_answers() -> Scene {
-    let mut scene = scene(3, true);
+    goes_back_to_the_stale_copy(scene(3, true))
+}
+
+fn goes_back_to_the_stale_copy(mut scene: Scene) -> Scene {
     scene.sim.cluster.engine(scene.newest.as_str()).stop();
     scene.go_back();
     let sim = &mut scene.sim;
@@ -201,6 +204,14 @@ fn a_copy_is_not_believed_while_one_that_may_know_more_is_away() {
     sim.pass(Duration::from_secs(40));
     assert!(status(&sim, 1).target.unwrap().state.is_some_and(TargetState::serves));
     assert_eq!(sim.cluster.broken, Vec::<String>::new());
+}
+
+/// The backup is from a time before the store had a number.
+#[test]
+fn a_backup_without_a_number_is_older_than_what_engines_were_told() {
+    let mut scene = scene(3, true);
+    scene.backup = scene.backup.without(&keys::of::<StoreSequence>(StoreSequence::ID));
+    goes_back_to_the_stale_copy(scene);
 }
 
 /// Whoever knows that the other copy will not come back says so.

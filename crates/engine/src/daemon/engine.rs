@@ -251,14 +251,25 @@ impl Engine {
     /// How far the store had come, as the control plane last told it.
     pub(super) async fn mark(&self) -> Option<StoreMark> {
         let dir = Arc::clone(&*self.0.dir.lock().await);
-        self.apart(move || dir.mark()).await.ok().flatten()
+        let mark = self.apart(move || dir.mark()).await.ok().flatten();
+        self.hear(mark);
+        mark
+    }
+
+    fn hear(&self, mark: Option<StoreMark>) {
+        if let (Some(records), Some(mark)) = (&self.0.records, mark) {
+            records.hear(mark);
+        }
     }
 
     /// Keeps how far the store has come; whether that is durable.
     pub(super) async fn keep_mark(&self, mark: StoreMark) -> bool {
         let dir = Arc::clone(&*self.0.dir.lock().await);
         match self.apart(move || dir.keep_mark(mark)).await {
-            Ok(Ok(())) => true,
+            Ok(Ok(())) => {
+                self.hear(Some(mark));
+                true
+            }
             Ok(Err(error)) => {
                 let error = problems::chain(&error);
                 tracing::warn!(error, "how far the store has come is not kept; will retry");

@@ -7,12 +7,14 @@
 //! Invariant: a record is written only in place of the one that was read just before, and only if
 //! that is of the same ownership and not newer. So a late attempt never replaces a newer record.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use api::node::Answered;
 use mirror::StoreFault;
 use model::stored::{self, Unreadable};
-use model::{End, Epoch, Kind, Problem, TargetId, TargetRecord, VolumeId, keys};
+use model::{
+    End, Epoch, Kind, Problem, StoreMark, StoreSequence, TargetId, TargetRecord, VolumeId, keys,
+};
 use store::contract::{Compare, KeyValue, Op, Store, StoreExt as _, Txn};
 use tokio::sync::{Semaphore, mpsc};
 
@@ -31,7 +33,11 @@ const TRIES: u32 = 4;
 pub(super) struct Records {
     store: Arc<dyn Store>,
     waiting: mpsc::Sender<(TargetRecord, Recorded)>,
+    told: Told,
 }
+
+/// How far the store had come, as the control plane told this engine.
+type Told = Arc<Mutex<Option<StoreMark>>>;
 
 /// Why a record was not written.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +49,11 @@ enum WriteError {
          went back"
     )]
     Behind { target: TargetId, epoch: Epoch },
+    #[error(
+        "the store was put back to an earlier state; nothing is recorded before the control plane \
+         has compared all volumes with their copies, see `holdfast recover`"
+    )]
+    WentBack,
     #[error("the store holds no record of the volume; it was lost, or the volume was deleted")]
     Missing,
     #[error(transparent)]
@@ -61,8 +72,15 @@ impl Records {
     /// Must be called within the runtime on which records are to be written.
     pub(super) fn new(store: Arc<dyn Store>) -> Records {
         let (waiting, arriving) = mpsc::channel(WAITING);
-        tokio::spawn(write_all(Arc::clone(&store), arriving));
-        Records { store, waiting }
+        let told = Told::default();
+        tokio::spawn(write_all((Arc::clone(&store), Arc::clone(&told)), arriving));
+        Records { store, waiting, told }
+    }
+
+    /// The control plane told how far the store has come. A store that is known to have gone back
+    /// is not written: by its records somebody may own a volume who lost it since.
+    pub(super) fn hear(&self, mark: StoreMark) {
+        *self.told.lock().unwrap_or_else(PoisonError::into_inner) = Some(mark);
     }
 
     /// The record of a volume, as it was taken for this target.
@@ -82,7 +100,8 @@ impl Records {
             return Ok(record);
         }
         let open = record.record(record.epoch(), record.set().clone())?;
-        write(&*self.store, &open).await.map_err(|error| {
+        let told = *self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        write((&*self.store, told), &open).await.map_err(|error| {
             let kind = match error {
                 WriteError::Fenced { .. } => Kind::Fenced,
                 _ => Kind::StoreUnavailable,
@@ -102,14 +121,18 @@ impl Recorder for Records {
     }
 }
 
-async fn write_all(store: Arc<dyn Store>, mut arriving: mpsc::Receiver<(TargetRecord, Recorded)>) {
+async fn write_all(
+    (store, told): (Arc<dyn Store>, Told),
+    mut arriving: mpsc::Receiver<(TargetRecord, Recorded)>,
+) {
     let places = Arc::new(Semaphore::new(AT_ONCE));
     while let Some((record, done)) = arriving.recv().await {
         // It is never closed.
         let place = Arc::clone(&places).acquire_owned().await;
         let store = Arc::clone(&store);
+        let told = *told.lock().unwrap_or_else(PoisonError::into_inner);
         tokio::spawn(async move {
-            let written = write(&*store, &record).await;
+            let written = write((&*store, told), &record).await;
             drop(place);
             done(written.map_err(|error| {
                 let volume = record.volume();
@@ -134,8 +157,29 @@ async fn read(
     Ok(Some((stored::decode(&found.value)?, found)))
 }
 
+/// The condition that the store has not gone back, as far as it knows itself and this engine was
+/// told.
+async fn believed(
+    (store, told): (&dyn Store, Option<StoreMark>),
+) -> Result<Option<Compare>, WriteError> {
+    let found = store.get(keys::of::<StoreSequence>(StoreSequence::ID)).await?;
+    let sequence = match &found {
+        Some(found) => Some(stored::decode::<StoreSequence>(&found.value)?),
+        None => None,
+    };
+    let is_later = |told: StoreMark| sequence.is_none_or(|sequence| told.is_after(sequence.mark));
+    let went_back = sequence.is_some_and(|sequence| sequence.went_back);
+    if went_back || told.is_some_and(is_later) {
+        return Err(WriteError::WentBack);
+    }
+    Ok(found.as_ref().map(Compare::unchanged))
+}
+
 /// Makes the store hold this record, if it is ours to write.
-async fn write(store: &dyn Store, record: &TargetRecord) -> Result<(), WriteError> {
+async fn write(
+    (store, told): (&dyn Store, Option<StoreMark>),
+    record: &TargetRecord,
+) -> Result<(), WriteError> {
     let text = stored::encode(record).map_err(|error| WriteError::Text(error.to_string()))?;
     for _ in 0..TRIES {
         let (old, found) = read(store, record.volume()).await?.ok_or(WriteError::Missing)?;
@@ -151,7 +195,9 @@ async fn write(store: &dyn Store, record: &TargetRecord) -> Result<(), WriteErro
         if !may_replace(&old, record) {
             return Err(WriteError::Fenced { target: old.target(), epoch: old.epoch() });
         }
+        let believed = believed((store, told)).await?;
         let replace = Txn::new().when(Compare::unchanged(&found));
+        let replace = believed.into_iter().fold(replace, Txn::when);
         let replace = replace.then(Op::put(found.key, text.clone()));
         if store.txn(replace).await?.succeeded {
             return Ok(());
@@ -224,6 +270,33 @@ mod tests {
         let epoch = old.epoch();
         check(Some(&old), &taken, Err(StoreFault::Behind { epoch }), Some(&old)).await;
         check(None, &newer, Err(StoreFault::Away), None).await;
+    }
+
+    /// An owner of the backup's time, that lost the volume since, finds itself in the store again.
+    #[tokio::test]
+    async fn a_store_that_went_back_is_not_written() {
+        let (old, new) = (first(), without(&first(), 1));
+        let mark = |number| StoreMark { store: id(50), number };
+        let told = |number| StoreSequence { mark: mark(number), went_back: false };
+        let known = StoreSequence { went_back: true, ..told(7) };
+        for (sequence, is_written) in
+            [(Some(told(7)), true), (Some(told(6)), false), (Some(known), false), (None, false)]
+        {
+            let store = MemoryStore::new(Arc::new(SystemClock::new()));
+            put(&store, &old).await;
+            if let Some(sequence) = sequence {
+                let key = keys::of::<StoreSequence>(StoreSequence::ID);
+                store.put(key, stored::encode(&sequence).unwrap()).await.unwrap();
+            }
+            let records = Records::new(Arc::new(store));
+            records.hear(mark(7));
+            let (answer, answered) = sync_channel(1);
+            records.record(new.clone(), Box::new(move |result| answer.send(result).unwrap()));
+            let result = tokio::task::spawn_blocking(move || answered.recv().unwrap()).await;
+            assert_eq!(result.unwrap().is_ok(), is_written, "{sequence:?}");
+            let held = if is_written { &new } else { &old };
+            assert_eq!(records.read(new.volume()).await.unwrap().as_ref(), Some(held));
+        }
     }
 
     #[tokio::test]
