@@ -4,9 +4,10 @@
 //! sent over the node API.
 
 mod neighbour;
+mod protection;
+mod session;
 mod trouble;
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -14,16 +15,12 @@ use std::str::FromStr;
 use anyhow::{Context as _, Result, anyhow, ensure};
 use api::Paging;
 use api::node::{Found, Node as _, Remote};
-use engine::client::Session;
 use model::{
     Ana, Child, ChildPath, ChildState, ChildStatus, End, Epoch, Generation, Invalid, Limits,
     NodeName, Nqn, Order, PoolName, PoolSpec, Problem, Rebuild, ReplicaId, ReplicaSet, ReplicaSpec,
     Size, StopCause, TargetId, TargetRecord, TargetSpec, TargetState, TargetStatus, VolumeId, keys,
     stored,
 };
-use nvme::auth::Accepted;
-use nvme::initiator::{Association, Host, Key, Options, Reservation};
-use nvme::wire::{AcquireAction, RegisterAction, ReservationType};
 use store::client::Client;
 use store::contract::{Compare, Op, Store as _, StoreExt as _, Txn};
 
@@ -32,6 +29,8 @@ use crate::process::{PATIENCE, Program, holdfast};
 use crate::store::{Kind as StoreKind, StoreServer};
 
 pub use neighbour::Neighbour;
+pub use protection::Protection;
+pub use session::{connect, connect_replica, hold};
 pub use trouble::{damage, repaired, told};
 
 /// The `n`th id of its kind.
@@ -50,17 +49,28 @@ pub struct EngineProcess {
 }
 
 impl EngineProcess {
-    /// The engine of a node, which serves at this address; in a network of its own or not.
+    /// The engine of a node, which serves at this address; in a network of its own or not. All
+    /// engines of tests are of one cluster.
     pub fn start(
         (node, listen): (&str, SocketAddr),
         network: Option<&Netns>,
         dir: &Path,
         more: &[&str],
     ) -> Result<EngineProcess> {
+        EngineProcess::protected((node, listen), network, dir, (Protection::Full, more))
+    }
+
+    fn protected(
+        (node, listen): (&str, SocketAddr),
+        network: Option<&Netns>,
+        dir: &Path,
+        (protection, more): (Protection, &[&str]),
+    ) -> Result<EngineProcess> {
         let mut command = holdfast()?;
         let api = SocketAddr::new(listen.ip(), 0).to_string();
         command.args(["engine", "run", "--node", node, "--listen", &listen.to_string()]);
         command.args(["--api", &api, "--dir"]).arg(dir).args(more);
+        command.args(protection.words(dir)?);
         if let Some(network) = network {
             command = network.wrap(&command);
         }
@@ -92,6 +102,8 @@ pub struct Plan {
     pub cores: Vec<usize>,
     /// Who may use the volume.
     pub host: String,
+    /// How the engines speak to each other.
+    pub protection: Protection,
 }
 
 impl Plan {
@@ -106,6 +118,7 @@ impl Plan {
             copies: vec![0, 1, 2],
             cores: vec![0; 3],
             host: host.to_owned(),
+            protection: Protection::Full,
         }
     }
 
@@ -133,6 +146,7 @@ pub struct Machine {
     /// The same in every run.
     listen: SocketAddr,
     core: usize,
+    protection: Protection,
     store: String,
     engine: Option<EngineProcess>,
 }
@@ -152,7 +166,8 @@ impl Machine {
         let core = self.core.to_string();
         let words = ["--store", &self.store, "--cores", &core];
         let at = (self.name.as_str(), self.listen);
-        let engine = EngineProcess::start(at, self.network.as_ref(), &self.dir, &words)?;
+        let more = (self.protection, &words[..]);
+        let engine = EngineProcess::protected(at, self.network.as_ref(), &self.dir, more)?;
         self.listen = engine.data;
         self.engine = Some(engine);
         Ok(())
@@ -211,6 +226,7 @@ impl Fleet {
                 dir: folder.path().join(format!("engine-{number}")),
                 listen,
                 core,
+                protection: plan.protection,
                 network: plan.network.take_if(|_| number == last),
                 store: store.endpoint(),
                 name,
@@ -462,38 +478,6 @@ impl Fleet {
         all.sort_by_key(|rebuild| rebuild.started_at);
         Ok(all)
     }
-}
-
-/// Connects a host to a subsystem.
-pub fn connect(
-    address: SocketAddr,
-    (host, subsystem): (&str, &str),
-    options: Options,
-) -> Result<Session> {
-    let association = Association {
-        host: Host { nqn: nvme::wire::Nqn::new(host)?, id: [7; 16] },
-        subsystem: nvme::wire::Nqn::new(subsystem)?,
-        keys: None,
-        accepted: Accepted::default(),
-        options,
-    };
-    Ok(Session::connect(address, association)?)
-}
-
-/// Takes a copy of a volume as a target of this epoch would.
-pub fn hold(session: &mut Session, epoch: u64) -> Result<()> {
-    let (none, key, kind) = (Key(0), Key(epoch), ReservationType::ExclusiveAccess);
-    let action = RegisterAction::Replace;
-    let register = Reservation::Register { action, current: none, new: key, force: true };
-    session.reserve(1, register)?;
-    let report = session.reserve(1, Reservation::Report)?.context("no report")?;
-    let acquire = |action, preempt| Reservation::Acquire { action, kind, current: key, preempt };
-    let others: BTreeSet<Key> = report.registrants.iter().map(|one| one.key).collect();
-    for other in others.into_iter().filter(|other| *other != key) {
-        session.reserve(1, acquire(AcquireAction::PreemptAndAbort, other))?;
-    }
-    session.reserve(1, acquire(AcquireAction::Acquire, none))?;
-    Ok(())
 }
 
 fn in_words(problem: &Problem) -> anyhow::Error {

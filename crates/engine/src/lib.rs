@@ -3,6 +3,7 @@
 //! - [`serve`]: the target: listeners, connections, subsystems, one reactor per core.
 //! - [`client`]: the host's side: connections to controllers.
 //! - [`volumes`]: mirrored volumes, and the ways to their replicas.
+//! - [`replication`]: what engines prove to each other, and how their bytes are protected.
 //! - [`daemon`]: the node API over all of these: what `holdfast engine run` runs.
 //! - [`counters`]: what was done and how long it took.
 //! - [`device`]: what namespaces are made of: memory, files and block devices.
@@ -23,6 +24,7 @@ mod entropy;
 mod faults;
 mod patience;
 pub mod pools;
+pub mod replication;
 pub mod serve;
 mod stream;
 pub mod volumes;

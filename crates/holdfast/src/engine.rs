@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use ::engine::pools::{WrappingKey, id_of_name};
+use ::engine::replication::Replication;
 use ::engine::serve::{
     Backing, Config, Host, Limits, Namespace, Pool, Server, Subsystem, identity_of,
 };
@@ -177,7 +178,10 @@ impl Serve {
         let (queue_depth, pool_cache) = (self.queue_depth, Bytes(self.pool_cache));
         let limits = Limits { queue_depth, pool_cache, ..Limits::default() };
         let pools = pools.into_values().collect();
-        Ok(Config { listen: self.listen, cores: self.cores, pools, subsystems, digests, limits })
+        let (listen, cores) = (self.listen, self.cores);
+        // It serves to hosts, never to targets.
+        let replication = Replication::default();
+        Ok(Config { listen, cores, pools, subsystems, digests, limits, replication })
     }
 }
 

@@ -96,6 +96,8 @@ pub enum FaultReason {
     CannotOpen,
     /// Its size, block size or label does not fit the volume.
     Mismatch,
+    /// Its engine and that of the target did not prove to each other that they are of one cluster.
+    Unauthenticated,
     /// The connection to it was lost.
     ConnectionLost,
     /// It did not answer in time.

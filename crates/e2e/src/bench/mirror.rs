@@ -31,7 +31,7 @@ use tokio::runtime::Runtime;
 use super::{Options, real};
 use crate::bench::median;
 use crate::figure::{Figure, Target};
-use crate::fleet::{self, Fleet, Plan};
+use crate::fleet::{self, Fleet, Plan, Protection};
 use crate::store::Kind;
 
 const HOST: &str = "nqn.2026-11.io.holdfast:node:bench";
@@ -248,9 +248,12 @@ fn seen(measured: &Measured) -> Seen {
 }
 
 /// A host that is not heard of between its turns.
+fn wishes() -> Wishes {
+    Wishes { keep_alive: Duration::ZERO, ..Wishes::default() }
+}
+
 fn session(address: SocketAddr, name: &str) -> Result<Session> {
-    let wishes = Wishes { keep_alive: Duration::ZERO, ..Wishes::default() };
-    fleet::connect(address, (HOST, name), wishes)
+    fleet::connect(address, (HOST, name), wishes())
 }
 
 fn volume(address: SocketAddr, id: VolumeId) -> Result<Session> {
@@ -259,7 +262,7 @@ fn volume(address: SocketAddr, id: VolumeId) -> Result<Session> {
 
 /// A copy, held as a target would hold it.
 fn held_replica(address: SocketAddr, replica: ReplicaId) -> Result<Session> {
-    let mut direct = session(address, Nqn::replica(replica).as_str())?;
+    let mut direct = fleet::connect_replica(address, (HOST, replica), Protection::Full, wishes())?;
     fleet::hold(&mut direct, 1)?;
     Ok(direct)
 }

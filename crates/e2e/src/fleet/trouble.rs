@@ -10,10 +10,10 @@ use api::{Seen, Subscription};
 use block::{Blocks, Command, Lba, Span};
 use engine::client::{Happened, Request, Session};
 use engine::device::Data;
-use model::{Event, EventName, Generation, Kind, Nqn, PoolName, ReplicaId, ReplicaSpec, Size};
+use model::{Event, EventName, Generation, Kind, PoolName, ReplicaId, ReplicaSpec, Size};
 use nvme::initiator::Options;
 
-use super::{Fleet, connect, hold, id, in_words};
+use super::{Fleet, connect_replica, hold, id, in_words};
 use crate::process::PATIENCE;
 
 /// Bytes of a block.
@@ -72,9 +72,9 @@ impl Fleet {
         let options = Options { keep_alive: Duration::ZERO, ..Options::default() };
         let mut all = Vec::new();
         for (_, machine) in self.holders() {
-            let replica = Nqn::replica(machine.replica);
-            let names = (self.host.as_str(), replica.as_str());
-            let mut session = connect(machine.listen(), names, options)?;
+            let names = (self.host.as_str(), machine.replica);
+            let mut session =
+                connect_replica(machine.listen(), names, machine.protection, options)?;
             hold(&mut session, NOBODYS_EPOCH)?;
             all.push((&machine.name, session));
         }

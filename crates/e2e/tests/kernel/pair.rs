@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use anyhow::{Context, Result, bail};
 use block::BlockSize;
 use e2e::vm::{HOST, Link, SECOND_HOST, Vm};
+use engine::replication::Replication;
 use engine::serve::{Backing, Config, Limits, Namespace, Orders, Server, Subsystem, identity_of};
 use nvme::pdu::Digests;
 use nvme::wire::{AnaState, Nqn};
@@ -81,6 +82,7 @@ impl Pair {
             subsystems: [(self.nqn.clone(), subsystem)].into(),
             digests: Digests { header: true, data: true },
             limits: Limits::default(),
+            replication: Replication::default(),
         };
         Server::start(config).context("cannot start a target")
     }

@@ -3,15 +3,16 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use block::{Command, Completion, Fault};
+use block::Fault;
 use nvme::initiator::{
-    Admin, AdminEvent, AnaLog, Answer, Association, ControllerInfo, Io as IoQueue, IoEvent,
-    Message, Namespace, Report, Request as AdminRequest, Reservation, Ticket,
+    Admin, AdminEvent, AnaLog, Association, ControllerInfo, Io as IoQueue, IoEvent, Message,
+    Namespace, Refused as Denied, Request as AdminRequest, Reservation, Ticket,
 };
 use nvme::time::Instant;
 use reactor::{Io, Op, Outcome, Refused, Token};
 
 use super::queue::{Flight, Queue};
+use super::request::{Happened, Rejected, Request};
 use super::{CONNECT, RECEIVE, SEND};
 use crate::clock::instant;
 use crate::device::Data;
@@ -31,77 +32,12 @@ pub struct Controller {
     namespaces: Vec<Namespace>,
     ana: Option<AnaLog>,
     happened: VecDeque<Happened>,
+    /// Why the controller did not let us in, if so.
+    refusal: Option<Denied>,
     /// Why it is lost. It is over once the kernel receives into no buffer of a request any more.
     lost: Option<String>,
     is_over: bool,
     shutting_down: Option<Ticket>,
-}
-
-/// A block command with its data and its owner's name for it.
-#[derive(Debug)]
-pub struct Request {
-    /// Comes back with the result.
-    pub tag: u64,
-    /// On which namespace.
-    pub nsid: u32,
-    /// What to do.
-    pub command: Command,
-    /// With which bytes.
-    pub data: Data,
-}
-
-/// A request that was not sent.
-#[derive(Debug)]
-pub struct Rejected {
-    /// Why; `Busy` means that all slots are taken.
-    pub fault: Fault,
-    /// With its data.
-    pub request: Request,
-}
-
-/// What became of it.
-#[derive(Debug)]
-pub enum Happened {
-    /// Requests may be submitted.
-    Ready,
-    /// A request is over.
-    Done {
-        /// Of the request.
-        tag: u64,
-        /// How it ended.
-        result: Completion,
-        /// Of the request; of a read that succeeded, filled.
-        data: Data,
-    },
-    /// A report of reservations is there, or not.
-    Reported {
-        /// Of the request.
-        tag: u64,
-        /// What it says.
-        result: Result<Report, Fault>,
-    },
-    /// The answer to a message is there, or not.
-    Replied {
-        /// Of the message.
-        tag: u64,
-        /// What it says.
-        result: Result<Vec<u8>, Fault>,
-    },
-    /// Namespaces changed.
-    Namespaces,
-    /// ANA states changed.
-    Ana,
-    /// The discovery log changed.
-    Discovery,
-    /// A notice about reservations: its kind.
-    Notice(u8),
-    /// An admin request was answered.
-    Answered(Ticket, Answer),
-    /// The way is lost; every request has ended before this.
-    Lost {
-        /// Why.
-        why: String,
-    },
 }
 
 impl Controller {
@@ -126,6 +62,7 @@ impl Controller {
             namespaces: Vec::new(),
             ana: None,
             happened: VecDeque::new(),
+            refusal: None,
             lost: None,
             is_over: false,
             shutting_down: None,
@@ -162,6 +99,11 @@ impl Controller {
     /// Its ANA log, if it has one.
     pub fn ana(&self) -> Option<&AnaLog> {
         self.ana.as_ref()
+    }
+
+    /// Why it did not let us in, if so.
+    pub fn refusal(&self) -> Option<Denied> {
+        self.refusal
     }
 
     /// How many requests it can carry at once.
@@ -397,7 +339,7 @@ impl Controller {
             AdminEvent::Answered(ticket, answer) => {
                 self.happened.push_back(Happened::Answered(ticket, answer));
             }
-            AdminEvent::Refused(why) => self.lost(why.to_string(), io),
+            AdminEvent::Refused(why) => self.refused(why, io),
             AdminEvent::Lost(why) => self.lost(why.to_string(), io),
         }
     }
@@ -444,7 +386,7 @@ impl Controller {
                     self.happened.push_back(Happened::Replied { tag, result });
                 }
             }
-            IoEvent::Refused(why) => self.lost(why.to_string(), io),
+            IoEvent::Refused(why) => self.refused(why, io),
             IoEvent::Lost(why) => self.lost(why.to_string(), io),
         }
     }
@@ -454,6 +396,12 @@ impl Controller {
         for queue in &mut self.queues {
             queue.machine.close();
         }
+    }
+
+    fn refused(&mut self, why: Denied, io: &mut impl Io) {
+        self.refusal = Some(why);
+        let cause = std::error::Error::source(&why).map(|cause| format!(": {cause}"));
+        self.lost(format!("{why}{}", cause.unwrap_or_default()), io);
     }
 
     /// Ends everything: a controller with a part missing is of no use.

@@ -17,12 +17,14 @@ mod driven;
 pub mod perf;
 mod queue;
 mod remote;
+mod request;
 mod session;
 
-pub use controller::{Controller, Happened, Rejected, Request};
+pub use controller::Controller;
 pub use driven::Driven;
 pub use reactor::pin_to_core;
 pub use remote::Remote;
+pub use request::{Happened, Rejected, Request};
 pub use session::{Session, SessionError};
 
 /// Tokens of these kinds belong to controllers.

@@ -37,6 +37,7 @@ mod ranges;
 mod rebuilds;
 mod records;
 mod replicas;
+mod rotation;
 mod scrubs;
 mod settling;
 mod snapshots;
@@ -63,6 +64,7 @@ use nvme::pdu::Digests;
 use store::contract::Store;
 use tokio::sync::watch;
 
+use crate::replication::Replication;
 use crate::serve::{self, Limits, Server};
 use engine::Engine;
 pub use known::DirError;
@@ -97,6 +99,10 @@ pub struct Config {
     pub drain: Duration,
     /// Memory for the cache of each pool.
     pub pool_cache: Bytes,
+    /// How it speaks to other engines, and they to it.
+    pub replication: Replication,
+    /// Whether replicas may be served without a secret where others than this machine come by.
+    pub trusts_network: bool,
 }
 
 /// Why a daemon could not start, or did not stop well.
@@ -105,6 +111,16 @@ pub enum DaemonError {
     /// Nobody could connect to such an address.
     #[error("{address} is no address that others can connect to; give one of this machine's")]
     Wildcard {
+        /// Which.
+        address: SocketAddr,
+    },
+    /// Whoever reaches it could read and write replicas.
+    #[error(
+        "whoever reaches {address} could read and write every replica of this engine: give \
+         --cluster-secret FILE, the same on all engines of the cluster, or insist with \
+         --unauthenticated-replication"
+    )]
+    Exposed {
         /// Which.
         address: SocketAddr,
     },
@@ -169,6 +185,11 @@ impl Daemon {
         if let Some(address) = addresses.copied().find(|address| address.ip().is_unspecified()) {
             return Err(DaemonError::Wildcard { address });
         }
+        let is_open = config.replication.secret.is_none() && !config.trusts_network;
+        let mut listen = config.listen.iter().copied();
+        if is_open && let Some(address) = listen.find(|address| !address.ip().is_loopback()) {
+            return Err(DaemonError::Exposed { address });
+        }
         let nqn = Nqn::node(&config.node)?;
         let wire_name = nvme::wire::Nqn::new(nqn.as_str())?;
         let guard = Guard { tokens: config.tokens, ..Guard::default() };
@@ -185,6 +206,7 @@ impl Daemon {
             subsystems: BTreeMap::new(),
             digests: Digests { header: true, data: true },
             limits: Limits { pool_cache: config.pool_cache, ..Limits::default() },
+            replication: config.replication.clone(),
         })?;
         let instance = new_instance()?;
         let address = NodeAddress {
@@ -205,6 +227,9 @@ impl Daemon {
         let (engine, told) = Engine::new(names, (&server, cores), dir, keys, events, records);
         news::start(&engine, told).map_err(serve::StartError::Thread)?;
         tokio::spawn(watching::run(Arc::downgrade(&engine.0)));
+        if let Some(secret) = config.replication.secret {
+            tokio::spawn(rotation::run(Arc::downgrade(&engine.0), secret));
+        }
         engine.open_known(known).await;
         Ok(Daemon { server, engine, api, guard, heartbeats, drain: config.drain })
     }
@@ -271,4 +296,42 @@ fn new_instance() -> Result<InstanceId, DaemonError> {
     crate::entropy::fill(&mut bytes).map_err(DaemonError::Random)?;
     let uuid = uuid::Builder::from_random_bytes(bytes).into_uuid();
     Ok(InstanceId::new(uuid)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn replicas_are_not_served_to_a_network_without_a_secret() {
+        let dir = tempfile::tempdir().unwrap();
+        let start = |listen: &str, trusts_network| {
+            let config = Config {
+                node: "node-1".parse().unwrap(),
+                listen: vec!["127.0.0.1:0".parse().unwrap(), listen.parse().unwrap()],
+                api: "127.0.0.1:0".parse().unwrap(),
+                cores: vec![0],
+                dir: dir.path().into(),
+                keys: None,
+                tokens: None,
+                tls: None,
+                control: Vec::new(),
+                drain: Duration::from_secs(1),
+                pool_cache: Bytes::mib(1),
+                replication: Replication::default(),
+                trusts_network,
+            };
+            Daemon::start(config, None)
+        };
+        // No machine has this address; it is never bound.
+        let exposed = "192.0.2.1:4420";
+        for listen in [exposed, "[2001:db8::1]:4420"] {
+            let refused = start(listen, false).await.err().unwrap();
+            assert!(matches!(refused, DaemonError::Exposed { .. }), "{refused}");
+            let remedy = refused.to_string();
+            assert!(remedy.contains("--cluster-secret") && remedy.contains(listen), "{remedy}");
+        }
+        let insisted = start(exposed, true).await.err().unwrap();
+        assert!(!matches!(insisted, DaemonError::Exposed { .. }), "{insisted}");
+    }
 }

@@ -5,8 +5,8 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Weak};
 
 use model::{
-    ChildState, ConflictReason, EventName, LabelConflict, Rebuild, RebuildState, ReplicaId,
-    Severity, StopCause, Subject, TargetId, TargetState, VolumeId,
+    ChildState, ConflictReason, EventName, FaultReason, LabelConflict, Rebuild, RebuildState,
+    ReplicaId, Severity, StopCause, Subject, TargetId, TargetState, VolumeId,
 };
 use tracing::Instrument as _;
 
@@ -74,7 +74,10 @@ impl Engine {
                 self.tell_as(severity, target, name, message);
             }
             What::Child(replica, ChildState::Faulted { reason }) => {
-                let message = format!("copy {replica} is lost: {reason:?}");
+                let message = format!(
+                    "copy {replica} is lost: {}",
+                    self.why_lost(*reason, (news.target, *replica))
+                );
                 self.tell_as(Severity::Warning, target, EventName::ChildLost, message);
             }
             What::Child(replica, state) => {
@@ -123,6 +126,20 @@ impl Engine {
             let message = format!("{} {remedy}", in_blocks(places));
             self.tell_as(Severity::Error, Subject::Volume(volume), EventName::Corrupted, message);
         }
+    }
+
+    /// Why a copy is lost, with the remedy if there is one to tell.
+    fn why_lost(&self, reason: FaultReason, (target, replica): (TargetId, ReplicaId)) -> String {
+        if reason != FaultReason::Unauthenticated {
+            return format!("{reason:?}");
+        }
+        let state = self.state();
+        let way = state.targets.get(&target).and_then(|target| target.ways.get(&replica));
+        let way = way.map(|way| format!("{:?}", way.addresses)).unwrap_or_default();
+        format!(
+            "its engine at {way} and this one did not prove to each other that they are of one \
+             cluster; give both the same --cluster-secret"
+        )
     }
 
     fn tell_rebuild(&self, target: Subject, rebuild: &Rebuild) {
@@ -215,8 +232,6 @@ pub(super) fn start(engine: &Engine, told: Receiver<News>) -> std::io::Result<()
 
 #[cfg(test)]
 mod tests {
-    use model::FaultReason;
-
     use super::*;
 
     fn id<T: std::str::FromStr<Err: std::fmt::Debug>>(n: u32) -> T {

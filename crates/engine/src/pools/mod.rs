@@ -30,7 +30,7 @@ mod key_file;
 mod leaving;
 mod opening;
 mod order;
-mod seldom;
+pub(crate) mod seldom;
 mod status;
 #[cfg(test)]
 mod tests;

@@ -4,11 +4,11 @@
 
 /// How often something happened.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Seldom(u64);
+pub(crate) struct Seldom(u64);
 
 impl Seldom {
     /// It happened again: how often so far, if that is to be told.
-    pub(super) fn again(&mut self) -> Option<u64> {
+    pub(crate) fn again(&mut self) -> Option<u64> {
         self.0 = self.0.saturating_add(1);
         self.0.is_power_of_two().then_some(self.0)
     }

@@ -12,7 +12,9 @@ use nvme::target::{Hosts, NamespaceIds};
 use nvme::wire::{AnaState, Nqn};
 use sha2::{Digest, Sha256};
 
+use super::shares::Places;
 use crate::pools;
+use crate::replication::Replication;
 
 /// One engine.
 #[derive(Clone, Debug)]
@@ -29,6 +31,8 @@ pub struct Config {
     pub digests: Digests,
     /// How large and how many.
     pub limits: Limits,
+    /// How it speaks to other engines, and they to it.
+    pub replication: Replication,
 }
 
 /// A pool that is there from the start.
@@ -64,6 +68,12 @@ impl Subsystem {
             }
             Backing::Memory(_) | Backing::File { .. } | Backing::Volume { .. } => None,
         })
+    }
+
+    /// Whether it is for targets alone, which prove that they are of the cluster.
+    pub(super) fn is_replica(&self) -> bool {
+        let mut all = self.namespaces.values();
+        all.any(|namespace| matches!(namespace.backing, Backing::Member { .. }))
     }
 
     /// Who may connect, as the protocol knows it.
@@ -134,8 +144,8 @@ pub enum Backing {
 /// Limits of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Connections of one reactor.
-    pub connections: u32,
+    /// Connections of one reactor, by kind.
+    pub places: Places,
     /// Bytes of buffers that the commands of one connection may hold at once.
     pub connection_bytes: usize,
     /// Entries of a queue.
@@ -149,7 +159,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            connections: 2048,
+            places: Places::default(),
             connection_bytes: 32 << 20,
             queue_depth: 128,
             io_queues: 128,

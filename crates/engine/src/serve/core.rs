@@ -25,12 +25,14 @@ use super::prover::{self, Proved, Prover};
 use super::reservation::ToReserve;
 use super::routes::Routes;
 use super::served::Served;
+use super::shares::Shares;
 use super::voluming::{StoreAnswer, VolumeOrder};
 use super::{ACCEPT, DEVICE, POOL, RECEIVE, SEND, TICK, VOLUME};
 use crate::client::TOKEN_KINDS;
 use crate::clock::instant;
 use crate::device::{Devices, Finished};
-use crate::stream::Stream;
+use crate::pools::seldom::Seldom;
+use crate::replication::ClusterSecret;
 use crate::volumes::Volumes;
 
 /// What is posted to a core.
@@ -107,6 +109,14 @@ pub(super) struct Core {
     /// Reservations that are to be kept with their volumes.
     pub(super) to_reserve: Vec<ToReserve>,
     pub(super) volumes: Volumes,
+    /// What targets prove to replicas here.
+    pub(super) cluster: Option<Arc<ClusterSecret>>,
+    /// The places of links.
+    pub(super) shares: Shares,
+    /// How often hosts did not prove themselves, found no place, had to leave theirs to others.
+    pub(super) rejected: Seldom,
+    pub(super) turned_away: Seldom,
+    pub(super) evicted: Seldom,
 }
 
 /// A listening socket.
@@ -215,35 +225,6 @@ impl Handler for Core {
 }
 
 impl Core {
-    fn accepted(
-        &mut self,
-        token: Token,
-        result: std::io::Result<(Socket, SocketAddr)>,
-        io: &mut impl Io,
-    ) {
-        match result {
-            Ok((socket, peer)) => {
-                self.next_name += 1;
-                let name = ConnId(self.next_name);
-                let local = io.local_address(socket).ok().map(|address| address.ip());
-                let config = ConnectionConfig { local, ..self.connection };
-                let machine = Connection::new(name, config, instant(io));
-                self.add_link(Stream::new(socket), machine, peer, io);
-            }
-            Err(error) => {
-                let index = token.parts().1.index();
-                if let Some(listener) =
-                    usize::try_from(index).ok().and_then(|index| self.listeners.get_mut(index))
-                {
-                    listener.is_accepting = false;
-                }
-                if self.stopping.is_none() {
-                    tracing::warn!(%error, "cannot accept a connection; trying again");
-                }
-            }
-        }
-    }
-
     /// Passes commands to volumes and back. Returns whether there was anything to do.
     fn work_on_volumes(&mut self, io: &mut impl Io) -> bool {
         let mut worked = false;
@@ -283,36 +264,6 @@ impl Core {
         }
     }
 
-    fn add_link(
-        &mut self,
-        stream: Stream,
-        machine: Connection,
-        peer: SocketAddr,
-        io: &mut impl Io,
-    ) {
-        let (socket, name) = (stream.socket(), machine.id());
-        let link = Link::new(stream, machine, peer, self.limits.connection_bytes);
-        let Ok(key) = self.links.insert(link) else {
-            tracing::warn!(%peer, "too many connections; this one is closed");
-            io.close(socket);
-            return;
-        };
-        if let Some(link) = self.links.get_mut(key) {
-            link.named(key);
-        }
-        self.names.insert(name, key);
-        self.touch(key);
-    }
-
-    fn arrive(&mut self, arrival: Arrival, io: &mut impl Io) {
-        let Arrival { socket, arrived, machine, peer } = arrival;
-        let Ok(socket) = io.attach(socket) else {
-            tracing::warn!(%peer, "too many connections; this one is closed");
-            return;
-        };
-        self.add_link(Stream::attach(socket, arrived), machine, peer, io);
-    }
-
     /// Gives buffers to those who wait, in order, until there are none.
     fn satisfy(&mut self, io: &mut impl Io) {
         for _ in 0..self.wants.len() {
@@ -344,6 +295,7 @@ impl Core {
                 break;
             }
         }
+        self.promote(key, io);
         let Some(link) = self.links.get_mut(key) else { return };
         if link.stalled {
             self.stalled.push(key);
@@ -355,10 +307,8 @@ impl Core {
         } else if link.should_close(io.now()) {
             self.close(key, io);
         }
-        if self.links.get(key).is_some_and(Link::is_gone)
-            && let Some(link) = self.links.remove(key)
-        {
-            self.names.remove(&link.machine.id());
+        if self.links.get(key).is_some_and(Link::is_gone) {
+            self.forget(key);
         }
     }
 
@@ -373,7 +323,9 @@ impl Core {
                 messages.push((slot, nsid, message));
             } else if event == target::Event::Entropy {
                 let to = self.mailboxes.get(self.me);
-                prover::begin(link, key, self.prover.as_ref().zip(to));
+                // Between engines there is no exponentiation.
+                let cheap = self.cluster.is_some() && served.is_replica();
+                prover::begin((link, key), cheap, self.prover.as_ref().zip(to));
             } else if let Some(want) = link.begin(event, served, &mut self.devices, io) {
                 self.wants.push_back((key, want));
             }
@@ -384,74 +336,7 @@ impl Core {
         self.effects(of);
     }
 
-    /// Admits a link, refuses it, or sends it on its way to the core of its subsystem.
-    fn route(&mut self, key: Key, io: &mut impl Io) {
-        let now = instant(io);
-        let Some(link) = self.links.get_mut(key) else { return };
-        let Some(request) = link.machine.connect_request() else { return };
-        let (name, host) = (request.subsystem.clone(), request.host.clone());
-        match self.routes.core_of(&name) {
-            _ if name.is_discovery() => self.tell_discovery(),
-            Some(core) if core == self.me => {}
-            Some(_) => {
-                link.phase = Phase::Moving;
-                return;
-            }
-            None => {
-                tracing::info!(peer = %link.peer, %host, subsystem = %name, "no such subsystem");
-                link.machine.refuse_unknown();
-                return;
-            }
-        }
-        let Some(link) = self.links.get_mut(key) else { return };
-        let mine = |served: &Served| *served.subsystem.nqn() == name && !served.is_leaving;
-        let found = self.subsystems.iter().find(|(_, served)| mine(served)).map(|(of, _)| of);
-        let Some((of, served)) = found.and_then(|of| Some((of, self.subsystems.get_mut(of)?)))
-        else {
-            link.machine.refuse_unknown();
-            return;
-        };
-        let auth = served.authentication(&host);
-        match link.machine.admit(&mut served.subsystem, now, auth) {
-            Ok(()) => {
-                link.subsystem = Some(of);
-                tracing::debug!(peer = %link.peer, %host, subsystem = %name, "connected");
-            }
-            Err(why) => {
-                tracing::info!(peer = %link.peer, %host, subsystem = %name, ?why, "refused");
-            }
-        }
-    }
-
-    /// Hands a link over as soon as nothing of it is under way here.
-    fn move_away(&mut self, key: Key, io: &mut impl Io) {
-        let Some(link) = self.links.get_mut(key) else { return };
-        if link.stream.is_over() {
-            self.close(key, io);
-            return;
-        }
-        if link.stream.is_busy() || !link.stream.is_flushed() {
-            return;
-        }
-        let to = link
-            .machine
-            .connect_request()
-            .and_then(|request| self.routes.core_of(&request.subsystem))
-            .and_then(|core| self.mailboxes.get(core));
-        let (Some(to), Some((socket, arrived))) = (to, link.stream.detach(io)) else {
-            self.close(key, io);
-            return;
-        };
-        let Some(link) = self.links.remove(key) else { return };
-        self.names.remove(&link.machine.id());
-        let Link { machine, peer, .. } = link;
-        let arrival = Box::new(Arrival { socket, arrived, machine, peer });
-        if to.post(Message::Arrival(arrival)).is_err() {
-            tracing::warn!(%peer, "the core of its subsystem is too busy; connection closed");
-        }
-    }
-
-    fn close(&mut self, key: Key, io: &mut impl Io) {
+    pub(super) fn close(&mut self, key: Key, io: &mut impl Io) {
         let Some(link) = self.links.get_mut(key) else { return };
         if link.phase == Phase::Closed {
             return;
@@ -459,6 +344,14 @@ impl Core {
         link.phase = Phase::Closed;
         if let Some(error) = link.machine.error() {
             tracing::info!(peer = %link.peer, %error, "the host broke the protocol");
+        }
+        if let Some(why) = link.machine.rejection()
+            && let Some(times) = self.rejected.again()
+        {
+            let subsystem = link.subsystem.and_then(|of| self.subsystems.get(of));
+            let subsystem = subsystem.map(|served| served.subsystem.nqn().as_str());
+            let peer = link.peer;
+            tracing::warn!(%peer, subsystem, %why, times, "a host did not prove itself");
         }
         link.stream.close(io);
         if let Some(of) = link.subsystem

@@ -18,6 +18,7 @@ use reactor::{Buffer, Chain, Frozen, Io, Key, Moment};
 use super::direct::Passed;
 use super::held::{Held, Holdings};
 use super::served::Served;
+use super::shares::Share;
 use super::token;
 use crate::device::{Both, Data, Devices, Job, Task};
 use crate::stream::Stream;
@@ -40,6 +41,8 @@ pub(super) struct Link {
     pub(super) stream: Stream,
     pub(super) machine: Connection,
     pub(super) peer: SocketAddr,
+    /// Among whom it has its place.
+    pub(super) share: Share,
     /// Which of the core's subsystems it was admitted to.
     pub(super) subsystem: Option<Key>,
     held: Holdings,
@@ -106,6 +109,7 @@ impl Link {
             stream,
             machine,
             peer,
+            share: Share::Unproven,
             subsystem: None,
             held: Holdings::default(),
             held_limit,

@@ -4,9 +4,11 @@
 //! subsystem, and then moves to the core that owns it. What is served can be changed while the
 //! engine runs, see [`Orders`].
 
+mod admission;
 mod change;
 mod config;
 mod core;
+mod descriptors;
 mod direct;
 mod held;
 mod keeper;
@@ -21,6 +23,7 @@ mod reply;
 mod reservation;
 mod routes;
 mod served;
+mod shares;
 #[cfg(test)]
 mod simulation;
 mod upkeep;
@@ -45,6 +48,7 @@ use prover::Prover;
 pub use reply::Pending;
 use routes::Routes;
 pub use served::ServeError;
+pub use shares::Places;
 pub use voluming::VolumeOrders;
 
 use crate::device::{Devices, TokenKinds};
@@ -61,6 +65,9 @@ const VOLUME: u8 = 7;
 
 /// Subsystems of one core, with discovery.
 const SUBSYSTEMS: u32 = 4096;
+
+/// Sockets of one core: those of hosts and engines that come, and those to replicas.
+const SOCKETS: u32 = 8 * 1024;
 
 /// No more bytes than this are handed to the kernel in one send.
 const SEND_AT_ONCE: usize = 1 << 20;
@@ -154,10 +161,13 @@ impl Server {
         Server::start_with(config, &prover)
     }
 
-    fn start_with(config: Config, prover: &Prover) -> Result<Server, StartError> {
+    fn start_with(mut config: Config, prover: &Prover) -> Result<Server, StartError> {
         if config.cores.is_empty() {
             return Err(StartError::NoCores);
         }
+        let files = descriptors::raise();
+        let places = &mut config.limits.places;
+        *places = descriptors::places(*places, config.cores.len(), files);
         let keeper = Keeper::start().map_err(StartError::Thread)?;
         let routes = Arc::new(Routes::new(config.cores.len()));
         for (nqn, subsystem) in &config.subsystems {
@@ -272,8 +282,9 @@ fn prepare(
     routes: Arc<Routes>,
 ) -> Result<(Reactor<Message>, Core, Vec<SocketAddr>), StartError> {
     pin_to_core(core).map_err(|source| StartError::Core { core, source })?;
-    let mut reactor = Reactor::new(&reactor::Config::default())
-        .map_err(|source| StartError::Reactor { core, source })?;
+    let sockets = reactor::Config { sockets: SOCKETS, ..reactor::Config::default() };
+    let mut reactor =
+        Reactor::new(&sockets).map_err(|source| StartError::Reactor { core, source })?;
     if !reactor.buffers_are_registered() {
         tracing::warn!(core, "buffers are not locked in memory; raise the memlock limit for speed");
     }

@@ -12,9 +12,14 @@ use super::core::{Core, Listener, Message};
 use super::link::Starter;
 use super::routes::Routes;
 use super::served::Served;
+use super::shares::Shares;
 use super::{SUBSYSTEMS, StartError, VOLUME, pooling};
 use crate::device::Devices;
+use crate::pools::seldom::Seldom;
 use crate::volumes::Volumes;
+
+/// Connections that are closed, but have commands at work on a device.
+const CLOSING: u32 = 256;
 
 impl Core {
     /// The handler of core `index`, with the pools that are open in `devices`; and where it
@@ -59,7 +64,7 @@ impl Core {
             devices,
             connection: ConnectionConfig { digests: config.digests, ..ConnectionConfig::default() },
             limits,
-            links: Slab::new(limits.connections),
+            links: Slab::new(limits.places.total().saturating_add(CLOSING)),
             names: BTreeMap::new(),
             next_name: u64::try_from(index).unwrap_or(0) << 48,
             dirty: VecDeque::new(),
@@ -70,7 +75,12 @@ impl Core {
             asked: Slab::new(pooling::MOST_ASKED),
             to_keep: Vec::new(),
             to_reserve: Vec::new(),
-            volumes: Volumes::new(Token::of(VOLUME, Key::from_bits(0))),
+            volumes: Volumes::new(Token::of(VOLUME, Key::from_bits(0)), config.replication.clone()),
+            cluster: config.replication.secret.clone(),
+            shares: Shares::new(limits.places),
+            rejected: Seldom::default(),
+            turned_away: Seldom::default(),
+            evicted: Seldom::default(),
         };
         Ok((handler, addresses))
     }

@@ -15,7 +15,9 @@ use reactor::Io;
 use super::config::{self, Backing};
 use super::keeper::{self, ReadError};
 use super::link::Starter;
+use super::shares::Share;
 use crate::device::{DeviceId, Devices, OpenError};
+use crate::replication::ClusterSecret;
 
 /// A subsystem with its devices.
 pub(super) struct Served {
@@ -183,14 +185,34 @@ impl Served {
         self.devices.get(&nsid).map_or(&Kept::Nowhere, |medium| &medium.reservations)
     }
 
-    /// The exchange by which a host proves itself, if it has to.
-    pub(super) fn authentication(&self, host: &Nqn) -> Option<ControllerSide> {
+    /// Whether it is a replica: for targets alone.
+    pub(super) fn is_replica(&self) -> bool {
+        self.wanted.is_replica()
+    }
+
+    /// Among whom those have their places who use it.
+    pub(super) fn share(&self) -> Share {
+        match () {
+            () if self.is_replica() => Share::Replication,
+            () if self.subsystem.nqn().is_discovery() => Share::Discovery,
+            () => Share::Host,
+        }
+    }
+
+    /// The exchange by which a host proves itself, if it has to. A target has to wherever the
+    /// cluster has a secret.
+    pub(super) fn authentication(
+        &self,
+        host: &Nqn,
+        cluster: Option<&ClusterSecret>,
+    ) -> Option<ControllerSide> {
+        let subsystem = self.subsystem.nqn();
+        if let Some(cluster) = cluster.filter(|_| self.is_replica()) {
+            return Some(cluster.controller(host, subsystem));
+        }
         let keys = self.keys.get(host)?.clone();
-        let names = Names {
-            host: host.as_str().to_owned(),
-            subsystem: self.subsystem.nqn().as_str().to_owned(),
-        };
-        Some(ControllerSide::new(names, keys, Accepted::default()))
+        let (host, subsystem) = (host.as_str().to_owned(), subsystem.as_str().to_owned());
+        Some(ControllerSide::new(Names { host, subsystem }, keys, Accepted::default()))
     }
 
     /// How many bytes a command moves.

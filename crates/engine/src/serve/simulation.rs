@@ -20,6 +20,7 @@ use super::routes::Routes;
 use super::{DEVICE, POOL};
 use crate::client::{Driven, Remote};
 use crate::device::{Data, Devices, Finished, TokenKinds};
+use crate::replication::Replication;
 
 const DISK: &str = "/disk";
 const MIB: u32 = 4;
@@ -48,6 +49,7 @@ fn config(backing: Backing) -> Config {
         subsystems: [(name(), subsystem)].into(),
         digests: Digests { header: true, data: true },
         limits: Limits::default(),
+        replication: Replication::default(),
     }
 }
 

@@ -22,7 +22,7 @@ use std::collections::{BTreeSet, VecDeque};
 use block::{Completion, Fault, Numbered, Span};
 use mirror::{Answer, AttachFault, Attempt, Buffer, Found, Io as Name};
 use model::{Epoch, FaultReason, ReplicaId, SnapshotId};
-use nvme::initiator::{Key, Message, Reservation};
+use nvme::initiator::{Key, Message, Refused as Denied, Reservation};
 use nvme::wire::RegisterAction;
 use reactor::{Io, Outcome, Token};
 
@@ -426,7 +426,12 @@ impl Child {
                 self.came.push_back(Came::Ended { io, result, buffer, data: Data::None, counted });
             }
         }
-        let reason = AttachFault::Failed(FaultReason::ConnectionLost);
+        let is_stranger = self.controller.refusal().is_some_and(Denied::is_unauthenticated);
+        let reason = AttachFault::Failed(if is_stranger {
+            FaultReason::Unauthenticated
+        } else {
+            FaultReason::ConnectionLost
+        });
         match was {
             Phase::Over => self.came.push_back(Came::Over),
             Phase::Up => {

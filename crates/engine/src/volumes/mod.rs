@@ -56,6 +56,7 @@ use crate::client::{Controller, Request};
 use crate::clock::instant;
 use crate::device::{Data, ForVolume};
 use crate::pools::Ended;
+use crate::replication::Replication;
 
 /// Tells a core that the store has answered, from any thread.
 pub(crate) type Post =
@@ -91,6 +92,8 @@ struct Shared {
     ended: VecDeque<Ended>,
     /// What volumes say of reservations.
     reservations: VecDeque<(VolumeId, ReservationNews)>,
+    /// How replicas are spoken to.
+    replication: Replication,
 }
 
 /// Whose a controller is, and who it is to the replica.
@@ -134,12 +137,12 @@ impl Shared {
 
 impl Volumes {
     /// No volumes. The timer's events have this token.
-    pub(crate) fn new(token: Token) -> Volumes {
+    pub(crate) fn new(token: Token, replication: Replication) -> Volumes {
         Volumes {
             open: BTreeMap::new(),
             touched: Vec::new(),
             due: BTreeSet::new(),
-            shared: Shared::default(),
+            shared: Shared { replication, ..Shared::default() },
             token,
             timer: None,
         }

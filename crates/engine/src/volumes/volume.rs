@@ -15,8 +15,7 @@ use mirror::{
     Answer as Ended, AttachFault, Attempt, Buffer, Effect, Event, Mirror, Readiness, Session, Token,
 };
 use model::{FaultReason, Problem, ReplicaId, TargetId, TargetState, VolumeId};
-use nvme::auth::Accepted;
-use nvme::initiator::{Association, Host, Options};
+use nvme::initiator::{Host, Options};
 use nvme::wire::Nqn;
 use reactor::{Frozen, Io, Key, Slab};
 
@@ -404,13 +403,8 @@ impl Volume {
             admin_patience: PATIENCE,
             ..Options::default()
         };
-        let association = Association {
-            host: Host { nqn: self.node.clone(), id: host },
-            subsystem: way.nqn.clone(),
-            keys: None,
-            accepted: Accepted::default(),
-            options,
-        };
+        let who = Host { nqn: self.node.clone(), id: host };
+        let association = shared.replication.association(who, way.nqn.clone(), options);
         let number = shared.new_way(self.id, session, host);
         let controller = Controller::connect(number, address, association, io);
         let child = Child::new((replica, is_near), controller, epoch);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use block::{BlockSize, Blocks, Bytes, Geometry, Lba, Span};
 use engine::client::Session;
 use engine::client::perf::{Load, Measured, Pattern, run};
+use engine::replication::Replication;
 use engine::serve::{Backing, Config, Limits, Namespace, Server, Subsystem};
 use nvme::auth::Accepted;
 use nvme::initiator::{Association, Host, Options};
@@ -47,6 +48,7 @@ pub(crate) fn config(backings: Vec<Backing>, cores: usize) -> Config {
         subsystems: backings.into_iter().zip(0..).map(one).collect(),
         digests: Digests { header: true, data: true },
         limits: Limits::default(),
+        replication: Replication::default(),
     }
 }
 

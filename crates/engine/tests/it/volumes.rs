@@ -1,5 +1,9 @@
 //! Mirrored volumes over real sockets and real pools in files: three engines in one process.
 
+mod near;
+mod replication;
+mod shares;
+
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -13,7 +17,8 @@ use block::{Blocks, Command, Completion};
 use engine::client::{Happened, Request, Session};
 use engine::device::Data;
 use engine::pools::{self, NewDisk, NewPool};
-use engine::serve::{Backing, Config, Pool, Server, Subsystem};
+use engine::replication::Replication;
+use engine::serve::{self, Backing, Config, Places, Pool, Server, Subsystem};
 use engine::volumes::{Answer, MemoryRecorder, News, Opening, Order, Status, Taking, Way, What};
 use mirror::Policy;
 use model::{ChildState, Limits, ReplicaId, ReplicaSet, TargetRecord, TargetState, VolumeId};
@@ -49,10 +54,12 @@ pub(crate) struct Node {
     through: SocketAddr,
     /// Whether its own target knows that it is near.
     is_near: bool,
+    replication: Replication,
+    places: Places,
 }
 
 impl Node {
-    fn start(dir: &Path, number: u64, size: Blocks) -> Node {
+    fn start(dir: &Path, number: u64, size: Blocks, replication: Replication) -> Node {
         let disk = dir.join(format!("disk{number}"));
         std::fs::File::create(&disk).unwrap().set_len(256 << 20).unwrap();
         let (pool, replica) = (Id(u128::from(number)), id(number));
@@ -73,8 +80,17 @@ impl Node {
             key: Vec::new(),
         };
         let address = "127.0.0.1:0".parse().unwrap();
-        let mut node =
-            Node { replica, disk, pool, server: None, address, through: address, is_near: true };
+        let mut node = Node {
+            replica,
+            disk,
+            pool,
+            server: None,
+            address,
+            through: address,
+            is_near: true,
+            replication,
+            places: Places::default(),
+        };
         node.serve(create, vec![new]);
         node
     }
@@ -87,6 +103,8 @@ impl Node {
             listen: vec![self.address],
             pools: vec![Pool { id: self.pool, open, replicas, keys: BTreeMap::new() }],
             subsystems: [(name(&model::Nqn::replica(self.replica)), subsystem)].into(),
+            replication: self.replication.clone(),
+            limits: serve::Limits { places: self.places, ..serve::Limits::default() },
             ..config(Vec::new(), 1)
         };
         let server = Server::start(config).unwrap();
@@ -126,10 +144,15 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn new(count: u64) -> Cluster {
+        Cluster::with((0..count).map(|_| Replication::default()))
+    }
+
+    /// Engines that speak to each other like this.
+    fn with(engines: impl IntoIterator<Item = Replication>) -> Cluster {
         let dir = tempfile::tempdir().unwrap();
         let size = Blocks((MIB << 20) / 4096 / 4);
-        let nodes: Vec<Node> =
-            (1..=count).map(|number| Node::start(dir.path(), number, size)).collect();
+        let start = |(replication, number)| Node::start(dir.path(), number, size, replication);
+        let nodes: Vec<Node> = engines.into_iter().zip(1..).map(start).collect();
         Cluster { _dir: dir, nodes, store: MemoryRecorder::default(), size }
     }
 
@@ -356,78 +379,6 @@ fn a_newer_target_fences_the_older() {
     await_news(&told, |what| *what == What::Target(fenced));
     assert_eq!(read(&mut new, 1), Ok(2));
     assert!(matches!(cluster.order(0, Order::Close), Answer::Done));
-    cluster.stop();
-}
-
-/// A way that counts what travels on it.
-fn counted(to: SocketAddr) -> (SocketAddr, Arc<AtomicU64>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (address, count) = (listener.local_addr().unwrap(), Arc::new(AtomicU64::new(0)));
-    let total = Arc::clone(&count);
-    std::thread::spawn(move || {
-        for here in listener.incoming().map_while(Result::ok) {
-            let there = TcpStream::connect(to).unwrap();
-            for (mut from, mut to) in [
-                (here.try_clone().unwrap(), there.try_clone().unwrap()),
-                (there.try_clone().unwrap(), here.try_clone().unwrap()),
-            ] {
-                let total = Arc::clone(&total);
-                std::thread::spawn(move || {
-                    let mut bytes = [0; 4096];
-                    while let Ok(count @ 1..) = from.read(&mut bytes) {
-                        total.fetch_add(u64::try_from(count).unwrap(), Ordering::Relaxed);
-                        if to.write_all(&bytes[..count]).is_err() {
-                            break;
-                        }
-                    }
-                    // Whoever waits for more is told; it may know already.
-                    let _ = to.shutdown(Shutdown::Both);
-                });
-            }
-        }
-    });
-    (address, count)
-}
-
-#[test]
-fn what_is_on_the_same_core_does_not_travel() {
-    for local in [true, false] {
-        let mut cluster = Cluster::new(1);
-        let (through, travelled) = counted(cluster.nodes[0].address);
-        cluster.nodes[0].through = through;
-        cluster.nodes[0].is_near = local;
-        let told = cluster.open(0, 200);
-        await_news(&told, is_open);
-        let mut session = cluster.connect(0);
-        verify(&mut session, 8, 16);
-        flush(&mut session);
-        let travelled = travelled.load(Ordering::Relaxed);
-        assert_eq!(travelled < 1 << 19, local, "{travelled} bytes");
-        cluster.stop();
-    }
-}
-
-/// One copy, on the core of its target: nothing but the fence of the copy stands between.
-#[test]
-fn what_is_on_the_same_core_is_fenced_like_the_rest() {
-    let cluster = Cluster::new(1);
-    let told = cluster.open(0, 200);
-    await_news(&told, is_open);
-    let mut host = cluster.connect(0);
-    assert_eq!(write(&mut host, 1, 1), Ok(()));
-    let replica = name(&model::Nqn::replica(cluster.nodes[0].replica));
-    let copy = association(replica, Options::default());
-    let mut other = Session::connect(cluster.nodes[0].address, copy).unwrap();
-    let (none, old, new) = (Key(0), Key(1), Key(2));
-    let (action, kind) = (RegisterAction::Replace, ReservationType::ExclusiveAccess);
-    other.reserve(1, Reservation::Register { action, current: none, new, force: true }).unwrap();
-    let action = AcquireAction::PreemptAndAbort;
-    other.reserve(1, Reservation::Acquire { action, kind, current: new, preempt: old }).unwrap();
-    let action = AcquireAction::Acquire;
-    other.reserve(1, Reservation::Acquire { action, kind, current: new, preempt: none }).unwrap();
-    assert!(write(&mut host, 1, 3).is_err());
-    assert!(read(&mut host, 1).is_err());
-    assert_eq!(read(&mut other, 1), Ok(1));
     cluster.stop();
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::engine::daemon::{Config, Daemon};
+use ::engine::replication::{ClusterSecret, Replication};
 use anyhow::{Context, Result};
 use api::{ClientConfig, TlsClient, Token};
 use block::Bytes;
@@ -14,6 +15,7 @@ use clap::Args;
 use futures::FutureExt as _;
 use http::uri::Authority;
 use model::NodeName;
+use nvme::pdu::Digests;
 use store::client::Client;
 use store::contract::Store;
 
@@ -48,6 +50,22 @@ pub(crate) struct Run {
     keys: Option<PathBuf>,
     #[command(flatten, next_help_heading = "Node API")]
     guarded: Guarded,
+    /// The file of the secret of the cluster: 64 hexadecimal digits that only its owner may read,
+    /// the same on all engines (make it with `openssl rand -hex 32`). Engines prove to each other
+    /// that they know it; nobody else reads, writes or reserves a replica. To replace it, add the
+    /// new one as a second line on every engine, then put it first on every engine, then remove the
+    /// old one; the file is looked at every 10 seconds
+    #[arg(long, value_name = "FILE", help_heading = "Replication")]
+    cluster_secret: Option<PathBuf>,
+    /// Serve replicas without a cluster secret also where other machines reach them. Whoever
+    /// connects under the name of a node then reads and writes all data: only for networks that
+    /// nobody else is on
+    #[arg(long, conflicts_with = "cluster_secret", help_heading = "Replication")]
+    unauthenticated_replication: bool,
+    /// Leave out the checksums (header and data digests) on connections to replicas. What a network
+    /// card, a switch or memory changes on the way is then kept as if it had been written
+    #[arg(long, help_heading = "Replication")]
+    no_replication_digests: bool,
     /// The control planes to register with, separated by commas: whichever of them leads hears it
     #[arg(long, value_name = "HOST:PORT,…", value_delimiter = ',', help_heading = "Control plane")]
     control: Vec<Authority>,
@@ -83,7 +101,16 @@ pub(crate) struct Run {
 }
 
 impl Run {
+    /// How it speaks to other engines.
+    fn replication(&self) -> Result<Replication> {
+        let secret = self.cluster_secret.as_deref().map(ClusterSecret::read).transpose()?;
+        let protects = !self.no_replication_digests;
+        let digests = Digests { header: protects, data: protects };
+        Ok(Replication { secret: secret.map(Arc::new), digests })
+    }
+
     pub(crate) fn run(self) -> Result<()> {
+        let replication = self.replication()?;
         let (endpoints, options) = (self.store, self.certificates.options()?);
         let token = self.control_token_file.as_deref().map(Token::read).transpose()?;
         let tls = self.control_ca.as_deref().map(TlsClient::read).transpose()?;
@@ -108,6 +135,8 @@ impl Run {
             control,
             drain: Duration::from_secs(self.drain),
             pool_cache: Bytes(self.pool_cache),
+            replication,
+            trusts_network: self.unauthenticated_replication,
         };
         // A few threads for the API; the reactors have their own.
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -125,14 +154,7 @@ impl Run {
                 }
             };
             let daemon = Daemon::start(config, store).await?;
-            {
-                let mut out = std::io::stdout().lock();
-                for address in &daemon.info().address.data {
-                    writeln!(out, "listening on {address}")?;
-                }
-                writeln!(out, "node API on {}", daemon.info().address.api)?;
-                out.flush()?;
-            }
+            announce(&daemon)?;
             let running = if self.staged {
                 let ended = input_ends();
                 let over = ended.clone();
@@ -152,6 +174,16 @@ impl Run {
         runtime.shutdown_background();
         ended
     }
+}
+
+/// Says where it listens.
+fn announce(daemon: &Daemon) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    for address in &daemon.info().address.data {
+        writeln!(out, "listening on {address}")?;
+    }
+    writeln!(out, "node API on {}", daemon.info().address.api)?;
+    out.flush()
 }
 
 /// What an engine that stops in stages says when its targets are closed.

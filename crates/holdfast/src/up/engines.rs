@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use super::At;
+use super::{At, secret};
 use crate::engine::CLOSED;
 
 /// The longest wait before an engine is started again.
@@ -120,6 +120,8 @@ impl Engine {
             .with_context(|| format!("cannot make {}", folder.display()))?;
         let _: NodeName = node.parse()?;
         let place = folder.to_str().context("the folder's name must be UTF-8")?.to_owned();
+        let secret = secret::place(dir);
+        let secret = secret.to_str().context("the folder's name must be UTF-8")?;
         let [listen, api] = PORTS.map(|port| SocketAddr::new(address, port).to_string());
         let options = [
             ("--node", node.to_owned()),
@@ -129,6 +131,7 @@ impl Engine {
             ("--dir", place),
             ("--control", at.rest.to_string()),
             ("--store", at.store.clone()),
+            ("--cluster-secret", secret.to_owned()),
         ];
         let words = ["engine", "run", "--staged"].map(str::to_owned).into_iter();
         let options = options.into_iter().flat_map(|(name, value)| [name.to_owned(), value]);

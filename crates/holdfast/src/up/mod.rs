@@ -8,6 +8,7 @@ mod engines;
 mod first;
 mod room;
 mod screen;
+mod secret;
 
 use std::io::{IsTerminal, Write};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -123,6 +124,7 @@ impl Typed {
         let _only_one = lock(&dir)?;
         room::check(&dir, (self.nodes, self.pool_size))?;
         let mut parts = self.start().await?;
+        secret::ensure(&dir)?;
         let mut engines = Engines::start(&dir, (self.nodes, self.address), &parts.at)?;
         let at = parts.at.clone();
         let ended = tokio::select! {

@@ -24,7 +24,8 @@ use super::{Accepted, Keys};
 /// Once [`ControllerSide::failure`] says so, the owner closes the queue.
 pub struct ControllerSide {
     names: Names,
-    keys: Keys,
+    /// The host may prove that it knows any of these; it is answered with those it proved.
+    keys: Vec<Keys>,
     accepted: Accepted,
     authenticated: bool,
     step: Step,
@@ -67,7 +68,15 @@ pub struct NoRoom {
 impl ControllerSide {
     /// A queue of a host that must authenticate.
     pub fn new(names: Names, keys: Keys, accepted: Accepted) -> ControllerSide {
+        let keys = alloc::vec![keys];
         ControllerSide { names, keys, accepted, authenticated: false, step: Step::Idle }
+    }
+
+    /// Lets the host prove itself with other keys as well: those before a rotation, or after it.
+    #[must_use]
+    pub fn or(mut self, keys: Keys) -> ControllerSide {
+        self.keys.push(keys);
+        self
     }
 
     /// Whether the host has proved itself, and may use the queue for other commands.
@@ -79,6 +88,14 @@ impl ControllerSide {
     pub fn failure(&self) -> Option<Reason> {
         match self.step {
             Step::Failed { reason } => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// Why the host was not believed, from the moment that this is known.
+    pub fn rejection(&self) -> Option<Reason> {
+        match self.step {
+            Step::Failed { reason } | Step::FailureDue { reason, .. } => Some(reason),
             _ => None,
         }
     }
@@ -189,14 +206,17 @@ impl ControllerSide {
             sequence: exchange.entropy.sequence.get(),
             transaction: exchange.transaction,
         };
-        let expected = question.host_answer(&self.keys.host, &self.names);
-        if !bool::from(expected.as_bytes().ct_eq(reply.answer)) {
+        let is_proved = |keys: &&Keys| {
+            let expected = question.host_answer(&keys.host, &self.names);
+            bool::from(expected.as_bytes().ct_eq(reply.answer))
+        };
+        let Some(proved) = self.keys.iter().find(is_proved) else {
             return Err(Reason::Failed);
-        }
+        };
         let Some((sequence, challenge)) = reply.challenge else {
             return Ok(None);
         };
-        let Some(secret) = &self.keys.controller else {
+        let Some(secret) = &proved.controller else {
             return Err(Reason::Failed);
         };
         question.sequence = sequence;

@@ -12,6 +12,7 @@ use subtle::ConstantTimeEq;
 use zeroize::{Zeroize, Zeroizing};
 
 use super::hash::Hash;
+use super::response::Names;
 
 const PREFIX: &str = "DHHC-1:";
 /// Appended to the owner's name when a key is bound to it.
@@ -48,6 +49,18 @@ impl Secret {
         encode(&bytes, &mut text);
         text.push(':');
         text
+    }
+
+    /// A secret for one purpose between two parties, from which neither this one nor that of other
+    /// parties or purposes can be found: HKDF with SHA-256 (RFC 5869), the purpose as salt, both
+    /// names as info.
+    #[must_use]
+    pub fn derive(&self, purpose: &str, names: &Names) -> Secret {
+        let extracted = Hash::Sha256.mac(purpose.as_bytes(), &[&self.key]);
+        // A name has no zero byte, so no two pairs of names look alike. One block is enough.
+        let info = [names.host.as_bytes(), &[0], names.subsystem.as_bytes(), &[1]];
+        let expanded = Hash::Sha256.mac(extracted.as_bytes(), &info);
+        Secret { key: Zeroizing::new(expanded.as_bytes().to_vec()), bound_with: None }
     }
 
     /// The key that answers are made with when `owner` proves itself.
@@ -234,6 +247,28 @@ mod tests {
         }
         let swapped = good.replacen(&body[..4], "AAAA", 1);
         assert_eq!(swapped.parse::<Secret>().unwrap_err(), BadSecret::Checksum);
+    }
+
+    /// Computed with the HMAC of another implementation, as RFC 5869 says.
+    #[test]
+    fn derived_secrets_match_those_computed_elsewhere() {
+        let root: Vec<u8> = (0..32).collect();
+        let root = Secret::new(&root, None).unwrap();
+        let names = |host: &str, subsystem: &str| Names {
+            host: host.to_string(),
+            subsystem: subsystem.to_string(),
+        };
+        let derived = root.derive("purpose", &names("nqn.a", "nqn.b"));
+        let expected = "bd5682aa658f01e39657e45a91f89a0ca0b553415750100cdca75b7aa7f830de";
+        assert_eq!(derived.key.as_slice(), vectors::bytes(expected));
+        for other in [
+            root.derive("other", &names("nqn.a", "nqn.b")),
+            root.derive("purpose", &names("nqn.b", "nqn.a")),
+            root.derive("purpose", &names("nqn.an", "qn.b")),
+            Secret::new(&[1; 32], None).unwrap().derive("purpose", &names("nqn.a", "nqn.b")),
+        ] {
+            assert_ne!(derived, other);
+        }
     }
 
     #[test]

@@ -133,6 +133,24 @@ fn wrong_secrets_are_refused_on_both_sides() {
     }
 }
 
+/// While a secret is replaced, both sides meet with either of the two.
+#[test]
+fn a_controller_takes_the_keys_before_and_after_a_rotation() {
+    let accepted = only(Hash::Sha256, Group::Null);
+    for (proves, is_right) in [(1, true), (2, true), (3, false)] {
+        let mut host = host(keys(proves, Some(proves + 4)), accepted.clone());
+        let mut controller = controller(keys(1, Some(5)), Accepted::default()).or(keys(2, Some(6)));
+        let step = run(&mut host, &mut controller);
+        assert_eq!(step == Step::Authenticated, is_right, "{proves}: {step:?}");
+        assert_eq!(controller.is_authenticated(), is_right);
+        assert_eq!(controller.rejection().is_none(), is_right);
+    }
+    // It answers with the keys that the host proved, not with the other ones.
+    let mut mixed = host(keys(1, Some(6)), accepted);
+    let mut controller = controller(keys(1, Some(5)), Accepted::default()).or(keys(2, Some(6)));
+    assert_eq!(run(&mut mixed, &mut controller), Step::Failed(Reason::Failed));
+}
+
 #[test]
 fn names_are_part_of_the_proof() {
     let mut other = names();

@@ -47,6 +47,21 @@ pub enum Refused {
     Unusable(&'static str),
 }
 
+/// The step in which both sides prove themselves.
+const AUTHENTICATION: &str = "authentication";
+
+impl Refused {
+    /// Whether one side did not prove to the other who it is, or had no means to.
+    pub fn is_unauthenticated(self) -> bool {
+        match self {
+            Refused::SecretMissing | Refused::Authentication(_) => true,
+            // The controller knows no secret.
+            Refused::Command { step, .. } => step == AUTHENTICATION,
+            Refused::Connect { .. } | Refused::Unusable(_) => false,
+        }
+    }
+}
+
 fn where_wrong(detail: u32) -> &'static str {
     match detail {
         0x0_0000 => "",
@@ -137,7 +152,7 @@ impl Login {
             State::Connecting => self.on_connected(status, result),
             State::Authenticating { cntlid, host } => {
                 if !status.is_success() {
-                    return Progress::Refused(Refused::Command { step: "authentication", status });
+                    return Progress::Refused(Refused::Command { step: AUTHENTICATION, status });
                 }
                 self.authenticating(cntlid, host, &bytes, queue, now)
             }

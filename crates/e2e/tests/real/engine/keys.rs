@@ -156,7 +156,7 @@ fn a_key_file_is_enough_without_a_cluster() {
     let option = |path: &Path| format!(",key={}", path.display());
     let (right, wrong) = (option(&keys.put("right", 'd')), option(&keys.put("wrong", 'e')));
     let (mut engine, address) = started(&file, &right);
-    Disk::connect(address, id(20)).unwrap().write(7, 0x5A);
+    Disk::hold_served(address, id(20)).unwrap().write(7, 0x5A);
     assert!(!holds(&file, 0x5A));
     engine.kill().unwrap();
     for (key, says) in [("", "give the file of its key"), (&wrong, "does not open this replica")] {
@@ -166,6 +166,6 @@ fn a_key_file_is_enough_without_a_cluster() {
         assert!(!said.contains("eeeeeeee"), "{said}");
     }
     let (mut engine, address) = started(&file, &right);
-    assert_eq!(Disk::connect(address, id(20)).unwrap().read(7), 0x5A);
+    assert_eq!(Disk::hold_served(address, id(20)).unwrap().read(7), 0x5A);
     assert!(engine.stop().unwrap().success());
 }

@@ -245,6 +245,7 @@ async fn only_the_listed_hosts_reach_a_replica() {
     let replica = id(20);
     rig.furnish(&file, replica).await;
     Disk::connect(rig.data, replica).unwrap().write(0, 1);
+    assert!(Disk::hold_served(rig.data, replica).is_err(), "without the secret of the cluster");
     let hosts = [format!("{HOST}0").parse().unwrap()].into();
     let spec = ReplicaSpec { hosts, ..replica_spec(16, true) };
     rig.remote.put_replica(replica, order(2, spec)).await.unwrap();

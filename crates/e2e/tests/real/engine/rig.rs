@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use api::node::{Node, Remote};
 use block::{Blocks, Command, Completion, Lba, Span};
-use e2e::fleet::{self, EngineProcess};
+use e2e::fleet::{self, EngineProcess, Protection};
 use e2e::process::{PATIENCE, Program};
 use engine::client::{Happened, Request, Session, SessionError};
 use engine::device::Data;
@@ -93,6 +93,12 @@ pub(crate) fn replica_spec(mib: u32, shared: bool) -> ReplicaSpec {
     }
 }
 
+/// What is held is waited for. A session shows that it is alive only while something is asked of
+/// it, so it does not promise to: a test that is busy elsewhere is no host that died.
+fn options() -> Options {
+    Options { io_patience: PATIENCE * 2, keep_alive: Duration::ZERO, ..Options::default() }
+}
+
 /// Our initiator, connected to a replica that it holds as a target would, or to a volume.
 pub(crate) struct Disk(Session);
 
@@ -108,8 +114,17 @@ impl Disk {
         replica: ReplicaId,
         epoch: u64,
     ) -> anyhow::Result<Disk> {
-        let mut disk = Disk::open(address, &Nqn::replica(replica))?;
+        let session =
+            fleet::connect_replica(address, (HOST, replica), Protection::Full, options())?;
+        let mut disk = Disk(session);
         fleet::hold(&mut disk.0, epoch)?;
+        Ok(disk)
+    }
+
+    /// Holds a replica of an engine that belongs to no cluster.
+    pub(crate) fn hold_served(address: SocketAddr, replica: ReplicaId) -> anyhow::Result<Disk> {
+        let mut disk = Disk::open(address, &Nqn::replica(replica))?;
+        fleet::hold(&mut disk.0, 1000)?;
         Ok(disk)
     }
 
@@ -119,12 +134,7 @@ impl Disk {
     }
 
     fn open(address: SocketAddr, subsystem: &Nqn) -> anyhow::Result<Disk> {
-        // What is held is waited for. A session shows that it is alive only while something is
-        // asked of it, so it does not promise to: a test that is busy elsewhere is no host that
-        // died.
-        let options =
-            Options { io_patience: PATIENCE * 2, keep_alive: Duration::ZERO, ..Options::default() };
-        fleet::connect(address, (HOST, subsystem.as_str()), options).map(Disk)
+        fleet::connect(address, (HOST, subsystem.as_str()), options()).map(Disk)
     }
 
     /// Begins a command on a block; it is named by the block.

@@ -11,7 +11,8 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crate::auth::{ControllerSide, Entropy};
+use super::{Connection, Phase};
+use crate::auth::{ControllerSide, Entropy, Reason};
 
 /// Where the exchange is.
 pub(super) enum Authentication {
@@ -44,5 +45,20 @@ impl AuthWork {
         let AuthWork { mut side, message, entropy } = self;
         side.on_send(&message, entropy);
         AuthDone { side }
+    }
+}
+
+impl Connection {
+    /// Why the host was not believed to be who it says, if so.
+    pub fn rejection(&self) -> Option<Reason> {
+        match &self.auth {
+            Authentication::Here(side) => side.rejection(),
+            Authentication::None | Authentication::Away { .. } => None,
+        }
+    }
+
+    /// Whether its host was admitted, and has proved itself if it has to.
+    pub fn is_trusted(&self) -> bool {
+        matches!(self.phase, Phase::Live(_)) && self.is_authenticated()
     }
 }

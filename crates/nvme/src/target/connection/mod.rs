@@ -57,8 +57,8 @@ impl Default for ConnectionConfig {
             max_h2c_data: 1 << 20,
             digests: Digests { header: true, data: true },
             align: Align::default(),
-            setup_timeout: Duration::from_secs(10),
-            auth_timeout: Duration::from_mins(2),
+            setup_timeout: Duration::from_secs(5),
+            auth_timeout: Duration::from_secs(30),
             local: None,
         }
     }
