@@ -117,6 +117,12 @@ pub enum Op {
         /// What becomes of it.
         space: Space,
     },
+    /// Wait until a descriptor that was taken in ([`crate::Reactor::adopt`]) has something to read
+    /// for its owner, who reads it by other means.
+    Ready {
+        /// Which descriptor.
+        file: FileId,
+    },
     /// Wake up at some time.
     Timer {
         /// When.
@@ -143,6 +149,7 @@ impl Op {
             Op::Read { file, .. }
             | Op::Write { file, .. }
             | Op::Sync { file }
+            | Op::Ready { file }
             | Op::Allocate { file, .. } => Owner::File(*file),
             Op::Connect { .. } | Op::Timer { .. } => Owner::Nobody,
         }
@@ -199,6 +206,8 @@ pub enum Outcome {
     Synced(io::Result<()>),
     /// [`Op::Allocate`] is done.
     Allocated(io::Result<()>),
+    /// There is something to read, or the descriptor failed: reading says which.
+    Ready(io::Result<()>),
     /// It is that time.
     Timer,
 }

@@ -128,6 +128,7 @@ impl<M> Reactor<M> {
             Work::Write { payload, .. } => Outcome::Written { payload, result },
             Work::Sync { .. } => Outcome::Synced(result),
             Work::Allocate { .. } => Outcome::Allocated(result),
+            Work::Ready { .. } => Outcome::Ready(result),
             // These three end elsewhere.
             Work::Accept { .. } | Work::Receive { .. } | Work::Timer => Outcome::Timer,
         }

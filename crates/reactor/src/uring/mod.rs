@@ -18,6 +18,7 @@ mod wait;
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use io_uring::squeue::Entry;
@@ -129,6 +130,12 @@ impl<M> Reactor<M> {
             now: setup::monotonic_time(),
             broken: None,
         })
+    }
+
+    /// Takes in a descriptor that was opened elsewhere, for [`Op::Ready`]; `None` if there are as
+    /// many files as the reactor allows. The caller keeps a descriptor of its own to read from.
+    pub fn adopt(&mut self, fd: OwnedFd) -> Option<FileId> {
+        self.files.insert(Handle::new(fd)).ok().map(FileId)
     }
 
     /// Where other threads post to this reactor.
@@ -424,6 +431,7 @@ fn work_of(op: Op) -> Result<Work, Op> {
         }
         Op::Sync { file } => Work::Sync { file },
         Op::Allocate { file, at, len, space } => Work::Allocate { file, at, len, space },
+        Op::Ready { file } => Work::Ready { file },
         Op::Timer { .. } => Work::Timer,
         other @ (Op::Connect { .. } | Op::Send { .. }) => return Err(other),
     })
@@ -443,6 +451,7 @@ fn op_of(work: Work, timer: Option<Moment>) -> Op {
         Work::Write { file, at, payload, durable, .. } => Op::Write { file, at, payload, durable },
         Work::Sync { file } => Op::Sync { file },
         Work::Allocate { file, at, len, space } => Op::Allocate { file, at, len, space },
+        Work::Ready { file } => Op::Ready { file },
         Work::Timer => Op::Timer { at: timer.unwrap_or_default() },
     }
 }

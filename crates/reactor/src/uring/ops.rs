@@ -34,6 +34,7 @@ pub(super) enum Work {
     Write { file: FileId, at: u64, payload: Frozen, durable: bool, done: usize },
     Sync { file: FileId },
     Allocate { file: FileId, at: u64, len: u64, space: Space },
+    Ready { file: FileId },
     Timer,
 }
 
@@ -48,6 +49,7 @@ impl Work {
             Work::Read { file, .. }
             | Work::Write { file, .. }
             | Work::Sync { file }
+            | Work::Ready { file }
             | Work::Allocate { file, .. } => Owner::File(*file),
             Work::Timer => Owner::Nobody,
         }
@@ -101,6 +103,9 @@ impl Work {
                         Space::Zeroed => libc::FALLOC_FL_ZERO_RANGE,
                     };
                 opcode::Fallocate::new(fd, *len).offset(*at).mode(mode).build()
+            }
+            Work::Ready { .. } => {
+                opcode::PollAdd::new(fd, i32::from(libc::POLLIN).cast_unsigned()).build()
             }
             Work::Timer => opcode::Nop::new().build(),
         }

@@ -147,6 +147,7 @@ pub(super) fn ring() -> Result<IoUring, SetupError> {
         (opcode::WriteFixed::CODE, "io_uring write with registered buffers"),
         (opcode::Fsync::CODE, "io_uring fsync"),
         (opcode::Fallocate::CODE, "io_uring fallocate"),
+        (opcode::PollAdd::CODE, "io_uring poll"),
         (opcode::AsyncCancel::CODE, "io_uring cancel"),
     ];
     match needed.iter().find(|(code, _)| !probe.is_supported(*code)) {

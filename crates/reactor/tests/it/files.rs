@@ -176,3 +176,35 @@ fn an_exclusive_file_is_refused_to_others_until_it_is_closed() {
     reactor.close_file(mine.file);
     reactor.open(&path, Access::Exclusive).unwrap();
 }
+
+/// A device that is read by its owner is waited for without a thread of its own.
+#[test]
+fn a_descriptor_says_when_there_is_something_to_read() {
+    let mut reactor = reactor();
+    let (mut there, here) = std::os::unix::net::UnixStream::pair().unwrap();
+    let file = reactor.adopt(here.try_clone().unwrap().into()).unwrap();
+    let late = Token(2);
+    reactor.submit(Op::Ready { file }, OP).unwrap();
+    let at = reactor.now().after(std::time::Duration::from_millis(20));
+    reactor.submit(Op::Timer { at }, late).unwrap();
+    let mut order = Vec::new();
+    drive(&mut reactor, &mut |heard, _| {
+        match heard {
+            Heard::Done(token, Outcome::Timer) => {
+                order.push(token);
+                std::io::Write::write_all(&mut there, b"x").unwrap();
+            }
+            Heard::Done(token, Outcome::Ready(result)) => {
+                result.unwrap();
+                order.push(token);
+            }
+            _ => {}
+        }
+        order.len() == 2
+    });
+    assert_eq!(order, [late, OP], "not before there was something");
+    // What is there already is said at once, and an end is something to read, too.
+    assert!(matches!(outcome(&mut reactor, Op::Ready { file }), Outcome::Ready(Ok(()))));
+    drop(there);
+    assert!(matches!(outcome(&mut reactor, Op::Ready { file }), Outcome::Ready(Ok(()))));
+}

@@ -129,7 +129,11 @@ impl<M> Simulated<M> {
                 self.receive_into((socket, buffer), (from, to), done)
             }
             Op::Send { socket, chain } => self.send(socket, chain, done),
-            Op::Read { .. } | Op::Write { .. } | Op::Sync { .. } | Op::Allocate { .. } => {
+            Op::Read { .. }
+            | Op::Write { .. }
+            | Op::Sync { .. }
+            | Op::Ready { .. }
+            | Op::Allocate { .. } => {
                 let result = self.use_file(op);
                 Worked::Over(result)
             }
@@ -290,6 +294,7 @@ fn ended(op: Op, result: io::Result<()>) -> Outcome {
         Op::Write { payload, .. } => Outcome::Written { payload, result },
         Op::Sync { .. } => Outcome::Synced(result),
         Op::Allocate { .. } => Outcome::Allocated(result),
+        Op::Ready { .. } => Outcome::Ready(result),
         Op::Timer { .. } => Outcome::Timer,
     }
 }
