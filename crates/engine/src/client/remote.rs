@@ -9,8 +9,10 @@ use std::net::SocketAddr;
 
 use block::{Command, Fault};
 use nvme::initiator::{
-    Association, Effect, Ended, Multipath, PathEvent, PathId, Policy, RequestId,
+    Association, Effect, Ended, Multipath, Namespace, PathEvent, PathId, PathState, Policy,
+    RequestId,
 };
+use nvme::time::Instant;
 use nvme::wire::AnaState;
 use reactor::{Io, Outcome, Token};
 
@@ -18,11 +20,16 @@ use super::{Controller, Happened, Request};
 use crate::clock::instant;
 use crate::device::{Data, Finished};
 
+/// No path has this id: its owner counts from zero.
+const NO_PATH: PathId = PathId(u16::MAX);
+
 /// A namespace by several paths. `O` is what the owner of a request knows it by.
 pub struct Remote<O> {
     nsid: u32,
     multipath: Multipath,
     paths: BTreeMap<PathId, Path>,
+    /// Controllers of removed paths into whose buffers the kernel still receives.
+    leaving: Vec<Controller>,
     requests: Vec<Option<Waiting<O>>>,
     free: Vec<u32>,
     finished: VecDeque<Finished<O>>,
@@ -36,6 +43,14 @@ struct Path {
     controller: Option<Controller>,
     /// Whether the multipath machine knows that it is lost. It must before the ends of requests.
     told_lost: bool,
+    /// Whether it was ready since it was last lost: that it still cannot be connected is no news.
+    was_ready: bool,
+}
+
+impl Path {
+    fn new(address: SocketAddr, association: Association) -> Path {
+        Path { address, association, controller: None, told_lost: true, was_ready: true }
+    }
 }
 
 /// A request, and its data while no path has them.
@@ -52,6 +67,7 @@ impl<O> Remote<O> {
             nsid,
             multipath: Multipath::new(policy),
             paths: BTreeMap::new(),
+            leaving: Vec::new(),
             requests: (0..policy.requests).map(|_| None).collect(),
             free: (0..policy.requests).rev().collect(),
             finished: VecDeque::new(),
@@ -68,7 +84,7 @@ impl<O> Remote<O> {
         near: bool,
         io: &mut impl Io,
     ) {
-        self.paths.insert(id, Path { address, association, controller: None, told_lost: true });
+        self.paths.insert(id, Path::new(address, association));
         self.multipath.add(instant(io), id, near);
         self.act(io);
     }
@@ -80,6 +96,9 @@ impl<O> Remote<O> {
             while let Some(happened) = controller.poll(io) {
                 self.heard(id, happened, io);
             }
+            if !controller.is_over() {
+                self.leaving.push(controller);
+            }
         }
         self.multipath.remove(instant(io), id);
         self.act(io);
@@ -88,6 +107,26 @@ impl<O> Remote<O> {
     /// Whether a command could be sent now.
     pub fn is_usable(&self, io: &impl Io) -> bool {
         self.multipath.is_usable(instant(io))
+    }
+
+    /// Every path: where it leads, and how it is.
+    pub fn paths(&self) -> impl Iterator<Item = (PathId, SocketAddr, PathState)> {
+        self.paths.iter().filter_map(|(id, path)| {
+            self.multipath.path(*id).map(|state| (*id, path.address, state))
+        })
+    }
+
+    /// The namespace as a path shows it, if one that is up has it.
+    pub fn namespace(&self) -> Option<&Namespace> {
+        let controllers = self.paths.values().filter_map(|path| path.controller.as_ref());
+        controllers.flat_map(Controller::namespaces).find(|namespace| namespace.nsid == self.nsid)
+    }
+
+    /// When [`Remote::handle_timeout`] is to be called, at the latest.
+    pub fn poll_timeout(&self, io: &impl Io) -> Option<Instant> {
+        let controllers = self.paths.values().filter_map(|path| path.controller.as_ref());
+        let controllers = controllers.filter_map(Controller::poll_timeout);
+        controllers.chain(self.multipath.poll_timeout(instant(io))).min()
     }
 
     /// Sends a request by some path, now or when there is one; hands the data back if there are too
@@ -122,9 +161,28 @@ impl<O> Remote<O> {
         let ours = self.paths.iter_mut().find_map(|(id, path)| {
             path.controller.as_mut().filter(|found| found.id() == number).map(|found| (*id, found))
         });
-        let Some((id, controller)) = ours else { return false };
+        let Some((id, controller)) = ours else { return self.on_leaving(token, outcome, io) };
         controller.on(token, outcome, io);
         self.listen(id, io);
+        self.act(io);
+        true
+    }
+
+    /// The rest of what a removed path had comes home, and is sent by another.
+    fn on_leaving(&mut self, token: Token, outcome: Outcome, io: &mut impl Io) -> bool {
+        let number = Controller::id_of(token);
+        let Some(at) = self.leaving.iter().position(|it| it.id() == number) else { return false };
+        let mut controller = self.leaving.swap_remove(at);
+        controller.on(token, outcome, io);
+        while let Some(happened) = controller.poll(io) {
+            // Of a path that nobody knows any more only requests are of interest.
+            if let Happened::Done { .. } = happened {
+                self.heard(NO_PATH, happened, io);
+            }
+        }
+        if !controller.is_over() {
+            self.leaving.push(controller);
+        }
         self.act(io);
         true
     }
@@ -171,6 +229,9 @@ impl<O> Remote<O> {
         }
         match happened {
             Happened::Ready => {
+                if let Some(path) = self.paths.get_mut(&id) {
+                    path.was_ready = true;
+                }
                 let slots = self.controller(id).map_or(0, Controller::slots);
                 let ana = self.ana(id);
                 self.multipath.on(now, id, PathEvent::Live { slots, ana });
@@ -187,9 +248,12 @@ impl<O> Remote<O> {
                 self.multipath.ended(now, Ended { request, result });
             }
             Happened::Lost { why } => {
-                tracing::info!(path = id.0, %why, "path lost");
-                if let Some(path) = self.paths.get_mut(&id) {
-                    path.controller = None;
+                let Some(path) = self.paths.get_mut(&id) else { return };
+                path.controller = None;
+                if core::mem::take(&mut path.was_ready) {
+                    tracing::info!(path = id.0, at = %path.address, %why, "path lost");
+                } else {
+                    tracing::debug!(path = id.0, at = %path.address, %why, "path still lost");
                 }
             }
             Happened::Discovery

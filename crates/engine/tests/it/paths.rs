@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use block::Command;
+use block::{Blocks, Command, Lba, Span};
 use engine::client::{Driven, Remote};
 use engine::device::{Data, Finished};
 use engine::serve::{Answer, Server};
@@ -150,4 +150,38 @@ fn a_path_that_failed_a_request_is_asked_for_its_state() {
     bench.start(0, Command::Read { span: one(0) }, 0xEE);
     let finished = bench.finish();
     assert_eq!(finished.completion, Ok(()));
+}
+
+/// A planned move drops a path that works, also in the middle of a large read: what was received by
+/// halves is read by another path.
+#[test]
+fn a_path_that_is_removed_costs_no_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let disk = dir.path().join("disk");
+    let target = || Server::start(config(vec![file(&disk, 8)], 1)).unwrap();
+    let targets = [target(), target()];
+    let mut bench = Bench::new(&targets.each_ref().map(address));
+    let large = Span::new(Lba(0), Blocks(256)).unwrap();
+    for round in 0..60u16 {
+        for owner in 0..4 {
+            let buffer = bench.reactor.take(1 << 20).unwrap();
+            let (command, data) = (Command::Read { span: large }, Data::Fill(buffer));
+            bench.host.remote.submit(owner, command, data, &mut bench.reactor).unwrap();
+        }
+        bench.host.settle(&mut bench.reactor);
+        for _ in 0..round % 12 {
+            bench.reactor.turn(&mut bench.host).unwrap();
+        }
+        let which = usize::from(round % 2);
+        let old = bench.host.remote.paths().find(|path| path.1 == address(&targets[which]));
+        let association = association(nqn("a"), Options::default());
+        bench.host.remote.remove(old.unwrap().0, &mut bench.reactor);
+        let (id, at) = (PathId(10 + round), address(&targets[which]));
+        bench.host.remote.add(id, at, association, false, &mut bench.reactor);
+        for _ in 0..4 {
+            assert_eq!(bench.finish().completion, Ok(()), "round {round}");
+        }
+    }
+    assert_eq!(bench.host.remote.namespace().unwrap().geometry.bytes().0, 8 << 20);
+    assert!(bench.host.remote.poll_timeout(&bench.reactor).is_some());
 }
