@@ -19,14 +19,16 @@
 //! - What the kernel sends is checked like what any peer sends: a length that does not fit is
 //!   answered with an error.
 //!
-//! Not here: reading and writing the descriptor, the volume.
+//! Not here: waiting for the descriptor, the volume.
 
+mod channel;
 mod wire;
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
+pub use channel::{Channel, Received};
 use rustix::mount::MountFlags;
 use wire::{Attributes, Opcode, Request, flag};
 

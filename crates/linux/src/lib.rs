@@ -4,6 +4,8 @@
 //! - [`mounts`], [`filesystem`], [`freeze`]: file systems on devices.
 //! - [`nvme`], [`uevent`]: connections to volumes, and what happens to them.
 //! - [`loop_device`], [`fuse`]: files as block devices, and a volume as a file.
+//! - [`machine`]: what this machine can do with volumes.
+//! - [`process`]: what a server of a volume asks for itself.
 //! - [`disk_traits`]: how a disk writes, or the disk under the file system of a file.
 //!
 //! What is read is read below a [`Tree`], and what is changed is changed through a [`Kernel`], so
@@ -26,8 +28,10 @@ pub mod fuse;
 mod ioctl;
 mod kernel;
 pub mod loop_device;
+pub mod machine;
 pub mod mounts;
 pub mod nvme;
+pub mod process;
 #[cfg(any(test, feature = "testing"))]
 #[expect(clippy::unwrap_used, reason = "a test aid: what fails here fails the test")]
 pub mod testing;
