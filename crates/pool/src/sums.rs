@@ -15,6 +15,10 @@ use alloc::vec::Vec;
 use crate::layout::SumAt;
 use crate::sums_page::{Page, SUMS};
 
+/// The sum of a block that has none: it was never written, or what it holds is known to be bad.
+/// Such a block is a checksum fault, and never in doubt.
+pub(crate) const NO_SUM: u32 = 0;
+
 /// The cache.
 #[derive(Debug, Default)]
 pub(crate) struct Sums {

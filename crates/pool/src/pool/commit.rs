@@ -21,7 +21,7 @@ use crate::wire::le16;
 use super::Pool;
 use super::batch::{Batch, Flight, Sealed, Stage, Unproved, Writing};
 use super::lane::OpId;
-use super::op::{Op, Purpose, Work};
+use super::op::{Op, Purpose, Repair, Work};
 
 /// Most groups being written at once.
 const AT_ONCE: usize = 4;
@@ -316,6 +316,7 @@ impl Pool {
                     self.changed(command, good.then_some(()).ok_or(crate::Refused::Broken));
                 }
                 Some(Op { unrecorded: true, .. }) => self.recorded(command, good),
+                Some(Op { repair: Repair::Disowned, .. }) if good => self.begin_repair(command),
                 Some(_) => self.done(command, good.then_some(()).ok_or(fault)),
                 None => {}
             }

@@ -66,6 +66,20 @@ impl Part {
     }
 }
 
+/// How far a repair is. A crash that interrupts it must not make a bad block one that was being
+/// written: that it has no sum is durable first.
+///
+/// ```text
+///   Planned ──(recorded that its blocks have no sum)──► Disowned ──(durable)──► Ready: written
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Repair {
+    #[default]
+    Planned,
+    Disowned,
+    Ready,
+}
+
 /// An operation under way.
 #[derive(Debug)]
 pub(super) struct Op {
@@ -87,6 +101,8 @@ pub(super) struct Op {
     pub(super) unsure: bool,
     /// Of a discard, the blocks that are done.
     pub(super) done: u64,
+    /// Of a repair, how far it is.
+    pub(super) repair: Repair,
 }
 
 impl Work {
@@ -105,7 +121,21 @@ impl Op {
         let layer = Layer::NONE;
         let (parts, outstanding, ahead) = (Vec::new(), 0, None);
         let (unrecorded, unsure, done) = (false, true, 0);
-        Op { token, id, work, layer, parts, sums, outstanding, ahead, unrecorded, unsure, done }
+        let repair = Repair::default();
+        Op {
+            token,
+            id,
+            work,
+            layer,
+            parts,
+            sums,
+            outstanding,
+            ahead,
+            unrecorded,
+            unsure,
+            done,
+            repair,
+        }
     }
 
     /// The blocks of a block command.

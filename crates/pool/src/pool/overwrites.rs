@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 
 use crate::breaks::{Rule, left_out};
 use crate::record::{self, MAX_FIRST};
+use crate::sums::NO_SUM;
 use crate::widen::count;
 
 use super::Pool;
@@ -92,6 +93,16 @@ impl Pool {
         self.overwrites.record(if is_left_out { &mut lost } else { &mut self.open.payload });
     }
 
+    /// Has it recorded that these blocks have no sum: they hold nothing that anybody may be given
+    /// until they are written. It is recorded with what becomes durable next.
+    pub(super) fn disown(&mut self, blocks: core::ops::Range<u64>) {
+        for physical in blocks {
+            self.sums.set(self.geography.sum_at(physical), NO_SUM);
+            self.note_overwrite(physical, &[NO_SUM]);
+        }
+        self.open.wanted = true;
+    }
+
     pub(super) fn set_sums(&mut self, part: &Part, sums: &[u32]) {
         let first = self.physical(part.cluster, part.run.first);
         for (physical, sum) in (first..).zip(sums) {
@@ -118,6 +129,9 @@ impl Pool {
     /// Whether a block that does not match its sum was being written at a crash, for all that is
     /// known; if not, it went bad.
     pub(super) fn is_in_doubt(&self, physical: u64) -> bool {
+        if self.sums.get(self.geography.sum_at(physical)) == Some(NO_SUM) {
+            return false;
+        }
         let per_region = self.state.size.per_region();
         let cluster = crate::widen::low32(physical >> self.state.size.shift());
         self.regions.doubtful.contains(&(cluster / per_region))

@@ -25,6 +25,7 @@ use crate::breaks::{Rule, left_out};
 use crate::checkpoint::Regions;
 use crate::entity::Id;
 use crate::layout::Cluster;
+use crate::sums::NO_SUM;
 use crate::widen::{index, low32};
 
 use super::Pool;
@@ -169,7 +170,7 @@ impl Pool {
         if !self.pass.disturbed {
             for ((physical, known), found) in (first..).zip(known).zip(found) {
                 // A block without a sum was never written, or its sum is lost: no matter of doubt.
-                let differs = known != found && *known != 0;
+                let differs = known != found && *known != NO_SUM;
                 if differs && !self.is_fresh(physical..physical + 1) {
                     has_room &= self.list(physical, *found);
                 }

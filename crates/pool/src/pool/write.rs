@@ -23,7 +23,7 @@ use super::Pool;
 use super::batch::Batch;
 use super::effect::{Buffer, Effect};
 use super::lane::OpId;
-use super::op::{self, Part, Pending, Purpose, Way, Work};
+use super::op::{self, Part, Pending, Purpose, Repair, Way, Work};
 use super::paging::Holder;
 use super::read::by_cluster;
 
@@ -72,6 +72,9 @@ impl Pool {
         match planned {
             Ok(()) if parts.is_empty() => return self.done(at, Ok(())),
             Ok(()) => {
+                if repair && self.prepare_repair(at, &parts) {
+                    return;
+                }
                 self.allocate(&mut parts);
                 if let Some(op) = self.ops.get_mut(at) {
                     op.parts = parts;
@@ -207,7 +210,8 @@ impl Pool {
         core::iter::once(&self.open).chain(writing).chain(sealed)
     }
 
-    /// A repair writes blocks where they are, in whatever layer that is.
+    /// A repair writes blocks where they are, in whatever layer that is. No region is marked for
+    /// it: its blocks have no sum meanwhile, and so are never in doubt.
     fn plan_repair(
         &mut self,
         layer: Layer,
@@ -228,7 +232,6 @@ impl Pool {
                 if self.is_fresh(first..first + u64::from(run.len)) {
                     planned = Err(Wait::Proof);
                 }
-                planned = planned.and(self.check_mark(cluster));
                 let offset = offset + u32::from(run.first - within.first);
                 let way = Way::InPlace;
                 parts.push(Part { way, logical, cluster, run, offset, failed: false });
@@ -236,6 +239,27 @@ impl Pool {
         }
         self.pieces = pieces;
         planned
+    }
+
+    /// Has it made durable that the blocks of a repair have no sum; false if that is done.
+    fn prepare_repair(&mut self, at: OpId, parts: &[Part]) -> bool {
+        let Some(op) = self.ops.get_mut(at).filter(|op| op.repair == Repair::Planned) else {
+            return false;
+        };
+        op.repair = Repair::Disowned;
+        for part in parts {
+            self.disown(self.blocks_of(part));
+        }
+        self.wait_for_commit(at);
+        true
+    }
+
+    /// A crash leaves the blocks of this repair as bad ones: they may be written.
+    pub(super) fn begin_repair(&mut self, at: OpId) {
+        if let Some(op) = self.ops.get_mut(at) {
+            op.repair = Repair::Ready;
+            self.ready.push(at);
+        }
     }
 
     /// Gives clusters to the parts that need one.
@@ -302,8 +326,11 @@ impl Pool {
         let durable = matches!(op.work, Work::Block(Command::Write { fua: true, .. }));
         let mut failed = None;
         for part in &parts {
-            if part.way == Way::InPlace {
-                self.overwritten(part, part.sums(&sums));
+            match part.way {
+                Way::InPlace => self.overwritten(part, part.sums(&sums)),
+                // What is there is nobody's, though its record may count.
+                Way::First if part.failed && !self.broken => self.disown(self.blocks_of(part)),
+                Way::First | Way::Read => {}
             }
             self.disturb_pass(self.blocks_of(part));
             if part.failed && failed.is_none() {

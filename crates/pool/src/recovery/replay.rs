@@ -10,6 +10,7 @@ use crate::journal::{Copies, Found, Group};
 use crate::layout::BLOCK;
 use crate::record::{FirstWrite, Record};
 use crate::state::PageKey;
+use crate::sums::NO_SUM;
 use crate::widen::{count, index, low32};
 use crate::wire::Reader;
 
@@ -114,6 +115,8 @@ impl Recovery {
                 .zip(crcs)
                 .map(|(physical, crc)| match self.claims.get(&physical) {
                     Some(last) if is_first => self.has_arrived(physical, *last),
+                    // That a block has no sum says nothing of what it holds.
+                    _ if !is_first && *crc == NO_SUM => true,
                     _ => self.has_arrived(physical, *crc),
                 })
                 .collect();

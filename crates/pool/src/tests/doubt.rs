@@ -8,7 +8,7 @@ use std::vec::Vec;
 use block::{Blocks, Fault, Lba, Span};
 
 use super::disk::{Disks, Random};
-use super::driver::{Ended, Rig, new_disks, open};
+use super::driver::{Ended, Moment, Rig, new_disks, open};
 use super::history::replica;
 use super::model::stamped;
 use crate::{Disk, Id, Place};
@@ -204,6 +204,67 @@ fn a_copy_that_nobody_else_has_believes_what_was_being_written_and_says_so() {
     rig.pool.verify(token, A, one(5));
     let unproven = Err(Fault::Unproven { span: one(5) });
     assert_eq!(rig.finish(token), Ended::Done(token, unproven));
+}
+
+#[test]
+fn a_first_write_that_failed_is_not_believed() {
+    let mut rig = reopen(&dirty());
+    assert_eq!(rig.pool.health().doubtful_regions, 1);
+    rig.pool.set_sole(A, true);
+    rig.refused = stamped(270);
+    assert!(matches!(rig.write(A, 70, &stamped(270)), Err(Fault::Medium { .. })));
+    let bad = Some(Fault::Checksum { span: one(70) });
+    assert_eq!(rig.read(A, 70, 1).err(), bad);
+    rig.accept_unproven(A, 70, 1).unwrap();
+    assert_eq!(rig.read(A, 70, 1).err(), bad);
+    // Two more groups: all records before them count at an import.
+    for block in [71, 72] {
+        rig.write(A, block, &stamped(block)).unwrap();
+        rig.flush(A).unwrap();
+    }
+    let mut rig = reopen(&rig);
+    rig.pool.set_sole(A, true);
+    assert_eq!(rig.read(A, 70, 1).err(), bad);
+    assert_eq!(rig.believed, 0);
+    rig.write(A, 70, &stamped(370)).unwrap();
+    rig.flush(A).unwrap();
+    assert_eq!(reopen(&rig).stamps(A, 70, 3), Ok(vec![370, 71, 72]));
+}
+
+#[test]
+fn a_repair_that_is_interrupted_leaves_a_bad_block_bad() {
+    let mut cuts = 0;
+    for seed in 0..16 {
+        // Once the region is clean, and once the block before is overwritten and never flushed.
+        let mut rig = sample();
+        let at = place_of(&rig.disks, 120);
+        rig.disks.damage(at, 7, 1);
+        let bad = rig.disks.read(at, 1);
+        if seed % 2 == 1 {
+            rig.write(A, 19, &stamped(219)).unwrap();
+        }
+        let sent = rig.disks.writes();
+        rig.repair(A, one(20), stamped(120));
+        let random = &mut Random(seed);
+        while !matches!(rig.step(random), Moment::Quiet) {
+            for _ in 0..4 {
+                cuts += 1;
+                let mut after = open(rig.disks.after_crash(random), SIZES).unwrap();
+                after.pool.set_sole(A, true);
+                match after.read(A, 20, 1) {
+                    Ok(bytes) if bytes == stamped(120) => {}
+                    // In a dirty region, before anything of the repair is durable.
+                    Ok(bytes) => {
+                        assert!(seed % 2 == 1 && rig.disks.writes() < sent + 3, "{bytes:?}");
+                    }
+                    Err(fault) => assert_eq!(fault, Fault::Checksum { span: one(20) }),
+                }
+            }
+        }
+        assert_ne!(rig.disks.read(at, 1), bad);
+        assert_eq!(rig.stamps(A, 20, 1), Ok(vec![120]));
+    }
+    assert!(cuts > 200, "{cuts}");
 }
 
 #[test]

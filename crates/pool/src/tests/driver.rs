@@ -54,6 +54,8 @@ pub(super) struct Rig {
     pub(super) fails: bool,
     /// The next flush fails.
     pub(super) flush_fails: bool,
+    /// A write of these bytes fails, and is not there.
+    pub(super) refused: Vec<u8>,
     /// A write of these bytes ends when nothing else is under way.
     pub(super) slow: Vec<u8>,
     late: Vec<Sent>,
@@ -151,6 +153,7 @@ fn recover_with(
                         believed: 0,
                         fails: false,
                         flush_fails: false,
+                        refused: Vec::new(),
                         slow: Vec::new(),
                         late: Vec::new(),
                         next: 0,
@@ -216,6 +219,10 @@ impl Rig {
                         }
                     };
                     assert_eq!(bytes.len(), len);
+                    if bytes == self.refused {
+                        self.pool.complete(io, Err(DiskFailed));
+                        continue;
+                    }
                     let number = self.disks.write(place, &bytes);
                     let sent = if bytes == self.slow { &mut self.late } else { &mut self.sent };
                     sent.push(Sent::Write { io, number });
