@@ -6,6 +6,8 @@
 //! Deliberately not here: anything a role does. Roles are libraries; this crate turns what was
 //! typed into their configuration and runs them.
 
+mod agent;
+mod attach;
 mod cli;
 mod control;
 mod engine;
@@ -38,6 +40,17 @@ struct Cli {
 enum Command {
     /// Run a whole cluster on this machine: store, control plane, engines, a first volume
     Up(up::Typed),
+    /// Make a volume a block device of this machine, and mount it
+    Attach(attach::Attach),
+    /// Take a volume off this machine again
+    Detach(attach::Detach),
+    /// Volumes that are attached to this machine
+    Attached(attach::List),
+    /// Whether this machine can attach volumes, and what helps if not
+    Preflight(attach::Preflight),
+    /// Processes behind attached volumes
+    #[command(subcommand, hide = true)]
+    Agent(agent::Typed),
     /// The control plane
     #[command(subcommand)]
     Control(control::Typed),
@@ -67,6 +80,11 @@ impl Command {
     fn run(self) -> anyhow::Result<()> {
         match self {
             Command::Up(typed) => block_on(typed.run()),
+            Command::Attach(typed) => typed.run().map_err(cli::explained),
+            Command::Detach(typed) => typed.run().map_err(cli::explained),
+            Command::Attached(typed) => typed.run(),
+            Command::Preflight(typed) => typed.run(),
+            Command::Agent(typed) => typed.run(),
             Command::Control(typed) => block_on(typed.run()),
             Command::Engine(typed) => typed.run(),
             Command::Nvme(typed) => typed.run(),

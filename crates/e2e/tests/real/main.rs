@@ -1,6 +1,7 @@
 //! The lane `real`: whole programs, a real etcd, real files.
 #![cfg(test)]
 
+mod attach;
 mod bench;
 mod control;
 mod engine;

@@ -28,7 +28,13 @@ fn command(dir: &Path, words: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
+/// Most tests put a load on the first volume, which would destroy a file system on it.
 pub(crate) fn up_with(dir: &Path, words: &[&str]) -> Result<Up> {
+    up_attached(dir, &[words, &["--no-attach"]].concat())
+}
+
+/// With the first volume mounted, as root.
+fn up_attached(dir: &Path, words: &[&str]) -> Result<Up> {
     let program = Program::start(&mut command(dir, words)?)?;
     let after = |line: &str, word: &str| line.split_once(word).map(|(_, rest)| rest.to_owned());
     let rest = program.wait_for("where REST is", |line| after(line, "curl http://"))?;
@@ -142,6 +148,33 @@ fn three_nodes_have_a_volume_that_is_there_again() -> Result<()> {
     let second = up_with(dir.path(), &words)?;
     let again = asked(&second, &["volume", "get", &volume])?;
     assert_eq!(again["spec"], volumes[0]["spec"]);
+    Ok(())
+}
+
+#[test]
+fn as_root_the_first_volume_is_mounted_while_it_is_up() -> Result<()> {
+    if !crate::attach::is_able() {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let address = address(9);
+    let words = ["--nodes", "3", "--pool-size", "2GiB", "--address", &address];
+    let file = dir.path().join("mnt/file");
+    let is_mounted = || -> Result<bool> {
+        let table = std::fs::read_to_string("/proc/self/mountinfo")?;
+        Ok(table.contains(&dir.path().join("mnt").display().to_string()))
+    };
+    let mut first = up_attached(dir.path(), &words)?;
+    first.program.wait_for("where it is", |line| line.contains("mounted  ").then_some(()))?;
+    ensure!(is_mounted()?, "{}", first.program.said());
+    std::fs::write(&file, "kept")?;
+    assert!(first.program.stop()?.success(), "{}", first.program.said());
+    ensure!(!is_mounted()? && !file.exists(), "{}", first.program.said());
+
+    let mut second = up_attached(dir.path(), &words)?;
+    second.program.wait_for("where it is", |line| line.contains("mounted  ").then_some(()))?;
+    assert_eq!(std::fs::read_to_string(&file)?, "kept");
+    assert!(second.program.stop()?.success(), "{}", second.program.said());
     Ok(())
 }
 

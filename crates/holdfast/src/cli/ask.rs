@@ -4,7 +4,8 @@ use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use agent::record::ControlPlane;
+use anyhow::{Context as _, Result, ensure};
 use api::rest::Remote;
 use api::{Client, ClientConfig, Page, Paging, TlsClient, Token};
 use clap::Args;
@@ -92,6 +93,23 @@ impl Ask {
     /// Whether programs read the answer.
     pub(crate) fn wants_json(&self) -> bool {
         matches!(self.output, Format::Json | Format::Yaml)
+    }
+
+    /// How to print.
+    pub(crate) fn format(&self) -> Format {
+        self.output
+    }
+
+    /// The control plane, for whoever asks it later and elsewhere.
+    pub(crate) fn control_plane(&self) -> Result<ControlPlane> {
+        let whole = |path: &PathBuf| {
+            path.canonicalize().with_context(|| format!("cannot read {}", path.display()))
+        };
+        Ok(ControlPlane {
+            server: self.server.to_string(),
+            ca: self.ca.as_ref().map(whole).transpose()?,
+            token_file: self.token_file.as_ref().map(whole).transpose()?,
+        })
     }
 
     pub(crate) fn remote(&self) -> Result<Remote> {

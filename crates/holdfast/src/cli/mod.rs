@@ -42,10 +42,11 @@ pub(crate) use ask::{Ask, all, explained};
 pub(crate) use bench::place;
 pub(crate) use create::new_id;
 pub(crate) use event::line as event_line;
-pub(crate) use out::{Format, Out};
+pub(crate) use out::{Format, Out, Row};
 pub(crate) use pool::Verb as PoolVerb;
+pub(crate) use say::time as text_of_time;
 pub(crate) use status::screen;
-pub(crate) use table::{Tone, paint};
+pub(crate) use table::{Cell, Column, Tone, paint};
 pub(crate) use words::explained as with_words;
 
 /// A noun with what is typed after it.

@@ -4,6 +4,7 @@
 //! can be killed as a node would be. All data lies in one folder; running again continues with it.
 
 mod demo;
+mod device;
 mod engines;
 mod first;
 mod room;
@@ -13,7 +14,7 @@ mod secret;
 use std::io::{IsTerminal, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -26,6 +27,7 @@ use store::server::Server;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use self::device::Device;
 use self::engines::Engines;
 use crate::{control as control_command, log, stop};
 
@@ -56,6 +58,9 @@ pub(crate) struct Typed {
     /// Where the embedded store serves the etcd v3 protocol
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:7441")]
     store_listen: SocketAddr,
+    /// Leave the first volume alone; as root it is mounted otherwise, in DIR/mnt
+    #[arg(long)]
+    no_attach: bool,
     /// Show what it is for: write, kill a node, go on, rebuild, verify; then stop
     #[arg(long)]
     demo: bool,
@@ -127,15 +132,19 @@ impl Typed {
         secret::ensure(&dir)?;
         let mut engines = Engines::start(&dir, (self.nodes, self.address), &parts.at)?;
         let at = parts.at.clone();
+        let mounted = OnceLock::new();
         let ended = tokio::select! {
             () = stop::asked() => Ok(()),
             ended = parts.ended() => Err(ended),
             ended = engines.watch() => Err(ended),
-            ended = self.serve(&dir, &at) => ended,
+            ended = self.serve(&dir, &at, &mounted) => ended,
         };
         if ended.is_ok() && !self.demo {
             // Whoever does not read it any more need not be told.
             let _ = writeln!(std::io::stdout(), "stopping; the data stays in {}", dir.display());
+        }
+        if let Some(device) = mounted.get() {
+            device.detach().await;
         }
         // Without the control plane nothing is moved from engines that stop to others that do; the
         // store takes down how their targets ended.
@@ -176,7 +185,7 @@ impl Typed {
     }
 
     /// Everything after the processes run: pools, the first volume, and what is shown.
-    async fn serve(&self, dir: &Path, at: &At) -> Result<()> {
+    async fn serve(&self, dir: &Path, at: &At, mounted: &OnceLock<Device>) -> Result<()> {
         let remote = Remote::plain(at.rest.to_string().parse()?)?;
         let _host = first::host(&remote)?;
         let (nodes, size) = (engines::names(self.nodes), self.pool_size);
@@ -185,7 +194,13 @@ impl Typed {
             return demo::run(&remote, dir).await;
         }
         let mut out = std::io::stdout();
-        let hello = hello(at, dir, &made);
+        let device = made.volume.map(|it| Device::new(it, dir, at.rest.to_string()));
+        let device = device.filter(|_| !self.no_attach && rustix::process::geteuid().is_root());
+        let attached = match device {
+            Some(device) => Some(mounted.get_or_init(|| device).attach().await),
+            None => None,
+        };
+        let hello = hello(at, dir, &made, attached.as_deref());
         if out.is_terminal() {
             // Lines of the log would be written across the screen.
             log::to(&dir.join(LOG))?;
@@ -200,7 +215,7 @@ impl Typed {
     }
 }
 
-fn hello(at: &At, dir: &Path, made: &first::Made) -> String {
+fn hello(at: &At, dir: &Path, made: &first::Made, attached: Option<&str>) -> String {
     let At { rest, store } = at;
     let mut text = format!(
         "Holdfast is up.\n\n  \
@@ -217,11 +232,18 @@ fn hello(at: &At, dir: &Path, made: &first::Made) -> String {
         usual if usual == control_command::LISTEN => String::new(),
         other => format!(" --server {other}"),
     };
+    if let Some(attached) = attached {
+        text.extend(["  ", attached, "\n"]);
+    }
     text.extend(["\n  try      holdfast status", &server, "\n"]);
     if let Some(volume) = made.volume {
-        for words in ["volume get", "bench"] {
-            let volume = volume.to_string();
-            text.extend(["           holdfast ", words, " ", &volume, &server, "\n"]);
+        let volume = volume.to_string();
+        text.extend(["           holdfast volume get ", &volume, &server, "\n"]);
+        // A load on what is mounted would destroy it.
+        if attached.is_none() {
+            text.extend(["           holdfast bench ", &volume, &server, "\n"]);
+            let mount = " --host local --mount /mnt/holdfast";
+            text.extend(["           sudo holdfast attach ", &volume, mount, &server, "\n"]);
         }
     }
     for note in &made.notes {

@@ -46,10 +46,11 @@ pub(crate) const TABLE: &[Row] = &[
         Layer::Program,
         &["api", "block", "linux", "mirror", "model", "nvme", "pool", "reactor", "store"],
     ),
+    row("agent", Layer::Program, &["api", "block", "engine", "linux", "model", "nvme", "reactor"]),
     row(
         "holdfast",
         Layer::Binary,
-        &["api", "block", "control", "engine", "model", "nvme", "pool", "store"],
+        &["agent", "api", "block", "control", "engine", "linux", "model", "nvme", "pool", "store"],
     ),
     row(
         "e2e",
