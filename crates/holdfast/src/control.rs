@@ -63,7 +63,7 @@ struct TypedPolicy {
     /// [default: 10m]
     #[arg(long, value_name = "TIME", value_parser = time)]
     replace_after: Option<Duration>,
-    /// How many rebuilds may run at once in the cluster [default: any number]
+    /// How many rebuilds may run at once in the cluster [default: 16]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     rebuilds: Option<u32>,
     /// How many rebuilds may run at once from or to one node [default: 4]
@@ -72,6 +72,13 @@ struct TypedPolicy {
     /// How often a copy may fail to be rebuilt before another takes its place [default: 3]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     rebuild_attempts: Option<u32>,
+    /// If no more than this share of all nodes, or of the nodes of a zone, answers, and two or more
+    /// are away, their copies are waited for and not replaced; 0: they always are [default: 50]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
+    heal_share: Option<u32>,
+    /// How full a pool may become by copies that replace lost ones [default: 90]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
+    heal_fill: Option<u32>,
     /// How much may be promised in a pool, in percent of its capacity [default: 250]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(100..))]
     pool_commitment: Option<u32>,
@@ -87,6 +94,14 @@ struct TypedPolicy {
     /// Room in a pool that nothing new may take [default: 16MiB]
     #[arg(long, value_name = "SIZE")]
     watermark: Option<Size>,
+    /// How long something must be seen to be unwanted before it is destroyed or set aside
+    /// [default: 5m]
+    #[arg(long, value_name = "TIME", value_parser = some_time)]
+    second_look: Option<Duration>,
+    /// How long a copy that its volume does not count is set aside, if it is not certain that
+    /// nothing is lost with it [default: 7d]
+    #[arg(long, value_name = "TIME", value_parser = some_time)]
+    quarantine: Option<Duration>,
     /// How often every copy is read and checked; or `never` [default: 30d]
     #[arg(long, value_name = "TIME", value_parser = every)]
     scrub_every: Option<Every>,
@@ -121,11 +136,15 @@ impl TypedPolicy {
             rebuilds => settings.rebuilds;
             rebuilds_per_node => settings.rebuilds_per_node;
             rebuild_attempts => settings.rebuild_attempts;
+            heal_share => settings.heal_share;
+            heal_fill => settings.heal_fill;
             pool_commitment => settings.pool_commitment;
             volume_commitment => settings.volume_commitment;
             volume_commitment_initial => settings.volume_commitment_initial;
             snapshot_commitment => settings.snapshot_commitment;
             watermark => settings.watermark;
+            second_look => settings.second_look;
+            quarantine => settings.quarantine;
             scrub_every => settings.scrub_every;
             scrubs_per_node => settings.scrubs_per_node;
             rebalance_above => settings.rebalance_above;
@@ -205,7 +224,7 @@ mod tests {
         let more = ["--watermark", "1GiB", "--heartbeat", "1s", "--heartbeat-deadline", "3s"];
         let policy = config(&[words, more].concat()).unwrap().policy;
         assert_eq!(policy.settings.replace_after, Duration::from_hours(1));
-        assert_eq!(policy.settings.rebuilds, Some(7));
+        assert_eq!(policy.settings.rebuilds, 7);
         assert_eq!(policy.settings.scrub_every, None);
         assert_eq!(policy.settings.watermark, Size::gib(1));
         assert_eq!(policy.pace.deadline, Duration::from_secs(3));
@@ -220,13 +239,13 @@ mod tests {
             let usual = help.split_once("[default: ").and_then(|(_, rest)| rest.split_once(']'));
             // Some are usually not set at all, which has no value to type.
             match (argument.get_long(), usual) {
-                (Some("rebuilds" | "rebalance-above") | None, _) | (_, None) => {}
+                (Some("rebalance-above") | None, _) | (_, None) => {}
                 (Some(name), Some((value, _))) => {
                     words.extend([format!("--{name}"), value.to_owned()]);
                 }
             }
         }
-        assert_eq!(words.len(), 2 * 12, "{words:?}");
+        assert_eq!(words.len(), 2 * 17, "{words:?}");
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let policy = config(&words).unwrap().policy;
         assert_eq!(format!("{policy:?}"), format!("{:?}", Policy::default()));

@@ -123,6 +123,12 @@ pub enum EventName {
     ScrubEnded,
     /// Something nobody knows of was found and removed.
     OrphanRemoved,
+    /// A copy that may hold what no other has was set aside instead of removed.
+    Quarantined,
+    /// Lost copies are not replaced for a while: too many nodes are away at once.
+    HealingPaused,
+    /// They are again.
+    HealingResumed,
 }
 
 impl Record for Event {

@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Kind, Problem};
 
+/// How far a recovery goes ahead: at a thousand changes a second somebody else needs fifty days.
+const LEAP: u64 = 1 << 32;
+
 macro_rules! growing {
     ($($(#[doc = $doc:literal])+ $name:ident;)+) => {$(
         $(#[doc = $doc])+
@@ -33,6 +36,12 @@ macro_rules! growing {
             #[must_use]
             pub fn next(self) -> $name {
                 $name(self.0.saturating_add(1))
+            }
+
+            /// One so far above that nothing which was numbered elsewhere meanwhile reaches it;
+            /// absent: there is none.
+            pub fn leap(self) -> Option<$name> {
+                self.0.checked_add(LEAP).map($name)
             }
 
             /// Its number.

@@ -8,6 +8,7 @@
 //! /holdfast/rebuild/ID                 a rebuild that has ended
 //! /holdfast/scrubbed/REPLICA           when a copy was last checked to the end
 //! /holdfast/storeSequence/cluster      how far the store has come
+//! /holdfast/quarantine/REPLICA         a copy that is set aside
 //! /holdfast/event/NUMBER               something that happened; 20 digits, so that order is order
 //! ```
 //!

@@ -50,6 +50,7 @@ mod nqn;
 mod object;
 mod pool;
 mod problem;
+mod quarantine;
 mod rebuild;
 mod regions;
 mod replica;
@@ -99,6 +100,7 @@ pub use pool::{
     DiskStatus, Pool, PoolChange, PoolSpec, PoolState, PoolStatus, Symptom, SymptomKind,
 };
 pub use problem::{Blame, Csi, Kind, Problem};
+pub use quarantine::{Quarantine, QuarantineCause};
 pub use rebuild::{Extent, Progress, Rebuild, RebuildEvent, RebuildPlan, RebuildState};
 pub use regions::Regions;
 pub use replica::{Label, Replica, ReplicaChange, ReplicaSpec, ReplicaState, ReplicaStatus, Stamp};

@@ -4,12 +4,15 @@
 //! - One copy at least is in sync, always: the last one is never recorded stale, since then nobody
 //!   could say any more which copy to trust.
 //! - Each change takes the next generation; none goes back.
+//! - A set remembers, here and on the labels, which volume it is of although ids of volumes may be
+//!   used again, and when the volume was last recovered without some of its copies: what those hold
+//!   may be newer than all that is recorded.
 
 use alloc::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Generation, Kind, Problem, ReplicaId};
+use crate::{Epoch, Generation, Kind, Problem, ReplicaId};
 
 /// The copies of a volume at one generation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +22,12 @@ pub struct ReplicaSet {
     generation: Generation,
     replicas: BTreeSet<ReplicaId>,
     in_sync: BTreeSet<ReplicaId>,
+    /// A copy that the volume began with; unknown of sets that are older than this field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    origin: Option<ReplicaId>,
+    /// The epoch of the last recovery that did without some copies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    forked_at: Option<Epoch>,
 }
 
 /// What can happen to a set.
@@ -52,7 +61,9 @@ impl ReplicaSet {
     /// The set of a new volume: all copies are empty and therefore the same.
     pub fn new(replicas: BTreeSet<ReplicaId>) -> Result<ReplicaSet, SetRefused> {
         let in_sync = replicas.clone();
-        Read { generation: Generation::FIRST, replicas, in_sync }.try_into()
+        let origin = replicas.first().copied();
+        Read { generation: Generation::FIRST, replicas, in_sync, origin, forked_at: None }
+            .try_into()
     }
 
     /// Number of this state of the set.
@@ -75,6 +86,41 @@ impl ReplicaSet {
     pub fn after(&self, generation: Generation) -> ReplicaSet {
         let generation = self.generation.max(generation).next();
         ReplicaSet { generation, ..self.clone() }
+    }
+
+    /// A copy that the volume began with. Of two sets of one volume it is the same, however many
+    /// copies were replaced since; of another volume that had the same id it is another.
+    pub fn origin(&self) -> Option<ReplicaId> {
+        self.origin
+    }
+
+    /// Whether the other set is of another volume that had the same id.
+    pub fn is_foreign_to(&self, other: &ReplicaSet) -> bool {
+        self.origin.zip(other.origin).is_some_and(|(one, other)| one != other)
+    }
+
+    /// The epoch of the last recovery that did without some copies. Whatever carries a lower one
+    /// and is not counted may be of the branch that was abandoned then.
+    pub fn forked_at(&self) -> Option<Epoch> {
+        self.forked_at
+    }
+
+    /// The set without copies that could not be looked at and, an operator says, will not come
+    /// back, from this epoch on. If they do, they may be newer than those that are left.
+    pub fn abandon(
+        &self,
+        lost: &BTreeSet<ReplicaId>,
+        epoch: Epoch,
+    ) -> Result<ReplicaSet, SetRefused> {
+        let mut next = self.clone();
+        for id in lost {
+            next = next.on(SetChange::Removed(*id))?;
+        }
+        if !lost.is_empty() {
+            next.forked_at = Some(epoch);
+            next.generation = next.generation.max(self.generation.next());
+        }
+        Ok(next)
     }
 
     /// Whether every copy is in sync.
@@ -136,16 +182,20 @@ struct Read {
     generation: Generation,
     replicas: BTreeSet<ReplicaId>,
     in_sync: BTreeSet<ReplicaId>,
+    #[serde(default)]
+    origin: Option<ReplicaId>,
+    #[serde(default)]
+    forked_at: Option<Epoch>,
 }
 
 impl TryFrom<Read> for ReplicaSet {
     type Error = SetRefused;
 
     fn try_from(read: Read) -> Result<ReplicaSet, SetRefused> {
-        let Read { generation, replicas, in_sync } = read;
+        let Read { generation, replicas, in_sync, origin, forked_at } = read;
         if in_sync.is_empty() || !in_sync.is_subset(&replicas) {
             return Err(SetRefused::NotASet);
         }
-        Ok(ReplicaSet { generation, replicas, in_sync })
+        Ok(ReplicaSet { generation, replicas, in_sync, origin, forked_at })
     }
 }

@@ -69,10 +69,14 @@ impl Budget {
         *self.targets.entry(node.clone()).or_default() += 1;
     }
 
+    /// Whether the cluster has a slot for a rebuild left.
+    pub(crate) fn has_rebuild(&self, view: &View<'_>) -> bool {
+        view.rebuilds.saturating_add(self.rebuilds) < view.settings.rebuilds
+    }
+
     /// Takes a slot for a rebuild between these nodes, if one is left.
     pub(crate) fn take_rebuild(&mut self, view: &View<'_>, nodes: [&NodeName; 2]) -> bool {
-        let running = view.rebuilds.saturating_add(self.rebuilds);
-        if view.settings.rebuilds.is_some_and(|most| running >= most) {
+        if !self.has_rebuild(view) {
             return false;
         }
         let [from, to] = nodes;

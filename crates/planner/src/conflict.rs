@@ -10,6 +10,9 @@
 //! A copy that says otherwise was written under a store that knew more than this one: it was put
 //! back to an earlier state. What it says of the volume (which copies may be believed, above all)
 //! is not to be acted upon.
+//!
+//! A copy of another volume that had the same id says nothing of this one, and neither does one of
+//! a branch that a recovery abandoned, nor one that is set aside (`quarantine.rs`).
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -21,6 +24,7 @@ use model::{
 };
 
 use crate::Facts;
+use crate::quarantine::is_apart;
 use crate::view::is_going;
 
 /// What the disks know of a volume and the store does not.
@@ -58,6 +62,7 @@ pub fn conflict<'f>(
     let id = *volume.id();
     let record = facts.records.get(&id);
     let replicas: Vec<&Replica> = replicas.into_iter().collect();
+    let members: BTreeSet<ReplicaId> = replicas.iter().map(|replica| *replica.id()).collect();
     let wanted = match operation.as_ref().map(|operation| &operation.change) {
         Some(VolumeChange::Resize { size }) => (*size).max(volume.spec().size),
         _ => volume.spec().size,
@@ -85,8 +90,9 @@ pub fn conflict<'f>(
         }
     }
     for (replica, stray) in &facts.stray_replicas {
-        if stray.label.as_ref().is_some_and(|label| label.volume == id) {
-            weigh(*replica, &stray.pool, stray.label.as_ref(), None);
+        let label = stray.label.as_ref().filter(|label| label.volume == id);
+        if label.is_some_and(|label| has_a_say(facts, label, &members)) {
+            weigh(*replica, &stray.pool, label, None);
         }
     }
     let owned = record.map(TargetRecord::epoch);
@@ -95,6 +101,20 @@ pub fn conflict<'f>(
     let targets: BTreeMap<_, _> = newer.map(|(target, it)| (*target, it.epoch)).collect();
     let is_none = copies.is_empty() && targets.is_empty() && unseen.is_empty();
     (!is_none).then(|| Conflict { stored: Claim::stored(record, size), copies, targets, unseen })
+}
+
+/// Whether a copy that nobody knows is of the history of its volume, and not of another volume that
+/// had the same id or of a branch that was abandoned; in doubt it is. What is set aside was judged
+/// then.
+pub fn has_a_say(facts: &Facts, label: &Label, members: &BTreeSet<ReplicaId>) -> bool {
+    let is_of_it = match (facts.records.get(&label.volume), label.set.origin()) {
+        (Some(record), _) => !is_apart(label, record),
+        (None, Some(origin)) => {
+            members.contains(&origin) || !label.set.replicas().is_disjoint(members)
+        }
+        (None, None) => true,
+    };
+    is_of_it && !facts.quarantined.contains_key(&label.replica)
 }
 
 /// Whether a label and a record name a copy in common.

@@ -58,8 +58,22 @@ pub fn drain_status(view: &View<'_>, node: &NodeName) -> DrainStatus {
     }
     if status.is_drained() {
         status.blocked.extend(snapshots_that_stay(view, node));
+        status.blocked.extend(quarantined_that_stay(view, node));
     }
     status
+}
+
+/// Which copies that are set aside lie there, for people.
+fn quarantined_that_stay(view: &View<'_>, node: &NodeName) -> Option<String> {
+    let is_here =
+        |pool: &PoolName| view.pool(pool).is_some_and(|pool| pool.pool.spec().node == *node);
+    let mut here = view.facts.quarantined.values().filter(|it| is_here(&it.pool));
+    let first = here.next()?.replica;
+    Some(format!(
+        "{} copies in quarantine stay here, {first} for one: restore or delete them before the \
+         node goes",
+        here.count() + 1
+    ))
 }
 
 /// Which snapshots have copies there, for people.

@@ -8,8 +8,8 @@ use alloc::vec::Vec;
 
 use model::{
     Epoch, Failover, FailoverId, HostName, Label, Lifecycle, Node, NodeName, Pool, PoolName,
-    Replica, ReplicaId, Size, Snapshot, SnapshotId, SnapshotLabel, Source, Subject, Target,
-    TargetId, TargetRecord, Timestamp, Volume, VolumeId,
+    Quarantine, Replica, ReplicaId, Size, Snapshot, SnapshotId, SnapshotLabel, Source, Subject,
+    Target, TargetId, TargetRecord, Timestamp, Volume, VolumeId,
 };
 
 /// Everything that decisions are made from, but the time.
@@ -38,12 +38,16 @@ pub struct Facts {
     pub stray_pools: BTreeSet<(NodeName, PoolName)>,
     /// Copies that engines report and of which there is no spec.
     pub stray_replicas: BTreeMap<ReplicaId, Stray<Label>>,
+    /// Copies that are set aside; they are among those without a spec.
+    pub quarantined: BTreeMap<ReplicaId, Quarantine>,
     /// Targets that engines report and of which there is no spec.
     pub stray_targets: BTreeMap<TargetId, StrayTarget>,
     /// Copies of snapshots that engines report and that no snapshot counts as its own.
     pub stray_snapshots: BTreeMap<(PoolName, SnapshotId), Stray<SnapshotLabel>>,
     /// Since when a copy that should be there cannot be used.
     pub missing: BTreeMap<ReplicaId, Timestamp>,
+    /// When too few nodes answered for the last time; see [`Plan::brake`](crate::Plan).
+    pub braked_at: Option<Timestamp>,
     /// Since when something is seen to be unwanted; see [`Plan::suspects`](crate::Plan).
     pub suspects: BTreeMap<Subject, Timestamp>,
     /// How often the rebuild of a copy failed since it last succeeded.

@@ -4,17 +4,19 @@
 //! for a while ([`Settings::second_look`](crate::Settings)). The proof is always something in the
 //! store that is newer than the thing: its own spec, the spec of its volume on its way out, or a
 //! record of the volume that no longer counts it. That a thing is not known at all proves nothing:
-//! the store may be older than the disks. Such things are reported and stay.
+//! the store may be older than the disks. Such things are reported and stay. Copies of a volume
+//! that lives go only if nothing can be lost with them; the others are set aside (`quarantine.rs`).
 
 use alloc::format;
 
 use model::{
-    Label, Lifecycle, NodeName, Object, PoolName, Replica, ReplicaId, Snapshot, Spec, Subject,
-    Target, Volume, VolumeId,
+    Label, Lifecycle, NodeName, Object, PoolName, Quarantine, QuarantineCause, Replica, ReplicaId,
+    Snapshot, Spec, Subject, Target, Volume, VolumeId,
 };
 
 use crate::facts::{Stray, StrayTarget};
 use crate::plan::Round;
+use crate::quarantine::{Standing, standing};
 use crate::view::{NodeView, exists, is_going};
 use crate::{Step, View};
 
@@ -52,6 +54,9 @@ pub(crate) fn run(round: &mut Round<'_, '_>) {
     }
     for (replica, stray) in &facts.stray_replicas {
         sweep_stray_replica(round, *replica, stray);
+    }
+    for quarantine in facts.quarantined.values() {
+        sweep_quarantined(round, quarantine);
     }
     for (target, stray) in &facts.stray_targets {
         let subject = Subject::Target(*target);
@@ -146,8 +151,19 @@ fn sweep_replica(round: &mut Round<'_, '_>, replica: &Replica) {
     let spec = replica.spec();
     let subject = Subject::Replica(*replica.id());
     if is_going(replica) {
-        if can_be_deleted(view, &spec.pool) {
+        let label = replica.status.as_ref().and_then(|status| status.label.as_ref());
+        let unproven = matches!(owner(view, spec.volume), Owner::Lives)
+            && label.is_some_and(|label| is_unproven(view, *replica.id(), label));
+        // What is given up is forgotten, and no engine is asked; the rest goes when its node is
+        // back.
+        let forgotten = is_given_up(view, &spec.pool);
+        if !forgotten && !can_be_deleted(view, &spec.pool) {
+            return;
+        }
+        if forgotten || !unproven {
             round.push(Step::GoOnDeleting(subject));
+        } else if certain(round, &subject) {
+            round.push(Step::Quarantine { replica: *replica.id() });
         }
         return;
     }
@@ -223,25 +239,81 @@ fn sweep_stray_replica(round: &mut Round<'_, '_>, replica: ReplicaId, stray: &St
     let Some(label) = stray.label.as_ref().filter(|label| label.replica == replica) else {
         return round.block(subject, format!("pool {} holds it without a label", stray.pool));
     };
-    let record = view.facts.records.get(&label.volume);
-    let unwanted = match owner(view, label.volume) {
-        Owner::Goes => true,
-        Owner::Lives => record.is_some_and(|record| {
-            record.stamp() > label.stamp() && !record.set().replicas().contains(&replica)
-        }),
-        Owner::Missing => false,
+    if view.facts.quarantined.contains_key(&replica) {
+        return;
+    }
+    let standing = standing(view.facts, replica, label);
+    let may_go = match (owner(view, label.volume), standing) {
+        (Owner::Goes, Standing::Unproven(QuarantineCause::Newer))
+        | (Owner::Lives, Standing::Unproven(_)) => false,
+        (Owner::Goes, _) | (Owner::Lives, Standing::Superseded) => true,
+        (Owner::Lives, Standing::Counted) | (Owner::Missing, _) => {
+            return block_unknown(round, subject, stray, label);
+        }
     };
-    if !unwanted {
+    if !can_be_deleted(view, &stray.pool) || !certain(round, &subject) {
+        return;
+    }
+    if may_go {
+        round.push(Step::DestroyReplica { pool: stray.pool.clone(), replica });
+    } else {
+        round.push(Step::Quarantine { replica });
+    }
+}
+
+/// Whether somebody gave up what is in a pool, which then is only forgotten.
+fn is_given_up(view: &View<'_>, pool: &PoolName) -> bool {
+    view.pool(pool).is_none_or(|pool| is_going(pool.pool))
+        || view.node_of(pool).is_none_or(|node| is_going(node.node))
+}
+
+fn is_unproven(view: &View<'_>, replica: ReplicaId, label: &Label) -> bool {
+    matches!(standing(view.facts, replica, label), Standing::Unproven(_))
+}
+
+/// A copy that is set aside: what was asked for is done, and one whose time is over goes, if its
+/// volume does not need it any more.
+fn sweep_quarantined(round: &mut Round<'_, '_>, quarantine: &Quarantine) {
+    let view = round.view;
+    let Quarantine { replica, volume, pool, .. } = quarantine;
+    let subject = Subject::Replica(*replica);
+    let reachable = can_be_deleted(view, pool);
+    if quarantine.discard || quarantine.rescue.is_some() {
+        if reachable {
+            round.push(Step::GoOnDeleting(subject));
+        }
+        return;
+    }
+    if quarantine.cause == QuarantineCause::Newer {
         let reason = format!(
-            "pool {} holds a copy of volume {} that nobody knows, and nothing proves that it is \
-             not needed; see whether the store is older than the disks, or delete it by hand",
-            stray.pool, label.volume
+            "pool {pool} holds a copy of volume {volume} with writes that no other copy may have; \
+             `holdfast quarantine restore {replica}` makes a snapshot of it, `holdfast quarantine \
+             delete {replica}` destroys it"
         );
         return round.block(subject, reason);
     }
-    if can_be_deleted(view, &stray.pool) && certain(round, &subject) {
-        round.push(Step::DestroyReplica { pool: stray.pool.clone(), replica });
+    let label = view.facts.stray_replicas.get(replica).and_then(|stray| stray.label.as_ref());
+    let is_over = view.now.since(quarantine.since) >= view.settings.quarantine;
+    let may_go = match owner(view, *volume) {
+        Owner::Goes => true,
+        Owner::Missing => is_over,
+        Owner::Lives => {
+            let superseded = |label| standing(view.facts, *replica, label) == Standing::Superseded;
+            is_over && label.is_some_and(superseded)
+        }
+    };
+    if may_go && reachable && certain(round, &subject) {
+        round.push(Step::DestroyReplica { pool: pool.clone(), replica: *replica });
     }
+}
+
+fn block_unknown(round: &mut Round<'_, '_>, subject: Subject, stray: &Stray<Label>, label: &Label) {
+    let reason = format!(
+        "pool {} holds a copy of volume {} that nobody knows, and nothing proves that it is not \
+         needed; see whether the store is older than the disks, or delete it by hand",
+        stray.pool, label.volume
+    );
+    round.block(subject, reason);
 }
 
 /// Whether a newer owner of the volume is recorded, or the volume goes.

@@ -7,6 +7,8 @@
 //! 3. Copies are missing, also for those that should be elsewhere: one is added.
 //! 4. A target was opened to heal and nothing is left to do: it is closed.
 //!
+//! While many nodes are away at once lost copies are not replaced (`brake.rs`).
+//!
 //! A lost copy stays a member until another has taken its place, since it may still come back.
 
 use alloc::collections::BTreeSet;
@@ -21,7 +23,7 @@ use crate::member::{Condition, Member, Situation};
 use crate::place::{NoPlace, Wish, choose_target, find, take};
 use crate::plan::Round;
 use crate::view::exists;
-use crate::{Step, View};
+use crate::{Step, View, brake};
 
 /// Plans for every volume, those with the fewest copies first, and what is there already before
 /// anything new.
@@ -273,7 +275,18 @@ fn act(round: &mut Round<'_, '_>, situation: &Situation<'_>, want: &Want) {
 fn add(round: &mut Round<'_, '_>, situation: &Situation<'_>, asked: Option<&PoolName>) {
     let view = round.view;
     let volume = *situation.volume.id();
-    let ask = situation.ask(view);
+    let mut ask = situation.ask(view);
+    if asked.is_none() && brake::concerns(view, situation) {
+        if let Some(brake) = &mut round.brake {
+            brake.held += 1;
+            let reason = format!("it wants another copy: {}", brake.reason);
+            return round.block(Subject::Volume(volume), reason);
+        }
+        ask.most_fill = Some(view.settings.heal_fill);
+    }
+    if !situation.is_virgin(view) && !round.budget.has_rebuild(view) {
+        return;
+    }
     let found = match asked {
         Some(pool) => view.pool(pool).ok_or_else(NoPlace::default),
         None => find(view, &mut round.budget, &ask, |_| None),

@@ -25,6 +25,7 @@
 
 extern crate alloc;
 
+mod brake;
 mod budget;
 mod conflict;
 mod drain;
@@ -36,6 +37,7 @@ mod member;
 mod place;
 mod plan;
 mod publish;
+mod quarantine;
 mod rebalance;
 mod resize;
 mod scrub;
@@ -45,13 +47,15 @@ mod step;
 mod view;
 mod volume;
 
+pub use brake::Brake;
 pub use budget::Budget;
-pub use conflict::{Claim, Conflict, conflict};
+pub use conflict::{Claim, Conflict, conflict, has_a_say};
 pub use drain::drain_status;
 pub use facts::{Facts, Move, Reservation, Stray, StrayTarget};
 pub use place::{NoPlace, Refusal, place_target};
 pub use plan::plan;
 pub use publish::{Publishing, publish, unpublish};
+pub use quarantine::{Standing, standing};
 pub use resize::check_resize;
 pub use settings::Settings;
 pub use snapshot::{SnapshotAsk, check_snapshot, check_snapshot_group};

@@ -183,6 +183,7 @@ impl<'a> Situation<'a> {
             taken: self.members.iter().map(|member| &member.replica.spec().pool).collect(),
             need: Need::of_more(view, self.spec(), *self.volume.id()),
             content: None,
+            most_fill: None,
         }
     }
 }

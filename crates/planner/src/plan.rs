@@ -6,7 +6,9 @@ use alloc::string::String;
 use model::{PoolState, Subject};
 
 use crate::view::{NodeView, exists};
-use crate::{Blocked, Budget, Plan, Step, View, failover, gc, heal, rebalance, resize, scrub};
+use crate::{
+    Blocked, Brake, Budget, Plan, Step, View, brake, failover, gc, heal, rebalance, resize, scrub,
+};
 
 /// What to do now.
 ///
@@ -29,13 +31,16 @@ pub fn plan(view: &View<'_>) -> Plan {
 pub(crate) struct Round<'v, 'a> {
     pub(crate) view: &'v View<'a>,
     pub(crate) budget: Budget,
+    /// Why no lost copy is replaced in this round.
+    pub(crate) brake: Option<Brake>,
     plan: Plan,
     subjects: BTreeSet<Subject>,
 }
 
 impl<'v, 'a> Round<'v, 'a> {
     fn new(view: &'v View<'a>) -> Round<'v, 'a> {
-        Round { view, budget: Budget::new(), plan: Plan::default(), subjects: BTreeSet::new() }
+        let (plan, subjects) = (Plan::default(), BTreeSet::new());
+        Round { view, budget: Budget::new(), brake: brake::find(view), plan, subjects }
     }
 
     /// Whether something may be decided about it in this round.
@@ -70,7 +75,7 @@ impl<'v, 'a> Round<'v, 'a> {
     }
 
     fn end(self) -> Plan {
-        Plan { looked_at: self.budget.looked_at, ..self.plan }
+        Plan { looked_at: self.budget.looked_at, brake: self.brake, ..self.plan }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{Step, View};
 pub(crate) fn run(round: &mut Round<'_, '_>) {
     let view = round.view;
     let Some(above) = view.settings.rebalance_above else { return };
-    if !round.is_quiet() || view.rebuilds > 0 {
+    if !round.is_quiet() || round.brake.is_some() || view.rebuilds > 0 {
         return;
     }
     let fullest = view.pools.values().filter(|pool| *pool.state() == PoolState::Online);

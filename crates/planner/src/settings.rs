@@ -9,12 +9,17 @@ use model::Size;
 pub struct Settings {
     /// How long a lost copy may stay away before it is replaced, unless its volume says otherwise.
     pub replace_after: Duration,
-    /// How many rebuilds may run at once in the cluster; absent: any number.
-    pub rebuilds: Option<u32>,
+    /// How many rebuilds may run at once in the cluster.
+    pub rebuilds: u32,
     /// How many rebuilds may run at once from or to one node.
     pub rebuilds_per_node: u32,
     /// How often a copy may fail to be rebuilt before it is replaced by one elsewhere.
     pub rebuild_attempts: u32,
+    /// If no more than so many in a hundred nodes of the cluster or of a zone answer, lost copies
+    /// are waited for and not replaced; zero: they always are.
+    pub heal_share: u32,
+    /// How full a pool may become, in hundredths, by copies in place of lost ones.
+    pub heal_fill: u32,
     /// How much may be promised in a pool, in hundredths of its capacity.
     pub pool_commitment: u32,
     /// How much room a thin replica needs beyond what is written, in hundredths of its size.
@@ -27,6 +32,9 @@ pub struct Settings {
     pub watermark: Size,
     /// How long something must be seen to be unwanted before it is removed.
     pub second_look: Duration,
+    /// How long a copy that its volume does not count is set aside, if it cannot be proved that
+    /// nothing is lost with it.
+    pub quarantine: Duration,
     /// How long something half made is left to whoever may still be making it.
     pub half_made_after: Duration,
     /// How often every copy is read and checked; absent: never.
@@ -42,15 +50,18 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             replace_after: Duration::from_mins(10),
-            rebuilds: None,
+            rebuilds: 16,
             rebuilds_per_node: 4,
             rebuild_attempts: 3,
+            heal_share: 50,
+            heal_fill: 90,
             pool_commitment: 250,
             volume_commitment: 40,
             volume_commitment_initial: 40,
             snapshot_commitment: 40,
             watermark: Size::mib(16),
             second_look: Duration::from_mins(5),
+            quarantine: Duration::from_hours(7 * 24),
             half_made_after: Duration::from_mins(10),
             scrub_every: Some(Duration::from_hours(30 * 24)),
             scrubs_per_node: 1,

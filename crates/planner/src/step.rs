@@ -8,6 +8,8 @@ use model::{
     TargetId, VolumeId,
 };
 
+use crate::Brake;
+
 /// One thing to do. Doing it twice is harmless: it names what is wanted afterwards, and where a
 /// second time could make a second thing it carries the generation it was decided at, which the
 /// first time changes.
@@ -143,6 +145,12 @@ pub enum Step {
     Delete(Subject),
     /// Go on deleting what is to go.
     GoOnDeleting(Subject),
+    /// Keep a copy that nobody counts, and that may hold what no other has: one without a spec, or
+    /// one on its way out.
+    Quarantine {
+        /// Which.
+        replica: ReplicaId,
+    },
     /// Destroy a copy that has no spec.
     DestroyReplica {
         /// There.
@@ -181,6 +189,7 @@ impl Step {
             | Step::StopTarget { target, .. } => Subject::Target(*target),
             Step::ResizeReplica { replica, .. }
             | Step::DestroyReplica { replica, .. }
+            | Step::Quarantine { replica }
             | Step::Scrub { replica } => Subject::Replica(*replica),
             Step::BeginFailover { volume, .. }
             | Step::Republish { volume, .. }
@@ -211,6 +220,8 @@ pub struct Plan {
     /// ([`Facts::suspects`](crate::Facts)) and forgotten once a plan does not name it: only what
     /// stays on the list long enough is removed.
     pub suspects: Vec<Subject>,
+    /// Why copies that were lost are not replaced now; absent: they are.
+    pub brake: Option<Brake>,
     /// How many places were looked at: what planning costs, without a clock.
     pub looked_at: u64,
 }

@@ -36,7 +36,8 @@ pub fn place_volume(
     let written = content.as_ref().map(|content| content.written);
     let need = Need::of_new(view, spec, written.unwrap_or(Size::ZERO));
     let pools = content.as_ref().map(|content| &content.pools);
-    let ask = Ask { volume, spec, beside: Vec::new(), taken: Vec::new(), need, content: pools };
+    let (beside, taken, most_fill) = (Vec::new(), Vec::new(), None);
+    let ask = Ask { volume, spec, beside, taken, need, content: pools, most_fill };
     let (mut pools, after) = place_all(view, budget, &ask)?;
     *budget = after;
     let Some(content) = content else {
@@ -167,13 +168,13 @@ fn place_all<'v>(
 ) -> Result<(Vec<PoolName>, Budget), Problem> {
     let mut not_first: BTreeSet<PoolName> = BTreeSet::new();
     let mut failure = None;
-    let Ask { volume, spec, need, content, .. } = *ask;
+    let Ask { volume, spec, need, content, most_fill, .. } = *ask;
     for _ in 0..FIRST_CHOICES {
         let mut budget = budget.clone();
         let mut beside: Vec<&PoolView<'_>> = Vec::new();
         while beside.len() < usize::from(spec.replicas) {
-            let ask =
-                Ask { volume, spec, beside: beside.clone(), taken: Vec::new(), need, content };
+            let (beside_it, taken) = (beside.clone(), Vec::new());
+            let ask = Ask { volume, spec, beside: beside_it, taken, need, content, most_fill };
             let first = beside.is_empty();
             let tried = |pool: &PoolView<'_>| {
                 (first && not_first.contains(pool.pool.id())).then_some(Refusal::SamePool)

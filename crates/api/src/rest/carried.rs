@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use axum::response::Response;
 use http::{HeaderValue, header};
 use model::{
-    Event, HostChange, Invalid, NodeChange, NodeName, PoolChange, PoolName, PoolSpec, ReplicaId,
-    Severity, Size, SnapshotChange, SnapshotGroupChange, SnapshotGroupSpec, SnapshotId,
-    SnapshotSpec, Spec, Subject, TargetId, VolumeId, VolumeSpec, WatchChange, WatchName, WatchSpec,
+    Event, HostChange, Invalid, NodeChange, NodeName, PoolChange, PoolName, PoolSpec, Quarantine,
+    ReplicaId, Severity, Size, SnapshotChange, SnapshotGroupChange, SnapshotGroupSpec, SnapshotId,
+    SnapshotSpec, Spec, Subject, TargetId, Timestamp, VolumeId, VolumeSpec, WatchChange, WatchName,
+    WatchSpec,
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
@@ -59,12 +60,65 @@ pub struct Status {
     pub snapshots: u64,
     /// How many rebuilds run.
     pub rebuilds: u64,
+    /// Copies that are set aside.
+    #[serde(default)]
+    pub quarantine: QuarantineTally,
+    /// Why lost copies are not replaced now; absent: they are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub brake: Option<Brake>,
     /// How many failovers run.
     pub failovers: u64,
     /// What is wrong, the worst first; at most [`Status::MOST_TROUBLES`].
     pub troubles: Vec<Trouble>,
     /// How many more there are.
     pub more_troubles: u64,
+}
+
+/// Copies that are set aside instead of destroyed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct QuarantineTally {
+    /// How many.
+    pub replicas: u64,
+    /// Of these, how many may hold writes that no other copy has: somebody has to decide.
+    pub newer: u64,
+    /// What they take, as far as their nodes answer.
+    pub used: Size,
+}
+
+/// A copy that is set aside, with what is seen of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Quarantined {
+    /// What is recorded.
+    pub record: Quarantine,
+    /// Until when it is kept at least; absent: until somebody decides.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+    /// The node of its pool; absent: nobody knows the pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<NodeName>,
+    /// What it takes; absent: its node does not answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used: Option<Size>,
+}
+
+/// A snapshot to be made of a copy that is set aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RescueRequest {
+    /// Its id.
+    pub snapshot: SnapshotId,
+}
+
+/// Too many nodes are away at once to copy what was on them elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Brake {
+    /// How many volumes lack a copy and do not get one.
+    pub held: u64,
+    /// Which nodes are away, and what lifts the brake.
+    pub reason: String,
 }
 
 /// Who decides.
@@ -155,6 +209,9 @@ pub struct Purge {
     pub pools: BTreeSet<PoolName>,
     /// Replicas that are given up.
     pub replicas: BTreeSet<ReplicaId>,
+    /// Copies in quarantine that are forgotten.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub quarantined: BTreeSet<ReplicaId>,
     /// Targets that are given up; hosts lose their device unless the volume is served elsewhere.
     pub targets: BTreeSet<TargetId>,
     /// Volumes that have fewer copies afterwards and are healed.
@@ -227,7 +284,7 @@ pub struct FoundVolume {
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct RecoverWish {
     /// Volumes to read back although copies of them were not found: those will not come back. If
-    /// they do, and were newer, what only they have is lost.
+    /// they do, they are set aside, whatever they hold.
     pub incomplete: BTreeSet<VolumeId>,
 }
 
@@ -289,6 +346,7 @@ impl Json for Recovery {}
 
 impl Sent for Consent {}
 impl Sent for RecoverWish {}
+impl Sent for RescueRequest {}
 
 macro_rules! specs {
     ($($spec:ty),+) => {$(

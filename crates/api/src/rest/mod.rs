@@ -30,8 +30,9 @@ pub use asked::{
     RangesAsked, RebuildsAsked, ReplicasAsked, SnapshotsAsked, TargetsAsked, VolumesAsked,
 };
 pub use carried::{
-    Alive, Backup, Capacity, Consent, FoundVolume, Health, Leader, Placement, Purge, RecoverWish,
-    Recovery, Status, StoredSpec, Tally, Trouble, VolumeTally, WatchCall,
+    Alive, Backup, Brake, Capacity, Consent, FoundVolume, Health, Leader, Placement, Purge,
+    QuarantineTally, Quarantined, RecoverWish, Recovery, RescueRequest, Status, StoredSpec, Tally,
+    Trouble, VolumeTally, WatchCall,
 };
 pub use remote::{Contract, Remote};
 pub use routes::{Answered, Control};

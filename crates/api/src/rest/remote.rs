@@ -10,9 +10,9 @@ use model::{
 
 use super::{
     Alive, Answered, Backup, Consent, Control, EventsAsked, FailoversAsked, GroupsAsked, Health,
-    HostsAsked, NodesAsked, Placement, PoolsAsked, Purge, RangesAsked, RebuildsAsked, RecoverWish,
-    Recovery, ReplicasAsked, SnapshotsAsked, Status, StoredSpec, TargetsAsked, VolumeWish,
-    VolumesAsked, routes,
+    HostsAsked, NodesAsked, Placement, PoolsAsked, Purge, Quarantined, RangesAsked, RebuildsAsked,
+    RecoverWish, Recovery, ReplicasAsked, RescueRequest, SnapshotsAsked, Status, StoredSpec,
+    TargetsAsked, VolumeWish, VolumesAsked, routes,
 };
 use crate::heartbeat::{Farewell, Heard};
 use crate::node::{CheckReport, CheckRequest, Pace, Range, Scrub, Statistics};

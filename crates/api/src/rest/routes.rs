@@ -14,8 +14,9 @@ use model::{
 
 use super::{
     Alive, Backup, Consent, EventsAsked, FailoversAsked, GroupsAsked, Health, HostsAsked,
-    NodesAsked, Placement, PoolsAsked, Purge, RangesAsked, RebuildsAsked, RecoverWish, Recovery,
-    ReplicasAsked, SnapshotsAsked, Status, StoredSpec, TargetsAsked, VolumeWish, VolumesAsked,
+    NodesAsked, Placement, PoolsAsked, Purge, Quarantined, RangesAsked, RebuildsAsked, RecoverWish,
+    Recovery, ReplicasAsked, RescueRequest, SnapshotsAsked, Status, StoredSpec, TargetsAsked,
+    VolumeWish, VolumesAsked,
 };
 use crate::Method::{Delete, Get, Post, Put};
 use crate::Role::{Admin, Anybody, Editor, Viewer};
@@ -180,6 +181,14 @@ or the last";
             PUT_SCRUB put_scrub(at: ReplicaId, body: Pace,) -> Ensured<Scrub>;
                 Put "/v1/replicas/{replica}/scrub" Editor "Start, pause, resume or cancel a scrub \
 of a copy";
+
+            QUARANTINE quarantine(query: Paging,) -> Page<Quarantined>;
+                Get "/v1/quarantine" Viewer "Copies that are set aside instead of destroyed, by id";
+            RESCUE rescue(at: ReplicaId, body: RescueRequest,) -> Ensured<Snapshot>;
+                Post "/v1/quarantine/{replica}/snapshot" Editor "Make a snapshot of a copy that is \
+set aside";
+            DISCARD discard(at: ReplicaId,) -> Gone;
+                Delete "/v1/quarantine/{replica}" Admin "Destroy a copy that is set aside";
 
             TARGETS targets(query: TargetsAsked,) -> Page<Target>;
                 Get "/v1/targets" Viewer "Targets, by id, with their children";

@@ -2,9 +2,11 @@
 //!
 //! Of all labels and the record the one with the highest stamp says which copies there are and
 //! which may be believed. What the store says of copies, targets and size is replaced by that; the
-//! next epoch is above every one that a disk remembers, and the set is newer than every label, so
-//! that nothing on the disks contradicts the store afterwards. Copies that the newest label does
-//! not count are forgotten, not deleted: they are seen as copies that nobody knows.
+//! next epoch is far above every one that a disk remembers, and so is the number of the set, so
+//! that nothing on the disks contradicts the store afterwards, and nothing that comes back later
+//! does. Copies that the newest label does not count are forgotten, not deleted: they are seen as
+//! copies that nobody knows. So are those that were not found and that an operator does without.
+//! Copies of another history, and those that are set aside, have no say (`quarantine.rs`).
 //!
 //! A target that serves the volume with the newest epoch goes on; it is taken over as it is.
 
@@ -16,17 +18,21 @@ use model::{
     ReplicaSet, ReplicaSpec, Severity, Size, Subject, Target, TargetId, TargetRecord, TargetSpec,
     TargetState, Volume, VolumeId, VolumeSpec,
 };
+use planner::has_a_say;
 
 use super::Core;
 use super::batch::Batch;
+use super::recover::{Ahead, too_high};
 use super::replica::is_going;
 use super::wishes::Desk;
 
 /// A volume as it is to be from now on.
 struct Adoption {
+    /// As it is on the newest label.
     set: ReplicaSet,
     /// The highest that anybody remembers.
     epoch: Epoch,
+    generation: Generation,
     size: Size,
     /// What was found of its copies.
     found: BTreeMap<ReplicaId, Member>,
@@ -62,6 +68,9 @@ impl Adoption {
                            them";
             return Some(message.to_owned());
         }
+        if self.target.is_none() && Ahead::of(self.epoch, self.generation).is_none() {
+            return Some(too_high(self.epoch, self.generation));
+        }
         let missing = self.missing();
         let first = missing.first().filter(|_| !may_lack)?;
         Some(format!(
@@ -87,11 +96,15 @@ impl Core {
             let spec = replica.spec().clone();
             found.insert(*replica.id(), Member { spec, generation, label, fence });
         }
+        let facts = &self.state.facts;
+        let members = self.state.replicas_of(id).map(|replica| *replica.id()).collect();
         let nodes = self.unknown.iter().filter(|(node, _)| self.state.is_online(node));
         for stray in nodes.flat_map(|(_, listing)| &listing.replicas) {
             let label = stray.status.label.as_ref();
             let label = label.filter(|it| it.volume == id && it.replica == stray.id);
-            let Some(label) = label.cloned() else { continue };
+            let Some(label) = label.filter(|it| has_a_say(facts, it, &members)).cloned() else {
+                continue;
+            };
             let (spec, generation) = (stray.spec.clone(), stray.generation);
             let fence = stray.status.fence;
             let member = Member { spec, generation, label: Some(label), fence };
@@ -148,15 +161,10 @@ impl Core {
         let epochs = labels().map(|label| label.epoch).chain(fenced).chain(owned);
         let epoch = epochs.max().unwrap_or(Epoch::FIRST);
         let generations = labels().map(|label| label.set.generation());
-        let highest = generations.chain([base.generation()]).max();
-        let set = match highest {
-            // One that serves writes the next number itself.
-            Some(highest) if target.is_none() => base.after(highest),
-            _ => base,
-        };
+        let generation = generations.fold(base.generation(), Generation::max);
         let sizes = labels().map(|label| label.size);
         let size = sizes.fold(volume.spec().size, Size::max);
-        Some(Adoption { set, epoch, size, found, target })
+        Some(Adoption { set: base, epoch, generation, size, found, target })
     }
 
     /// What would be adopted, and what not.
@@ -214,7 +222,14 @@ impl Core {
         let memo = memo.filter(|memo| memo.generation > volume.generation());
         let spec = memo.map_or_else(|| volume.spec().clone(), |it| VolumeSpec::clone(&it.spec));
         let spec = VolumeSpec { size: adoption.size, ..spec };
-        let Adoption { set, epoch, size, found, target } = adoption;
+        let missing = adoption.missing();
+        let Adoption { mut set, mut epoch, generation, size, found, target } = adoption;
+        // One that serves goes on with its own numbers.
+        if target.is_none()
+            && let Some(ahead) = Ahead::of(epoch, generation)
+        {
+            (epoch, set) = (ahead.epoch, ahead.set(&set, &missing)?);
+        }
         for replica in self.state.replicas_of(id).filter(|it| !is_going(*it)) {
             if !set.replicas().contains(replica.id()) {
                 batch = self.forget_replica(batch, replica.clone());

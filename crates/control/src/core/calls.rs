@@ -82,8 +82,10 @@ impl Core {
             {
                 self.on_snapshot_taken(id, &taken.replicas);
             }
-            (Call::PutSnapshot(replica, id, _), Answer::Snapshot(_)) => {
-                self.on_snapshot_taken(id, &[replica].into());
+            (Call::PutSnapshot(replica, id, _), Answer::Snapshot(found)) => {
+                if !self.on_rescued(replica, &found) {
+                    self.on_snapshot_taken(id, &[replica].into());
+                }
             }
             (Call::DeleteSnapshot(replica, id, _), _) => self.on_snapshot_dropped(id, replica),
             (Call::PutRebuild(_, order), Answer::Rebuild(_)) => {

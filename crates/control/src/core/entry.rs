@@ -2,8 +2,8 @@
 
 use model::stored::{self, Record, Unreadable};
 use model::{
-    Event, Failover, Host, Node, Object, Pool, Rebuild, Replica, Snapshot, SnapshotGroup, Spec,
-    StoreSequence, Subject, Target, TargetRecord, Volume, Watch, keys,
+    Event, Failover, Host, Node, Object, Pool, Quarantine, Rebuild, Replica, Snapshot,
+    SnapshotGroup, Spec, StoreSequence, Subject, Target, TargetRecord, Volume, Watch, keys,
 };
 
 use super::{Moving, Scrubbed};
@@ -77,6 +77,8 @@ entries! {
     Scrubbed(Scrubbed), |scrubbed: &Scrubbed| scrubbed.replica;
     /// How far the store has come.
     Sequence(StoreSequence), |_: &StoreSequence| StoreSequence::ID;
+    /// A copy that is set aside.
+    Quarantine(Quarantine), |quarantine: &Quarantine| quarantine.replica;
     /// Something that happened.
     Event(Event), |event: &Event| format!("{:020}", event.number);
 }
@@ -97,6 +99,7 @@ impl Entry {
             Entry::Record(record) => Some(Subject::Volume(record.volume())),
             Entry::Failover(failover) => Some(Subject::Volume(failover.volume())),
             Entry::Moving(moving) => Some(Subject::Volume(moving.volume)),
+            Entry::Quarantine(quarantine) => Some(Subject::Replica(quarantine.replica)),
             Entry::Rebuild(_) | Entry::Scrubbed(_) | Entry::Sequence(_) | Entry::Event(_) => None,
         }
     }
@@ -121,6 +124,7 @@ impl Stripped for Moving {}
 impl Stripped for Rebuild {}
 impl Stripped for Scrubbed {}
 impl Stripped for StoreSequence {}
+impl Stripped for Quarantine {}
 impl Stripped for Event {}
 
 fn stripped<R: Stripped>(record: &R) -> R {

@@ -52,7 +52,7 @@ impl Core {
     }
 
     /// Whether a call about it began or ended since the question was asked.
-    fn is_newer(&self, subject: &Subject, call: CallId) -> bool {
+    pub(crate) fn is_newer(&self, subject: &Subject, call: CallId) -> bool {
         let leaf = self.leaves.get(subject);
         leaf.is_some_and(|leaf| leaf.call.is_some() || leaf.stirred > call.0)
     }
@@ -115,7 +115,9 @@ impl Core {
     ) {
         let pools: BTreeSet<PoolName> = self.pools_on(node);
         self.state.facts.stray_replicas.retain(|_, stray| !pools.contains(&stray.pool));
+        let unknown = strays.keys().copied().collect();
         self.state.facts.stray_replicas.extend(strays);
+        self.see_quarantined(&pools, call, &unknown);
         for id in self.replicas_on(&pools) {
             let subject = Subject::Replica(id);
             if self.is_newer(&subject, call) {

@@ -22,7 +22,8 @@
 //! - Nothing is ordered from an engine that is not in the store. One write and one call about a
 //!   thing are under way at most.
 //! - An order never brings back a copy that was lost: only what is `Creating` is made.
-//! - A copy is deleted only when no target uses it and the record of its volume does not count it.
+//! - A copy is deleted only when no target uses it and the record of its volume does not count it,
+//!   and, while its volume lives, only if it is superseded; otherwise it is set aside.
 //! - Nothing is ordered for a volume of which a disk knows more than the store ([`conflict`]), and
 //!   no target before every node was heard or is known to be away.
 //! - After [`Effect::Resign`] nothing more is done.
@@ -32,6 +33,7 @@
 
 mod adopt;
 mod batch;
+mod brake;
 mod busy;
 mod calls;
 mod conflict;
@@ -47,6 +49,7 @@ mod moving;
 mod pool;
 mod publish;
 mod purge;
+mod quarantine;
 mod reconcile;
 mod recover;
 mod replica;
@@ -72,6 +75,7 @@ use model::{
 use planner::{Blocked, Settings};
 
 use batch::{Batch, For};
+use brake::BrakeState;
 use calls::Calling;
 use conflict::Suspicion;
 pub use effect::{Answer, Call, CallId, Done, Effect, Listing, Stored, Telling, Ticket, WriteId};
@@ -167,6 +171,7 @@ pub struct Core {
     planned_at: Option<Timestamp>,
     stirred: bool,
     blocked: Vec<Blocked>,
+    brake: BrakeState,
     out: Vec<Effect>,
     is_over: bool,
 }
@@ -210,6 +215,7 @@ impl Core {
             planned_at: None,
             stirred: true,
             blocked: Vec::new(),
+            brake: BrakeState::default(),
             out: Vec::new(),
             is_over: false,
         };

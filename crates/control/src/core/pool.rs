@@ -172,6 +172,15 @@ impl Core {
             );
             return Err(Problem::new(Kind::InUse, detail));
         }
+        let aside = self.quarantined_in(&[name.clone()].into());
+        if let Some(first) = aside.first() {
+            let detail = format!(
+                "pool {name} holds {} copies in quarantine, {first} for one; restore or delete \
+                 them first: `holdfast quarantine list`",
+                aside.len()
+            );
+            return Err(Problem::new(Kind::InUse, detail));
+        }
         let mut pool = pool.clone();
         pool.delete()?;
         Ok(Batch::new().put(pool).wait(subject, For::Gone))

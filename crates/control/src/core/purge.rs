@@ -110,8 +110,9 @@ impl Core {
         let mut node = node.clone();
         node.delete()?;
         let subject = Subject::Node(name.clone());
+        let message = self.given_up(&self.pools_on(name));
         let batch = batch.put(node).wait(subject.clone(), For::Gone);
-        Ok(batch.tell(subject, EventName::Changed, Severity::Warning, "it is given up"))
+        Ok(batch.tell(subject, EventName::Changed, Severity::Warning, message))
     }
 
     pub(crate) fn decide_purge_pool(
@@ -131,8 +132,19 @@ impl Core {
         let mut pool = pool.clone();
         pool.delete()?;
         let subject = Subject::Pool(name.clone());
+        let message = self.given_up(&[name.clone()].into());
         let batch = batch.put(pool).wait(subject.clone(), For::Gone);
-        Ok(batch.tell(subject, EventName::Changed, Severity::Warning, "it is given up"))
+        Ok(batch.tell(subject, EventName::Changed, Severity::Warning, message))
+    }
+
+    /// What goes with these pools that nothing else tells of.
+    fn given_up(&self, pools: &BTreeSet<PoolName>) -> String {
+        let aside = self.quarantined_in(pools);
+        if aside.is_empty() {
+            return "it is given up".to_owned();
+        }
+        let names: Vec<String> = aside.iter().map(ToString::to_string).collect();
+        format!("it is given up, with copies in quarantine: {}", names.join(", "))
     }
 
     fn give_up_replica(&self, batch: Batch, id: model::ReplicaId) -> Result<Batch, Problem> {

@@ -54,6 +54,8 @@ impl Core {
         self.blocked = plan.blocked;
         self.blocked.retain(|blocked| !suspended.contains(&blocked.subject));
         self.blocked.extend(self.disputes().collect::<Vec<_>>());
+        self.note_brake(plan.brake);
+        self.forget_quarantined();
         self.note_drains(drains);
         for step in plan.steps {
             self.take(step);
@@ -104,7 +106,13 @@ impl Core {
             Step::OrderTarget { target, .. } => self.send_again(&Subject::Target(target)),
             Step::GoOnDeleting(subject) => self.touch(&subject),
             Step::Rebuild(plan) => self.begin_rebuild(ids, &plan)?,
-            Step::DestroyReplica { pool, replica } => self.destroy_replica(&pool, replica),
+            Step::DestroyReplica { pool, replica } => {
+                if let Some(quarantine) = self.state.facts.quarantined.get(&replica) {
+                    return Ok(Some(super::quarantine::give_up_quarantined(quarantine)));
+                }
+                self.destroy_replica(&pool, replica);
+            }
+            Step::Quarantine { replica } => return self.set_aside(replica).map(Some),
             Step::StopTarget { node, target } => {
                 let call = Call::DeleteTarget(target, last());
                 self.call_once(Subject::Target(target), node, call);
@@ -413,7 +421,7 @@ impl Core {
 }
 
 /// Later than any order that could be under way.
-fn last() -> Generation {
+pub(super) fn last() -> Generation {
     Generation::new(u64::MAX).unwrap_or(Generation::FIRST)
 }
 

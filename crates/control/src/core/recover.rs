@@ -7,7 +7,10 @@
 //!
 //! A volume is read back only if every copy that its newest label names was found: one that is
 //! missing may carry a newer label, by which those at hand are stale. Whoever knows that it will
-//! not come back says so.
+//! not come back says so; that copies were not there is remembered with the volume, and one that
+//! comes back is set aside (`quarantine.rs`). It may come back with numbers that were given while
+//! nobody here saw it. So what a recovery writes is numbered far above all that was found
+//! ([`Ahead`]): a branch that was abandoned never looks newer than the one that was kept.
 //!
 //! Groups of snapshots are put together from the snapshots that name them, when these are known.
 //!
@@ -19,10 +22,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use api::node::{Found, FoundSnapshot};
 use api::rest::{FoundVolume, Recovery, Trouble};
 use model::{
-    EventName, Label, Memo, NodeName, Pool, PoolName, PoolSpec, Problem, Replica, ReplicaId,
-    ReplicaSpec, Severity, Snapshot, SnapshotCopy, SnapshotGroup, SnapshotGroupId,
-    SnapshotGroupSpec, SnapshotGroupStatus, SnapshotId, SnapshotSpec, SnapshotState,
-    SnapshotStatus, Subject, Target, TargetRecord, TargetSpec, Volume, VolumeId, VolumeSpec,
+    Epoch, EventName, Generation, Label, Memo, NodeName, Pool, PoolName, PoolSpec, Problem,
+    Replica, ReplicaId, ReplicaSet, ReplicaSpec, SetRefused, Severity, Snapshot, SnapshotCopy,
+    SnapshotGroup, SnapshotGroupId, SnapshotGroupSpec, SnapshotGroupStatus, SnapshotId,
+    SnapshotSpec, SnapshotState, SnapshotStatus, Subject, Target, TargetRecord, TargetSpec, Volume,
+    VolumeId, VolumeSpec,
 };
 
 use super::batch::Batch;
@@ -39,6 +43,37 @@ struct Copies<'f> {
     found: BTreeMap<ReplicaId, &'f Found<ReplicaSpec>>,
     /// What serves it.
     target: Option<&'f Found<TargetSpec>>,
+}
+
+/// Numbers of a recovered volume, far above all that its disks know.
+pub(super) struct Ahead {
+    /// The last one that nobody used: its owner takes the next.
+    pub(super) epoch: Epoch,
+    generation: Generation,
+}
+
+impl Ahead {
+    /// Above these; absent: there is nothing so far above them.
+    pub(super) fn of(epoch: Epoch, generation: Generation) -> Option<Ahead> {
+        Some(Ahead { epoch: epoch.leap()?, generation: generation.leap()? })
+    }
+
+    /// A set of copies without those that are missing.
+    pub(super) fn set(
+        &self,
+        set: &ReplicaSet,
+        missing: &BTreeSet<ReplicaId>,
+    ) -> Result<ReplicaSet, SetRefused> {
+        Ok(set.abandon(missing, self.epoch)?.after(self.generation))
+    }
+}
+
+/// Why there are no numbers above those of a volume.
+pub(super) fn too_high(epoch: Epoch, generation: Generation) -> String {
+    format!(
+        "its disks say epoch {epoch} and replica set {generation}, and a recovery needs numbers \
+         that are higher by 2^32: no owner ever counted so far, so look at what wrote these labels"
+    )
 }
 
 /// What engines have and the store does not know, put together.
@@ -87,6 +122,19 @@ impl Copies<'_> {
         memos.filter(|memo| memo.volume == id).max_by_key(|memo| memo.generation)
     }
 
+    /// The highest epoch that a copy remembers: a target may have come and gone without writing a
+    /// label.
+    fn epoch(&self) -> Epoch {
+        let fences = self.found.values().filter_map(|found| found.status.fence);
+        let labels = self.found.values().filter_map(|found| found.status.label.as_ref());
+        fences.chain(labels.map(|label| label.epoch)).fold(self.label.epoch, Ord::max)
+    }
+
+    fn generation(&self) -> Generation {
+        let labels = self.found.values().filter_map(|found| found.status.label.as_ref());
+        labels.map(|it| it.set.generation()).fold(self.label.set.generation(), Ord::max)
+    }
+
     fn missing(&self) -> BTreeSet<ReplicaId> {
         let members = self.label.set.replicas().iter();
         members.filter(|id| !self.found.contains_key(id)).copied().collect()
@@ -98,6 +146,9 @@ impl Copies<'_> {
             return Some(
                 "none of its copies in sync was found; start the engines that have them".to_owned(),
             );
+        }
+        if self.target.is_none() && Ahead::of(self.epoch(), self.generation()).is_none() {
+            return Some(too_high(self.epoch(), self.generation()));
         }
         let missing = self.missing();
         let first = missing.first().filter(|_| !may_lack)?;
@@ -154,7 +205,10 @@ impl Core {
             }
         }
         for (_, listing) in &nodes {
-            for found in listing.replicas.iter().filter(|it| !facts.replicas.contains_key(&it.id)) {
+            let known = |it: &&Found<ReplicaSpec>| {
+                facts.replicas.contains_key(&it.id) || facts.quarantined.contains_key(&it.id)
+            };
+            for found in listing.replicas.iter().filter(|it| !known(it)) {
                 findings.add_replica(found);
             }
         }
@@ -318,10 +372,7 @@ impl Core {
         id: VolumeId,
         copies: &Copies<'_>,
     ) -> Result<Batch, Problem> {
-        // A target may have come and gone without writing a label.
-        let fences = copies.found.values().filter_map(|found| found.status.fence);
-        let epoch = fences.fold(copies.label.epoch, Ord::max);
-        let label = &Label { epoch, ..copies.label.clone() };
+        let label = &Label { epoch: copies.epoch(), ..copies.label.clone() };
         let members = label.set.replicas();
         let count = u8::try_from(members.len()).unwrap_or(VolumeSpec::MOST_REPLICAS);
         let count = count.clamp(1, VolumeSpec::MOST_REPLICAS);
@@ -351,8 +402,12 @@ impl Core {
             batch = batch.put(TargetRecord::adopted(label, (found.id, epoch), node));
             let target = Target::found(found.id, found.spec.clone(), found.generation, self.now)?;
             batch = batch.put(target);
-        } else if let Some(node) = node {
-            batch = batch.put(TargetRecord::recovered(label, desk.ids.target()?, node));
+        } else if let (Some(node), Some(ahead)) =
+            (node, Ahead::of(copies.epoch(), copies.generation()))
+        {
+            let set = ahead.set(&label.set, &copies.missing())?;
+            let label = Label { epoch: ahead.epoch, set, ..label.clone() };
+            batch = batch.put(TargetRecord::recovered(&label, desk.ids.target()?, node));
         }
         let volume = Volume::found(id, spec, memo.map(|memo| memo.generation), self.now)?;
         let message = format!("read back from {} copies on disks", copies.found.len());
@@ -361,7 +416,7 @@ impl Core {
     }
 }
 
-fn recover_snapshot(
+pub(super) fn recover_snapshot(
     batch: Batch,
     id: SnapshotId,
     found: &[(&PoolName, &FoundSnapshot)],

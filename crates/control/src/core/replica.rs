@@ -18,7 +18,9 @@ pub(crate) fn is_going<S: model::Spec>(object: &model::Object<S>) -> bool {
 
 impl Core {
     pub(crate) fn drive_replica(&mut self, id: ReplicaId) {
-        let Some(replica) = self.state.facts.replicas.get(&id).cloned() else { return };
+        let Some(replica) = self.state.facts.replicas.get(&id).cloned() else {
+            return self.drive_quarantine(id);
+        };
         let subject = Subject::Replica(id);
         if self.is_locked(&keys::of::<Replica>(id)) || !self.is_due(&subject) {
             return;
@@ -174,7 +176,12 @@ impl Core {
         }
         if self.is_last(&replica) {
             self.keep_after_all(replica);
-        } else if !self.may_have_parts(&replica) && self.is_free(&replica) {
+        } else if !self.may_have_parts(&replica)
+            && self.is_free(&replica)
+            && (!self.is_living(replica.spec().volume) || self.is_superseded(&replica))
+        {
+            // While something may be lost with it the planner takes another look, and in the end
+            // has it set aside.
             let order = Removal { generation: replica.generation(), pool };
             self.call(subject, node, Call::DeleteReplica(id, order));
         }
@@ -200,10 +207,15 @@ impl Core {
         })
     }
 
+    /// Whether a volume exists and nobody wants it gone.
+    fn is_living(&self, volume: VolumeId) -> bool {
+        self.state.volume(volume).is_some_and(|volume| !is_going(volume))
+    }
+
     /// Whether all others went out of sync since it was decided that this copy goes.
     fn is_last(&self, replica: &Replica) -> bool {
         let volume = replica.spec().volume;
-        let lives = self.state.volume(volume).is_some_and(|volume| !is_going(volume));
+        let lives = self.is_living(volume);
         let record = self.state.facts.records.get(&volume);
         let removed = record.map(|record| record.set().on(SetChange::Removed(*replica.id())));
         lives && matches!(removed, Some(Err(SetRefused::LastInSync(_))))
@@ -243,8 +255,7 @@ impl Core {
     fn is_free(&mut self, replica: &Replica) -> bool {
         let id = *replica.id();
         let volume = replica.spec().volume;
-        let lives = self.state.volume(volume).is_some_and(|volume| !is_going(volume));
-        if !lives {
+        if !self.is_living(volume) {
             return true;
         }
         let mut is_served = false;

@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::stored::{Record as _, Unreadable};
 use model::{
-    Event, Failover, Host, HostName, Node, NodeName, Object, Pool, PoolName, Rebuild, RebuildId,
-    Replica, ReplicaId, Snapshot, SnapshotGroup, SnapshotGroupId, SnapshotId, Spec, StoreSequence,
-    Target, TargetId, TargetRecord, Volume, VolumeId, Watch, WatchName, keys,
+    Event, Failover, Host, HostName, Node, NodeName, Object, Pool, PoolName, Quarantine, Rebuild,
+    RebuildId, Replica, ReplicaId, Snapshot, SnapshotGroup, SnapshotGroupId, SnapshotId, Spec,
+    StoreSequence, Target, TargetId, TargetRecord, Volume, VolumeId, Watch, WatchName, keys,
 };
 use planner::{Facts, Move};
 use store::contract::{KeyValue, Revision};
@@ -165,6 +165,10 @@ impl State {
             Rebuild::KIND => self.rebuilds.get(&id.parse().ok()?).cloned().map(Entry::from),
             Scrubbed::KIND => self.scrubs.get(&id.parse().ok()?).cloned().map(Entry::from),
             StoreSequence::KIND => self.sequence.map(Entry::from),
+            Quarantine::KIND => {
+                let quarantine = self.facts.quarantined.get(&id.parse().ok()?);
+                quarantine.cloned().map(Entry::from)
+            }
             Event::KIND => self.events.get(&id.parse().ok()?).cloned().map(Entry::from),
             _ => None,
         })
@@ -235,6 +239,9 @@ impl State {
                 self.scrubs.insert(scrubbed.replica, *scrubbed);
             }
             Entry::Sequence(sequence) => self.sequence = Some(*sequence),
+            Entry::Quarantine(quarantine) => {
+                self.facts.quarantined.insert(quarantine.replica, *quarantine);
+            }
             Entry::Event(event) => {
                 self.events.insert(event.number, *event);
             }
@@ -295,6 +302,9 @@ impl State {
                 self.scrubs.remove(&scrubbed.replica);
             }
             Entry::Sequence(_) => self.sequence = None,
+            Entry::Quarantine(quarantine) => {
+                self.facts.quarantined.remove(&quarantine.replica);
+            }
             Entry::Event(event) => {
                 self.events.remove(&event.number);
             }

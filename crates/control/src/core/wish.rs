@@ -119,6 +119,13 @@ pub enum Wish {
     CreateWatch(WatchName, Box<WatchSpec>),
     ChangeWatch(WatchName, WatchChange),
     DeleteWatch(WatchName),
+    /// Make a snapshot of a copy that is set aside.
+    Rescue {
+        replica: ReplicaId,
+        snapshot: SnapshotId,
+    },
+    /// Destroy a copy that is set aside.
+    Discard(ReplicaId),
     /// Check a copy now.
     Scrub(ReplicaId),
     /// Ask a node what it has; what it says is known when this is answered.

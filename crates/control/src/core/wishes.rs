@@ -124,6 +124,8 @@ impl Core {
             Wish::CreateWatch(name, spec) => self.decide_create_watch(desk, asked, name, spec),
             Wish::ChangeWatch(name, change) => self.decide_change_watch(asked, name, change),
             Wish::DeleteWatch(name) => self.decide_delete_watch(asked, name),
+            Wish::Rescue { replica, snapshot } => self.decide_rescue(asked, *replica, *snapshot),
+            Wish::Discard(replica) => self.decide_discard(asked, *replica),
             Wish::Scrub(replica) => self.decide_scrub(asked, *replica),
             Wish::List(node) => self.decide_list(node),
             Wish::Recover(incomplete) => self.decide_recover(desk, asked, incomplete),

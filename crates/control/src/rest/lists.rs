@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use api::rest::{
     EventsAsked, FailoversAsked, GroupsAsked, HostsAsked, NodesAsked, Placement, PoolsAsked, Purge,
-    RebuildsAsked, ReplicasAsked, SnapshotsAsked, StoredSpec, TargetsAsked, VolumesAsked,
+    Quarantined, RebuildsAsked, ReplicasAsked, SnapshotsAsked, StoredSpec, TargetsAsked,
+    VolumesAsked,
 };
 use api::{Page, Paging};
 use model::{
-    Event, Failover, Host, Node, NodeName, Pool, PoolName, Problem, Rebuild, Replica, Snapshot,
-    SnapshotGroup, Subject, Target, Volume, VolumeId,
+    Event, Failover, Host, Node, NodeName, Pool, PoolName, Problem, Quarantine, Rebuild, Replica,
+    Snapshot, SnapshotGroup, Subject, Target, Volume, VolumeId,
 };
 
 use super::missing;
@@ -207,5 +208,21 @@ fn pools_purge(core: &Core, pools: BTreeSet<PoolName>) -> Purge {
     };
     let lost_snapshots = facts.snapshots.values().filter(is_lost).map(|it| *it.id()).collect();
     let (targets, blocked) = (BTreeSet::new(), Vec::new());
-    Purge { pools, replicas, targets, degraded, lost_volumes, lost_snapshots, blocked }
+    let quarantined = core.quarantined_in(&pools);
+    Purge { pools, replicas, quarantined, targets, degraded, lost_volumes, lost_snapshots, blocked }
+}
+
+pub(super) fn quarantine(core: &Core, paging: &Paging) -> Result<Page<Quarantined>, Problem> {
+    let Page { items, after } = paging.cut(core.quarantined(), |it| it.replica.to_string())?;
+    let show = |record: &Quarantine| {
+        let node = core.state().pool(&record.pool).map(|pool| pool.spec().node.clone());
+        let usage = node.as_ref().and_then(|node| core.usage_of_unknown(node, record.replica));
+        Quarantined {
+            record: record.clone(),
+            until: core.kept_until(record),
+            node,
+            used: usage.map(|usage| usage.allocated),
+        }
+    };
+    Ok(Page { items: items.into_iter().map(show).collect(), after })
 }

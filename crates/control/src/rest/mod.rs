@@ -13,9 +13,9 @@ use api::heartbeat::{Farewell, Heard};
 use api::node::{CheckReport, CheckRequest, Pace, Range, Scrub, Statistics};
 use api::rest::{
     Alive, Answered, Backup, Consent, Control, EventsAsked, FailoversAsked, GroupsAsked, Health,
-    HostsAsked, NodesAsked, Placement, PoolsAsked, Purge, RangesAsked, RebuildsAsked, RecoverWish,
-    Recovery, ReplicasAsked, SnapshotsAsked, Status, StoredSpec, TargetsAsked, VolumeWish,
-    VolumesAsked,
+    HostsAsked, NodesAsked, Placement, PoolsAsked, Purge, Quarantined, RangesAsked, RebuildsAsked,
+    RecoverWish, Recovery, ReplicasAsked, RescueRequest, SnapshotsAsked, Status, StoredSpec,
+    TargetsAsked, VolumeWish, VolumesAsked,
 };
 use api::{Effect, Ensured, Gone, Page, Paging, Text};
 use model::{
@@ -407,6 +407,20 @@ impl Control for Rest {
 
     async fn put_scrub(&self, id: ReplicaId, pace: Pace) -> Answered<Ensured<Scrub>> {
         self.pace_scrub(id, pace).await
+    }
+
+    async fn quarantine(&self, paging: Paging) -> Answered<Page<Quarantined>> {
+        self.one(|core| lists::quarantine(core, &paging))
+    }
+
+    async fn rescue(&self, id: ReplicaId, wish: RescueRequest) -> Answered<Ensured<Snapshot>> {
+        let snapshot_id = wish.snapshot;
+        let wish = Wish::Rescue { replica: id, snapshot: snapshot_id };
+        self.wish(wish, None, |core| snapshot(core, snapshot_id)).await
+    }
+
+    async fn discard(&self, id: ReplicaId) -> Answered<Gone> {
+        self.gone(Wish::Discard(id), None).await
     }
 
     async fn targets(&self, asked: TargetsAsked) -> Answered<Page<Target>> {

@@ -3,9 +3,12 @@
 use std::fmt::Write as _;
 
 use api::Text;
-use api::rest::{Answered, Backup, Capacity, Leader, Status, Tally, Trouble, VolumeTally};
+use api::rest::{
+    Answered, Backup, Brake, Capacity, Leader, QuarantineTally, Status, Tally, Trouble, VolumeTally,
+};
 use model::{
-    Absence, ChildState, Doubt, Kind, Liveness, PoolState, Problem, Severity, Subject, VolumeState,
+    Absence, ChildState, Doubt, Kind, Liveness, PoolState, Problem, QuarantineCause, Severity,
+    Subject, VolumeState,
 };
 
 use super::Rest;
@@ -42,6 +45,9 @@ impl Rest {
             ("snapshots", status.snapshots),
             ("rebuilds_running", status.rebuilds),
             ("failovers_running", status.failovers),
+            ("quarantined_replicas", status.quarantine.replicas),
+            ("quarantined_bytes", status.quarantine.used.bytes().0),
+            ("healing_held", status.brake.as_ref().map_or(0, |brake| brake.held)),
             ("capacity_bytes", status.capacity.capacity.bytes().0),
             ("used_bytes", status.capacity.used.bytes().0),
             ("committed_bytes", status.capacity.committed.bytes().0),
@@ -152,10 +158,27 @@ fn status(core: &Core, leader: Leader) -> Status {
         capacity,
         snapshots: count(facts.snapshots.len()),
         rebuilds: count(rebuilding(core)),
+        quarantine: quarantine(core),
+        brake: core
+            .brake()
+            .map(|brake| Brake { held: brake.held.into(), reason: brake.reason.clone() }),
         failovers: count(facts.failovers.values().filter(|it| !it.stage().is_ended()).count()),
         troubles,
         more_troubles,
     }
+}
+
+/// Copies that are set aside.
+fn quarantine(core: &Core) -> QuarantineTally {
+    let mut tally = QuarantineTally::default();
+    for one in core.quarantined() {
+        tally.replicas += 1;
+        tally.newer += u64::from(one.cause == QuarantineCause::Newer);
+        let node = core.state().pool(&one.pool).map(|pool| &pool.spec().node);
+        let usage = node.and_then(|node| core.usage_of_unknown(node, one.replica));
+        tally.used = tally.used.plus(usage.unwrap_or_default().allocated);
+    }
+    tally
 }
 
 /// How many copies are being brought in sync.

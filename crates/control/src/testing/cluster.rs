@@ -26,6 +26,8 @@ pub struct Cluster {
     pub broken: Vec<String>,
     /// What may be read of each volume.
     pub(crate) histories: BTreeMap<VolumeId, History>,
+    /// Copies of another history, of which that is not so.
+    pub apart: BTreeSet<ReplicaId>,
     /// Number of the last write of a host.
     pub(crate) written: u64,
 }
@@ -56,6 +58,7 @@ impl Cluster {
             news: BTreeSet::new(),
             broken: Vec::new(),
             histories: BTreeMap::new(),
+            apart: BTreeSet::new(),
             written: 0,
         }
     }

@@ -116,6 +116,9 @@ impl Cluster {
     pub(crate) fn check_read(&mut self, volume: VolumeId, replica: ReplicaId) {
         let Some(content) = self.data_of(replica).map(|data| data.content) else { return };
         let Some(history) = self.histories.get(&volume) else { return };
+        if self.apart.contains(&replica) {
+            return;
+        }
         for (region, is) in history.violations(content) {
             let may = history.0.get(region).cloned().unwrap_or_default();
             self.broken.push(format!(

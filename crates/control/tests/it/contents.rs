@@ -121,7 +121,8 @@ fn live(seed: u64) {
         if dice.roll(2) == 0 {
             sim.ask(wish);
         } else {
-            insist(&mut sim, &[wish]);
+            // Whatever is asked for at random may be refused.
+            drop(sim.insist(&wish));
         }
     }
     for engine in sim.cluster.engines.values_mut() {

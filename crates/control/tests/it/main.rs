@@ -2,10 +2,12 @@
 
 #![cfg(test)]
 
+mod brake;
 mod contents;
 mod faults;
 mod health;
 mod leading;
+mod quarantine;
 mod recover;
 mod remembered;
 mod rollback;

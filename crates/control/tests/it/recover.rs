@@ -306,3 +306,79 @@ fn a_volume_is_read_back_from_what_is_left_if_its_owner_insists() {
     settle(&mut sim);
     assert_eq!(status(&sim, 1).state, VolumeState::Online, "a new copy was made");
 }
+
+/// The copy at hand is stale and does not know it; its owner insists, and the other one, with all
+/// that was written since, comes back: it is kept, however healthy the volume is by then.
+#[test]
+fn a_newer_copy_that_returns_after_an_incomplete_recovery_is_not_destroyed() {
+    let mut sim = cluster(3);
+    sim.insist(&create(1, 2)).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    let newer = status(&sim, 1).target.unwrap().node;
+    let copies = sim.cluster.copies(volume(1));
+    let (kept, _) = copies.iter().find(|(_, node)| **node == newer).unwrap();
+    let stale = copies.values().find(|it| **it != newer).unwrap();
+    sim.cluster.engine(stale.as_str()).stop();
+    sim.cluster.settle();
+    sim.pass(Duration::from_secs(15));
+    sim.cluster.engine(newer.as_str()).stop();
+    sim.cluster.engine(stale.as_str()).start();
+    lose_store(&mut sim);
+    recover(&mut sim, &[]);
+    recover(&mut sim, &[1]);
+    sim.pass(Duration::from_mins(3));
+    assert_eq!(status(&sim, 1).state, VolumeState::Online, "a new copy was made");
+    sim.cluster.engine(newer.as_str()).start();
+    sim.pass(Duration::from_secs(15));
+    // Its pool is known again.
+    recover(&mut sim, &[]);
+    sim.pass(Duration::from_mins(10));
+    let there = sim.cluster.engine(newer.as_str()).replicas.contains_key(kept);
+    assert!(there, "copy {kept} on {newer} was destroyed");
+}
+
+/// The copy that is away goes through more owners than anybody here can know of. When it comes back
+/// its numbers are higher than those of every copy that was found: it must not look newer.
+#[test]
+fn an_abandoned_branch_never_looks_newer_than_the_recovered_one() {
+    let mut sim = cluster(3);
+    sim.insist(&create(1, 2)).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    let away = status(&sim, 1).target.unwrap().node;
+    let copies = sim.cluster.copies(volume(1));
+    let (kept, _) = copies.iter().find(|(_, node)| **node == away).unwrap();
+    let stale = copies.values().find(|it| **it != away).unwrap();
+    sim.cluster.engine(stale.as_str()).stop();
+    sim.cluster.settle();
+    sim.pass(Duration::from_secs(15));
+    sim.cluster.engine(away.as_str()).stop();
+    // Somebody else owned it, again and again.
+    let branch = sim.cluster.engine(away.as_str()).replicas.get_mut(kept).unwrap();
+    let label = branch.label.as_mut().unwrap();
+    (0..1000).for_each(|_| label.epoch = label.epoch.next());
+    (0..1000).for_each(|_| label.set = label.set.after(label.set.generation()));
+    label.size = label.size.plus(Size::gib(1));
+    sim.cluster.engine(stale.as_str()).start();
+    lose_store(&mut sim);
+    recover(&mut sim, &[]);
+    recover(&mut sim, &[1]);
+    // What only the lost copy had is gone, as was said.
+    sim.cluster.forget_history(volume(1));
+    sim.insist(&publish(1)).unwrap();
+    sim.pass(Duration::from_mins(3));
+    let size = sim.core.volume_seen(volume(1)).unwrap().spec().size;
+    sim.cluster.engine(away.as_str()).start();
+    sim.pass(Duration::from_secs(15));
+    recover(&mut sim, &[]);
+    sim.pass(Duration::from_mins(10));
+    let blocked: Vec<_> = sim.core.blocked().iter().map(|it| it.reason.clone()).collect();
+    assert!(!blocked.iter().any(|it| it.contains("older than the disks")), "{blocked:?}");
+    let again = sim.insist(&Wish::Recover([volume(1)].into()));
+    assert_eq!(again, Ok(Done::Unchanged), "the branch was adopted");
+    assert!(sim.core.quarantined().any(|it| it.replica == *kept), "{blocked:?}");
+    assert_eq!(status(&sim, 1).state, VolumeState::Online);
+    assert_eq!(sim.core.volume_seen(volume(1)).unwrap().spec().size, size);
+    sim.insist(&unpublish(1)).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    settle(&mut sim);
+}

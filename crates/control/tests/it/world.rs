@@ -135,6 +135,11 @@ pub(crate) fn check(sim: &Sim) {
                     assert!(sim.core.snapshot_seen(*snapshot).is_some(), "part of {group:?} lacks");
                 }
             }
+            Entry::Quarantine(aside) => {
+                let node = node_of(sim, &aside.pool);
+                assert!(!aside.discard && aside.rescue.is_none(), "{aside:?}");
+                wanted.push(format!("copy {} on {node}", aside.replica));
+            }
             Entry::Moving(moving) => panic!("still moving: {moving:?}"),
             Entry::Failover(failover) if !failover.stage().is_ended() => {
                 panic!("still moving: {failover:?}")
@@ -176,7 +181,9 @@ fn whole(sim: &Sim, stored: &Volume) {
     let seen = sim.core.volume_seen(id).unwrap();
     let status = seen.status.unwrap();
     assert_eq!(status.state, VolumeState::Online, "{status:?}");
-    let copies = sim.cluster.copies(id);
+    let aside: Vec<_> = sim.core.quarantined().map(|it| it.replica).collect();
+    let mut copies = sim.cluster.copies(id);
+    copies.retain(|id, _| !aside.contains(id));
     assert_eq!(copies.len(), usize::from(stored.spec().replicas), "{copies:?}");
     let nodes: std::collections::BTreeSet<_> = copies.values().collect();
     assert_eq!(nodes.len(), copies.len(), "two copies on one node: {copies:?}");

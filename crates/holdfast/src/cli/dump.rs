@@ -119,6 +119,7 @@ async fn gather(remote: &Remote) -> Value {
         "failovers" failovers FailoversAsked;
         "events" kept_events EventsAsked;
     }
+    put("quarantine", said(all(|paging| remote.quarantine(paging)).await));
     put("watches", said(all(|paging| remote.watches(paging)).await));
     put("specs", said(all(|paging| remote.specs(paging)).await));
     let mut devices = Map::new();

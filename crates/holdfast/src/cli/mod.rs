@@ -20,6 +20,7 @@ mod host;
 mod node;
 mod out;
 mod pool;
+mod quarantine;
 mod rebuild;
 mod recover;
 mod replica;
@@ -81,6 +82,7 @@ shows! {
     snapshot: List | Get;
     group: List | Get;
     replica: List | Get;
+    quarantine: List;
     target: List | Get;
     rebuild: List | Get;
     failover: List;
@@ -108,6 +110,8 @@ pub(crate) enum Typed {
     Group(Noun<group::Verb>),
     /// Copies of volumes
     Replica(Noun<replica::Verb>),
+    /// Copies that are set aside instead of destroyed
+    Quarantine(Noun<quarantine::Verb>),
     /// Targets and their children: where volumes are served
     Target(Noun<target::Verb>),
     /// Rebuilds of copies, under way and ended
@@ -158,6 +162,7 @@ impl Typed {
             Typed::Snapshot(noun) => noun!(noun),
             Typed::Group(noun) => noun!(noun),
             Typed::Replica(noun) => noun!(noun),
+            Typed::Quarantine(noun) => noun!(noun),
             Typed::Target(noun) => noun!(noun),
             Typed::Rebuild(noun) => noun!(noun),
             Typed::Failover(noun) => noun!(noun),

@@ -165,6 +165,7 @@ pub(crate) fn costs(cost: &Purge) -> String {
     say("volumes that lose a copy and are healed", each(&cost.degraded));
     say("pools forgotten", each(&cost.pools));
     say("replicas given up", each(&cost.replicas));
+    say("copies in quarantine given up", each(&cost.quarantined));
     say("targets given up", each(&cost.targets));
     if text.is_empty() { "nothing is lost\n".to_owned() } else { text }
 }

@@ -32,8 +32,9 @@ pub(crate) struct Typed {
     /// Read back what is shown; without it nothing is changed
     #[arg(long)]
     apply: bool,
-    /// Also read back this volume, of which copies were not found: they will not come back. May be
-    /// given more than once
+    /// Also read back this volume, of which copies were not found: they will not come back. If one
+    /// does, it is set aside and not used: see `holdfast quarantine list`. May be given more than
+    /// once
     #[arg(long, value_name = "VOLUME", requires = "apply")]
     incomplete: Vec<VolumeId>,
     /// Ask this engine by its node API instead of the control plane, and change nothing; may be

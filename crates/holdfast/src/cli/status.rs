@@ -72,6 +72,19 @@ pub(crate) fn screen(status: &Status, colour: bool) -> String {
     let room = format!("{} of {} used ({percent} %)", capacity.used, capacity.capacity);
     line("room", format!("{room}, {} promised", capacity.committed));
     line("at work", format!("{} rebuilds, {} failovers", status.rebuilds, status.failovers));
+    let aside = status.quarantine;
+    if aside.replicas > 0 {
+        let mut text = format!("{} copies set aside ({})", aside.replicas, aside.used);
+        if aside.newer > 0 {
+            let newer = format!("{} may hold newer data than their volumes", aside.newer);
+            text = format!("{text}, {}", paint(&newer, Tone::Bad, colour));
+        }
+        line("quarantine", format!(" {text}; see `holdfast quarantine list`"));
+    }
+    if let Some(brake) = &status.brake {
+        let held = format!("healing of {} volumes waits", brake.held);
+        line("", format!("{}: {}", paint(&held, Tone::Warn, colour), brake.reason));
+    }
     if !status.troubles.is_empty() {
         text.push('\n');
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use api::events::Log;
 use api::rest::fake::Fake;
-use api::rest::{Purge, Trouble};
+use api::rest::{Purge, Quarantined, Trouble};
 use api::{Guard, Server};
 use clap::{Parser, Subcommand};
 use model::*;
@@ -78,6 +78,12 @@ fn cluster() -> Fake {
         .has(record::<Rebuild>("stored-rebuild.json"))
         .has(record::<Failover>("stored-failover.json"))
         .has(record::<Event>("stored-event.json"))
+        .has(Quarantined {
+            record: record("stored-quarantine.json"),
+            until: None,
+            node: Some("node-1".parse().unwrap()),
+            used: Some(Size::gib(3)),
+        })
         .has(trouble);
     fake
 }
@@ -141,6 +147,7 @@ async fn check(file: &str, lines: &[&str]) {
 }
 
 const VOLUME: &str = "00000000-0000-4000-8000-000000000010";
+const ASIDE: &str = "00000000-0000-4000-8000-000000000021";
 const REPLICA: &str = "00000000-0000-4000-8000-000000000020";
 
 #[tokio::test]
@@ -157,6 +164,7 @@ async fn tables() {
         "snapshot list",
         "group list",
         "replica list -o wide",
+        "quarantine list -o wide",
         "target list",
         "rebuild list",
         "failover list",
@@ -215,6 +223,11 @@ async fn verbs() {
         "node purge node-1".to_owned(),
         "node purge node-1 --yes".to_owned(),
         format!("replica scrub {REPLICA} --wait"),
+        format!("quarantine restore {ASIDE} --snapshot {id}"),
+        format!("quarantine delete {ASIDE}"),
+        format!("quarantine delete {ASIDE} --yes"),
+        format!("quarantine delete {ASIDE} --yes"),
+        format!("quarantine restore {ASIDE} --snapshot {id}"),
         "watch create chat --url http://chat.example.org/hook --severity error".to_owned(),
         "watch create chat --url http://chat.example.org/hook --severity error".to_owned(),
         "watch create chat --url http://chat.example.org/other".to_owned(),

@@ -184,7 +184,7 @@ impl World {
                 self.launch(target, session, io, What::Accept(span));
             }
             Effect::Keep { io, session, note, .. } => {
-                self.launch(target, session, io, What::Keep(*note));
+                self.launch(target, session, io, What::Keep(note));
             }
             Effect::Snapshot { io, session, snapshot, attempt, .. } => {
                 self.launch(target, session, io, What::Snapshot(snapshot, attempt));

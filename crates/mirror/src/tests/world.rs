@@ -1,6 +1,7 @@
 //! Targets, replicas, the store and what is on its way between them, in virtual time.
 
 use core::time::Duration;
+use std::boxed::Box;
 use std::collections::{BTreeMap, BTreeSet};
 use std::format;
 use std::string::String;
@@ -59,7 +60,7 @@ pub(super) enum What {
     Command(Command, Buffer, Vec<u64>),
     Written(Span),
     Accept(Span),
-    Keep(Note),
+    Keep(Box<Note>),
     Snapshot(SnapshotId, Attempt),
     Drop(SnapshotId),
     Measure,
@@ -416,7 +417,7 @@ impl World {
                 (Ok(Answer::Done), None)
             }
             What::Keep(note) => {
-                found.note = Some(note);
+                found.note = Some(*note);
                 (Ok(Answer::Done), None)
             }
             What::Snapshot(id, attempt) => {

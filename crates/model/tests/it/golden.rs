@@ -68,6 +68,7 @@ fn records() {
     check_stored("stored-snapshot-label.json", &sample::snapshot_label());
     check_stored("stored-failover.json", &sample::failover());
     check_stored("stored-rebuild.json", &sample::rebuild());
+    check_stored("stored-quarantine.json", &sample::quarantine());
     check_stored("stored-event.json", &sample::event());
 }
 

@@ -46,6 +46,47 @@ fn a_set_that_cannot_be_is_not_read() {
     }
 }
 
+/// Whoever recovered a volume without some copies finds that said in its set, for good.
+#[test]
+fn what_was_abandoned_is_remembered() {
+    let three = set(&[1, 2, 3]);
+    let epoch = Epoch::FIRST.leap().unwrap();
+    let left = three.abandon(&[id(2), id(3)].into(), epoch).unwrap();
+    assert_eq!(left.replicas(), &[id(1)].into());
+    assert_eq!((three.forked_at(), left.forked_at()), (None, Some(epoch)));
+    assert!(left.generation() > three.generation());
+    let later = left.on(SetChange::Added(id(4))).unwrap().on(SetChange::Synced(id(4))).unwrap();
+    assert_eq!(later.forked_at(), Some(epoch));
+    let json = serde_json::to_string(&later).unwrap();
+    assert_eq!(serde_json::from_str::<ReplicaSet>(&json).unwrap(), later);
+    assert_eq!(three.abandon(&BTreeSet::new(), epoch).unwrap(), three, "nothing was abandoned");
+    let all = [id(1), id(2), id(3)].into();
+    assert!(matches!(three.abandon(&all, epoch), Err(SetRefused::LastInSync(_))));
+    // One that the set does not count any more is told of all the same.
+    let stranger = three.abandon(&[id(9)].into(), epoch).unwrap();
+    assert!(stranger.generation() > three.generation() && stranger.forked_at().is_some());
+}
+
+/// Ids of volumes are used again; ids of copies are not.
+#[test]
+fn a_set_knows_its_own_volume_however_many_copies_were_replaced() {
+    let first = set(&[1, 2]);
+    let moved = first.on(SetChange::Added(id(3))).unwrap().on(SetChange::Synced(id(3))).unwrap();
+    let moved = moved.on(SetChange::Removed(id(1))).unwrap();
+    let moved = moved.on(SetChange::Removed(id(2))).unwrap();
+    assert!(!moved.is_foreign_to(&first) && set(&[3]).is_foreign_to(&first));
+    let old = r#"{"generation":1,"replicas":["ID"],"inSync":["ID"]}"#;
+    let old = old.replace("ID", &first.origin().unwrap().to_string());
+    let old: ReplicaSet = serde_json::from_str(&old).unwrap();
+    assert!(!old.is_foreign_to(&set(&[3])), "one that does not say is not judged");
+}
+
+#[test]
+fn nothing_is_above_the_last_number() {
+    let last = Epoch::new(u64::MAX).unwrap();
+    assert_eq!((last.leap(), Epoch::FIRST.leap()), (None, Epoch::new((1 << 32) + 1)));
+}
+
 #[test]
 fn only_the_owner_writes_the_record() {
     let first = TargetRecord::new(id(1), id(2), good("node-1"), set(&[1, 2]));

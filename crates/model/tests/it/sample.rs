@@ -430,3 +430,9 @@ pub(crate) fn block_device() -> BlockDevice {
         obstacles: vec![Obstacle::ReadOnly, Obstacle::Mounted { path: "/boot".into() }],
     }
 }
+
+pub(crate) fn quarantine() -> Quarantine {
+    let label = Label { replica: id(21), ..label() };
+    let since = good("2026-11-15T21:30:58.000Z");
+    Quarantine::new(&label, good("pool-1"), QuarantineCause::Newer, since)
+}

@@ -36,6 +36,8 @@ pub(crate) struct Ask<'v, 'a> {
     pub(crate) need: Need,
     /// Where the content lies that the copy begins with: there nothing has to be copied.
     pub(crate) content: Option<&'v BTreeSet<PoolName>>,
+    /// How full the pool may become, in hundredths; absent: as full as it goes.
+    pub(crate) most_fill: Option<u32>,
 }
 
 impl Ask<'_, '_> {
@@ -95,5 +97,7 @@ pub(crate) fn admit(
     }
     breaks_rule(view, ask.spec, &ask.beside, pool).map_or(Ok(()), Err)?;
     filter::group_is_apart(view, budget, ask, pool)?;
-    fits(view, budget, pool, ask.need_in(pool.pool.id()))
+    let need = ask.need_in(pool.pool.id());
+    fits(view, budget, pool, need)?;
+    ask.most_fill.map_or(Ok(()), |most| space::stays_below(budget, pool, (need, most)))
 }

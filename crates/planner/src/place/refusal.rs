@@ -91,6 +91,14 @@ pub enum Refusal {
         /// At most.
         most: Size,
     },
+    /// Healing leaves room for what is there.
+    #[error("{} would be used, and copies that are healed may fill {most}", rounded_up(*used))]
+    TooFull {
+        /// With this one.
+        used: Size,
+        /// At most.
+        most: Size,
+    },
     /// A copy that is needed is not there.
     #[error("its copy of the volume does not answer")]
     CopyAway,
@@ -104,7 +112,10 @@ impl Refusal {
     pub fn is_space(&self) -> bool {
         matches!(
             self,
-            Refusal::TooSmall(_) | Refusal::NoSpace { .. } | Refusal::OverCommitted { .. }
+            Refusal::TooSmall(_)
+                | Refusal::NoSpace { .. }
+                | Refusal::OverCommitted { .. }
+                | Refusal::TooFull { .. }
         )
     }
 }

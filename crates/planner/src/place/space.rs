@@ -57,6 +57,17 @@ impl Need {
     }
 }
 
+/// Whether a pool with one more copy is no fuller than this, in hundredths.
+pub(crate) fn stays_below(
+    budget: &Budget,
+    pool: &PoolView<'_>,
+    (need, most): (Need, u32),
+) -> Result<(), Refusal> {
+    let used = pool.used.plus(budget.taken(pool.pool.id()).bytes).plus(need.bytes);
+    let most = pool.capacity.percent(most);
+    if used <= most { Ok(()) } else { Err(Refusal::TooFull { used, most }) }
+}
+
 /// Whether a pool has the room, with what this round has given away of it.
 pub(crate) fn fits(
     view: &View<'_>,

@@ -59,11 +59,11 @@ fn targets_that_were_replaced() {
 fn copies_that_nobody_asked_for() {
     let known = "v1 x1 at=n1: n1/p1 ok; pool n9/p9; ";
     second_look(&format!("{known} stray v1@p9"), "v1@p9", "destroy v1@p9");
-    second_look("v1 x1 going; pool n9/p9; busy v1; stray v1@p9", "v1@p9", "destroy v1@p9");
+    let going = "node n1 offline; v1 x1 going: n1/p1 going; pool n9/p9; stray v1@p9";
+    second_look(going, "v1@p9", "destroy v1@p9");
     check(&format!("node n9 offline; {known} stray v1@p9; suspect v1@p9 9m"), "-");
     for (stray, why) in [
         // The store may be older than the disks.
-        ("stray v1@p9 newer", "nothing proves that it is not needed"),
         ("stray v2@p9", "nothing proves that it is not needed"),
         ("stray v1@p9 foreign", "holds it without a label"),
     ] {
@@ -71,6 +71,56 @@ fn copies_that_nobody_asked_for() {
         check(&situation, "-");
         check_blocked(&situation, &[why]);
     }
+}
+
+/// A node is purged after its copies were replaced: those that wait for it are forgotten.
+#[test]
+fn copies_on_their_way_out_go_with_the_pool_that_is_given_up() {
+    let away = "node n2 offline; v1 x1 at=n1: n1/p1 ok, n2/p2 going; pool n2/p2";
+    check(away, "-");
+    check(&format!("{away} going"), "go on deleting v1@p2");
+}
+
+/// Only what is certainly superseded is destroyed: the others are set aside.
+#[test]
+fn copies_that_may_hold_what_no_other_has_are_set_aside() {
+    let whole = "v1 x1 at=n1: n1/p1 ok; pool n9/p9; ";
+    second_look(&format!("{whole} stray v1@p9 newer"), "v1@p9", "quarantine v1@p9");
+    // Its volume was read back without it: newer numbers of the record prove nothing.
+    second_look(&format!("{whole} stray v1@p9 abandoned"), "v1@p9", "quarantine v1@p9");
+    // Its volume is another one that has the same id.
+    second_look(&format!("{whole} stray v1@p9 earlier"), "v1@p9", "quarantine v1@p9");
+    let broken = "v1 x2 at=n1: n1/p1 ok, n2/p2 rebuilding; pool n9/p9; ";
+    second_look(&format!("{broken} stray v1@p9"), "v1@p9", "quarantine v1@p9");
+    let away = "node n2 unknown; v1 x2 at=n1: n1/p1 ok, n2/p2 away=1m believed; pool n9/p9; ";
+    second_look(&format!("{away} stray v1@p9"), "v1@p9", "quarantine v1@p9");
+    // Its volume has no copy that answers: an old one is better than none.
+    let none = "node n1 unknown; v1 x1: n1/p1 away=1m believed; pool n9/p9; ";
+    second_look(&format!("{none} stray v1@p9"), "v1@p9", "quarantine v1@p9");
+    // Whoever deletes a volume does not mean a copy that is newer than all he knows of.
+    let going = "node n1 offline; v1 x1 going: n1/p1 going; pool n9/p9; stray v1@p9 newer";
+    second_look(going, "v1@p9", "quarantine v1@p9");
+}
+
+#[test]
+fn copies_that_are_set_aside_go_when_their_time_is_over_and_they_are_not_needed() {
+    let whole = "v1 x1 at=n1: n1/p1 ok; pool n9/p9; stray v1@p9; suspect v1@p9 9m; ";
+    check(&format!("{whole} aside v1@p9 6d"), "-");
+    check(&format!("{whole} aside v1@p9 7d"), "destroy v1@p9");
+    check(&format!("node n9 offline; {whole} aside v1@p9 9d"), "-");
+    let broken = "v1 x2 at=n1: n1/p1 ok, n2/p2 rebuilding; pool n9/p9; stray v1@p9; ";
+    check(&format!("{broken} suspect v1@p9 9m; aside v1@p9 70d"), "-");
+    // Never, whatever becomes of its volume.
+    let newer = format!("{whole} aside v1@p9 90d newer");
+    check(&newer, "-");
+    check_blocked(&newer, &["holdfast quarantine restore", "holdfast quarantine delete"]);
+    let going = "node n1 offline; v1 x1 going: n1/p1 going; pool n9/p9; stray v1@p9; ";
+    check(&format!("{going} suspect v1@p9 9m; aside v1@p9 9d newer"), "-");
+    check(&format!("{going} suspect v1@p9 9m; aside v1@p9 1d"), "destroy v1@p9");
+    // What an operator wants is done at once, once its pool is there.
+    check(&format!("{whole} aside v1@p9 1m newer discard"), "go on deleting v1@p9");
+    check(&format!("{whole} aside v1@p9 1m newer rescue"), "go on deleting v1@p9");
+    check(&format!("node n9 offline; {whole} aside v1@p9 1m newer discard"), "-");
 }
 
 #[test]

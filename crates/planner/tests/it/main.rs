@@ -1,6 +1,7 @@
 //! Decisions, one line each: a situation in a small language, and the steps it comes to.
 #![cfg(test)]
 
+mod brake;
 mod drain;
 mod failover;
 mod gc;

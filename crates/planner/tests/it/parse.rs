@@ -222,6 +222,9 @@ impl World {
     fn record(&mut self, line: &Line<'_>, id: VolumeId, replicas: &[(ReplicaId, &Line<'_>)]) {
         let ids = replicas.iter().map(|(id, _)| *id).collect();
         let Ok(mut set) = ReplicaSet::new(ids) else { return };
+        // Others were copies before, and their labels are older than the record.
+        let former = self.names.id("former copy");
+        set = set.on(SetChange::Added(former)).unwrap().on(SetChange::Removed(former)).unwrap();
         let in_sync = |member: &Line<'_>| {
             member.has("ok")
                 || member.has("believed")

@@ -57,6 +57,7 @@ pub(crate) fn one(world: &World, step: &Step) -> String {
         Step::Finish(what) => format!("finish {}", subject(world, what)),
         Step::Delete(what) => format!("delete {}", subject(world, what)),
         Step::GoOnDeleting(what) => format!("go on deleting {}", subject(world, what)),
+        Step::Quarantine { replica } => format!("quarantine {}", name(replica)),
         Step::DestroyReplica { replica, .. } => format!("destroy {}", name(replica)),
         Step::StopTarget { target, .. } => format!("stop {}", name(target)),
         Step::DestroySnapshot { pool, snapshot } => {

@@ -18,7 +18,7 @@ fn looked_at(nodes: usize) -> (u64, usize) {
         write!(text, "v{volume} x2: n{one}/p{one} {a}, n{two}/p{two} {b}; ").unwrap();
     }
     let mut world = World::new(&text);
-    world.settings.rebuilds_per_node = 1000;
+    (world.settings.rebuilds, world.settings.rebuilds_per_node) = (1000, 1000);
     let plan = planned(&world);
     (plan.looked_at, plan.steps.len())
 }
@@ -39,4 +39,17 @@ fn healthy_volumes_cost_no_look_at_any_place() {
         write!(text, "v{volume} x2 at=n1: n1/p1 ok, n2/p2 ok; ").unwrap();
     }
     assert_eq!(planned(&World::new(&text)).looked_at, 0);
+}
+
+/// While all slots for rebuilds are taken, places for the rest are not even looked for.
+#[test]
+fn what_must_wait_for_a_slot_costs_no_look_at_any_place() {
+    let mut text = String::from("set rebuilds=2; node n0 offline; ");
+    for node in 0..20 {
+        write!(text, "pool n{node}/p{node}; ").unwrap();
+    }
+    for volume in 1..19 {
+        write!(text, "v{volume} x2: n0/p0 away=30m, n{volume}/p{volume} ok; ").unwrap();
+    }
+    assert_eq!(planned(&World::new(&text)).looked_at, 2 * 20);
 }

@@ -8,6 +8,7 @@
 //! v1 x3 10G at=n1 for=h1: n1/p1 ok, n2/p2 away=5m, n3/p3 stale
 //! snap s1 of=v1: p1, p2 off
 //! failover v1 republish from=n1 to=n2   init republish replace delete
+//! stray v1@p9 newer · aside v1@p9 8d    a copy that nobody knows, one that is set aside
 //! reserve p1 10G · busy v1 · set rebuilds=1 · suspect v1@p1 10m
 //! ```
 //!
@@ -60,6 +61,10 @@ impl World {
                 "failed" => world.failed(&line),
                 "lost" => world.lost_path(&line),
                 "stray" => world.stray(&line),
+                "aside" => world.set_aside(&line),
+                "braked" => {
+                    world.facts.braked_at = Some(world.ago(duration(line.words[0])));
+                }
                 "scrubbed" => world.scrubbed(&line),
                 _ => world.volume(&line),
             }
@@ -268,10 +273,12 @@ impl World {
         for (key, value) in line.pairs() {
             let number = || value.parse::<u32>().unwrap();
             match key {
-                "rebuilds" => settings.rebuilds = Some(number()),
+                "rebuilds" => settings.rebuilds = number(),
                 "pernode" => settings.rebuilds_per_node = number(),
                 "commitment" => settings.pool_commitment = number(),
                 "rebalance" => settings.rebalance_above = Some(number()),
+                "share" => settings.heal_share = number(),
+                "fill" => settings.heal_fill = number(),
                 "wait" => settings.replace_after = duration(value),
                 "scrub" => settings.scrub_every = Some(duration(value)),
                 _ => panic!("no setting {key}"),
@@ -327,20 +334,43 @@ impl World {
         }
     }
 
-    /// `stray v1@p9 newer`, `stray v1!n9 epoch=1`, `stray s1 p9`.
+    /// `aside v1@p9 8d` for one that was set aside so long ago; `newer`, `discard`, `rescue`.
+    fn set_aside(&mut self, line: &Line<'_>) {
+        let replica: ReplicaId = self.names.id(line.words[0]);
+        let stray = &self.facts.stray_replicas[&replica];
+        let cause =
+            if line.has("newer") { QuarantineCause::Newer } else { QuarantineCause::Degraded };
+        let since = self.ago(duration(line.words[1]));
+        let label = stray.label.as_ref().unwrap();
+        let mut quarantine = Quarantine::new(label, stray.pool.clone(), cause, since);
+        quarantine.discard = line.has("discard");
+        quarantine.rescue = line.has("rescue").then(|| self.names.id("rescued"));
+        self.facts.quarantined.insert(replica, quarantine);
+    }
+
+    /// `stray v1@p9 newer`, `stray v1!n9 epoch=1`, `stray s1 p9`; `earlier` is of another volume
+    /// that had the same id, `abandoned` older than a recovery without some copies.
     fn stray(&mut self, line: &Line<'_>) {
         let name = line.words[0];
         if let Some((volume, pool)) = name.split_once('@') {
             let replica: ReplicaId = self.names.id(name);
             let volume: VolumeId = self.names.id(volume);
             let record = self.facts.records.get(&volume);
-            let mut set = ReplicaSet::new([replica].into()).unwrap();
+            let origin = record.and_then(|record| record.set().origin());
+            let origin = origin.filter(|_| !line.has("earlier"));
+            let mut set = ReplicaSet::new([replica].into_iter().chain(origin).collect()).unwrap();
+            assert!(origin.is_none_or(|origin| set.origin() == Some(origin)), "ids grow");
             let mut epoch = Epoch::FIRST;
             if line.has("newer") {
                 epoch = record.map_or(Epoch::FIRST, TargetRecord::epoch).next();
             }
             if line.has("member") {
                 set = record.unwrap().set().clone();
+            }
+            if line.has("abandoned") {
+                let record = self.facts.records.get_mut(&volume).unwrap();
+                let set = record.set().abandon(&[replica].into(), record.epoch()).unwrap();
+                *record = record.record(record.epoch(), set).unwrap();
             }
             let label = Label { volume, replica, size: Size::gib(10), epoch, set };
             let label = (!line.has("foreign")).then_some(label);

@@ -13,14 +13,14 @@ use model::{
 };
 
 use super::Fake;
-use super::seen::{HEARD, VERSION, asks_for, asks_for_event, count, covered, is, labelled, well};
+use super::seen::{HEARD, VERSION, asks_for, count, covered, is, labelled, well};
 use crate::heartbeat::{Farewell, Heard};
 use crate::node::{CheckReport, CheckRequest, Pace, Range, Run, Scrub, ScrubState, Statistics};
 use crate::rest::{
     Alive, Answered, Backup, Consent, Control, EventsAsked, FailoversAsked, GroupsAsked, Health,
-    HostsAsked, NodesAsked, Placement, PoolsAsked, Purge, RangesAsked, RebuildsAsked, RecoverWish,
-    Recovery, ReplicasAsked, SnapshotsAsked, Status, StoredSpec, TargetsAsked, VolumeWish,
-    VolumesAsked,
+    HostsAsked, NodesAsked, Placement, PoolsAsked, Purge, Quarantined, RangesAsked, RebuildsAsked,
+    RecoverWish, Recovery, ReplicasAsked, RescueRequest, SnapshotsAsked, Status, StoredSpec,
+    TargetsAsked, VolumeWish, VolumesAsked,
 };
 use crate::{Ensured, Gone, Page, Paging, Text};
 
@@ -62,20 +62,11 @@ impl Control for Fake {
     }
 
     async fn specs(&self, query: Paging) -> Answered<Page<StoredSpec>> {
-        let held = self.held();
-        let volumes = held.volumes.page(&query, |_| true)?;
-        let stored = volumes.items.iter().map(|volume| StoredSpec {
-            key: model::keys::of::<Volume>(volume.id()),
-            revision: 1,
-            record: serde_json::to_value(volume).unwrap_or_default(),
-        });
-        Ok(Page { items: stored.collect(), after: volumes.after })
+        self.held().specs(&query)
     }
 
     async fn kept_events(&self, query: EventsAsked) -> Answered<Page<Event>> {
-        let held = self.held();
-        let some = held.events.iter().filter(|event| asks_for_event(&query, event)).cloned();
-        query.paging().cut(some, |event| format!("{:020}", event.number))
+        self.held().kept(&query)
     }
 
     async fn nodes(&self, query: NodesAsked) -> Answered<Page<Node>> {
@@ -431,6 +422,18 @@ impl Control for Fake {
         let scrub = Scrub { state, progress, ..begun };
         held.scrubs.insert(at, scrub.clone());
         Ok(Ensured::changed(scrub))
+    }
+
+    async fn quarantine(&self, query: Paging) -> Answered<Page<Quarantined>> {
+        query.cut(self.held().quarantine.values().cloned(), |it| it.record.replica.to_string())
+    }
+
+    async fn rescue(&self, at: ReplicaId, body: RescueRequest) -> Answered<Ensured<Snapshot>> {
+        self.held().rescue(at, body, self.now)
+    }
+
+    async fn discard(&self, at: ReplicaId) -> Answered<Gone> {
+        Ok(Gone { was_there: self.held().quarantine.remove(&at).is_some() })
     }
 
     async fn targets(&self, query: TargetsAsked) -> Answered<Page<Target>> {

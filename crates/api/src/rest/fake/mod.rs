@@ -17,7 +17,7 @@ use model::{
     Timestamp, Volume, VolumeChange, VolumeId, VolumeSpec, VolumeTarget,
 };
 
-use super::{Answered, Purge, Trouble, VolumeWish};
+use super::{Answered, Purge, Quarantined, Trouble, VolumeWish};
 use crate::Ensured;
 use crate::node::Scrub;
 use things::Things;
@@ -40,6 +40,7 @@ pub struct Held {
     devices: BTreeMap<NodeName, Vec<BlockDevice>>,
     events: Vec<Event>,
     troubles: Vec<Trouble>,
+    quarantine: BTreeMap<model::ReplicaId, Quarantined>,
     purges: BTreeMap<String, Purge>,
     busy: BTreeSet<VolumeId>,
 }
@@ -215,6 +216,7 @@ ones! {
     Rebuild: |held, rebuild| held.rebuilds.insert(rebuild.id, rebuild);
     Failover: |held, failover| held.failovers.push(failover);
     Event: |held, event| held.events.push(event);
+    Quarantined: |held, one| held.quarantine.insert(one.record.replica, one);
     Trouble: |held, trouble| held.troubles.push(trouble);
     (NodeName, BlockDevice): |held, (node, device)| {
         held.devices.entry(node).or_default().push(device);

@@ -1,20 +1,23 @@
 //! What is seen of all together, and which of many are asked for.
 
+use std::collections::BTreeMap;
+
 use model::{
-    Event, Heartbeat, Kind, Labels, Liveness, Node, NodeAddress, NodeChange, NodeName, NodeSpec,
-    NodeStatus, Pool, PoolState, Problem, Rebuild, RebuildEvent, RebuildId, Subject, Timestamp,
-    Volume, VolumeState,
+    Consistency, Event, Heartbeat, Kind, Labels, Liveness, Node, NodeAddress, NodeChange, NodeName,
+    NodeSpec, NodeStatus, Pool, PoolState, Problem, QuarantineCause, Rebuild, RebuildEvent,
+    RebuildId, ReplicaId, Size, Snapshot, SnapshotSpec, SnapshotState, SnapshotStatus, Subject,
+    Timestamp, Volume, VolumeState,
 };
 
 use super::Held;
 use super::things::Things;
-use crate::Ensured;
 use crate::heartbeat::Heard;
 use crate::node::Run;
 use crate::rest::{
-    Answered, Capacity, Consent, EventsAsked, Health, LabelMatch, Leader, Purge, Status, Tally,
-    VolumeTally, VolumesAsked,
+    Answered, Capacity, Consent, EventsAsked, Health, LabelMatch, Leader, Purge, QuarantineTally,
+    Quarantined, RescueRequest, Status, StoredSpec, Tally, VolumeTally, VolumesAsked,
 };
+use crate::{Ensured, Page, Paging};
 
 /// The release it says it is.
 pub(super) const VERSION: &str = "0.0.0";
@@ -99,6 +102,41 @@ impl Held {
         Ok(Ensured::changed(rebuild.clone()))
     }
 
+    pub(super) fn specs(&self, query: &Paging) -> Answered<Page<StoredSpec>> {
+        let volumes = self.volumes.page(query, |_| true)?;
+        let stored = volumes.items.iter().map(|volume| StoredSpec {
+            key: model::keys::of::<Volume>(volume.id()),
+            revision: 1,
+            record: serde_json::to_value(volume).unwrap_or_default(),
+        });
+        Ok(Page { items: stored.collect(), after: volumes.after })
+    }
+
+    pub(super) fn kept(&self, query: &EventsAsked) -> Answered<Page<Event>> {
+        let some = self.events.iter().filter(|event| asks_for_event(query, event)).cloned();
+        query.paging().cut(some, |event| format!("{:020}", event.number))
+    }
+
+    /// A snapshot of a copy that is set aside.
+    pub(super) fn rescue(
+        &mut self,
+        at: ReplicaId,
+        RescueRequest { snapshot }: RescueRequest,
+        now: Timestamp,
+    ) -> Answered<Ensured<Snapshot>> {
+        let missing = || Problem::new(Kind::NotFound, format!("replica {at} is not in quarantine"));
+        let record = self.quarantine.get(&at).map(|it| &it.record).ok_or_else(missing)?;
+        let spec = SnapshotSpec { volume: record.volume, group: None, labels: Labels::new() };
+        let status = SnapshotStatus {
+            state: SnapshotState::Ready,
+            taken_at: record.since,
+            size: record.size,
+            consistency: Consistency::Crash,
+            copies: BTreeMap::new(),
+        };
+        self.snapshots.put(&snapshot, spec, now, |_| Ok(status))
+    }
+
     pub(super) fn summary(&self) -> Status {
         let well =
             |node: &&Node| node.status.as_ref().is_some_and(|status| status.liveness.is_online());
@@ -138,7 +176,19 @@ impl Held {
             rebuilds: count(self.rebuilds.values().filter(|r| !r.state().is_ended()).count()),
             failovers: count(self.failovers.iter().filter(|f| !f.stage().is_ended()).count()),
             troubles: self.troubles.clone(),
+            quarantine: self.tally_quarantine(),
+            brake: None,
             more_troubles: 0,
+        }
+    }
+
+    fn tally_quarantine(&self) -> QuarantineTally {
+        let newer = |it: &&Quarantined| it.record.cause == QuarantineCause::Newer;
+        let all = self.quarantine.values();
+        QuarantineTally {
+            replicas: count(self.quarantine.len()),
+            newer: count(self.quarantine.values().filter(newer).count()),
+            used: all.fold(Size::ZERO, |sum, it| sum.plus(it.used.unwrap_or_default())),
         }
     }
 
