@@ -48,8 +48,8 @@ enum Command {
     Attached(attach::List),
     /// Whether this machine can attach volumes, and what helps if not
     Preflight(attach::Preflight),
-    /// Processes behind attached volumes
-    #[command(subcommand, hide = true)]
+    /// This machine as a host of volumes
+    #[command(subcommand)]
     Agent(agent::Typed),
     /// The control plane
     #[command(subcommand)]
