@@ -113,7 +113,7 @@ pub(crate) struct Preflight {
     target: Vec<SocketAddr>,
 }
 
-fn attacher(ask: &Ask, run: &RunFolder) -> Result<Attacher> {
+pub(crate) fn attacher(ask: &Ask, run: &RunFolder) -> Result<Attacher> {
     ask.once()?;
     Ok(Attacher {
         kernel: Arc::new(LiveKernel::default()),

@@ -10,6 +10,7 @@ mod agent;
 mod attach;
 mod cli;
 mod control;
+mod csi;
 mod engine;
 mod log;
 mod man;
@@ -48,8 +49,11 @@ enum Command {
     Attached(attach::List),
     /// Whether this machine can attach volumes, and what helps if not
     Preflight(attach::Preflight),
-    /// This machine as a host of volumes
+    /// The CSI driver: volumes for Kubernetes
     #[command(subcommand)]
+    Csi(csi::Typed),
+    /// Processes behind attached volumes
+    #[command(subcommand, hide = true)]
     Agent(agent::Typed),
     /// The control plane
     #[command(subcommand)]
@@ -86,6 +90,7 @@ impl Command {
             Command::Preflight(typed) => typed.run(),
             Command::Agent(typed) => typed.run(),
             Command::Control(typed) => block_on(typed.run()),
+            Command::Csi(typed) => block_on(typed.run()),
             Command::Engine(typed) => typed.run(),
             Command::Nvme(typed) => typed.run(),
             Command::Pool(typed) => typed.run(),

@@ -10,7 +10,7 @@
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -20,6 +20,7 @@ use rustix::mount::{self, MountFlags, MountPropagationFlags, UnmountFlags};
 use crate::Tree;
 use crate::ioctl;
 use crate::loop_device::LoopConfig;
+use crate::mounts::DeviceNumber;
 
 /// The longest output of a tool that is kept, in bytes: enough for any message, not for a flood.
 const LONGEST_OUTPUT: usize = 16 << 10;
@@ -40,6 +41,9 @@ pub trait Kernel: fmt::Debug + Send + Sync {
 
     /// The size of a block device in bytes.
     fn device_size(&self, device: &Path) -> io::Result<u64>;
+
+    /// The number of the block device at a path.
+    fn device_number(&self, path: &Path) -> io::Result<DeviceNumber>;
 
     /// Mounts a file system.
     fn mount(&self, call: &MountCall<'_>) -> io::Result<()>;
@@ -148,6 +152,15 @@ impl Kernel for LiveKernel {
 
     fn device_size(&self, device: &Path) -> io::Result<u64> {
         ioctl::device_size(&File::open(device)?)
+    }
+
+    fn device_number(&self, path: &Path) -> io::Result<DeviceNumber> {
+        let found = std::fs::metadata(path)?;
+        if !found.file_type().is_block_device() {
+            return Err(io::Error::other("it is not a block device"));
+        }
+        let number = found.rdev();
+        Ok(DeviceNumber { major: rustix::fs::major(number), minor: rustix::fs::minor(number) })
     }
 
     fn mount(&self, call: &MountCall<'_>) -> io::Result<()> {

@@ -12,6 +12,7 @@ use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
 use crate::kernel::{MountCall, ToolOutput, Usage};
 use crate::loop_device::LoopConfig;
+use crate::mounts::{DeviceNumber, MountTable};
 use crate::{Kernel, Tree};
 
 /// What a tool does on a made-up machine.
@@ -62,6 +63,11 @@ impl FakeKernel {
         let path = self.root.path().join(file.trim_start_matches('/'));
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
+    }
+
+    /// Where a file of this machine really lies.
+    pub fn file(&self, path: &str) -> PathBuf {
+        self.root.path().join(path.trim_start_matches('/'))
     }
 
     /// Makes a symbolic link.
@@ -169,6 +175,15 @@ impl Kernel for FakeKernel {
     fn device_size(&self, device: &Path) -> io::Result<u64> {
         let path = self.tree.path(&device.display().to_string());
         Ok(fs::metadata(path)?.len())
+    }
+
+    fn device_number(&self, path: &Path) -> io::Result<DeviceNumber> {
+        // A device that is bound somewhere is the same device there.
+        let bound = MountTable::read(&self.tree).at(path).map(|there| PathBuf::from(&there.root));
+        let device = bound.filter(|root| root.starts_with("/dev")).unwrap_or(path.to_owned());
+        let name = device.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let number = self.tree.text(&format!("/sys/class/block/{name}/dev"));
+        number.trim().parse().map_err(|_| io::Error::from(io::ErrorKind::NotFound))
     }
 
     fn mount(&self, call: &MountCall<'_>) -> io::Result<()> {

@@ -41,6 +41,7 @@ pub(crate) const TABLE: &[Row] = &[
     row("reactor", Layer::Edge, &[]),
     row("store", Layer::Edge, &[]),
     row("control", Layer::Program, &["api", "model", "planner", "store"]),
+    row("csi", Layer::Program, &["agent", "api", "block", "linux", "model"]),
     row(
         "engine",
         Layer::Program,
@@ -50,7 +51,10 @@ pub(crate) const TABLE: &[Row] = &[
     row(
         "holdfast",
         Layer::Binary,
-        &["agent", "api", "block", "control", "engine", "linux", "model", "nvme", "pool", "store"],
+        &[
+            "agent", "api", "block", "control", "csi", "engine", "linux", "model", "nvme", "pool",
+            "store",
+        ],
     ),
     row(
         "e2e",

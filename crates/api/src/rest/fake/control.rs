@@ -8,12 +8,12 @@ use model::{
     NodeChange, NodeName, Pool, PoolChange, PoolName, PoolSpec, PoolState, PoolStatus, Problem,
     Progress, Rebuild, RebuildId, Replica, ReplicaId, Size, Snapshot, SnapshotChange,
     SnapshotGroup, SnapshotGroupChange, SnapshotGroupId, SnapshotGroupSpec, SnapshotGroupStatus,
-    SnapshotId, SnapshotSpec, SnapshotState, SnapshotStatus, Target, TargetId, Volume, VolumeId,
-    VolumeSpec, VolumeState, VolumeStatus, Watch, WatchChange, WatchName, WatchSpec, WatchStatus,
+    SnapshotId, SnapshotSpec, SnapshotState, Target, TargetId, Volume, VolumeId, VolumeSpec,
+    VolumeState, VolumeStatus, Watch, WatchChange, WatchName, WatchSpec, WatchStatus,
 };
 
 use super::Fake;
-use super::seen::{HEARD, VERSION, asks_for, count, covered, is, labelled, well};
+use super::seen::{HEARD, VERSION, asks_for, count, covered, is, labelled, taken_at_once, well};
 use crate::heartbeat::{Farewell, Heard};
 use crate::node::{CheckReport, CheckRequest, Pace, Range, Run, Scrub, ScrubState, Statistics};
 use crate::rest::{
@@ -320,13 +320,7 @@ impl Control for Fake {
                 let detail = format!("volume {} has all its {taken} snapshots", volume.id());
                 return Err(no(Kind::SnapshotLimit, detail));
             }
-            Ok(SnapshotStatus {
-                state: SnapshotState::Ready,
-                taken_at: self.now,
-                size: volume.spec().size,
-                consistency: Consistency::Crash,
-                copies: BTreeMap::new(),
-            })
+            Ok(taken_at_once(self.now, volume.spec().size))
         })
     }
 
@@ -364,8 +358,10 @@ impl Control for Fake {
         body: SnapshotGroupSpec,
     ) -> Answered<Ensured<SnapshotGroup>> {
         let mut held = self.held();
-        for volume in body.snapshots.keys() {
-            held.volumes.get(volume)?;
+        for (volume, snapshot) in &body.snapshots {
+            let size = held.volumes.get(volume)?.spec().size;
+            let spec = SnapshotSpec { volume: *volume, group: Some(at), labels: Labels::new() };
+            held.snapshots.put(snapshot, spec, self.now, |_| Ok(taken_at_once(self.now, size)))?;
         }
         held.groups.put(&at, body, self.now, |_| {
             Ok(SnapshotGroupStatus {
@@ -386,7 +382,12 @@ impl Control for Fake {
     }
 
     async fn delete_group(&self, at: SnapshotGroupId, seen: Option<Generation>) -> Answered<Gone> {
-        self.held().groups.delete(&at, seen)
+        let mut held = self.held();
+        let members = held.groups.get(&at).map(|group| group.spec().snapshots.clone());
+        for snapshot in members.into_iter().flatten().map(|(_, snapshot)| snapshot) {
+            held.snapshots.delete(&snapshot, None)?;
+        }
+        held.groups.delete(&at, seen)
     }
 
     async fn replicas(&self, query: ReplicasAsked) -> Answered<Page<Replica>> {

@@ -127,13 +127,7 @@ impl Held {
         let missing = || Problem::new(Kind::NotFound, format!("replica {at} is not in quarantine"));
         let record = self.quarantine.get(&at).map(|it| &it.record).ok_or_else(missing)?;
         let spec = SnapshotSpec { volume: record.volume, group: None, labels: Labels::new() };
-        let status = SnapshotStatus {
-            state: SnapshotState::Ready,
-            taken_at: record.since,
-            size: record.size,
-            consistency: Consistency::Crash,
-            copies: BTreeMap::new(),
-        };
+        let status = taken_at_once(record.since, record.size);
         self.snapshots.put(&snapshot, spec, now, |_| Ok(status))
     }
 
@@ -230,4 +224,15 @@ fn capacity(pools: &Things<model::PoolSpec>) -> Capacity {
         used: sum.used.plus(pool.used),
         committed: sum.committed.plus(pool.committed),
     })
+}
+
+/// A snapshot that was taken at once.
+pub(super) fn taken_at_once(now: Timestamp, size: Size) -> SnapshotStatus {
+    SnapshotStatus {
+        state: SnapshotState::Ready,
+        taken_at: now,
+        size,
+        consistency: Consistency::Crash,
+        copies: BTreeMap::new(),
+    }
 }

@@ -1,0 +1,39 @@
+//! Changes of a volume in use, by a VolumeAttributesClass.
+
+use api::rest::{Control, VolumeWish};
+use tonic::Status;
+
+use super::{Controller, volume_id};
+use crate::parameters;
+use crate::proto::{ControllerModifyVolumeRequest, ControllerModifyVolumeResponse};
+use crate::status::{missing, status};
+
+impl<C: Control> Controller<C> {
+    /// Everything is checked before anything is changed.
+    pub(super) async fn controller_modify_volume(
+        &self,
+        request: ControllerModifyVolumeRequest,
+    ) -> Result<ControllerModifyVolumeResponse, Status> {
+        let id = volume_id(&request.volume_id)?;
+        if request.mutable_parameters.is_empty() {
+            return Err(missing("mutable_parameters"));
+        }
+        let volume = self.existing(id, &request.volume_id).await?;
+        let modification = parameters::modification(&request.mutable_parameters)?;
+        let id = *volume.id();
+        let _exclusive = self.in_flight.claim(id.uuid())?;
+        let spec = modification.apply(volume.spec());
+        let replicas = modification.replicas.unwrap_or(spec.replicas);
+        let whole = model::VolumeSpec { replicas, ..spec.clone() };
+        model::Spec::validate(&whole).map_err(crate::status::invalid)?;
+        if spec != *volume.spec() {
+            let wish = VolumeWish::Modify { spec: Box::new(spec) };
+            self.control.change_volume(id, wish, None).await.map_err(status)?;
+        }
+        if replicas != volume.spec().replicas {
+            let wish = VolumeWish::SetReplicas { replicas };
+            self.control.change_volume(id, wish, None).await.map_err(status)?;
+        }
+        Ok(ControllerModifyVolumeResponse {})
+    }
+}

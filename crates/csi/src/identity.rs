@@ -1,0 +1,71 @@
+//! Who this driver is, what it can do, and whether it can do it now.
+
+use std::sync::Arc;
+
+use api::rest::Control;
+use tonic::{Request, Response, Status};
+
+use crate::proto::identity_server::Identity as Service;
+use crate::proto::plugin_capability::{self, service, volume_expansion};
+use crate::proto::{
+    GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, GetPluginInfoRequest,
+    GetPluginInfoResponse, PluginCapability, ProbeRequest, ProbeResponse,
+};
+
+/// The name that classes and claims use for this driver.
+pub const DRIVER_NAME: &str = "csi.holdfast.io";
+
+/// The identity service.
+#[derive(Debug)]
+pub struct Identity<C> {
+    control: Arc<C>,
+}
+
+impl<C: Control> Identity<C> {
+    /// The identity of a driver that works with this control plane.
+    pub fn new(control: Arc<C>) -> Identity<C> {
+        Identity { control }
+    }
+}
+
+#[tonic::async_trait]
+impl<C: Control> Service for Identity<C> {
+    async fn get_plugin_info(
+        &self,
+        _: Request<GetPluginInfoRequest>,
+    ) -> Result<Response<GetPluginInfoResponse>, Status> {
+        Ok(Response::new(GetPluginInfoResponse {
+            name: DRIVER_NAME.to_owned(),
+            vendor_version: env!("CARGO_PKG_VERSION").to_owned(),
+            manifest: [].into(),
+        }))
+    }
+
+    async fn get_plugin_capabilities(
+        &self,
+        _: Request<GetPluginCapabilitiesRequest>,
+    ) -> Result<Response<GetPluginCapabilitiesResponse>, Status> {
+        use plugin_capability::{Service, Type, VolumeExpansion};
+        let services = [
+            service::Type::ControllerService,
+            service::Type::VolumeAccessibilityConstraints,
+            service::Type::GroupControllerService,
+            service::Type::SnapshotMetadataService,
+        ];
+        let services = services.map(|one| Type::Service(Service { r#type: one.into() }));
+        let online = VolumeExpansion { r#type: volume_expansion::Type::Online.into() };
+        let all = services.into_iter().chain([Type::VolumeExpansion(online)]);
+        let capabilities = all.map(|one| PluginCapability { r#type: Some(one) }).collect();
+        Ok(Response::new(GetPluginCapabilitiesResponse { capabilities }))
+    }
+
+    /// Ready when a control plane that leads answers. Nothing is gained by restarting the driver
+    /// while none does, so that is no error.
+    async fn probe(&self, _: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {
+        let ready = self.control.ready().await;
+        if let Err(problem) = &ready {
+            tracing::warn!(%problem, "the control plane does not answer; volumes wait for it");
+        }
+        Ok(Response::new(ProbeResponse { ready: Some(ready.is_ok()) }))
+    }
+}
