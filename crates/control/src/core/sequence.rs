@@ -25,6 +25,9 @@ use super::batch::Batch;
 /// The number is not raised more often than this.
 const RAISE: Duration = Duration::from_secs(1);
 
+/// How many records are written again at once.
+const RELEASED: usize = 16;
+
 /// When the number is to be raised.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Raising {
@@ -139,12 +142,34 @@ impl Core {
         let mut volumes = self.state.facts.volumes.values().filter(lives);
         let waits =
             |volume: &Volume| self.is_disputed(*volume.id()) || !self.unseen(volume).is_empty();
-        if !self.is_surveyed() || volumes.any(waits) {
+        if !self.is_surveyed() {
             return;
+        }
+        if volumes.any(waits) {
+            return self.release_compared();
         }
         let number = sequence.mark.number.max(self.raising.highest).saturating_add(1);
         let mark = StoreMark { number, ..sequence.mark };
         self.try_commit(Batch::new().put(StoreSequence { mark, went_back: false }));
+    }
+
+    /// Volumes that were compared need not wait for those that were not: their records are written
+    /// again, so that whoever owns them may change them.
+    fn release_compared(&mut self) {
+        let sequence = self.state.revision(&keys::of::<StoreSequence>(StoreSequence::ID));
+        let is_compared = |volume: &&Volume| {
+            let key = keys::target_record(*volume.id());
+            let is_old = self.state.revision(&key) < sequence;
+            is_old && !self.is_locked(&key) && self.unseen(volume).is_empty()
+        };
+        let lives = |volume: &&Volume| matches!(volume.lifecycle(), Lifecycle::Created { .. });
+        let compared = self.state.facts.volumes.values().filter(lives).filter(is_compared);
+        let compared = compared.filter(|volume| !self.is_disputed(*volume.id())).take(RELEASED);
+        let records = compared.filter_map(|volume| self.state.facts.records.get(volume.id()));
+        let batch = records.cloned().fold(Batch::new(), Batch::put);
+        if !batch.is_empty() {
+            self.try_commit(batch);
+        }
     }
 
     /// The volumes of a store that went back are looked at again.

@@ -43,6 +43,8 @@ pub(super) struct Inner {
     pub(super) records: Option<Records>,
     /// The name under which this engine connects to others.
     pub(super) wire_name: nvme::wire::Nqn,
+    /// A random name that no host has: it stands for nobody where a host must be named.
+    pub(super) nobody: nvme::wire::Nqn,
     /// Where targets say what happens.
     pub(super) news: SyncSender<News>,
     /// How many reactors there are.
@@ -178,14 +180,14 @@ pub(super) fn now() -> Timestamp {
 
 impl Engine {
     pub(super) fn new(
-        names: (NodeInfo, nvme::wire::Nqn),
+        names: (NodeInfo, nvme::wire::Nqn, nvme::wire::Nqn),
         (server, cores): (&crate::serve::Server, usize),
         dir: Dir,
         keys: Keys,
         events: Arc<Log<Event>>,
         records: Option<Records>,
     ) -> (Engine, Receiver<News>) {
-        let (info, wire_name) = names;
+        let (info, wire_name, nobody) = names;
         let (news, told) = sync_channel(NEWS);
         let engine = Engine(Arc::new(Inner {
             info,
@@ -194,6 +196,7 @@ impl Engine {
             volumes: server.volumes(),
             records,
             wire_name,
+            nobody,
             news,
             cores,
             addresses: server.addresses().to_vec(),

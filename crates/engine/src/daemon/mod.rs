@@ -223,7 +223,9 @@ impl Daemon {
         };
         let events: Arc<Log<Event>> = Arc::new(Log::new(instance, EVENTS));
         let records = store.map(Records::new);
-        let (names, keys) = ((info, wire_name), keys::Keys(config.keys));
+        let nobody = format!("nqn.2014-08.org.nvmexpress:uuid:{}", new_instance()?);
+        let nobody = nvme::wire::Nqn::new(&nobody)?;
+        let (names, keys) = ((info, wire_name, nobody), keys::Keys(config.keys));
         let (engine, told) = Engine::new(names, (&server, cores), dir, keys, events, records);
         news::start(&engine, told).map_err(serve::StartError::Thread)?;
         tokio::spawn(watching::run(Arc::downgrade(&engine.0)));

@@ -15,7 +15,7 @@ use model::stored::{self, Unreadable};
 use model::{
     End, Epoch, Kind, Problem, StoreMark, StoreSequence, TargetId, TargetRecord, VolumeId, keys,
 };
-use store::contract::{Compare, KeyValue, Op, Store, StoreExt as _, Txn};
+use store::contract::{Compare, KeyValue, Op, Revision, Store, StoreExt as _, Txn};
 use tokio::sync::{Semaphore, mpsc};
 
 use super::problems;
@@ -158,9 +158,10 @@ async fn read(
 }
 
 /// The condition that the store has not gone back, as far as it knows itself and this engine was
-/// told.
+/// told; or that the record was written since: then its volume was compared with its copies.
 async fn believed(
     (store, told): (&dyn Store, Option<StoreMark>),
+    written: Revision,
 ) -> Result<Option<Compare>, WriteError> {
     let found = store.get(keys::of::<StoreSequence>(StoreSequence::ID)).await?;
     let sequence = match &found {
@@ -169,7 +170,8 @@ async fn believed(
     };
     let is_later = |told: StoreMark| sequence.is_none_or(|sequence| told.is_after(sequence.mark));
     let went_back = sequence.is_some_and(|sequence| sequence.went_back);
-    if went_back || told.is_some_and(is_later) {
+    let is_newer = went_back && found.as_ref().is_some_and(|found| written > found.changed);
+    if (went_back || told.is_some_and(is_later)) && !is_newer {
         return Err(WriteError::WentBack);
     }
     Ok(found.as_ref().map(Compare::unchanged))
@@ -195,7 +197,7 @@ async fn write(
         if !may_replace(&old, record) {
             return Err(WriteError::Fenced { target: old.target(), epoch: old.epoch() });
         }
-        let believed = believed((store, told)).await?;
+        let believed = believed((store, told), found.changed).await?;
         let replace = Txn::new().when(Compare::unchanged(&found));
         let replace = believed.into_iter().fold(replace, Txn::when);
         let replace = replace.then(Op::put(found.key, text.clone()));
@@ -288,7 +290,7 @@ mod tests {
                 let key = keys::of::<StoreSequence>(StoreSequence::ID);
                 store.put(key, stored::encode(&sequence).unwrap()).await.unwrap();
             }
-            let records = Records::new(Arc::new(store));
+            let records = Records::new(Arc::new(store.clone()));
             records.hear(mark(7));
             let (answer, answered) = sync_channel(1);
             records.record(new.clone(), Box::new(move |result| answer.send(result).unwrap()));
@@ -296,6 +298,15 @@ mod tests {
             assert_eq!(result.unwrap().is_ok(), is_written, "{sequence:?}");
             let held = if is_written { &new } else { &old };
             assert_eq!(records.read(new.volume()).await.unwrap().as_ref(), Some(held));
+            if sequence != Some(known) {
+                continue;
+            }
+            // The control plane has compared this volume with its copies, and written it again.
+            put(&store, &old).await;
+            let (answer, answered) = sync_channel(1);
+            records.record(new.clone(), Box::new(move |result| answer.send(result).unwrap()));
+            let result = tokio::task::spawn_blocking(move || answered.recv().unwrap()).await;
+            assert_eq!(result.unwrap(), Ok(()), "other volumes are no concern of it");
         }
     }
 

@@ -22,13 +22,13 @@ use crate::serve::{Answer as Served, Host};
 use crate::volumes::{Order as VolumeOrder, Status, Way};
 
 impl Engine {
-    /// Who may connect. Nobody named: only this engine itself, so that nobody else can.
+    /// Who may connect. Nobody named: only somebody whose name nobody knows.
     pub(super) fn hosts_of(&self, spec: &TargetSpec) -> Answered<BTreeMap<Nqn, Host>> {
         let names = spec.hosts.values().map(wire_name);
         let mut hosts: BTreeMap<Nqn, Host> =
             names.map(|name| Ok((name?, Host::default()))).collect::<Answered<_>>()?;
         if hosts.is_empty() {
-            hosts.insert(self.0.wire_name.clone(), Host::default());
+            hosts.insert(self.0.nobody.clone(), Host::default());
         }
         Ok(hosts)
     }
