@@ -201,6 +201,25 @@ pub struct Pace {
     pub run: Run,
 }
 
+/// The fence of a replica: which targets may attach it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Fence {
+    /// The highest epoch that ever held it; targets with a lower one are refused. 0: none did.
+    pub epoch: u64,
+}
+
+/// What lowers the fence of a replica that an absurd epoch locked. Whoever has the new epoch or a
+/// higher one can write to it again: no such target may be left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct FenceReset {
+    /// The epoch that it shall remember: that of the volume's record.
+    pub epoch: u64,
+    /// The epoch that it remembers now. If it is another, nothing changes.
+    pub seen: u64,
+}
+
 /// A scrub of one replica: the one under way, or the last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -338,6 +357,8 @@ impl Json for model::Rebuild {}
 impl Json for Scrub {}
 impl Sent for CheckRequest {}
 impl Json for CheckReport {}
+impl Json for Fence {}
+impl Sent for FenceReset {}
 
 impl Json for FoundSnapshot {}
 impl Json for TargetSnapshot {}

@@ -29,9 +29,9 @@ mod serve;
 mod statistics;
 
 pub use carried::{
-    BlockRange, Changed, CheckReport, CheckRequest, DifferingBlocks, Found, FoundSnapshot, Health,
-    InPool, NodeInfo, Numbered, Pace, PoolRemoval, Range, RebuildWish, Removal, Run, Scrub,
-    ScrubState, SnapshotWish, TargetSnapshot,
+    BlockRange, Changed, CheckReport, CheckRequest, DifferingBlocks, Fence, FenceReset, Found,
+    FoundSnapshot, Health, InPool, NodeInfo, Numbered, Pace, PoolRemoval, Range, RebuildWish,
+    Removal, Run, Scrub, ScrubState, SnapshotWish, TargetSnapshot,
 };
 #[cfg(feature = "faults")]
 pub use fault::{Fault, FaultKind, FaultPlace, Faults};

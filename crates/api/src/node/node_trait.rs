@@ -8,9 +8,9 @@ use model::{
 #[cfg(feature = "faults")]
 use super::Faults;
 use super::{
-    Changed, CheckReport, CheckRequest, Found, FoundSnapshot, Health, InPool, NodeInfo, Numbered,
-    Pace, PoolRemoval, Range, RebuildWish, Removal, Scrub, SnapshotWish, Statistics,
-    TargetSnapshot,
+    Changed, CheckReport, CheckRequest, Fence, FenceReset, Found, FoundSnapshot, Health, InPool,
+    NodeInfo, Numbered, Pace, PoolRemoval, Range, RebuildWish, Removal, Scrub, SnapshotWish,
+    Statistics, TargetSnapshot,
 };
 use crate::{Ensured, Gone, Page, Paging, Text};
 
@@ -102,6 +102,16 @@ pub trait Node: Send + Sync + 'static {
         replica: ReplicaId,
         order: Order<Pace>,
     ) -> impl Future<Output = Answered<Ensured<Scrub>>> + Send;
+
+    /// The fence of a replica.
+    fn fence(&self, replica: ReplicaId) -> impl Future<Output = Answered<Fence>> + Send;
+
+    /// Lower the fence of a replica that an absurd epoch locked.
+    fn reset_fence(
+        &self,
+        replica: ReplicaId,
+        reset: FenceReset,
+    ) -> impl Future<Output = Answered<Ensured<Fence>>> + Send;
 
     /// The snapshots of this engine, by replica and id.
     fn snapshots(

@@ -8,9 +8,9 @@ use model::{
 #[cfg(feature = "faults")]
 use super::Faults;
 use super::{
-    Answered, Changed, CheckReport, CheckRequest, Found, FoundSnapshot, Health, InPool, Node,
-    NodeInfo, Numbered, Pace, PoolRemoval, Range, RebuildWish, Removal, Scrub, SnapshotWish,
-    Statistics, TargetSnapshot, routes,
+    Answered, Changed, CheckReport, CheckRequest, Fence, FenceReset, Found, FoundSnapshot, Health,
+    InPool, Node, NodeInfo, Numbered, Pace, PoolRemoval, Range, RebuildWish, Removal, Scrub,
+    SnapshotWish, Statistics, TargetSnapshot, routes,
 };
 use crate::{Ensured, Gone, NoBody, NoQuery, Page, Paging, Route, Text, Watch};
 
@@ -125,6 +125,18 @@ impl Node for Remote {
         order: Order<Pace>,
     ) -> impl Future<Output = Answered<Ensured<Scrub>>> + Send {
         self.ask(&routes::PUT_SCRUB, (replica,), (NoQuery {}, order), None)
+    }
+
+    fn fence(&self, replica: ReplicaId) -> impl Future<Output = Answered<Fence>> + Send {
+        self.ask(&routes::FENCE, (replica,), (NoQuery {}, NoBody), None)
+    }
+
+    fn reset_fence(
+        &self,
+        replica: ReplicaId,
+        reset: FenceReset,
+    ) -> impl Future<Output = Answered<Ensured<Fence>>> + Send {
+        self.ask(&routes::RESET_FENCE, (replica,), (NoQuery {}, reset), None)
     }
 
     fn snapshots(

@@ -8,9 +8,9 @@ use model::{
 #[cfg(feature = "faults")]
 use super::Faults;
 use super::{
-    Changed, CheckReport, CheckRequest, Found, FoundSnapshot, Health, InPool, NodeInfo, Numbered,
-    Pace, PoolRemoval, Range, RebuildWish, Removal, Scrub, SnapshotWish, Statistics,
-    TargetSnapshot,
+    Changed, CheckReport, CheckRequest, Fence, FenceReset, Found, FoundSnapshot, Health, InPool,
+    NodeInfo, Numbered, Pace, PoolRemoval, Range, RebuildWish, Removal, Scrub, SnapshotWish,
+    Statistics, TargetSnapshot,
 };
 use crate::Method::{Delete, Get, Post, Put};
 use crate::Role::{Admin, Anybody, Editor, Viewer};
@@ -116,6 +116,22 @@ pub const PUT_SCRUB: Route<(ReplicaId,), NoQuery, Order<Pace>, Ensured<Scrub>> =
     Editor,
     "putScrub",
     "Start, pause, resume or cancel a scrub of a replica",
+);
+
+/// The fence of a replica.
+pub const FENCE: Route<(ReplicaId,), NoQuery, NoBody, Fence> = Route::new(
+    (Get, "/v1/replicas/{replica}/fence"),
+    Viewer,
+    "fence",
+    "The highest epoch that ever held a replica",
+);
+
+/// Lower the fence of a replica that an absurd epoch locked.
+pub const RESET_FENCE: Route<(ReplicaId,), NoQuery, FenceReset, Ensured<Fence>> = Route::new(
+    (Put, "/v1/replicas/{replica}/fence"),
+    Admin,
+    "resetFence",
+    "Lower the fence of a replica that an absurd epoch locked",
 );
 
 /// The snapshots of this engine, by replica and id.

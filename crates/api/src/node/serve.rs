@@ -45,6 +45,8 @@ fn replicas<N: Node>(api: Api<Served<N>>) -> Api<Served<N>> {
         .on(&routes::WRITTEN, async move |s, r| s.node.written(r.at.0, r.query).await)
         .on(&routes::SCRUB, async move |s, r| s.node.scrub(r.at.0).await)
         .on(&routes::PUT_SCRUB, async move |s, r| s.node.put_scrub(r.at.0, r.body).await)
+        .on(&routes::FENCE, async move |s, r| s.node.fence(r.at.0).await)
+        .on(&routes::RESET_FENCE, async move |s, r| s.node.reset_fence(r.at.0, r.body).await)
         .on(&routes::SNAPSHOTS, async move |s, r| s.node.snapshots(r.query).await)
         .on(&routes::PUT_SNAPSHOT, async move |s, r| {
             s.node.put_snapshot(r.at.0, r.at.1, r.body).await

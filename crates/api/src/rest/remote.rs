@@ -15,7 +15,7 @@ use super::{
     TargetsAsked, VolumeWish, VolumesAsked, routes,
 };
 use crate::heartbeat::{Farewell, Heard};
-use crate::node::{CheckReport, CheckRequest, Pace, Range, Scrub, Statistics};
+use crate::node::{CheckReport, CheckRequest, Fence, FenceReset, Pace, Range, Scrub, Statistics};
 use crate::{Ensured, Gone, NoBody, NoQuery, Page, Paging, Route, Text, Watch};
 
 /// A control plane that is called over HTTP. Cheap to clone.

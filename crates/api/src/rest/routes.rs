@@ -21,7 +21,7 @@ use super::{
 use crate::Method::{Delete, Get, Post, Put};
 use crate::Role::{Admin, Anybody, Editor, Viewer};
 use crate::heartbeat::{Farewell, Heard};
-use crate::node::{CheckReport, CheckRequest, Pace, Range, Scrub, Statistics};
+use crate::node::{CheckReport, CheckRequest, Fence, FenceReset, Pace, Range, Scrub, Statistics};
 use crate::{Ensured, Gone, NoBody, NoQuery, Page, Paging, Route, Text, Watch};
 
 /// An answer, or why there is none.
@@ -181,6 +181,12 @@ or the last";
             PUT_SCRUB put_scrub(at: ReplicaId, body: Pace,) -> Ensured<Scrub>;
                 Put "/v1/replicas/{replica}/scrub" Editor "Start, pause, resume or cancel a scrub \
 of a copy";
+
+            FENCE fence(at: ReplicaId,) -> Fence;
+                Get "/v1/replicas/{replica}/fence" Viewer "The highest epoch that ever held a copy";
+            RESET_FENCE reset_fence(at: ReplicaId, body: FenceReset,) -> Ensured<Fence>;
+                Put "/v1/replicas/{replica}/fence" Admin "Lower the fence of a copy that an absurd \
+epoch locked";
 
             QUARANTINE quarantine(query: Paging,) -> Page<Quarantined>;
                 Get "/v1/quarantine" Viewer "Copies that are set aside instead of destroyed, by id";

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex};
 
 use api::events::Log;
 use api::node::{
-    Answered, Changed, CheckReport, CheckRequest, Fault, FaultKind, FaultPlace, Faults, Found,
-    FoundSnapshot, Health, InPool, Node, NodeInfo, Numbered, Pace, PoolRemoval, Range, RebuildWish,
-    Remote, Removal, Run, Scrub, ScrubState, SnapshotWish, Statistics, StatisticsOf,
-    TargetSnapshot, Traffic,
+    Answered, Changed, CheckReport, CheckRequest, Fault, FaultKind, FaultPlace, Faults, Fence,
+    FenceReset, Found, FoundSnapshot, Health, InPool, Node, NodeInfo, Numbered, Pace, PoolRemoval,
+    Range, RebuildWish, Remote, Removal, Run, Scrub, ScrubState, SnapshotWish, Statistics,
+    StatisticsOf, TargetSnapshot, Traffic,
 };
 use api::{Ensured, Gone, Guard, Page, Paging, Server, Text};
 use model::*;
@@ -224,6 +224,14 @@ impl Node for Fake {
     async fn scrub(&self, replica: ReplicaId) -> Answered<Scrub> {
         let never = || Problem::new(Kind::NotFound, format!("{replica} was never scrubbed"));
         self.with(|state| state.scrub.clone()).ok_or_else(never)
+    }
+
+    async fn fence(&self, _: ReplicaId) -> Answered<Fence> {
+        Ok(Fence { epoch: u64::MAX })
+    }
+
+    async fn reset_fence(&self, _: ReplicaId, reset: FenceReset) -> Answered<Ensured<Fence>> {
+        Ok(Ensured::changed(Fence { epoch: reset.epoch }))
     }
 
     async fn put_scrub(&self, _: ReplicaId, order: Order<Pace>) -> Answered<Ensured<Scrub>> {

@@ -1,8 +1,8 @@
 //! Every request with its answer, by the real client.
 
 use api::node::{
-    Changed, InPool, Node, Numbered, Pace, PoolRemoval, RebuildWish, Removal, Run, ScrubState,
-    SnapshotWish,
+    Changed, Fence, FenceReset, InPool, Node, Numbered, Pace, PoolRemoval, RebuildWish, Removal,
+    Run, ScrubState, SnapshotWish,
 };
 use api::{Effect, Ensured, Paging};
 use model::*;
@@ -90,6 +90,9 @@ async fn replicas_and_what_hangs_on_them() {
     let wish = Pace { run: Run::Pause, bytes_per_second: Some(Size::mib(8)) };
     assert_eq!(effect(node.put_scrub(replica, order(1, wish)).await), Effect::Changed);
     assert_eq!(node.scrub(replica).await.unwrap().state, ScrubState::Paused {});
+    let seen = node.fence(replica).await.unwrap().epoch;
+    let reset = FenceReset { epoch: 7, seen };
+    assert_eq!(node.reset_fence(replica, reset).await.unwrap().now, Fence { epoch: 7 });
     assert!(node.delete_replica(replica, removal(2)).await.unwrap().was_there);
 }
 

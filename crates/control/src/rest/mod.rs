@@ -1,6 +1,7 @@
 //! REST, answered: wishes go to the core, questions are answered from what it knows, and what only
 //! an engine knows is asked there.
 
+mod consent;
 pub(crate) mod lists;
 mod overview;
 mod through;
@@ -10,7 +11,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::heartbeat::{Farewell, Heard};
-use api::node::{CheckReport, CheckRequest, Pace, Range, Scrub, Statistics};
+use api::node::{CheckReport, CheckRequest, Fence, FenceReset, Pace, Range, Scrub, Statistics};
 use api::rest::{
     Alive, Answered, Backup, Consent, Control, EventsAsked, FailoversAsked, GroupsAsked, Health,
     HostsAsked, NodesAsked, Placement, PoolsAsked, Purge, Quarantined, RangesAsked, RebuildsAsked,
@@ -25,6 +26,8 @@ use model::{
     SnapshotGroupChange, SnapshotGroupId, SnapshotGroupSpec, SnapshotId, SnapshotSpec, Target,
     TargetId, Volume, VolumeId, VolumeSpec, Watch, WatchChange, WatchName, WatchSpec,
 };
+
+use consent::covered;
 
 use crate::core::{Core, Done, Input, Wish};
 use crate::shared::Shared;
@@ -423,6 +426,14 @@ impl Control for Rest {
         self.gone(Wish::Discard(id), None).await
     }
 
+    async fn fence(&self, id: ReplicaId) -> Answered<Fence> {
+        self.fence_of(id).await
+    }
+
+    async fn reset_fence(&self, id: ReplicaId, reset: FenceReset) -> Answered<Ensured<Fence>> {
+        self.lower_fence(id, reset).await
+    }
+
     async fn targets(&self, asked: TargetsAsked) -> Answered<Page<Target>> {
         self.one(|core| lists::targets(core, &asked))
     }
@@ -473,23 +484,4 @@ impl Control for Rest {
     async fn delete_watch(&self, name: WatchName, seen: Option<Generation>) -> Answered<Gone> {
         self.drop_watch(name, seen).await
     }
-}
-
-/// Whether the caller knows all that would be lost.
-fn covered(preview: Answered<Purge>, consent: &Consent) -> Result<(), Problem> {
-    let preview = match preview {
-        Ok(preview) => preview,
-        // What is not there is gone.
-        Err(problem) if problem.kind == Kind::NotFound => return Ok(()),
-        Err(problem) => return Err(problem),
-    };
-    if preview.is_covered(consent) {
-        return Ok(());
-    }
-    let detail = format!(
-        "{} volumes and {} snapshots would be lost; read the preview and name them",
-        preview.lost_volumes.len(),
-        preview.lost_snapshots.len()
-    );
-    Err(Problem::new(Kind::LastReplica, detail))
 }

@@ -3,8 +3,8 @@
 use std::sync::PoisonError;
 
 use api::node::{
-    Changed, CheckReport, CheckRequest, Node as _, Pace, Range, RebuildWish, Remote, Scrub,
-    Statistics,
+    Changed, CheckReport, CheckRequest, Fence, FenceReset, Node as _, Pace, Range, RebuildWish,
+    Remote, Scrub, Statistics,
 };
 use api::rest::{Answered, RangesAsked};
 use api::{Ensured, Page, Paging};
@@ -105,6 +105,18 @@ impl Rest {
         let (_, remote) = self.remote_of(id)?;
         let generation = Generation::new(self.0.now().millis()).unwrap_or(Generation::FIRST);
         remote.put_scrub(id, Order { generation, spec: pace }).await
+    }
+
+    pub(super) async fn fence_of(&self, id: ReplicaId) -> Answered<Fence> {
+        self.remote_of(id)?.1.fence(id).await
+    }
+
+    pub(super) async fn lower_fence(
+        &self,
+        id: ReplicaId,
+        reset: FenceReset,
+    ) -> Answered<Ensured<Fence>> {
+        self.remote_of(id)?.1.reset_fence(id, reset).await
     }
 
     pub(super) async fn pace_rebuild(

@@ -21,6 +21,7 @@ mod checks;
 mod condition;
 mod devices;
 mod engine;
+mod fences;
 mod health;
 mod heartbeat;
 mod held;

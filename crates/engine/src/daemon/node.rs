@@ -3,9 +3,9 @@
 #[cfg(feature = "faults")]
 use api::node::Faults;
 use api::node::{
-    Answered, Changed, CheckReport, CheckRequest, Found, FoundSnapshot, Health, InPool, Node,
-    NodeInfo, Numbered, Pace, PoolRemoval, Range, RebuildWish, Removal, Scrub, SnapshotWish,
-    Statistics, TargetSnapshot,
+    Answered, Changed, CheckReport, CheckRequest, Fence, FenceReset, Found, FoundSnapshot, Health,
+    InPool, Node, NodeInfo, Numbered, Pace, PoolRemoval, Range, RebuildWish, Removal, Scrub,
+    SnapshotWish, Statistics, TargetSnapshot,
 };
 use api::{Ensured, Gone, Page, Paging, Text};
 use model::{
@@ -106,6 +106,15 @@ impl Node for Engine {
     async fn put_scrub(&self, replica: ReplicaId, order: Order<Pace>) -> Answered<Ensured<Scrub>> {
         let engine = self.clone();
         self.to_its_end(async move { engine.order_scrub(replica, order).await }).await
+    }
+
+    async fn fence(&self, replica: ReplicaId) -> Answered<Fence> {
+        self.find_fence(replica).await
+    }
+
+    async fn reset_fence(&self, replica: ReplicaId, reset: FenceReset) -> Answered<Ensured<Fence>> {
+        let engine = self.clone();
+        self.to_its_end(async move { engine.order_fence(replica, reset).await }).await
     }
 
     async fn snapshots(&self, paging: Paging) -> Answered<Page<FoundSnapshot>> {

@@ -183,7 +183,7 @@ impl Engine {
     }
 
     /// Serves a replica to exactly those who may use it, as large as it is.
-    async fn share(&self, replica: ReplicaId, pool: Id) -> Answered<bool> {
+    pub(super) async fn share(&self, replica: ReplicaId, pool: Id) -> Answered<bool> {
         let nqn = wire_name(&Nqn::replica(replica))?;
         let lodger = self.lodger(replica).ok_or_else(|| no_replica(replica))?;
         let users = self.users_of(&lodger);

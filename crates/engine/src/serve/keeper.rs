@@ -120,6 +120,17 @@ pub(super) fn encode(reservations: &Reservations) -> Vec<u8> {
     }
 }
 
+/// The highest epoch that held a replica, of what is kept with it: 0 if none did, nothing if it
+/// cannot be read.
+pub(crate) fn fence_of(kept: &[u8]) -> Option<u64> {
+    Some(decode(kept)?.least_key.unwrap_or(0))
+}
+
+/// What is kept with a replica that this epoch held last.
+pub(crate) fn kept_fence(epoch: u64) -> Vec<u8> {
+    encode(&Reservations { least_key: Some(epoch), ..Reservations::default() })
+}
+
 fn write(path: &Path, reservations: &Reservations) -> io::Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     if reservations.persist {

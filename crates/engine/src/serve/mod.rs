@@ -41,7 +41,7 @@ pub use config::{Backing, Config, Host, Limits, Namespace, Pool, Subsystem, iden
 use core::{Core, Message};
 use keeper::Keeper;
 pub use keeper::ReadError;
-pub(crate) use keeper::least_epoch;
+pub(crate) use keeper::{fence_of, kept_fence, least_epoch};
 pub use orders::{Answer, OrderError, Orders};
 pub use pooling::PoolOrders;
 use prover::Prover;

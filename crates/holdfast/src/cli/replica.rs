@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use api::node::{Pace, Run, ScrubState};
+use api::node::{FenceReset, Pace, Run, ScrubState};
 use api::rest::{Control, Remote, ReplicasAsked};
 use clap::Subcommand;
 use model::{NodeName, PoolName, Replica, ReplicaId, Size, VolumeId};
 
 use super::ask::all;
 use super::bar::Bar;
+use super::create::agreed;
 use super::out::{Out, Row};
 use super::say;
 use super::table::{Cell, Column};
@@ -45,6 +46,20 @@ pub(crate) enum Verb {
         /// Show how far it is until it has ended
         #[arg(long)]
         wait: bool,
+    },
+    /// Lower the fence of a copy that an absurd epoch locked, so that targets with this epoch or a
+    /// higher one can attach it again
+    ///
+    /// A copy refuses targets whose epoch is below the highest that ever held it. Lower it only if
+    /// no target with the new epoch or a higher one is left that should not write to it.
+    ResetFence {
+        replica: ReplicaId,
+        /// The epoch that it shall remember: that of the volume's target
+        #[arg(long, value_name = "NUMBER")]
+        epoch: u64,
+        /// Yes, do it
+        #[arg(long)]
+        yes: bool,
     },
 }
 
@@ -94,6 +109,16 @@ impl Verb {
                     return out.done(&said, &answer);
                 }
                 scrubbed(remote, replica, out).await
+            }
+            Verb::ResetFence { replica, epoch, yes } => {
+                let seen = remote.fence(replica).await?.epoch;
+                let what = format!(
+                    "replica {replica} remembers epoch {seen}; this lets targets with epoch \
+                     {epoch} or a higher one write to it"
+                );
+                agreed(yes, &what)?;
+                let answer = remote.reset_fence(replica, FenceReset { epoch, seen }).await?;
+                out.done(&say::ensured(format!("fence of replica {replica}"), &answer), &answer)
             }
         }
     }

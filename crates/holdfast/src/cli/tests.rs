@@ -228,6 +228,8 @@ async fn verbs() {
         format!("quarantine delete {ASIDE} --yes"),
         format!("quarantine delete {ASIDE} --yes"),
         format!("quarantine restore {ASIDE} --snapshot {id}"),
+        format!("replica reset-fence {REPLICA} --epoch 7"),
+        format!("replica reset-fence {REPLICA} --epoch 7 --yes"),
         "watch create chat --url http://chat.example.org/hook --severity error".to_owned(),
         "watch create chat --url http://chat.example.org/hook --severity error".to_owned(),
         "watch create chat --url http://chat.example.org/other".to_owned(),

@@ -66,7 +66,7 @@ pub use connection::{AuthDone, AuthWork, Connection, ConnectionConfig, Direct};
 pub use event::{ConnId, Effect, Event, Message, Need, Payload, Slot, Transmit, Way};
 pub use subsystem::{
     Access, AcquireKeys, BadNamespace, Change, ConnectRequest, Controller, DiscoveryRecord, Holder,
-    HostId, Hosts, Limits, MAX_GROUPS, MAX_NSID, MAX_REGISTRANTS, Namespace, NamespaceConfig,
-    NamespaceIds, Notice, Readiness, Refusal, Registration, Reservation, ReservationHome,
-    Reservations, Service, Subsystem, SubsystemConfig, Traffic,
+    HostId, Hosts, Limits, MAX_GROUPS, MAX_KEY_STEP, MAX_NSID, MAX_REGISTRANTS, Namespace,
+    NamespaceConfig, NamespaceIds, Notice, Readiness, Refusal, Registration, Reservation,
+    ReservationHome, Reservations, Service, Subsystem, SubsystemConfig, Traffic,
 };

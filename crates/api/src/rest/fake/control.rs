@@ -6,16 +6,18 @@ use model::{
     BlockDevice, Consistency, Event, Failover, Generation, Heartbeat, Host, HostAddress,
     HostChange, HostName, HostSpec, HostStatus, Kind, Labels, Liveness, Node, NodeAddress,
     NodeChange, NodeName, Pool, PoolChange, PoolName, PoolSpec, PoolState, PoolStatus, Problem,
-    Progress, Rebuild, RebuildId, Replica, ReplicaId, Size, Snapshot, SnapshotChange,
-    SnapshotGroup, SnapshotGroupChange, SnapshotGroupId, SnapshotGroupSpec, SnapshotGroupStatus,
-    SnapshotId, SnapshotSpec, SnapshotState, Target, TargetId, Volume, VolumeId, VolumeSpec,
-    VolumeState, VolumeStatus, Watch, WatchChange, WatchName, WatchSpec, WatchStatus,
+    Rebuild, RebuildId, Replica, ReplicaId, Size, Snapshot, SnapshotChange, SnapshotGroup,
+    SnapshotGroupChange, SnapshotGroupId, SnapshotGroupSpec, SnapshotGroupStatus, SnapshotId,
+    SnapshotSpec, SnapshotState, Target, TargetId, Volume, VolumeId, VolumeSpec, VolumeState,
+    VolumeStatus, Watch, WatchChange, WatchName, WatchSpec, WatchStatus,
 };
 
 use super::Fake;
-use super::seen::{HEARD, VERSION, asks_for, count, covered, is, labelled, taken_at_once, well};
+use super::seen::{
+    FENCE, HEARD, VERSION, asks_for, count, covered, is, labelled, lowered, taken_at_once, well,
+};
 use crate::heartbeat::{Farewell, Heard};
-use crate::node::{CheckReport, CheckRequest, Pace, Range, Run, Scrub, ScrubState, Statistics};
+use crate::node::{CheckReport, CheckRequest, Fence, FenceReset, Pace, Range, Scrub, Statistics};
 use crate::rest::{
     Alive, Answered, Backup, Consent, Control, EventsAsked, FailoversAsked, GroupsAsked, Health,
     HostsAsked, NodesAsked, Placement, PoolsAsked, Purge, Quarantined, RangesAsked, RebuildsAsked,
@@ -411,18 +413,7 @@ impl Control for Fake {
     }
 
     async fn put_scrub(&self, at: ReplicaId, body: Pace) -> Answered<Ensured<Scrub>> {
-        let mut held = self.held();
-        let size = held.replicas.get(&at)?.spec().size;
-        let (state, done) = match body.run {
-            Run::Run => (ScrubState::Completed {}, size),
-            Run::Pause => (ScrubState::Paused {}, Size::ZERO),
-            Run::Cancel => (ScrubState::Cancelled {}, Size::ZERO),
-        };
-        let progress = Progress { total: size, done, copied: Size::ZERO };
-        let begun = Scrub::begun(Generation::FIRST, self.now);
-        let scrub = Scrub { state, progress, ..begun };
-        held.scrubs.insert(at, scrub.clone());
-        Ok(Ensured::changed(scrub))
+        self.held().scrub(at, body.run, self.now)
     }
 
     async fn quarantine(&self, query: Paging) -> Answered<Page<Quarantined>> {
@@ -435,6 +426,15 @@ impl Control for Fake {
 
     async fn discard(&self, at: ReplicaId) -> Answered<Gone> {
         Ok(Gone { was_there: self.held().quarantine.remove(&at).is_some() })
+    }
+
+    async fn fence(&self, at: ReplicaId) -> Answered<Fence> {
+        self.held().replicas.get(&at).map(|_| FENCE)
+    }
+
+    async fn reset_fence(&self, at: ReplicaId, body: FenceReset) -> Answered<Ensured<Fence>> {
+        self.held().replicas.get(&at)?;
+        lowered(body)
     }
 
     async fn targets(&self, query: TargetsAsked) -> Answered<Page<Target>> {

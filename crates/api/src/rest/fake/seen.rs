@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 
 use model::{
-    Consistency, Event, Heartbeat, Kind, Labels, Liveness, Node, NodeAddress, NodeChange, NodeName,
-    NodeSpec, NodeStatus, Pool, PoolState, Problem, QuarantineCause, Rebuild, RebuildEvent,
-    RebuildId, ReplicaId, Size, Snapshot, SnapshotSpec, SnapshotState, SnapshotStatus, Subject,
-    Timestamp, Volume, VolumeState,
+    Consistency, Event, Generation, Heartbeat, Kind, Labels, Liveness, Node, NodeAddress,
+    NodeChange, NodeName, NodeSpec, NodeStatus, Pool, PoolState, Problem, Progress,
+    QuarantineCause, Rebuild, RebuildEvent, RebuildId, ReplicaId, Size, Snapshot, SnapshotSpec,
+    SnapshotState, SnapshotStatus, Subject, Timestamp, Volume, VolumeState,
 };
 
 use super::Held;
 use super::things::Things;
 use crate::heartbeat::Heard;
-use crate::node::Run;
+use crate::node::{Fence, FenceReset, Run, Scrub, ScrubState};
 use crate::rest::{
     Answered, Capacity, Consent, EventsAsked, Health, LabelMatch, Leader, Purge, QuarantineTally,
     Quarantined, RescueRequest, Status, StoredSpec, Tally, VolumeTally, VolumesAsked,
@@ -224,6 +224,39 @@ fn capacity(pools: &Things<model::PoolSpec>) -> Capacity {
         used: sum.used.plus(pool.used),
         committed: sum.committed.plus(pool.committed),
     })
+}
+
+/// What every copy remembers.
+pub(super) const FENCE: Fence = Fence { epoch: 9 };
+
+/// The fence of a copy is lowered by somebody who knows what it remembers.
+pub(super) fn lowered(reset: FenceReset) -> Answered<Ensured<Fence>> {
+    if reset.seen != FENCE.epoch {
+        let detail = format!("it remembers epoch {}; name that", FENCE.epoch);
+        return Err(Problem::new(Kind::StaleGeneration, detail));
+    }
+    Ok(Ensured::changed(Fence { epoch: reset.epoch }))
+}
+
+impl Held {
+    /// A scrub goes as it was told, at once.
+    pub(super) fn scrub(
+        &mut self,
+        at: ReplicaId,
+        run: Run,
+        now: Timestamp,
+    ) -> Answered<Ensured<Scrub>> {
+        let size = self.replicas.get(&at)?.spec().size;
+        let (state, done) = match run {
+            Run::Run => (ScrubState::Completed {}, size),
+            Run::Pause => (ScrubState::Paused {}, Size::ZERO),
+            Run::Cancel => (ScrubState::Cancelled {}, Size::ZERO),
+        };
+        let progress = Progress { total: size, done, copied: Size::ZERO };
+        let scrub = Scrub { state, progress, ..Scrub::begun(Generation::FIRST, now) };
+        self.scrubs.insert(at, scrub.clone());
+        Ok(Ensured::changed(scrub))
+    }
 }
 
 /// A snapshot that was taken at once.

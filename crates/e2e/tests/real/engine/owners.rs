@@ -1,12 +1,14 @@
 //! One owner at a time: the fence is at each replica, and whoever lost a volume is told.
 
+use api::Effect;
+use api::node::{Fence, FenceReset, Node as _};
 use block::Fault;
 use e2e::fleet::{Fleet, Plan};
 use e2e::store::Kind as StoreKind;
 use model::*;
 
 use super::host::Host;
-use super::rig::{Disk, HOST, id};
+use super::rig::{Disk, HOST, id, kind};
 use super::targets::close_and_compare;
 
 fn first() -> TargetId {
@@ -68,4 +70,26 @@ async fn a_replica_has_one_owner_and_remembers_the_newest() {
     assert!(Disk::hold(at, replica, 1).is_err(), "the newest epoch was forgotten");
     fleet.until_open(second(), 1).await.unwrap();
     close_and_compare(&mut fleet, 1, second(), host).await;
+}
+
+/// An engine gone mad holds a replica with an epoch that nobody will reach.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_locked_by_an_absurd_epoch_is_released_by_an_administrator() {
+    let fleet = start().await;
+    let (at, replica) = (fleet.machines[2].listen(), fleet.machines[2].replica);
+    assert!(Disk::hold(at, replica, u64::MAX).is_err(), "the last epoch of all was let in");
+    let absurd = 1 << 30;
+    drop(Disk::hold(at, replica, absurd).unwrap());
+    assert!(Disk::hold(at, replica, 1).is_err(), "an older epoch was let in");
+
+    let node = fleet.remote(2).unwrap();
+    assert_eq!(node.fence(replica).await.unwrap(), Fence { epoch: absurd });
+    let reset = |epoch, seen| node.reset_fence(replica, FenceReset { epoch, seen });
+    assert_eq!(kind(reset(1, 7).await), Kind::StaleGeneration);
+    assert_eq!(kind(reset(absurd + 1, absurd).await), Kind::InvalidArgument);
+    assert_eq!(reset(1, absurd).await.unwrap().effect, Effect::Changed);
+    assert_eq!(reset(1, absurd).await.unwrap().effect, Effect::Unchanged);
+    let mut owner = Disk::hold(at, replica, 1).unwrap();
+    assert_eq!(write(&mut owner, 9, 1), Ok(()));
+    assert!(Disk::hold(at, replica, 0).is_err(), "the fence is gone");
 }

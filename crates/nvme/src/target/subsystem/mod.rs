@@ -38,8 +38,8 @@ pub use namespace::{
     Namespace, NamespaceConfig, NamespaceIds, Readiness, ReservationHome, Traffic,
 };
 pub use reservation::{
-    Access, AcquireKeys, Change, Holder, HostId, MAX_REGISTRANTS, Notice, Registration,
-    Reservation, Reservations,
+    Access, AcquireKeys, Change, Holder, HostId, MAX_KEY_STEP, MAX_REGISTRANTS, Notice,
+    Registration, Reservation, Reservations,
 };
 pub(super) use reserving::{Hold, HoldState};
 

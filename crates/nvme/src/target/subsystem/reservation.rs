@@ -103,6 +103,11 @@ pub struct Change {
     pub abort: Vec<HostId>,
 }
 
+/// By how much the key of a guarded namespace may grow at once. Each change of ownership adds one,
+/// so a replica would have to miss this many; and to use up all keys takes as many acquires, each
+/// of which is made durable.
+pub const MAX_KEY_STEP: u64 = 1 << 32;
+
 /// Most registrants of a namespace.
 pub const MAX_REGISTRANTS: usize = 256;
 
@@ -148,6 +153,9 @@ impl Reservations {
         }
         if action != RegisterAction::Unregister && self.is_outdated(new) {
             return Err(Status::RESERVATION_CONFLICT);
+        }
+        if action != RegisterAction::Unregister && self.is_absurd(new) {
+            return Err(Status::INVALID_FIELD);
         }
         match (action, registered) {
             (RegisterAction::Register, Some(key)) if key == new => Ok(Change::default()),
@@ -261,6 +269,12 @@ impl Reservations {
     /// Whether somebody with a higher key has held a guarded namespace.
     fn is_outdated(&self, key: u64) -> bool {
         self.least_key.is_some_and(|least| key < least)
+    }
+
+    /// Whether a key is further ahead of the highest that held a guarded namespace than ownership
+    /// can have changed hands: with the last key of all nobody could ever follow.
+    fn is_absurd(&self, key: u64) -> bool {
+        self.least_key.is_some_and(|least| key > least.saturating_add(MAX_KEY_STEP))
     }
 
     fn preempt(

@@ -3,7 +3,9 @@
 use block::{Command, Fault};
 use nvme::initiator::{Content, Io, IoEvent, Key, Message, Namespace, Reservation};
 use nvme::target::testing::Rim;
-use nvme::target::{ConnectionConfig, Event, NamespaceConfig, Reservations, Subsystem};
+use nvme::target::{
+    ConnectionConfig, Event, MAX_KEY_STEP, NamespaceConfig, Reservations, Subsystem,
+};
 use nvme::wire::{AcquireAction, RegisterAction, ReservationType};
 
 use super::net::{BLOCK, Net, SUBSYSTEM, Told, config, namespace};
@@ -97,6 +99,23 @@ fn a_lower_number_never_owns_it_again() {
     assert_eq!(own(&mut net, old, 6), Err(Fault::Fenced));
     assert_eq!(write(&mut net, old, &namespace), Err(Fault::Fenced));
     assert_eq!(write(&mut net, new, &namespace), Ok(()));
+}
+
+/// With the last number of all, nobody could ever own it again.
+#[test]
+fn an_absurd_number_does_not_lock_it_for_ever() {
+    let mut net = Net::new(4);
+    let node = replica(&mut net, 5);
+    let (_, liar, _) = with_queue(&mut net, node, 1);
+    for absurd in [u64::MAX, u64::MAX - 1, 1 << 63, 6 + MAX_KEY_STEP] {
+        assert!(own(&mut net, liar, absurd).is_err(), "{absurd}");
+        assert_eq!(least_key(&net.nodes[node]), Some(5));
+    }
+    let (_, io, namespace) = with_queue(&mut net, node, 2);
+    assert_eq!(own(&mut net, io, 6), Ok(()));
+    assert_eq!(write(&mut net, io, &namespace), Ok(()));
+    // One that was away for long is owned all the same.
+    assert_eq!(reserve(&mut net, io, register(6 + MAX_KEY_STEP)), Ok(()));
 }
 
 #[test]
