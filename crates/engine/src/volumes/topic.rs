@@ -170,22 +170,44 @@ pub(crate) fn was_there(bytes: &[u8], id: SnapshotId) -> Option<Answer> {
     Some(Answer::WasThere((attempt != 0).then_some(Attempt(attempt))))
 }
 
-/// A note as it is kept, no longer than a pool keeps. Regions are made larger until it is: what
-/// may differ or be missed then covers more than it must, never less.
+/// A note as it is kept, no longer than a pool keeps. Regions are made larger until it is, and if
+/// that is not enough, stale copies lose their maps: what may differ or be missed then covers more
+/// than it must, never less.
 pub(crate) fn fit(note: &Note) -> Option<Vec<u8>> {
     let mut note = note.clone();
-    // Twice as large each time: after 64 times nothing is left to make larger.
-    for _ in 0..64 {
+    loop {
         let bytes = model::stored::encode(&note).ok()?.into_bytes();
         if bytes.len() <= pool::Label::MOST_OPAQUE {
             return Some(bytes);
         }
-        note.intents = coarser(&note.intents)?;
-        for missed in note.missed.values_mut() {
-            *missed = coarser(missed)?;
+        if !coarsen(&mut note) && !forget_map(&mut note) {
+            return None;
         }
     }
-    None
+}
+
+/// Makes the regions of a note larger; whether there were any to be made larger.
+fn coarsen(note: &mut Note) -> bool {
+    let maps = [&mut note.intents].into_iter().chain(note.missed.values_mut());
+    let mut shrank = false;
+    // A map of the first region alone is as short as it gets.
+    for map in maps.filter(|map| map.iter().any(|region| region > 0)) {
+        if let Some(wide) = coarser(map) {
+            (*map, shrank) = (wide, true);
+        }
+    }
+    shrank
+}
+
+/// Forgets the map of one stale copy, which then lacks everything, and so need not be compared with
+/// what it had; whether there was one.
+fn forget_map(note: &mut Note) -> bool {
+    let last = note.missed.keys().next_back().max(note.left.keys().next_back()).copied();
+    last.is_some_and(|replica| {
+        note.left.remove(&replica);
+        note.missed.remove(&replica);
+        true
+    })
 }
 
 fn coarser(regions: &Regions) -> Option<Regions> {
@@ -255,12 +277,20 @@ mod tests {
         }
     }
 
+    fn last_epoch() -> model::Epoch {
+        serde_json::from_str(&u64::MAX.to_string()).unwrap()
+    }
+
     #[test]
     fn a_note_with_the_most_of_everything_fits() {
         let most = model::VolumeSpec::MOST_REPLICAS + 1;
         let mut note = note((0..65536).step_by(7));
         note.label.set = ReplicaSet::new((1..=most).map(id).collect()).unwrap();
         note.missed = (1..=most).map(|number| (id(number), note.intents.clone())).collect();
+        let stamp = model::NoteStamp { epoch: last_epoch(), sequence: u64::MAX };
+        (note.label.epoch, note.sequence, note.loss) = (stamp.epoch, stamp.sequence, u64::MAX);
+        note.settled = Some(stamp);
+        note.left = (1..=most).map(|number| (id(number), stamp)).collect();
         let host = |number: usize| model::HostIdentifier([u8::try_from(number).unwrap(); 16]);
         *note.reservations = model::HostReservations {
             generation: u32::MAX,
@@ -275,6 +305,11 @@ mod tests {
         };
         let kept: Note = model::stored::decode(&fit(&note).unwrap()).unwrap();
         assert_eq!(kept.reservations, note.reservations);
+        assert_eq!((&kept.label, kept.settled), (&note.label, note.settled));
+        // One without a map lacks everything; one with a map was not rolled back unseen.
+        assert!(kept.missed.len() >= 5, "{} maps are left", kept.missed.len());
+        assert!(kept.missed.keys().eq(kept.left.keys()));
+        assert!(kept.missed.values().all(|map| map.contains(0)));
     }
 
     #[test]
