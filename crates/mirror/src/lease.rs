@@ -103,12 +103,21 @@ impl Mirror {
     pub(crate) fn answer_read(&mut self, ticket: Ticket) {
         let Some(op) = self.ops.get(ticket) else { return };
         let (since, Some(result)) = (op.since, op.answered) else { return };
+        if self.prove_since(since) {
+            self.finish(ticket, result);
+        }
+    }
+
+    /// Whether every copy in sync has proved that nobody else owns the volume: within the lease, or
+    /// after the I/O with this number. If not, they are asked.
+    pub(crate) fn prove_since(&mut self, since: u64) -> bool {
         if self.holds_lease(self.now) || self.is_proved_since(since) {
-            return self.finish(ticket, result);
+            return true;
         }
         let older = |slot: &Slot| self.child(*slot).is_some_and(|one| one.proved_io <= since);
         let older = self.must().iter().filter(older).collect();
         self.prove(older, since);
+        false
     }
 
     fn is_proved_since(&self, since: u64) -> bool {

@@ -13,6 +13,10 @@
 //! the note of its target. So whichever copy in sync a later owner finds, the newest note has that
 //! state or a later one. A refused state may be found or not: the host was told so.
 //!
+//! **H2** An answer that rests on the state and changes nothing (a report, a repetition, a
+//! conflict) is given only while a read could be (R1): a former owner says nothing of reservations
+//! that a newer one may have changed. [`Mirror::prove_ownership`] says when.
+//!
 //! Deliberately not here: what reservations mean, and refusing commands by them (the target).
 
 use alloc::vec::Vec;
@@ -34,6 +38,8 @@ pub(crate) struct Reserved {
     found: Option<(Epoch, u64)>,
     /// Who waits for which version of the note.
     keeping: Vec<(Token, u64)>,
+    /// Who waits for a proof of ownership, and the last I/O that was named before it asked.
+    proving: Vec<(Token, u64)>,
 }
 
 impl Reserved {
@@ -83,14 +89,7 @@ impl Mirror {
     /// [`Effect::Answer`](crate::Effect::Answer).
     pub fn keep_reservations(&mut self, token: Token, state: HostReservations, now: Instant) {
         self.now = self.now.max(now);
-        if self.is_down() || self.stopping.is_some() {
-            let problem = Problem::new(Kind::Fenced, "the target is shut down; ask the newer one");
-            self.answer(token, Err(problem));
-        } else if !self.opened {
-            let problem = Problem::new(Kind::Unavailable, "the volume opens; try again");
-            self.answer(token, Err(problem));
-        } else if self.reserved.keeping.len() >= WAITING {
-            let problem = Problem::new(Kind::Busy, "too many reservations wait; try again");
+        if let Err(problem) = self.admit_reservation(self.reserved.keeping.len()) {
             self.answer(token, Err(problem));
         } else {
             self.reserved.state = state;
@@ -100,9 +99,43 @@ impl Mirror {
         self.tick(now);
     }
 
+    /// Proves that this target owns the volume (H2): it ends well, with an
+    /// [`Effect::Answer`](crate::Effect::Answer), when every copy that anybody may call in sync has
+    /// done something for it within the lease, or since this was asked.
+    pub fn prove_ownership(&mut self, token: Token, now: Instant) {
+        self.now = self.now.max(now);
+        if let Err(problem) = self.admit_reservation(self.reserved.proving.len()) {
+            self.answer(token, Err(problem));
+        } else {
+            self.reserved.proving.push((token, self.last_io));
+        }
+        self.tick(now);
+    }
+
+    /// Whether one more may wait, beside so many.
+    fn admit_reservation(&self, waiting: usize) -> Result<(), Problem> {
+        if self.is_down() || self.stopping.is_some() {
+            Err(Problem::new(Kind::Fenced, "the target is shut down; ask the newer one"))
+        } else if !self.opened {
+            Err(Problem::new(Kind::Unavailable, "the volume opens; try again"))
+        } else if waiting >= WAITING {
+            Err(Problem::new(Kind::Busy, "too many reservations wait; try again"))
+        } else {
+            Ok(())
+        }
+    }
+
     /// Answers whose state is kept, and those who have waited long enough.
     pub(crate) fn pump_reservations(&mut self) {
-        if self.reserved.keeping.is_empty() {
+        let proving = core::mem::take(&mut self.reserved.proving);
+        for (token, since) in proving {
+            if self.prove_since(since) {
+                self.answer(token, Ok(()));
+            } else {
+                self.reserved.proving.push((token, since));
+            }
+        }
+        if self.reserved.keeping.is_empty() && self.reserved.proving.is_empty() {
             return;
         }
         let durable = if self.are_notes_everywhere() { self.durable_version() } else { 0 };
@@ -121,7 +154,8 @@ impl Mirror {
 
     /// Nobody who waits can be told that it is kept.
     pub(crate) fn refuse_reservations(&mut self, why: &Problem) {
-        for (token, _) in core::mem::take(&mut self.reserved.keeping) {
+        let proving = core::mem::take(&mut self.reserved.proving);
+        for (token, _) in core::mem::take(&mut self.reserved.keeping).into_iter().chain(proving) {
             self.answer(token, Err(why.clone()));
         }
     }

@@ -108,6 +108,8 @@ pub(super) struct Core {
     pub(super) to_keep: Vec<ToKeep>,
     /// Reservations that are to be kept with their volumes.
     pub(super) to_reserve: Vec<ToReserve>,
+    /// Volumes whose ownership is to be proved.
+    pub(super) to_prove: Vec<(model::VolumeId, crate::volumes::OwnershipProof)>,
     pub(super) volumes: Volumes,
     /// What targets prove to replicas here.
     pub(super) cluster: Option<Arc<ClusterSecret>>,

@@ -75,6 +75,7 @@ impl Core {
             asked: Slab::new(pooling::MOST_ASKED),
             to_keep: Vec::new(),
             to_reserve: Vec::new(),
+            to_prove: Vec::new(),
             volumes: Volumes::new(Token::of(VOLUME, Key::from_bits(0)), config.replication.clone()),
             cluster: config.replication.secret.clone(),
             shares: Shares::new(limits.places),

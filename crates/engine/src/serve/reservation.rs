@@ -4,6 +4,7 @@
 //!   host ─► Subsystem ─ Effect::Persist ─► Volumes::keep_reservations ─► notes of the replicas
 //!             ▲  ▲                                   │
 //!             │  └──────── persisted ◄── kept, or not┘
+//!             ├─ ownership_proved ◄── Volumes::prove_ownership ◄─ Effect::ProveOwnership
 //!             └─ restore_reservations ◄── the volume is open: what was found
 //! ```
 
@@ -24,6 +25,7 @@ impl Core {
             heard = true;
             let key = match news {
                 ReservationNews::Kept { by, .. } => Some(Key::from_bits(by.subsystem)),
+                ReservationNews::Proved { by, .. } => Some(Key::from_bits(by.subsystem)),
                 _ => name_of(volume).ok().and_then(|nqn| self.subsystem_of(&nqn)),
             };
             let Some(key) = key else { continue };
@@ -31,6 +33,9 @@ impl Core {
             match news {
                 ReservationNews::Kept { by, kept } => {
                     served.subsystem.persisted(NSID, by.version, kept);
+                }
+                ReservationNews::Proved { by, proved } => {
+                    served.subsystem.ownership_proved(NSID, by.number, proved);
                 }
                 ReservationNews::Found(found) => {
                     served.subsystem.restore_reservations(NSID, from_model(&found));
@@ -49,10 +54,14 @@ impl Core {
         all.find(|(_, served)| served.subsystem.nqn() == nqn).map(|(key, _)| key)
     }
 
-    /// Has reservations kept that subsystems want to be.
+    /// Has reservations kept that subsystems want to be, and proved that they are those of the
+    /// volume.
     pub(super) fn keep_reservations(&mut self, io: &impl Io) {
         for (volume, write, state) in core::mem::take(&mut self.to_reserve) {
             self.volumes.keep_reservations(volume, write, state, io);
+        }
+        for (volume, by) in core::mem::take(&mut self.to_prove) {
+            self.volumes.prove_ownership(volume, by, io);
         }
     }
 }

@@ -12,7 +12,7 @@ use super::pooling::Asked;
 use super::reservation::to_model;
 use super::served::Kept;
 use crate::clock::instant;
-use crate::volumes::ReservationWrite;
+use crate::volumes::{OwnershipProof, ReservationWrite};
 
 /// How often to look for deadlines, while there are connections.
 const TICK_EVERY: Duration = Duration::from_millis(250);
@@ -23,7 +23,7 @@ const POOL_PATIENCE: Duration = Duration::from_secs(30);
 
 impl Core {
     pub(super) fn effects(&mut self, key: Key) {
-        let (mut keeping, mut reserving) = (Vec::new(), Vec::new());
+        let (mut keeping, mut reserving, mut proving) = (Vec::new(), Vec::new(), Vec::new());
         let Some(served) = self.subsystems.get_mut(key) else { return };
         while let Some(effect) = served.subsystem.poll_effect() {
             match effect {
@@ -62,6 +62,14 @@ impl Core {
                         served.subsystem.persisted(nsid, version, false);
                     }
                 }
+                Effect::ProveOwnership { nsid, number } => {
+                    if let Kept::Volume(volume) = served.reservations(nsid) {
+                        let subsystem = key.to_bits();
+                        proving.push((*volume, OwnershipProof { subsystem, number }));
+                    } else {
+                        served.subsystem.ownership_proved(nsid, number, true);
+                    }
+                }
                 Effect::Disconnect(name) => {
                     if let Some(key) = self.names.get(&name)
                         && let Some(link) = self.links.get_mut(*key)
@@ -79,6 +87,7 @@ impl Core {
         }
         self.to_keep.append(&mut keeping);
         self.to_reserve.append(&mut reserving);
+        self.to_prove.append(&mut proving);
     }
 
     /// Whether the engine has stopped: connections are gone, pools are written down.

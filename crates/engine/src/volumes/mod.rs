@@ -48,7 +48,7 @@ use child::Child;
 pub use damage::{Damage, Places};
 pub use order::{Answer, Measured, News, Opening, Order, Reply, Status, Taking, Way, What};
 pub use recorder::{MemoryRecorder, Recorded, Recorder, may_replace};
-pub(crate) use reservation::{ReservationNews, ReservationWrite};
+pub(crate) use reservation::{OwnershipProof, ReservationNews, ReservationWrite};
 pub use volume::PATIENCE;
 use volume::Volume;
 

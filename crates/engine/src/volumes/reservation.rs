@@ -19,6 +19,32 @@ pub(crate) struct ReservationWrite {
     pub(crate) version: u64,
 }
 
+/// Who wants to know whether a volume is owned here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OwnershipProof {
+    /// The subsystem, as its core knows it.
+    pub(crate) subsystem: u64,
+    /// Which proof.
+    pub(crate) number: u64,
+}
+
+/// What a mirror was asked about reservations.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ReservationRequest {
+    Keep(ReservationWrite),
+    Prove(OwnershipProof),
+}
+
+impl ReservationRequest {
+    /// How it ended.
+    fn ended(self, well: bool) -> ReservationNews {
+        match self {
+            ReservationRequest::Keep(by) => ReservationNews::Kept { by, kept: well },
+            ReservationRequest::Prove(by) => ReservationNews::Proved { by, proved: well },
+        }
+    }
+}
+
 /// What a volume says of reservations.
 #[derive(Debug)]
 pub(crate) enum ReservationNews {
@@ -28,6 +54,13 @@ pub(crate) enum ReservationNews {
         by: ReservationWrite,
         /// Whether every later owner finds them.
         kept: bool,
+    },
+    /// The volume is owned here, or perhaps not.
+    Proved {
+        /// Who asked.
+        by: OwnershipProof,
+        /// Whether nobody else owned it when that was asked.
+        proved: bool,
     },
     /// The volume opens with these.
     Found(Box<HostReservations>),
@@ -53,6 +86,17 @@ impl Volumes {
         }
     }
 
+    /// Finds out whether a volume is owned here.
+    pub(crate) fn prove_ownership(&mut self, volume: VolumeId, by: OwnershipProof, io: &impl Io) {
+        if let Some(open) = self.open.get_mut(&volume) {
+            open.prove_ownership(by, instant(io));
+            touch(&mut self.touched, volume, open);
+        } else {
+            let news = ReservationNews::Proved { by, proved: false };
+            self.shared.reservations.push_back((volume, news));
+        }
+    }
+
     /// The next thing that a volume says of reservations.
     pub(crate) fn reservation_news(&mut self) -> Option<(VolumeId, ReservationNews)> {
         self.shared.reservations.pop_front()
@@ -68,24 +112,39 @@ impl Volume {
 
     fn keep_reservations(&mut self, by: ReservationWrite, state: HostReservations, now: Instant) {
         let token = self.next_token();
-        self.reserving.insert(token, by);
+        self.reserving.insert(token, ReservationRequest::Keep(by));
         self.mirror.keep_reservations(Token(token), state, now);
     }
 
-    /// An order has ended; whether it was to keep reservations.
-    pub(super) fn reservations_kept(
+    fn prove_ownership(&mut self, by: OwnershipProof, now: Instant) {
+        let token = self.next_token();
+        self.reserving.insert(token, ReservationRequest::Prove(by));
+        self.mirror.prove_ownership(Token(token), now);
+    }
+
+    /// An order has ended; whether it was about reservations.
+    pub(super) fn reservations_answered(
         &mut self,
         token: u64,
         result: &Result<(), Problem>,
         shared: &mut Shared,
     ) -> bool {
-        let Some(by) = self.reserving.remove(&token) else { return false };
-        if let Err(problem) = result {
-            let volume = self.id();
-            tracing::error!(%volume, %problem, "reservations cannot be kept; the host is told so");
+        let Some(request) = self.reserving.remove(&token) else { return false };
+        let volume = self.id();
+        match (result, request) {
+            (Ok(()), _) => {}
+            (Err(problem), ReservationRequest::Keep(_)) => {
+                tracing::error!(
+                    %volume, %problem, "reservations cannot be kept; the host is told so"
+                );
+            }
+            (Err(problem), ReservationRequest::Prove(_)) => {
+                tracing::debug!(
+                    %volume, %problem, "hosts that ask about reservations are sent to other paths"
+                );
+            }
         }
-        let news = ReservationNews::Kept { by, kept: result.is_ok() };
-        shared.reservations.push_back((self.id(), news));
+        shared.reservations.push_back((volume, request.ended(result.is_ok())));
         true
     }
 

@@ -24,7 +24,7 @@ use super::damage::Found;
 use super::hosted::Hosted;
 use super::order::{Answer, News, Opening, Order, Reply, Taking, Way, What};
 use super::recorder::Recorder;
-use super::reservation::ReservationWrite;
+use super::reservation::ReservationRequest;
 use super::topic::{self, Topic};
 use super::{Post, Shared};
 use crate::client::{Controller, Request};
@@ -68,7 +68,7 @@ pub(super) struct Volume {
     orders: BTreeMap<u64, Reply>,
     pub(super) next_order: u64,
     /// Reservations that are being kept.
-    pub(super) reserving: BTreeMap<u64, ReservationWrite>,
+    pub(super) reserving: BTreeMap<u64, ReservationRequest>,
     /// As the core knows it.
     pub(super) readiness: Readiness,
     /// The snapshot that is being taken: by which order, and by whom so far.
@@ -342,7 +342,7 @@ impl Volume {
         result: Result<(), Problem>,
         (shared, now): (&mut Shared, Instant),
     ) {
-        if self.reservations_kept(order, &result, shared) {
+        if self.reservations_answered(order, &result, shared) {
             return;
         }
         let taken = self.taking.take_if(|(by, ..)| *by == order);

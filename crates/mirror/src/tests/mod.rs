@@ -188,6 +188,7 @@ fn a_broken_rule_is_noticed() {
         (Broken::MapKept, rules::map_goes),
         (Broken::LossUntold, rules::loss_told),
         (Broken::LeaseIgnored, lease::stopped_owner),
+        (Broken::LeaseIgnored, reservation::stopped_owner),
         (Broken::BypassUnchecked, lease::stopped_during_read),
         (Broken::WaitFromStart, lease::late_fence),
         (Broken::GivenUpForgotten, lease::given_up),

@@ -3,7 +3,7 @@
 use std::format;
 use std::string::String;
 
-use model::{HostIdentifier, HostReservations, Registrant};
+use model::{HostIdentifier, HostReservations, Registrant, TargetState};
 
 use super::drive::{Drive, Plan, replica};
 use super::world::{World, at};
@@ -43,6 +43,12 @@ impl World {
         self.reservations.asked.insert((target, token), (epoch, generation));
         let state = state(generation);
         self.targets[target].mirror.keep_reservations(token, state, at(self.now));
+        self.drain(target);
+    }
+
+    /// Hosts ask about the reservations of the volume.
+    fn ask_reservations(&mut self, target: usize, token: Token) {
+        self.targets[target].mirror.prove_ownership(token, at(self.now));
         self.drain(target);
     }
 
@@ -143,4 +149,41 @@ fn the_next_owner_finds_them_before_it_serves() {
     drive.world.take_over(0, policy, size);
     drive.until_open();
     assert_eq!(drive.world.reservations.found.get(&4), Some(&1));
+}
+
+#[test]
+fn a_former_owner_that_was_stopped_says_nothing_of_reservations() {
+    stopped_owner(Broken::Nothing);
+}
+
+/// The node of a target stands still while another one takes the volume and its hosts change their
+/// reservations. One asks the former target meanwhile.
+pub(super) fn stopped_owner(broken: Broken) {
+    let mut drive = Drive::quiet_but(2, broken);
+    drive.world.ask_reservations(0, Token(1 << 40));
+    drive.until(|drive| drive.world.targets[0].answers.get(&Token(1 << 40)) == Some(&Ok(())));
+    drive.world.pause(0, 5000, false);
+    drive.take_over(1);
+    drive.until(|drive| drive.mirror().state() == TargetState::Degraded);
+    drive.world.reserve(1, Token(1 << 41));
+    drive.until(|drive| answer(drive, Token(1 << 41)) == Some(&Ok(())));
+    drive.world.slow = Some(1);
+    drive.world.ask_reservations(0, Token(1 << 42));
+    drive.until(|drive| drive.world.targets[0].answers.contains_key(&Token(1 << 42)));
+    let said = &drive.world.targets[0].answers[&Token(1 << 42)];
+    assert!(said.is_err(), "a former owner answered");
+}
+
+#[test]
+fn an_idle_owner_proves_itself_before_it_answers() {
+    let mut drive = Drive::quiet(2);
+    drive.pass(20_000);
+    let asked = drive.world.asked;
+    drive.world.ask_reservations(0, Token(1 << 40));
+    drive.until(|drive| answer(drive, Token(1 << 40)) == Some(&Ok(())));
+    assert_eq!(drive.world.asked, asked + 2, "one proof of each copy");
+    // Within the lease nobody is asked again.
+    drive.world.ask_reservations(0, Token(1 << 41));
+    assert_eq!(answer(&drive, Token(1 << 41)), Some(&Ok(())));
+    assert_eq!(drive.world.asked, asked + 2);
 }

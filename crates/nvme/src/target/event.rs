@@ -139,6 +139,14 @@ pub enum Effect {
         /// What to write; to be forgotten if it does not persist through power loss.
         reservations: Reservations,
     },
+    /// Find out whether the volume of a namespace is still owned here, asked from now on, then call
+    /// [`Subsystem::ownership_proved`](super::Subsystem::ownership_proved). Answers wait for it.
+    ProveOwnership {
+        /// Whose volume.
+        nsid: u32,
+        /// To be given back.
+        number: u64,
+    },
     /// Send what the connection still has, then close it.
     Disconnect(ConnId),
     /// Poll this connection: there is something for it.

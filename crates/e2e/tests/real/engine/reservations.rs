@@ -1,16 +1,20 @@
 //! Reservations of hosts on a volume of real engines: fencing that outlives its target.
 
 use std::net::SocketAddr;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use block::{Blocks, Command, Completion, Fault, Lba, Span};
 use e2e::fleet::{Fleet, Plan};
+use e2e::process::PATIENCE;
 use e2e::store::Kind as StoreKind;
 use engine::client::{Happened, Request, Session};
 use engine::device::Data;
-use model::{Nqn, VolumeId};
+use model::{Nqn, StopCause, TargetState, VolumeId};
 use nvme::auth::Accepted;
 use nvme::initiator::{Association, Host, Key, Options, Report, Reservation};
 use nvme::wire::{AcquireAction, RegisterAction, ReservationType};
+use rustix::process::Signal;
 
 use super::rig::{HOST, id};
 use super::targets::with_each_store;
@@ -29,7 +33,12 @@ fn member(address: SocketAddr, volume: VolumeId, number: u8) -> Session {
         subsystem: wire(Nqn::volume(volume).as_str()),
         keys: None,
         accepted: Accepted::default(),
-        options: Options::default(),
+        // It is not heard of while the test is busy elsewhere.
+        options: Options {
+            keep_alive: Duration::ZERO,
+            io_patience: PATIENCE * 2,
+            ..Options::default()
+        },
     };
     Session::connect(address, association).unwrap()
 }
@@ -102,4 +111,37 @@ async fn the_next_target_finds_the_reservations_of_a_killed_one(store: StoreKind
     assert_eq!(write(&mut first), Err(Fault::Fenced), "a preempted member writes");
     fleet.until_open(id(42), 2).await.unwrap();
     fleet.close(id(42), 2).await.unwrap();
+}
+
+/// Its node stands still while another one takes the volume and a member takes it from the other:
+/// what was asked of the former owner meanwhile is not answered from what it remembers.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_that_was_stopped_reports_no_old_reservations() {
+    let mut fleet = Fleet::start(Plan::usual(StoreKind::Embedded, HOST)).await.unwrap();
+    fleet.open(id(40), 0).await.unwrap();
+    fleet.until_open(id(40), 0).await.unwrap();
+    let old = reserve(&fleet, 0);
+    let (at, volume) = (fleet.machines[0].listen(), fleet.volume);
+    let (go, goes) = mpsc::channel();
+    let (attached, until_attached) = mpsc::channel();
+    let asking = std::thread::spawn(move || {
+        let mut session = member(at, volume, 2);
+        attached.send(()).unwrap();
+        goes.recv().unwrap();
+        session.reserve(1, Reservation::Report).ok().flatten()
+    });
+    until_attached.recv().unwrap();
+    fleet.machines[0].engine().unwrap().program.pause().unwrap();
+    go.send(()).unwrap();
+    fleet.open(id(41), 1).await.unwrap();
+    fleet.until(id(41), 1, |status| status.state.serves()).await.unwrap();
+    let mut second = member(fleet.machines[1].listen(), fleet.volume, 2);
+    let (action, current, preempt) = (AcquireAction::PreemptAndAbort, Key(0xB), Key(0xA));
+    second.reserve(1, Reservation::Acquire { action, kind: KIND, current, preempt }).unwrap();
+    assert_ne!(report(&mut second), old);
+    fleet.machines[0].engine().unwrap().program.signal(Signal::CONT).unwrap();
+    let answered = asking.join().unwrap();
+    assert!(answered.as_ref() != Some(&old), "an old report was answered: {answered:?}");
+    let fenced = TargetState::Shutdown { cause: StopCause::Fenced };
+    fleet.until(id(40), 0, |status| status.state == fenced).await.unwrap();
 }

@@ -5,7 +5,7 @@ use zerocopy::FromBytes;
 
 use super::super::event::{Message, Way};
 use super::super::subsystem::{Access, HostId, Namespace, Readiness, Subsystem, refusal};
-use super::{MAX_TRANSFER, Outcome, Peer, Request, reservation};
+use super::{MAX_TRANSFER, Outcome, Peer, Request, refuse_on, reservation};
 use crate::wire::{DsmRange, IoOpcode, Psdt, Sqe, Status};
 
 pub(super) fn execute(subsystem: &mut Subsystem, peer: &Peer, request: Request<'_>) -> Outcome {
@@ -15,7 +15,7 @@ pub(super) fn execute(subsystem: &mut Subsystem, peer: &Peer, request: Request<'
     };
     let namespace = match enter(subsystem, peer, sqe, opcode) {
         Ok(namespace) => namespace,
-        Err(status) => return Outcome::refuse(status),
+        Err(status) => return refuse_on(subsystem, sqe.nsid.get(), status),
     };
     let outcome = match opcode {
         IoOpcode::Read | IoOpcode::Write | IoOpcode::Compare => {
@@ -59,7 +59,7 @@ pub(super) fn execute_fused(
         }
         Ok(Command::Write { span, fua }) => Outcome::CompareAndWrite { span, fua },
         Ok(_) => Outcome::refuse(Status::INTERNAL_ERROR),
-        Err(status) => Outcome::refuse(status),
+        Err(status) => refuse_on(subsystem, write.nsid.get(), status),
     }
 }
 

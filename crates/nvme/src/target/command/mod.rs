@@ -129,6 +129,16 @@ impl Outcome {
     }
 }
 
+/// Refuses a command on a namespace. A conflict with a reservation is told only when it is known
+/// that no other node serves the volume by now, with other reservations.
+fn refuse_on(subsystem: &mut Subsystem, nsid: u32, status: Status) -> Outcome {
+    let is_conflict = status == Status::RESERVATION_CONFLICT;
+    match is_conflict.then(|| subsystem.conflict(nsid)).flatten() {
+        Some(hold) => Outcome::Hold(hold, Answer::error(status.do_not_retry())),
+        None => Outcome::refuse(status),
+    }
+}
+
 /// Carries out a command that is not part of a fused pair.
 pub(super) fn execute(subsystem: &mut Subsystem, peer: &Peer, request: Request<'_>) -> Outcome {
     if request.sqe.opcode == Sqe::FABRICS {

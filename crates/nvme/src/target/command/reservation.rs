@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::super::subsystem::{AcquireKeys, Hold, Reservations, Subsystem};
-use super::{Answer, Outcome, Peer, Request};
+use super::{Answer, Outcome, Peer, Request, refuse_on};
 use crate::wire::{
     AcquireAction, AcquireData, CNTLID_DYNAMIC, IoOpcode, RegisterAction, RegisterData,
     RegistrantExtended, ReleaseAction, ReleaseData, ReportHeaderExtended, ReservationArgs,
@@ -18,6 +18,7 @@ pub(super) fn execute(
     opcode: IoOpcode,
     request: Request<'_>,
 ) -> Outcome {
+    let nsid = request.sqe.nsid.get();
     let held = match opcode {
         IoOpcode::ReservationRegister => register(subsystem, peer, request),
         IoOpcode::ReservationAcquire => acquire(subsystem, peer, request),
@@ -26,7 +27,7 @@ pub(super) fn execute(
     };
     match held {
         Ok(hold) => Outcome::Hold(hold, Answer::OK),
-        Err(status) => Outcome::refuse(status),
+        Err(status) => refuse_on(subsystem, nsid, status),
     }
 }
 

@@ -6,7 +6,7 @@ use super::super::command::{
     Answer, EVENT_REQUESTS, Outcome, Peer, Request, execute, execute_fused,
 };
 use super::super::event::{Event, Slot};
-use super::super::subsystem::{HoldState, Subsystem};
+use super::super::subsystem::{Hold, HoldState, Subsystem};
 use super::authentication::Authentication;
 use super::slots::{Stage, Withdrawn};
 use super::{Connection, Fence, Phase};
@@ -111,11 +111,7 @@ impl Connection {
                 self.start_device(slot);
                 self.expanding = Some((slot, ranges));
             }
-            Outcome::Hold(hold, answer) => {
-                self.park(slot);
-                self.held.push((slot, hold, answer));
-                self.answer_held(subsystem);
-            }
+            Outcome::Hold(hold, answer) => self.hold((slot, hold, answer), subsystem),
             Outcome::AwaitEvent if self.waiting.len() >= EVENT_REQUESTS => {
                 self.finish_error(slot, Status::ASYNC_LIMIT_EXCEEDED.do_not_retry());
             }
@@ -160,6 +156,10 @@ impl Connection {
             }
             Outcome::Answer(answer) => {
                 self.refuse_command(compare, answer.status);
+                None
+            }
+            Outcome::Hold(hold, answer) => {
+                self.hold((compare, hold, answer), subsystem);
                 None
             }
             _ => {
@@ -238,13 +238,31 @@ impl Connection {
         self.deliver_events(subsystem, &peer);
     }
 
+    /// Answers a command when nothing holds it up any more.
+    fn hold(&mut self, held: (Slot, Hold, Answer), subsystem: &Subsystem) {
+        self.park(held.0);
+        self.held.push(held);
+        self.answer_held(subsystem);
+    }
+
+    /// Refuses a command that was held up, and the one that it is fused with.
+    fn refuse_held(&mut self, slot: Slot, status: Status) {
+        if let Some(entry) = self.slots.get_mut(slot) {
+            entry.stage = Stage::Ready;
+        }
+        self.refuse_command(slot, status);
+    }
+
     /// Answers commands that nothing holds up any more.
     fn answer_held(&mut self, subsystem: &Subsystem) {
         for (slot, hold, answer) in core::mem::take(&mut self.held) {
             match subsystem.hold(hold) {
                 HoldState::Waiting => self.held.push((slot, hold, answer)),
-                HoldState::Over(Status::SUCCESS) => self.finish(slot, answer),
-                HoldState::Over(status) => self.finish_error(slot, status),
+                HoldState::Over(Status::SUCCESS) if answer.status.is_success() => {
+                    self.finish(slot, answer);
+                }
+                HoldState::Over(Status::SUCCESS) => self.refuse_held(slot, answer.status),
+                HoldState::Over(status) => self.refuse_held(slot, status),
             }
         }
     }

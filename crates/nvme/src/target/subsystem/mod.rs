@@ -153,6 +153,8 @@ pub struct Subsystem {
     next_fence: u64,
     aborts: BTreeSet<(ConnId, u16)>,
     persist: BTreeSet<u32>,
+    /// Namespaces whose ownership is to be proved.
+    prove: BTreeSet<u32>,
     /// Namespaces whose reservations are not known yet.
     opening: BTreeSet<u32>,
     disconnect: BTreeSet<ConnId>,
@@ -195,6 +197,7 @@ impl Subsystem {
             next_fence: 0,
             aborts: BTreeSet::new(),
             persist: BTreeSet::new(),
+            prove: BTreeSet::new(),
             opening: BTreeSet::new(),
             disconnect: BTreeSet::new(),
             wake: BTreeSet::new(),
@@ -231,6 +234,11 @@ impl Subsystem {
             let reservations = namespace.reservations().clone();
             return Some(Effect::Persist { nsid, version: namespace.version, reservations });
         }
+        if let Some(nsid) = self.prove.pop_first()
+            && let Some(namespace) = self.namespaces.get(&nsid)
+        {
+            return Some(Effect::ProveOwnership { nsid, number: namespace.ownership.asked });
+        }
         if let Some(conn) = self.disconnect.pop_first() {
             return Some(Effect::Disconnect(conn));
         }
@@ -263,6 +271,7 @@ impl Subsystem {
     pub fn remove_namespace(&mut self, nsid: u32) -> Result<(), BadNamespace> {
         self.namespaces.remove(&nsid).ok_or(BadNamespace::Missing { nsid })?;
         self.persist.remove(&nsid);
+        self.prove.remove(&nsid);
         self.opening.remove(&nsid);
         self.tell_changed(nsid);
         Ok(())

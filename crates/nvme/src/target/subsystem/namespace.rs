@@ -98,6 +98,18 @@ pub struct Namespace {
     /// Number of the newest reservation state that could not be persisted.
     pub(in crate::target) failed: u64,
     pub(in crate::target) readiness: Readiness,
+    pub(in crate::target) ownership: Ownership,
+}
+
+/// Proofs that a volume is still owned here, numbered as they are asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::target) struct Ownership {
+    /// The newest that was asked for.
+    pub(in crate::target) asked: u64,
+    /// The newest that was given.
+    pub(in crate::target) proved: u64,
+    /// The newest that could not be given.
+    pub(in crate::target) failed: u64,
 }
 
 impl Namespace {
@@ -107,7 +119,8 @@ impl Namespace {
             ReservationHome::Device => Readiness::Ready,
             ReservationHome::Volume { .. } => Readiness::Opening,
         };
-        Namespace { config, traffic, version: 0, settled: 0, failed: 0, readiness }
+        let ownership = Ownership::default();
+        Namespace { config, traffic, version: 0, settled: 0, failed: 0, readiness, ownership }
     }
 
     /// What the owner said.

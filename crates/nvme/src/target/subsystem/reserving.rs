@@ -7,12 +7,17 @@
 //! - **Alone**: a fence stays up until no command that it aborts is at work, whatever became of the
 //!   command that raised it. An answer that says who owns the namespace (acquire, preempt, report)
 //!   waits for all fences that were up when it was asked.
+//! - **Owned**: an answer about a volume that another node may serve by now, a conflict included,
+//!   waits for a proof that was asked for after the command had come.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use super::super::event::ConnId;
-use super::{Change, HostId, Namespace, Notice, Readiness, Reservations, Subsystem, refusal};
+use super::namespace::Ownership;
+use super::{
+    Change, HostId, Namespace, Notice, Readiness, ReservationHome, Reservations, Subsystem, refusal,
+};
 use crate::wire::{AsyncEvent, Status};
 
 /// What waits for the commands of others to end.
@@ -31,6 +36,8 @@ pub(in crate::target) struct Hold {
     version: u64,
     /// Fences of the namespace with lower numbers must be passed.
     fences: u64,
+    /// The namespace must be proved to be owned here, with this number or a higher one.
+    proof: u64,
 }
 
 /// How a hold stands.
@@ -69,7 +76,7 @@ impl Subsystem {
         for (host, notice) in &change.notices {
             self.notify(nsid, host, *notice);
         }
-        Ok(Hold { nsid, version: self.version_of(nsid), fences: 0 })
+        Ok(self.hold_for(nsid, 0))
     }
 
     /// Carries out an acquire or preempt of `host`, which came on `conn`.
@@ -89,17 +96,46 @@ impl Subsystem {
         let victims =
             if is_guarded { Victims::AllBut(host) } else { Victims::Hosts(&change.abort) };
         self.raise_fence(conn, nsid, &victims);
-        Ok(Hold { nsid, version: self.version_of(nsid), fences: self.next_fence })
+        Ok(self.hold_for(nsid, self.next_fence))
     }
 
     /// What a report of the present state waits for.
     pub(in crate::target) fn report(&mut self, nsid: u32) -> Result<Hold, Status> {
         self.change(nsid, None, |_| Ok(Change::default()))?;
-        Ok(Hold { nsid, version: self.version_of(nsid), fences: self.next_fence })
+        Ok(self.hold_for(nsid, self.next_fence))
     }
 
-    fn version_of(&self, nsid: u32) -> u64 {
-        self.namespaces.get(&nsid).map_or(0, |namespace| namespace.version)
+    /// What the refusal of a command for its conflict with a reservation waits for, if anything.
+    pub(in crate::target) fn conflict(&mut self, nsid: u32) -> Option<Hold> {
+        let proof = self.ask_for_proof(nsid);
+        (proof > 0).then_some(Hold { nsid, version: 0, fences: 0, proof })
+    }
+
+    /// What an answer about the present state waits for.
+    fn hold_for(&mut self, nsid: u32, fences: u64) -> Hold {
+        let version = self.namespaces.get(&nsid).map_or(0, |namespace| namespace.version);
+        Hold { nsid, version, fences, proof: self.ask_for_proof(nsid) }
+    }
+
+    /// Asks for a proof that a volume is owned here: its number. What is kept with the device is.
+    fn ask_for_proof(&mut self, nsid: u32) -> u64 {
+        let of_volume = |one: &&mut Namespace| {
+            matches!(one.config.reservation_home, ReservationHome::Volume { .. })
+        };
+        let Some(namespace) = self.namespaces.get_mut(&nsid).filter(of_volume) else { return 0 };
+        namespace.ownership.asked += 1;
+        self.prove.insert(nsid);
+        namespace.ownership.asked
+    }
+
+    /// The rim has found out whether the volume of a namespace is owned here.
+    pub fn ownership_proved(&mut self, nsid: u32, number: u64, proved: bool) {
+        let Some(namespace) = self.namespaces.get_mut(&nsid) else { return };
+        let Ownership { asked, .. } = namespace.ownership;
+        let of = &mut namespace.ownership;
+        let mark = if proved { &mut of.proved } else { &mut of.failed };
+        *mark = (*mark).max(number.min(asked));
+        self.wake_all();
     }
 
     /// Changes the state, and has it written if an answer about it has to wait for that.
@@ -208,12 +244,18 @@ impl Subsystem {
         if self.fences.range(..hold.fences).any(|(_, fence)| fence.nsid == hold.nsid) {
             return HoldState::Waiting;
         }
-        if namespace.settled >= hold.version {
+        if namespace.settled < hold.version {
+            // The state is in force, but would not survive a restart: the host must know.
+            let is_given_up = namespace.failed >= hold.version;
+            let given_up = HoldState::Over(Status::INTERNAL_ERROR);
+            return if is_given_up { given_up } else { HoldState::Waiting };
+        }
+        if namespace.ownership.proved >= hold.proof {
             return HoldState::Over(Status::SUCCESS);
         }
-        // The state is in force, but would not survive a restart: the host must know.
-        if namespace.failed >= hold.version {
-            return HoldState::Over(Status::INTERNAL_ERROR);
+        // Another path may lead to the owner.
+        if namespace.ownership.failed >= hold.proof {
+            return HoldState::Over(Status::INTERNAL_PATH_ERROR);
         }
         HoldState::Waiting
     }

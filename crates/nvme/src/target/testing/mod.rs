@@ -34,9 +34,11 @@ pub struct Rim {
     pub hold_io: bool,
     /// Device commands that were kept.
     pub held: Vec<(ConnId, Event)>,
-    /// Keep persist effects in [`Rim::unpersisted`] instead of answering them.
+    /// Keep what is to be made durable or proved in [`Rim::unpersisted`] instead of answering it.
     pub hold_persist: bool,
-    /// Persist effects that were kept.
+    /// Another node serves all volumes.
+    pub is_replaced: bool,
+    /// Effects that were kept.
     pub unpersisted: Vec<Effect>,
     /// What was told, by topic; asked for, it is given back.
     pub notes: BTreeMap<u32, Vec<u8>>,
@@ -70,6 +72,7 @@ impl Rim {
             hold_io: false,
             held: Vec::new(),
             hold_persist: false,
+            is_replaced: false,
             unpersisted: Vec::new(),
             notes: BTreeMap::new(),
             cancels: Vec::new(),
@@ -184,8 +187,14 @@ impl Rim {
     /// Says that kept persist effects are durable, or that they failed.
     pub fn persist(&mut self, done: bool) {
         for effect in core::mem::take(&mut self.unpersisted) {
-            if let Effect::Persist { nsid, version, .. } = effect {
-                self.subsystem.persisted(nsid, version, done);
+            match effect {
+                Effect::Persist { nsid, version, .. } => {
+                    self.subsystem.persisted(nsid, version, done);
+                }
+                Effect::ProveOwnership { nsid, number } => {
+                    self.subsystem.ownership_proved(nsid, number, done);
+                }
+                Effect::Disconnect(_) | Effect::Wake(_) => {}
             }
         }
         self.effects();
@@ -195,9 +204,14 @@ impl Rim {
     pub fn effects(&mut self) {
         while let Some(effect) = self.subsystem.poll_effect() {
             match effect {
-                Effect::Persist { .. } if self.hold_persist => self.unpersisted.push(effect),
+                Effect::Persist { .. } | Effect::ProveOwnership { .. } if self.hold_persist => {
+                    self.unpersisted.push(effect);
+                }
                 Effect::Persist { nsid, version, .. } => {
                     self.subsystem.persisted(nsid, version, true);
+                }
+                Effect::ProveOwnership { nsid, number } => {
+                    self.subsystem.ownership_proved(nsid, number, !self.is_replaced);
                 }
                 Effect::Disconnect(id) => {
                     self.flush(id);

@@ -203,3 +203,54 @@ fn more_registrants_than_a_volume_keeps_are_refused() {
     assert_eq!(*rim.subsystem.namespace(1).unwrap().reservations(), before);
     assert_eq!(register(&mut rim, &mut a, args(2, 0), (KEY_A, KEY_B)), Status::SUCCESS);
 }
+
+/// Another node serves the volume, and this one has not heard of it yet: what hosts reserved there
+/// is not known here.
+#[test]
+fn a_former_owner_says_nothing_of_reservations() {
+    let mut rim = opening_rim(8);
+    let [(_x, mut a), (_y, mut b)] = hosts(&mut rim);
+    restore(&mut rim, held_by_a());
+    let all = |rim: &mut Rim, a: &mut Queue, b: &mut Queue| {
+        let report = b.command(rim, report_command(), &[]).status;
+        let (read, write) = (status(rim, b, IoOpcode::Read), status(rim, b, IoOpcode::Write));
+        let again = register(rim, a, args(0, 0), (0, KEY_A));
+        let held = acquire(rim, a, args(0, 2), (KEY_A, 0));
+        let refused = acquire(rim, b, args(0, 2), (KEY_B, 0));
+        [report, again, held, read, write, refused].map(Status::kind)
+    };
+    let (fine, no) = (Status::SUCCESS, Status::RESERVATION_CONFLICT);
+    assert_eq!(all(&mut rim, &mut a, &mut b), [fine, fine, fine, no, no, no]);
+    rim.is_replaced = true;
+    assert_eq!(all(&mut rim, &mut a, &mut b), [Status::INTERNAL_PATH_ERROR; 6]);
+    // What no answer rests on is for the volume itself to refuse.
+    assert_eq!(status(&mut rim, &mut a, IoOpcode::Write), Status::SUCCESS);
+}
+
+/// Both commands of a fused pair end, whatever becomes of the proof.
+#[test]
+fn a_fused_pair_waits_for_the_proof_as_one() {
+    for (is_owner, expected) in
+        [(true, Status::RESERVATION_CONFLICT), (false, Status::INTERNAL_PATH_ERROR)]
+    {
+        let mut rim = opening_rim(8);
+        let [_a, (_y, mut b)] = hosts(&mut rim);
+        restore(&mut rim, held_by_a());
+        rim.hold_persist = true;
+        for (opcode, fuse) in [(IoOpcode::Compare, 1), (IoOpcode::Write, 2)] {
+            let mut sqe = in_capsule(io(opcode, 0, 1), BLOCK);
+            sqe.flags |= fuse;
+            b.submit(&mut rim, sqe, &[0; BLOCK]);
+        }
+        assert_eq!(b.receive(&mut rim), [], "nobody knows who owns it");
+        rim.persist(is_owner);
+        let got = b.receive(&mut rim);
+        let [Got::Response(compare), Got::Response(write)] = got.as_slice() else {
+            panic!("{got:?}")
+        };
+        assert_eq!(compare.status().kind(), expected);
+        assert_eq!(write.status().kind(), Status::ABORTED_FAILED_FUSED);
+        rim.hold_persist = false;
+        assert_eq!(status(&mut rim, &mut b, IoOpcode::Read).kind(), Status::RESERVATION_CONFLICT);
+    }
+}
