@@ -144,6 +144,9 @@ fn reactor_config() -> reactor::Config {
         ],
         operations: 1024,
         sockets: 64,
+        // A write that is on its way when a path or this process ends is sent again by another: the
+        // old one must not arrive after that.
+        reset_on_close: true,
         files: 8,
         messages: 16,
         spin: Duration::ZERO,

@@ -43,6 +43,11 @@ pub(super) fn tune(socket: &OwnedFd) {
     let _ = sockopt::set_tcp_nodelay(socket, true);
 }
 
+/// Whoever closes it, what was not sent yet never is.
+pub(super) fn reset_on_close(socket: &OwnedFd) -> io::Result<()> {
+    Ok(sockopt::set_socket_linger(socket, Some(core::time::Duration::ZERO))?)
+}
+
 pub(super) fn listen(on: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
     const BACKLOG: i32 = 1024;
     let socket = new_socket(on)?;

@@ -46,6 +46,7 @@ pub struct Reactor<M> {
     ring: Ring,
     ops: Slab<UnderWay>,
     sockets: Slab<Handle>,
+    reset_on_close: bool,
     files: Slab<Handle>,
     provided: Provided,
     receive_arena: Arena,
@@ -112,6 +113,7 @@ impl<M> Reactor<M> {
             ring: Ring(ring),
             ops: Slab::new(config.operations),
             sockets: Slab::new(config.sockets),
+            reset_on_close: config.reset_on_close,
             files: Slab::new(config.files),
             provided,
             receive_arena,
@@ -239,6 +241,9 @@ impl<M> Reactor<M> {
     fn connect(&mut self, to: SocketAddr, token: Token) -> Result<OpId, Refused> {
         let fd = handles::new_socket(to).map_err(Refused::NoSocket)?;
         handles::tune(&fd);
+        if self.reset_on_close {
+            handles::reset_on_close(&fd).map_err(Refused::NoSocket)?;
+        }
         let Ok(key) = self.sockets.insert(Handle::new(fd)) else {
             return Err(Refused::Busy(Op::Connect { to }));
         };

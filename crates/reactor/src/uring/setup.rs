@@ -24,6 +24,9 @@ pub struct Config {
     pub operations: u32,
     /// Sockets open at once.
     pub sockets: u32,
+    /// Whether connections that we opened are reset when they are closed, also by the end of the
+    /// process: what the peer has not received by then it never does.
+    pub reset_on_close: bool,
     /// Files open at once.
     pub files: u32,
     /// Messages waiting in the mailbox.
@@ -45,6 +48,7 @@ impl Default for Config {
             receive_bytes: 32 * PAGE,
             operations: 16 * 1024,
             sockets: 4 * 1024,
+            reset_on_close: false,
             files: 256,
             messages: 1024,
             spin: Duration::from_micros(80),

@@ -347,3 +347,39 @@ fn a_refused_connection_is_an_error_of_the_connect() {
     });
     assert_eq!(reactor.open_sockets(), 0);
 }
+
+/// A peer that reads late finds a connection that was reset, not the rest of what was sent.
+#[test]
+fn what_was_not_sent_when_a_connection_was_reset_never_is() {
+    for reset_on_close in [true, false] {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let config = reactor::Config { reset_on_close, ..small() };
+        let mut reactor = Reactor::<()>::new(&config).unwrap();
+        let to = listener.local_addr().unwrap();
+        reactor.submit(Op::Connect { to }, CONNECT).unwrap();
+        // More than the peer's window and less than both ends hold.
+        let bytes = vec![7; 300_000];
+        drive(&mut reactor, &mut |heard, io| match heard {
+            Heard::Done(CONNECT, Outcome::Connected(socket)) => {
+                let send = Op::Send { socket: socket.unwrap(), chain: chain(&bytes) };
+                io.submit(send, SEND).unwrap();
+                false
+            }
+            Heard::Done(SEND, Outcome::Sent { result, .. }) => {
+                result.unwrap();
+                true
+            }
+            _ => false,
+        });
+        let (mut peer, _) = listener.accept().unwrap();
+        // As when the process ends.
+        drop(reactor);
+        let mut read = Vec::new();
+        let end = peer.read_to_end(&mut read).map_err(|error| error.kind());
+        if reset_on_close {
+            assert_eq!(end, Err(ErrorKind::ConnectionReset));
+        } else {
+            assert_eq!((end, read.len()), (Ok(bytes.len()), bytes.len()));
+        }
+    }
+}
