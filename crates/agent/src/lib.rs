@@ -4,6 +4,7 @@
 //! - [`worker`]: the process that serves one volume to the kernel, by our own initiator.
 //! - [`supervisor`]: the process that keeps the kernel's descriptor while workers come and go.
 //! - [`record`]: what is known of attached volumes, for whoever comes next.
+//! - [`registration`]: shows the control plane that this host is there.
 //! - [`preflight`]: whether this machine can attach volumes, and what helps.
 //!
 //! Invariants:
@@ -18,6 +19,7 @@ pub mod attach;
 pub mod follow;
 pub mod preflight;
 pub mod record;
+pub mod registration;
 pub mod requests;
 pub mod supervisor;
 pub mod worker;

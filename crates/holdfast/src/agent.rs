@@ -2,13 +2,23 @@
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use model::VolumeId;
+use model::{HostName, VolumeId};
 
 use crate::attach::RunFolder;
+use crate::cli::Ask;
+use crate::stop;
 
-/// Processes of a host. Nobody has to start them by hand.
+/// Processes of a host.
 #[derive(Subcommand)]
 pub(crate) enum Typed {
+    /// Show the control plane that this machine is there, as a host, until it is stopped
+    Run {
+        #[command(flatten)]
+        ask: Box<Ask>,
+        /// The host to be; left out: the one with the name of this machine
+        #[arg(long, value_name = "HOST", env = "HOLDFAST_HOST")]
+        host: Option<HostName>,
+    },
     /// Keep a volume served: what `attach` starts
     #[command(hide = true)]
     Supervise(Of),
@@ -34,6 +44,16 @@ pub(crate) struct Of {
 impl Typed {
     pub(crate) fn run(self) -> Result<()> {
         match self {
+            Typed::Run { ask, host } => {
+                ask.once()?;
+                let (control, tree) = (ask.control_plane()?, linux::Tree::default());
+                let host = host.or_else(|| agent::attach::own_name(&tree));
+                let host = host.ok_or(agent::attach::AttachError::NoName)?;
+                tracing::info!("this machine is host {host}");
+                crate::block_on(async {
+                    Ok(agent::registration::run(&control, host, &tree, stop::asked()).await?)
+                })
+            }
             Typed::Supervise(of) => {
                 let mut words = of.run.words(["agent", "worker"]);
                 words.push(of.volume.to_string());

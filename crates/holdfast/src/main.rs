@@ -52,8 +52,8 @@ enum Command {
     /// The CSI driver: volumes for Kubernetes
     #[command(subcommand)]
     Csi(csi::Typed),
-    /// Processes behind attached volumes
-    #[command(subcommand, hide = true)]
+    /// This machine as a host of volumes
+    #[command(subcommand)]
     Agent(agent::Typed),
     /// The control plane
     #[command(subcommand)]

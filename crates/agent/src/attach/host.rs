@@ -136,14 +136,16 @@ pub fn own_name(tree: &Tree) -> Option<HostName> {
     name.parse().ok().or_else(|| name.split('.').next()?.parse().ok())
 }
 
-fn own_nqn(host: &HostName, tree: &Tree) -> Result<Nqn, AttachError> {
+/// The name with which this machine connects, if nobody knows another.
+pub(crate) fn own_nqn(host: &HostName, tree: &Tree) -> Result<Nqn, AttachError> {
     match machine::host_nqn(tree).and_then(|text| text.parse().ok()) {
         Some(nqn) => Ok(nqn),
         None => Ok(format!("nqn.2026-11.io.holdfast:host:{host}").parse()?),
     }
 }
 
-fn new_instance() -> Result<InstanceId, AttachError> {
+/// Which run of a program this is.
+pub(crate) fn new_instance() -> Result<InstanceId, AttachError> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/uuid");
     Ok(text.map_err(AttachError::io("get randomness"))?.trim().parse()?)
 }

@@ -26,6 +26,7 @@ use crate::record::{Attachment, ControlPlane, MountRecord, Records, Transport};
 use device::number_of;
 use host::Asker;
 pub use host::own_name;
+pub(crate) use host::{new_instance, own_nqn};
 use plan::{Existing, Found, Point, Refusal, Step, Wanted};
 
 /// Why a volume is not attached, or not detached: one sentence with what helps.

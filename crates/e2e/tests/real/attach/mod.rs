@@ -198,3 +198,17 @@ fn what_an_interrupted_command_left_is_cleaned_up() -> Result<()> {
     cluster.run(&["detach", &volume])?;
     cluster.check_nothing_left()
 }
+
+#[test]
+fn an_agent_shows_that_its_host_is_there() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let state = || -> Result<String> {
+        let found = cluster.json(&["host", "get", "host-1"])?;
+        Ok(found["status"]["liveness"]["state"].as_str().unwrap_or_default().to_owned())
+    };
+    let mut agent = cluster.agent()?;
+    until("the host is there", || Ok(state().is_ok_and(|state| state == "online")))?;
+    ensure!(agent.stop()?.success(), "{}", agent.said());
+    ensure!(state()? == "offline", "it said goodbye");
+    Ok(())
+}

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::Write as _;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -126,11 +126,20 @@ impl Cluster {
         self.folder.path().join(name)
     }
 
-    pub(crate) fn try_run(&self, words: &[&str]) -> Result<Output> {
+    fn command(&self, words: &[&str]) -> Result<Command> {
         let mut command = holdfast()?;
         command.args(words).env("HOLDFAST_SERVER", &self.server);
         command.env("HOLDFAST_RUN_DIR", self.run_dir()).env("HOLDFAST_HOST", "host-1");
-        Ok(command.output()?)
+        Ok(command)
+    }
+
+    /// The agent of this machine.
+    pub(crate) fn agent(&self) -> Result<Program> {
+        Program::start(&mut self.command(&["agent", "run"])?)
+    }
+
+    pub(crate) fn try_run(&self, words: &[&str]) -> Result<Output> {
+        Ok(self.command(words)?.output()?)
     }
 
     /// What a command prints; it must succeed.
@@ -183,7 +192,7 @@ impl Cluster {
         ensure!(left.is_empty(), "files are left: {left:?}");
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
         ensure!(!mounts.contains(&place), "mounts are left: {mounts}");
-        let loops = std::process::Command::new("losetup").arg("-a").output()?;
+        let loops = Command::new("losetup").arg("-a").output()?;
         let loops = String::from_utf8_lossy(&loops.stdout).into_owned();
         ensure!(!loops.contains(&place), "loop devices are left: {loops}");
         for entry in fs::read_dir("/proc")?.flatten() {
