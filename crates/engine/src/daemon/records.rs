@@ -274,6 +274,13 @@ mod tests {
         check(None, &newer, Err(StoreFault::Away), None).await;
     }
 
+    /// Each recovery goes far ahead, and a new copy begins with nothing.
+    #[test]
+    fn a_replica_takes_the_epochs_of_many_recoveries() {
+        let many = (0..1000).try_fold(Epoch::FIRST, |epoch, _| epoch.leap()).unwrap();
+        assert!(many.number() < nvme::target::MAX_KEY_STEP, "{many}");
+    }
+
     /// An owner of the backup's time, that lost the volume since, finds itself in the store again.
     #[tokio::test]
     async fn a_store_that_went_back_is_not_written() {

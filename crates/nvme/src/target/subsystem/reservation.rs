@@ -103,10 +103,10 @@ pub struct Change {
     pub abort: Vec<HostId>,
 }
 
-/// By how much the key of a guarded namespace may grow at once. Each change of ownership adds one,
-/// so a replica would have to miss this many; and to use up all keys takes as many acquires, each
-/// of which is made durable.
-pub const MAX_KEY_STEP: u64 = 1 << 32;
+/// By how much the key of a guarded namespace may grow at once. Each change of ownership adds one
+/// and each recovery from the disks 2^32, so a replica that is new or was away meets large steps;
+/// to use up all keys takes 2^16 acquires, each of which is made durable.
+pub const MAX_KEY_STEP: u64 = 1 << 48;
 
 /// Most registrants of a namespace.
 pub const MAX_REGISTRANTS: usize = 256;
