@@ -3,6 +3,7 @@
 mod etcd;
 mod group;
 mod lease;
+mod quarantine;
 mod recover;
 mod rig;
 mod rollback;

@@ -27,11 +27,16 @@ pub(crate) struct ControlProcess {
 
 impl ControlProcess {
     pub(crate) fn start(endpoints: &[String]) -> ControlProcess {
+        ControlProcess::start_with(endpoints, &[])
+    }
+
+    /// With more options.
+    pub(crate) fn start_with(endpoints: &[String], more: &[&str]) -> ControlProcess {
         let mut command = holdfast().unwrap();
         command.args(["control", "serve", "--listen", "127.0.0.1:0"]);
         command.args(["--store", &endpoints.join(",")]);
         // No engine dies in these tests: one that stands still for a while is not given up.
-        command.args(["--heartbeat-deadline", "10m"]);
+        command.args(["--heartbeat-deadline", "10m"]).args(more);
         let program = Program::start(&mut command).unwrap();
         let after =
             |line: &str| line.split_once("listening on http://").map(|(_, at)| at.to_owned());
@@ -153,6 +158,11 @@ impl World {
     /// One more control plane, of which engines are told.
     pub(crate) async fn start_control(&mut self, endpoints: &[String]) {
         self.controls.push(ControlProcess::start(endpoints));
+        self.show_all_engines().await;
+    }
+
+    /// The engines that run now are heard, and no others.
+    pub(crate) async fn show_all_engines(&mut self) {
         self.tasks.shutdown().await;
         self.show_engines().await;
     }
