@@ -105,6 +105,13 @@ pub(super) fn open(path: &Path, access: Access) -> io::Result<OpenFile> {
     Ok(OpenFile { fd, bytes, direct, alignment })
 }
 
+/// Gives the lock of a file back before its last reference goes: the kernel drops references of
+/// completed operations later, and a process that is being forked has one for a moment.
+pub(super) fn unlock(fd: &OwnedFd) {
+    // A file that was not locked stays so; there is nothing else to fail.
+    let _ = rustix::fs::flock(fd, FlockOperation::Unlock);
+}
+
 /// On a block device this flag keeps out mounts and everybody else who gives it; on files it means
 /// nothing that we could rely on.
 fn exclusive_flag(path: &Path) -> io::Result<OFlags> {

@@ -273,7 +273,9 @@ impl<M> Reactor<M> {
                 self.sockets.remove(socket.0);
             }
             Owner::File(file) => {
-                if let Some(Handle { fixed: Some(place), .. }) = self.files.remove(file.0) {
+                let Some(handle) = self.files.remove(file.0) else { return };
+                handles::unlock(&handle.fd);
+                if let Some(place) = handle.fixed {
                     // The table's own hold on the file; it fails only if the place is empty.
                     let _ = self.ring.0.submitter().register_files_update(place, &[-1]);
                 }

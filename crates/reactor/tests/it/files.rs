@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use reactor::{Access, FileId, Io, Op, Opened, Outcome, PAGE, Reactor, Space, Token};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
 use crate::harness::{Heard, drive, small};
 
@@ -175,6 +176,29 @@ fn an_exclusive_file_is_refused_to_others_until_it_is_closed() {
     assert_eq!(elsewhere.unwrap_err().kind(), ErrorKind::ResourceBusy);
     reactor.close_file(mine.file);
     reactor.open(&path, Access::Exclusive).unwrap();
+}
+
+/// The kernel drops references of completed operations when it pleases, and a process that is being
+/// forked has one for a moment: neither may keep a closed file locked.
+#[test]
+fn a_closed_file_is_free_whoever_still_refers_to_it() {
+    let mut reactor = reactor();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk");
+    File::create(&path).unwrap().set_len(4096).unwrap();
+    let mine = reactor.open(&path, Access::Exclusive).unwrap();
+    let _reference = duplicate_of(&path);
+    reactor.close_file(mine.file);
+    reactor.open(&path, Access::Exclusive).unwrap();
+}
+
+/// A second descriptor of the one open file description that this process has of a file.
+fn duplicate_of(path: &Path) -> rustix::fd::OwnedFd {
+    let is_it = |fd: &std::fs::DirEntry| std::fs::read_link(fd.path()).is_ok_and(|to| to == path);
+    let found = std::fs::read_dir("/proc/self/fd").unwrap().map(Result::unwrap).find(is_it);
+    let raw: i32 = found.unwrap().file_name().to_str().unwrap().parse().unwrap();
+    let pid = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
+    pidfd_getfd(pid, raw, PidfdGetfdFlags::empty()).unwrap()
 }
 
 /// A device that is read by its owner is waited for without a thread of its own.
