@@ -5,6 +5,7 @@
 //! - [`supervisor`]: the process that keeps the kernel's descriptor while workers come and go.
 //! - [`record`]: what is known of attached volumes, for whoever comes next.
 //! - [`registration`]: shows the control plane that this host is there.
+//! - [`path_watch`]: tells the control plane which paths are lost.
 //! - [`preflight`]: whether this machine can attach volumes, and what helps.
 //!
 //! Invariants:
@@ -17,6 +18,7 @@
 
 pub mod attach;
 pub mod follow;
+pub mod path_watch;
 pub mod preflight;
 pub mod record;
 pub mod registration;

@@ -117,8 +117,14 @@ pub struct WorkerStatus {
     pub bytes: u64,
     /// Its paths.
     pub paths: Vec<PathStatus>,
+    /// Every address of the target that it knows, in use or not.
+    #[serde(default)]
+    pub addresses: Vec<SocketAddr>,
     /// Whether a successor gets the requests that were not answered.
     pub can_resend: bool,
+    /// Whether the publication by which the volume was attached is over: the device only fails.
+    #[serde(default)]
+    pub dismissed: bool,
 }
 
 impl WorkerStatus {

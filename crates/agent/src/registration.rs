@@ -11,10 +11,10 @@ use std::time::Duration;
 use api::heartbeat::Farewell;
 use api::rest::Control;
 use linux::Tree;
-use model::{Heartbeat, HostAddress, HostName, Kind, Nqn, Problem};
+use model::{Heartbeat, HostAddress, HostName, InstanceId, Kind, MachineId, Nqn, Problem};
 
-use crate::attach::{AttachError, new_instance, own_nqn};
-use crate::record::ControlPlane;
+use crate::attach::{AttachError, new_instance, own_machine, own_nqn};
+use crate::record::{ControlPlane, Records};
 
 /// How long one question may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -29,7 +29,7 @@ pub async fn run(
     stop: impl Future<Output = ()>,
 ) -> Result<(), AttachError> {
     let remote = control.client(PATIENCE)?;
-    let own = own_nqn(&host, tree)?;
+    let own = (own_nqn(&host, tree)?, own_machine(tree)?);
     let instance = new_instance()?;
     let beating = async {
         loop {
@@ -53,13 +53,32 @@ pub async fn run(
     }
 }
 
+/// As [`run`], and reports which paths of its volumes are lost.
+pub async fn run_watching(
+    control: &ControlPlane,
+    host: HostName,
+    (tree, records): (&Tree, &Records),
+    stop: impl Future<Output = ()>,
+) -> Result<(), AttachError> {
+    let remote = control.client(PATIENCE)?;
+    let named = host.clone();
+    let watching = async {
+        tokio::select! {
+            () = stop => {}
+            () = crate::path_watch::run(&remote, &named, records) => {}
+        }
+    };
+    run(control, host, tree, watching).await
+}
+
 /// One sign of life; when the next one is wanted.
 async fn beat(
     remote: &impl Control,
     host: &HostName,
-    (own, instance): (&Nqn, model::InstanceId),
+    ((own, machine), instance): (&(Nqn, MachineId), InstanceId),
 ) -> Result<Duration, Problem> {
-    // A host that is known keeps its name: what is published to it, is published to that.
+    // A host that is known keeps its name: what is published to it, is published to that. Whether
+    // it is this machine at all is for the control plane to say.
     let nqn = match remote.host(host.clone()).await {
         Ok(known) => known.spec().address.nqn.clone(),
         Err(problem) if problem.kind == Kind::NotFound => own.clone(),
@@ -68,7 +87,7 @@ async fn beat(
     let heartbeat = Heartbeat {
         instance,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        address: HostAddress { nqn, agent: None },
+        address: HostAddress { nqn, agent: None, machine: Some(*machine) },
         told: None,
     };
     Ok(remote.host_heartbeat(host.clone(), heartbeat).await?.next_in())
@@ -87,9 +106,11 @@ mod tests {
         let instance = "00000000-0000-4000-8000-000000000001".parse().unwrap();
         let name =
             |text: &str| -> Nqn { format!("nqn.2026-11.io.holdfast:{text}").parse().unwrap() };
-        beat(&fake, &host, (&name("first"), instance)).await.unwrap();
-        beat(&fake, &host, (&name("second"), instance)).await.unwrap();
+        let machine: MachineId = "00000000-0000-4000-8000-000000000009".parse().unwrap();
+        beat(&fake, &host, (&(name("first"), machine), instance)).await.unwrap();
+        beat(&fake, &host, (&(name("second"), machine), instance)).await.unwrap();
         let known = fake.host(host).await.unwrap();
         assert_eq!(known.spec().address.nqn, name("first"));
+        assert_eq!(known.spec().address.machine, Some(machine));
     }
 }

@@ -26,7 +26,7 @@ use std::time::Duration;
 use block::{BlockSize, Bytes, Geometry};
 use linux::fuse::{self, Channel, Session, SessionState};
 use linux::{Kernel, LiveKernel, loop_device};
-use model::VolumeId;
+use model::{Named, VolumeId};
 use nvme::auth::Accepted;
 use nvme::initiator::{Association, Host, Options, Policy};
 use reactor::{Class, Mailbox, PAGE, Reactor};
@@ -48,11 +48,12 @@ pub const UNMOUNTED: i32 = 10;
 
 /// Requests at work at once: what the kernel sends by itself, and some for those who wait.
 const REQUESTS: u32 = 384;
-/// Before a successor asks for the requests that its predecessor had: what that one still had on
-/// the wire arrives before it is sent a second time, and cannot overwrite what comes after.
+/// Before a successor asks for the requests that its predecessor had, where the target does not see
+/// to it: what that one still had on the wire arrives before it is sent a second time, and cannot
+/// overwrite what comes after.
 const TAKEOVER_PAUSE: Duration = Duration::from_secs(1);
 /// The only namespace of a volume.
-const NSID: u32 = 1;
+pub(crate) const NSID: u32 = 1;
 
 /// Why a worker ended.
 #[derive(Debug, thiserror::Error)]
@@ -108,11 +109,14 @@ pub fn run(records: &Records, volume: VolumeId, resume: bool) -> Result<(), Work
         policy(&attachment),
         seen,
     );
-    let known: Vec<SocketAddr> = status.paths.iter().map(|path| path.address).collect();
+    let known = status.addresses;
     let addresses = if known.is_empty() { attachment.addresses.clone() } else { known };
     worker.follow(&addresses, &mut reactor);
     if resume {
-        worker.resume_after(TAKEOVER_PAUSE, &mut reactor);
+        // The target ends the association of the predecessor before it begins ours.
+        let is_single = matches!(attachment.host_nqn.named(), Some(Named::Publication(_)));
+        let pause = if is_single { Duration::ZERO } else { TAKEOVER_PAUSE };
+        worker.resume_after(pause, &mut reactor);
     }
     lock_memory();
     // A supervisor that stands still must not hold up requests.
@@ -184,7 +188,7 @@ fn policy(attachment: &Attachment) -> Policy {
     Policy {
         requests: REQUESTS,
         hold_for: Duration::from_secs(attachment.hold_seconds),
-        reconnect_most: Duration::from_secs(1),
+        reconnect_most: Duration::from_millis(500),
         abandon_after: None,
         seed: u64::from(std::process::id()),
         ..Policy::default()
@@ -226,6 +230,12 @@ impl Follow for Link {
     fn addresses(&self, addresses: Vec<SocketAddr>) {
         if self.mailbox.post(Order::Addresses(addresses)).is_err() {
             tracing::warn!("the worker takes no addresses; will ask again");
+        }
+    }
+
+    fn dismissed(&self) {
+        if self.mailbox.post(Order::Dismissed).is_err() {
+            tracing::warn!("the worker was not told that its publication is over");
         }
     }
 

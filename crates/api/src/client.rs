@@ -14,7 +14,7 @@ use http::uri::{Authority, Scheme};
 use http::{HeaderName, HeaderValue, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -149,11 +149,12 @@ pub(crate) fn connections(
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_connect_timeout(Some(patience));
-    let connector = HttpsConnectorBuilder::new()
-        .with_tls_config(tls.config())
-        .https_or_http()
-        .enable_http1()
-        .wrap_connector(tcp);
+    let (config, server_name) = tls.into_parts();
+    let mut builder = HttpsConnectorBuilder::new().with_tls_config(config).https_or_http();
+    if let Some(name) = server_name {
+        builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
+    }
+    let connector = builder.enable_http1().wrap_connector(tcp);
     let pool = Pool::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(Duration::from_secs(30))

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 /// Why TLS could not be set up.
@@ -26,6 +26,12 @@ pub enum TlsError {
         /// Which file.
         path: PathBuf,
     },
+    /// A name that no certificate can have.
+    #[error("{name:?} cannot be the name of a server; give a DNS name or an address")]
+    ServerName {
+        /// The name.
+        name: String,
+    },
     /// They do not fit together.
     #[error("the certificate in {path} cannot be used; does the key belong to it?")]
     Unusable {
@@ -42,7 +48,10 @@ pub struct TlsServer(Arc<ServerConfig>);
 
 /// Whom a client believes.
 #[derive(Clone, Debug)]
-pub struct TlsClient(ClientConfig);
+pub struct TlsClient {
+    config: ClientConfig,
+    server_name: Option<ServerName<'static>>,
+}
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let read = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
@@ -106,10 +115,18 @@ impl TlsClient {
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        Ok(TlsClient(config))
+        Ok(TlsClient { config, server_name: None })
     }
 
-    pub(crate) fn config(self) -> ClientConfig {
-        self.0
+    /// The same, expecting every server to be certified under this name and not under the address
+    /// it is called at: for servers that share a certificate and whose addresses change.
+    pub fn expecting(self, name: &str) -> Result<TlsClient, TlsError> {
+        let wrong = |_| TlsError::ServerName { name: name.to_owned() };
+        let server_name = ServerName::try_from(name.to_owned()).map_err(wrong)?;
+        Ok(TlsClient { server_name: Some(server_name), ..self })
+    }
+
+    pub(crate) fn into_parts(self) -> (ClientConfig, Option<ServerName<'static>>) {
+        (self.config, self.server_name)
     }
 }

@@ -22,6 +22,7 @@ use tracing::Instrument;
 
 use crate::answer::{self, Failed};
 use crate::document::Documented;
+use crate::token::Holder;
 use crate::{
     At, Body, IfMatch, Limits, Method, Reply, Request, Role, Route, Tokens, body, request_id, token,
 };
@@ -50,7 +51,7 @@ type Answering<N> =
 /// What the guard found out about a request.
 #[derive(Clone, Debug)]
 struct Caller {
-    role: Role,
+    holder: Holder,
     request: String,
 }
 
@@ -144,10 +145,10 @@ where
     let (mut parts, stream) = request.into_parts();
     let caller = parts.extensions.remove::<Caller>();
     let caller = caller.ok_or_else(|| Problem::new(Kind::Internal, "the request has no guard"))?;
-    token::must_be(role, caller.role)?;
     let in_path = RawPathParams::from_request_parts(&mut parts, &()).await;
     let in_path = in_path.map_err(|error| malformed("the path", &error))?;
     let ids: Vec<String> = in_path.iter().map(|(_, value)| value.to_owned()).collect();
+    token::must_be(role, &caller.holder, ids.first().map(String::as_str))?;
     let at = P::parse(&ids)?;
     let query = body::query(parts.uri.query())?;
     let seen = IfMatch::read(&parts.headers)?;
@@ -176,16 +177,16 @@ async fn admit(State(guard): State<Arc<Guard>>, request: HttpRequest, next: Next
 }
 
 async fn guarded(guard: &Guard, id: &str, request: HttpRequest, next: Next) -> Response {
-    let role = match &guard.tokens {
-        Some(tokens) => match tokens.role(request.headers()) {
-            Ok(role) => role,
+    let holder = match &guard.tokens {
+        Some(tokens) => match tokens.holder(request.headers()) {
+            Ok(holder) => holder,
             Err(problem) => return Failed(problem).into_response(),
         },
-        None => Role::Admin,
+        None => Holder::TRUSTED,
     };
     let most = guard.limits.body;
     let mut request = request.map(|body| axum::body::Body::new(Limited::new(body, most)));
-    request.extensions_mut().insert(Caller { role, request: id.to_owned() });
+    request.extensions_mut().insert(Caller { holder, request: id.to_owned() });
     let patience = guard.limits.request;
     let answer = tokio::time::timeout(patience, next.run(request)).await;
     answer.unwrap_or_else(|_| {

@@ -2,16 +2,21 @@
 //!
 //! Tokens lie in a file, one a line: the role, a space, the token. Empty lines and lines that begin
 //! with `#` are skipped. Only digests are kept in memory.
+//!
+//! People have roles that include one another: viewer, editor, admin. A machine has a role of its
+//! own, bound to its name (`node:NAME`, `host:NAME`): with its token it says that it is there, and
+//! nothing else. The control plane calls engines where they say that they are, so only an engine
+//! itself, or an admin, may say so.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use http::{HeaderMap, HeaderValue, header};
-use model::{Kind, Problem};
+use model::{HostName, Kind, NodeName, Problem};
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
-/// What a caller may do; each role may do what the ones before it may.
+/// What a caller may do; each role up to admin may do what the ones before it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// Nothing was asked of it: health, and the document.
@@ -22,6 +27,10 @@ pub enum Role {
     Editor,
     /// Everything.
     Admin,
+    /// The engine of the node that the path names, or an admin.
+    Node,
+    /// The agent of the host that the path names, or an editor.
+    Host,
 }
 
 impl Role {
@@ -32,10 +41,62 @@ impl Role {
             Role::Viewer => "viewer",
             Role::Editor => "editor",
             Role::Admin => "admin",
+            Role::Node => "node",
+            Role::Host => "host",
         }
     }
 
-    const ALL: [Role; 4] = [Role::Anybody, Role::Viewer, Role::Editor, Role::Admin];
+    /// The least of people who may do what needs this role; machines are none of them.
+    fn of_people(self) -> u8 {
+        match self {
+            Role::Anybody => 0,
+            Role::Viewer => 1,
+            Role::Editor | Role::Host => 2,
+            Role::Admin | Role::Node => 3,
+        }
+    }
+}
+
+/// Who calls: what it may do, and for a machine its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Holder {
+    role: Role,
+    machine: Option<String>,
+}
+
+impl Holder {
+    /// A caller without a token.
+    pub(crate) const NOBODY: Holder = Holder { role: Role::Anybody, machine: None };
+    /// A caller of a server that knows no tokens.
+    pub(crate) const TRUSTED: Holder = Holder { role: Role::Admin, machine: None };
+
+    /// Whose token a line of the file holds.
+    fn parse(text: &str) -> Option<Holder> {
+        let (role, machine) = match text.split_once(':') {
+            Some(("node", name)) => (Role::Node, Some(name.parse::<NodeName>().ok()?.to_string())),
+            Some(("host", name)) => (Role::Host, Some(name.parse::<HostName>().ok()?.to_string())),
+            Some(_) => return None,
+            None => {
+                let people = [Role::Viewer, Role::Editor, Role::Admin];
+                (people.into_iter().find(|role| role.name() == text)?, None)
+            }
+        };
+        Some(Holder { role, machine })
+    }
+
+    /// As what it passes among people.
+    fn rank(&self) -> u8 {
+        if self.machine.is_some() { 0 } else { self.role.of_people() }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.machine {
+            Some(name) => write!(f, "{} of {name}", self.role),
+            None => write!(f, "{}", self.role),
+        }
+    }
 }
 
 impl fmt::Display for Role {
@@ -57,8 +118,8 @@ pub enum TokenError {
     },
     /// A line is none.
     #[error(
-        "line {line} of the tokens in {path} is not a role (viewer, editor or admin), a space and \
-         a token of 16 to 512 visible characters"
+        "line {line} of the tokens in {path} is not a role (viewer, editor, admin, node:NAME or \
+         host:NAME), a space and a token of 16 to 512 visible characters"
     )]
     Line {
         /// Which file.
@@ -115,7 +176,7 @@ fn is_token(text: &str) -> bool {
 type Fingerprint = [u8; 32];
 
 /// Who is known.
-pub struct Tokens(Vec<(Fingerprint, Role)>);
+pub struct Tokens(Vec<(Fingerprint, Holder)>);
 
 impl fmt::Debug for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -145,12 +206,11 @@ impl Tokens {
             let bad = || TokenError::Line { path: path.to_owned(), line: index + 1 };
             let (role, token) = line.split_once(' ').ok_or_else(bad)?;
             let token = token.trim();
-            let known = |known: &&Role| known.name() == role && **known != Role::Anybody;
-            let role = *Role::ALL.iter().find(known).ok_or_else(bad)?;
+            let holder = Holder::parse(role).ok_or_else(bad)?;
             if !is_token(token) {
                 return Err(bad());
             }
-            tokens.push((fingerprint(token), role));
+            tokens.push((fingerprint(token), holder));
         }
         if tokens.is_empty() {
             return Err(TokenError::Empty { path: path.to_owned() });
@@ -158,11 +218,11 @@ impl Tokens {
         Ok(Tokens(tokens))
     }
 
-    /// The role of whoever sent these headers. Takes the same time whichever token is right.
-    pub(crate) fn role(&self, headers: &HeaderMap) -> Result<Role, Problem> {
+    /// Who sent these headers. Takes the same time whichever token is right.
+    pub(crate) fn holder(&self, headers: &HeaderMap) -> Result<Holder, Problem> {
         let unknown = |detail: &str| Err(Problem::new(Kind::Unauthenticated, detail));
         let Some(value) = headers.get(header::AUTHORIZATION) else {
-            return Ok(Role::Anybody);
+            return Ok(Holder::NOBODY);
         };
         let text = value.to_str().unwrap_or_default();
         let token = match text.split_once(' ') {
@@ -170,37 +230,36 @@ impl Tokens {
             _ => return unknown("Authorization is not of the form: Bearer TOKEN"),
         };
         let sent = fingerprint(token);
-        let (mut found, mut best) = (Choice::from(0), 0u8);
-        for (known, role) in &self.0 {
+        let (mut found, mut which) = (Choice::from(0), 0u64);
+        for (index, (known, _)) in (0u64..).zip(&self.0) {
             let same = known.ct_eq(&sent);
-            best = u8::conditional_select(&best, &rank(*role), same);
+            which = u64::conditional_select(&which, &index, same);
             found |= same;
         }
-        if !bool::from(found) {
-            return unknown("the token is not one this server knows; was it replaced?");
+        let holder = usize::try_from(which).ok().and_then(|which| self.0.get(which));
+        match holder {
+            Some((_, holder)) if bool::from(found) => Ok(holder.clone()),
+            _ => unknown("the token is not one this server knows; was it replaced?"),
         }
-        Ok(Role::ALL.into_iter().find(|role| rank(*role) == best).unwrap_or(Role::Anybody))
     }
 }
 
-fn rank(role: Role) -> u8 {
-    match role {
-        Role::Anybody => 0,
-        Role::Viewer => 1,
-        Role::Editor => 2,
-        Role::Admin => 3,
-    }
-}
-
-/// Refuses who may not.
-pub(crate) fn must_be(needed: Role, has: Role) -> Result<(), Problem> {
-    if has >= needed {
+/// Refuses who may not. `named` is what the path names first.
+pub(crate) fn must_be(needed: Role, has: &Holder, named: Option<&str>) -> Result<(), Problem> {
+    let is_machine = has.role == needed && has.machine.as_deref() == named;
+    if has.rank() >= needed.of_people() || (is_machine && has.machine.is_some()) {
         return Ok(());
     }
-    if has == Role::Anybody {
-        let detail = format!("this needs a token of a {needed}; send Authorization: Bearer TOKEN");
+    let name = named.unwrap_or_default();
+    let who = match needed {
+        Role::Node => format!("node of {name} or admin"),
+        Role::Host => format!("host of {name} or editor"),
+        _ => needed.to_string(),
+    };
+    if has.role == Role::Anybody {
+        let detail = format!("this needs a token of a {who}; send Authorization: Bearer TOKEN");
         return Err(Problem::new(Kind::Unauthenticated, detail));
     }
-    let detail = format!("this needs the role {needed}, and your token has the role {has}");
+    let detail = format!("this needs the role {who}, and your token has the role {has}");
     Err(Problem::new(Kind::PermissionDenied, detail))
 }

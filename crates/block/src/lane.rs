@@ -1,7 +1,7 @@
 //! Order of commands: those of one device that share a block run in the order they came.
 //!
 //! Invariant: a running command conflicts with no other running one, and with none that came before
-//! it and still waits.
+//! it and still waits, unless it only moves blocks.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -15,6 +15,11 @@ pub enum Claim {
     Read(Span),
     /// Changes these blocks.
     Write(Span),
+    /// Moves these blocks without changing what they hold, for those who wait: it waits for nobody
+    /// who has not begun, nor for one that is [idle](Lane::idle).
+    Move(Span),
+    /// A write that waits for others to move blocks, and does nothing meanwhile.
+    Idle(Span),
     /// Wants no change under way: a snapshot.
     Still,
     /// Wants nothing under way: a resize or a delete.
@@ -35,7 +40,7 @@ impl Claim {
 
     /// Whether there are reads that it conflicts with.
     fn may_stop_a_read(self) -> bool {
-        matches!(self, Claim::Write(_) | Claim::Alone)
+        matches!(self, Claim::Write(_) | Claim::Move(_) | Claim::Idle(_) | Claim::Alone)
     }
 
     fn conflicts(self, other: Claim) -> bool {
@@ -43,11 +48,19 @@ impl Claim {
             (Claim::Free, _)
             | (_, Claim::Free)
             | (Claim::Read(_), Claim::Read(_) | Claim::Still)
-            | (Claim::Still, Claim::Read(_)) => false,
+            | (Claim::Still, Claim::Read(_))
+            | (Claim::Move(_), Claim::Idle(_))
+            | (Claim::Idle(_), Claim::Move(_)) => false,
             (Claim::Alone | Claim::Still, _) | (_, Claim::Alone | Claim::Still) => true,
-            (Claim::Write(a), Claim::Write(b) | Claim::Read(b))
-            | (Claim::Read(a), Claim::Write(b)) => a.overlaps(b),
+            (
+                Claim::Write(a) | Claim::Move(a) | Claim::Idle(a) | Claim::Read(a),
+                Claim::Write(b) | Claim::Move(b) | Claim::Idle(b) | Claim::Read(b),
+            ) => a.overlaps(b),
         }
+    }
+
+    fn is_move(self) -> bool {
+        matches!(self, Claim::Move(_))
     }
 }
 
@@ -72,7 +85,8 @@ impl<K: Copy + PartialEq> Lane<K> {
     pub fn enter(&mut self, name: K, claim: Claim) -> bool {
         // Most reads meet nothing but reads, which need not be looked at.
         let is_alone = self.changes == 0 && matches!(claim, Claim::Read(_));
-        let mut before = self.running.iter().chain(&self.waiting);
+        let waiting = if claim.is_move() { 0 } else { self.waiting.len() };
+        let mut before = self.running.iter().chain(self.waiting.iter().take(waiting));
         let free = is_alone || !before.any(|(_, other)| claim.conflicts(*other));
         self.changes += usize::from(claim.may_stop_a_read());
         if free {
@@ -94,9 +108,15 @@ impl<K: Copy + PartialEq> Lane<K> {
         };
         let Some((_, claim)) = gone else { return };
         self.changes -= usize::from(claim.may_stop_a_read());
+        self.admit(ready);
+    }
+
+    /// Lets those run who may now.
+    fn admit(&mut self, ready: &mut Vec<K>) {
         let mut at = 0;
         while let Some((name, claim)) = self.waiting.get(at).copied() {
-            let before = self.running.iter().chain(self.waiting.iter().take(at));
+            let waiting = if claim.is_move() { 0 } else { at };
+            let before = self.running.iter().chain(self.waiting.iter().take(waiting));
             if before.into_iter().any(|(_, other)| claim.conflicts(*other)) {
                 at += 1;
             } else {
@@ -105,6 +125,32 @@ impl<K: Copy + PartialEq> Lane<K> {
                 ready.push(name);
             }
         }
+    }
+
+    /// A running write waits until blocks were moved: it does nothing until it is resumed, and
+    /// those who came after it wait.
+    pub fn idle(&mut self, name: K, ready: &mut Vec<K>) {
+        let claim = self.running.iter().position(|(other, _)| *other == name);
+        if let Some((_, claim)) = claim.and_then(|at| self.running.get_mut(at))
+            && let Claim::Write(span) = *claim
+        {
+            *claim = Claim::Idle(span);
+        }
+        self.admit(ready);
+    }
+
+    /// An idle write goes on; false if blocks of it are being moved.
+    pub fn resume(&mut self, name: K) -> bool {
+        let Some(at) = self.running.iter().position(|(other, _)| *other == name) else {
+            return false;
+        };
+        let Some((_, Claim::Idle(span))) = self.running.get(at).copied() else { return false };
+        let mut moves = self.running.iter().filter(|(_, other)| other.is_move());
+        let is_free = !moves.any(|(_, other)| other.conflicts(Claim::Write(span)));
+        if let Some((_, claim)) = self.running.get_mut(at).filter(|_| is_free) {
+            *claim = Claim::Write(span);
+        }
+        is_free
     }
 
     /// Whether nothing runs or waits.
@@ -140,6 +186,33 @@ mod tests {
             1 => Just(Claim::Alone),
             1 => Just(Claim::Free),
         ]
+    }
+
+    #[test]
+    fn blocks_are_moved_under_a_write_that_waits_for_that() {
+        let span = |at, len| Span::new(Lba(at), Blocks(len)).unwrap();
+        let (mut lane, mut ready) = (Lane::default(), Vec::new());
+        assert!(lane.enter('w', Claim::Write(span(0, 4))));
+        assert!(!lane.enter('l', Claim::Write(span(3, 4))), "it came later");
+        assert!(!lane.enter('s', Claim::Still));
+        assert!(!lane.enter('m', Claim::Move(span(2, 8))));
+        lane.idle('w', &mut ready);
+        assert_eq!(ready, ['m'], "nobody else may pass");
+        assert!(!lane.resume('w'), "its blocks are being moved");
+        assert!(!lane.enter('r', Claim::Read(span(0, 1))));
+        ready.clear();
+        lane.leave('m', &mut ready);
+        assert_eq!(ready, []);
+        assert!(lane.resume('w') && !lane.resume('w'));
+        assert!(!lane.enter('n', Claim::Move(span(0, 1))), "it does something again");
+        lane.leave('w', &mut ready);
+        assert_eq!(ready, ['l', 'r']);
+        ready.clear();
+        for name in ['l', 'r', 's', 'n'] {
+            lane.leave(name, &mut ready);
+        }
+        assert_eq!(ready, ['s', 'n'], "a snapshot minds no read");
+        assert!(lane.is_empty() && lane.changes == 0);
     }
 
     proptest! {

@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _};
-use model::{NodeName, TargetRecord, VolumeId, keys, stored};
+use model::{Kind, NodeName, Problem, TargetRecord, VolumeId, keys, stored};
 use store::contract::{
     Answer as Read, Change, KeyValue, Keys, Query, Revision, StoreExt as _, SystemClock, Txn,
     TxnOutcome, WatchFrom, WriteError,
@@ -70,6 +70,8 @@ async fn term(
     policy: &Policy,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), String> {
+    // Whoever cannot read what is stored must not keep others from leading.
+    load(shared).await?;
     let clock = Arc::new(SystemClock::new());
     let granted = KeptLease::grant(Arc::clone(&shared.store), clock, LEASE).await;
     let (lease, keeper) = granted.map_err(|error| format!("no lease: {error}"))?;
@@ -224,9 +226,19 @@ async fn write(guard: &Guard, txn: Txn) -> Stored {
             Err(GuardedError::Write(WriteError::NotSent { .. })) if !guard.lease().is_lost() => {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
+            Err(GuardedError::Write(error)) if was_refused(&error) => {
+                let full = matches!(error, WriteError::Full { .. });
+                let kind = if full { Kind::NoSpace } else { Kind::Unavailable };
+                return Stored::Denied(Problem::new(kind, error.to_string()));
+            }
             Err(error) => return Stored::Lost(error.to_string()),
         }
     }
+}
+
+/// Whether the store said no: then it has written nothing, and is still ours.
+fn was_refused(error: &WriteError) -> bool {
+    matches!(error, WriteError::Full { .. } | WriteError::Refused { .. })
 }
 
 /// What the store answered about records of volumes, instead of writing.
@@ -269,7 +281,7 @@ fn call_node(
             let mut callers = shared.callers.lock().unwrap_or_else(PoisonError::into_inner);
             callers.get(&node, address)
         }
-        None => Err(model::Problem::new(model::Kind::NodeUnavailable, "nobody knows the node")),
+        None => Err(Problem::new(Kind::NodeUnavailable, "nobody knows the node")),
     };
     let shared = Arc::clone(shared);
     let span = tracing::info_span!("order", call = id.0, %node);
@@ -300,6 +312,10 @@ async fn listen(shared: &Shared, node: NodeName, caller: &crate::nodes::Caller) 
         }
     }
     caller.is_deaf();
+    // One that restarts is heard of soon, and lists what it has again.
+    if caller.is_refused().await {
+        shared.feed(Input::NodeRefused(node));
+    }
 }
 
 /// Hands in who owns each volume, as engines write it.

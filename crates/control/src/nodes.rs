@@ -23,6 +23,11 @@ const ORDER: Duration = Duration::from_secs(30);
 /// How long it may take to say what it has, page by page.
 const PAGE: Duration = Duration::from_secs(10);
 
+/// How often an engine whose connection broke off is looked for, and how long each time: it may
+/// only have cut a connection.
+const LOOKS: u32 = 3;
+const LOOK: Duration = Duration::from_millis(100);
+
 /// How engines are reached.
 #[derive(Clone, Debug, Default)]
 pub struct Reach {
@@ -94,6 +99,19 @@ impl Caller {
     /// Nobody listens any more.
     pub(crate) fn is_deaf(&self) {
         self.heard.store(false, Ordering::Release);
+    }
+
+    /// Whether the machine of the engine answers that nobody listens there, again and again.
+    pub(crate) async fn is_refused(&self) -> bool {
+        for _ in 0..LOOKS {
+            tokio::time::sleep(LOOK).await;
+            let looked = tokio::net::TcpStream::connect(self.address);
+            match tokio::time::timeout(LOOK, looked).await {
+                Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => {}
+                _ => return false,
+            }
+        }
+        true
     }
 
     /// Asks the engine.
@@ -198,5 +216,20 @@ async fn every<T, F: Future<Output = Result<Page<T>, Problem>>>(
         if after.is_none() {
             return Ok(items);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_engine_is_gone_when_its_machine_says_so_and_not_when_it_is_silent() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let caller = Callers::default().get(&"n1".parse().unwrap(), address).unwrap();
+        assert!(!caller.is_refused().await, "a process that stands still has its listener");
+        drop(listener);
+        assert!(caller.is_refused().await);
     }
 }

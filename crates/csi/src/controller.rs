@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::rest::Control;
-use model::{SnapshotId, VolumeId};
+use model::{LabelValue, SnapshotId, VolumeId};
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 
@@ -34,20 +34,22 @@ use crate::proto::{
     ValidateVolumeCapabilitiesResponse, controller_service_capability,
 };
 
-pub(crate) use snapshots::{described, time};
+pub(crate) use snapshots::{described, read_parameters, time};
 
 /// What may be chosen about the controller.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ControllerConfig {
     /// Volumes that are made at once; more wait for a moment, and are then aborted.
     pub creations: usize,
     /// How long they wait.
     pub creation_wait: Duration,
+    /// The Kubernetes cluster that asks, which its volumes are labelled with.
+    pub cluster: Option<LabelValue>,
 }
 
 impl Default for ControllerConfig {
     fn default() -> ControllerConfig {
-        ControllerConfig { creations: 10, creation_wait: Duration::from_secs(3) }
+        ControllerConfig { creations: 10, creation_wait: Duration::from_secs(3), cluster: None }
     }
 }
 
@@ -85,6 +87,11 @@ impl<C: Control> Controller<C> {
     pub fn new(control: Arc<C>, config: ControllerConfig) -> Controller<C> {
         let creations = Semaphore::new(config.creations);
         Controller { control, in_flight: InFlight::default(), creations, config }
+    }
+
+    /// The control plane.
+    pub(crate) fn control(&self) -> &Arc<C> {
+        &self.control
     }
 
     /// Shared with the group service: a snapshot in a group is a snapshot of a volume.

@@ -10,7 +10,7 @@ use model::{
 use tonic::{Request, Response, Status};
 
 use crate::controller::Controller;
-use crate::controller::{described, time};
+use crate::controller::{described, read_parameters, time};
 use crate::in_flight::InFlight;
 use crate::names;
 use crate::proto::group_controller_server::GroupController as Service;
@@ -103,6 +103,7 @@ impl<C: Control> Service for GroupController<C> {
         request: Request<CreateVolumeGroupSnapshotRequest>,
     ) -> Result<Response<CreateVolumeGroupSnapshotResponse>, Status> {
         let request = request.into_inner();
+        read_parameters(&request.parameters)?;
         let id = names::group(&request.name)?;
         if request.source_volume_ids.is_empty() {
             return Err(missing("source_volume_ids"));

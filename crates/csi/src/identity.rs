@@ -1,6 +1,7 @@
 //! Who this driver is, what it can do, and whether it can do it now.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::rest::Control;
 use tonic::{Request, Response, Status};
@@ -14,6 +15,9 @@ use crate::proto::{
 
 /// The name that classes and claims use for this driver.
 pub const DRIVER_NAME: &str = "csi.holdfast.io";
+
+/// How long a probe waits for the control plane: less than whoever probes waits for it.
+const PROBE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The identity service.
 #[derive(Debug)]
@@ -62,10 +66,18 @@ impl<C: Control> Service for Identity<C> {
     /// Ready when a control plane that leads answers. Nothing is gained by restarting the driver
     /// while none does, so that is no error.
     async fn probe(&self, _: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {
-        let ready = self.control.ready().await;
-        if let Err(problem) = &ready {
-            tracing::warn!(%problem, "the control plane does not answer; volumes wait for it");
-        }
-        Ok(Response::new(ProbeResponse { ready: Some(ready.is_ok()) }))
+        let asked = tokio::time::timeout(PROBE_PATIENCE, self.control.ready()).await;
+        let ready = match asked {
+            Ok(Ok(_)) => true,
+            Ok(Err(problem)) => {
+                tracing::warn!(%problem, "the control plane does not answer; volumes wait for it");
+                false
+            }
+            Err(_) => {
+                tracing::warn!("the control plane hangs; volumes wait for it");
+                false
+            }
+        };
+        Ok(Response::new(ProbeResponse { ready: Some(ready) }))
     }
 }

@@ -5,6 +5,7 @@
 //!   backup tools                      ──► SnapshotMetadata            ──► REST
 //!   all of them, and kubelets         ──► Identity
 //!   kubelets                          ──► Node, Registration          ──► kernel, agent
+//!   the API server                    ◄── attacher, orphans           ──► Controller
 //! ```
 //!
 //! Every service is generic over [`api::rest::Control`], so a control plane in memory serves the
@@ -17,11 +18,15 @@
 //! - Of one volume or snapshot, one call is carried out at a time; a second one is aborted.
 //! - Secrets are never logged and never part of an error.
 
+mod authority;
 pub mod capability;
 mod controller;
 mod group;
+mod host;
 mod identity;
 mod in_flight;
+pub mod kubernetes;
+mod liveness;
 mod metadata;
 pub mod names;
 pub mod node;
@@ -31,11 +36,15 @@ pub mod proto;
 mod registration;
 mod server;
 mod status;
+#[cfg(test)]
+mod testing;
 mod topology;
 
 pub use controller::{Controller, ControllerConfig};
 pub use group::GroupController;
+pub use host::wait_for_host;
 pub use identity::{DRIVER_NAME, Identity};
+pub use liveness::{Serving, serve_liveness};
 pub use metadata::SnapshotMetadata;
 pub use node::{AgentDevices, Node, NodeConfig};
-pub use server::{ServeError, serve_controller, serve_node};
+pub use server::{NodeSockets, ServeError, serve_controller, serve_node};

@@ -34,6 +34,11 @@ pub fn member(group: SnapshotGroupId, volume: VolumeId) -> Result<SnapshotId, St
     SnapshotId::new(uuid).map_err(status::invalid)
 }
 
+/// A name of any length as the value of a label.
+pub(crate) fn short(name: &str) -> String {
+    hashed("host", name).to_string()
+}
+
 fn id(prefix: &str, name: &str) -> Result<Uuid, Status> {
     if name.is_empty() {
         return Err(status::missing("name"));

@@ -11,6 +11,7 @@
 
 mod agent_devices;
 mod expansion;
+mod health;
 mod publication;
 mod staging;
 mod usage;
@@ -52,6 +53,12 @@ pub trait Devices: Send + Sync + 'static {
 
     /// The device of a volume that is attached.
     fn device(&self, volume: VolumeId) -> Result<Option<PathBuf>, Status>;
+
+    /// What keeps a volume that is attached from being used; nothing: it can be.
+    fn trouble(&self, volume: VolumeId) -> Result<Option<String>, Status>;
+
+    /// What keeps volumes from being attached at all; nothing: they can be.
+    fn backend_trouble(&self) -> Option<String>;
 }
 
 /// How a volume is attached.
@@ -88,14 +95,33 @@ struct Inner<D> {
     config: NodeConfig,
 }
 
-const CAPABILITIES: &[Rpc] =
-    &[Rpc::StageUnstageVolume, Rpc::GetVolumeStats, Rpc::ExpandVolume, Rpc::SingleNodeMultiWriter];
+const CAPABILITIES: &[Rpc] = &[
+    Rpc::StageUnstageVolume,
+    Rpc::GetVolumeStats,
+    Rpc::ExpandVolume,
+    Rpc::VolumeCondition,
+    Rpc::SingleNodeMultiWriter,
+    Rpc::GetVolumeHealth,
+    Rpc::GetStorageHealth,
+];
 
 impl<D: Devices> Node<D> {
     /// The node that this kernel runs on.
     pub fn new(kernel: Arc<dyn Kernel>, devices: D, config: NodeConfig) -> Node<D> {
         let inner = Arc::new(Inner { kernel, devices, config });
         Node { inner, in_flight: InFlight::default() }
+    }
+
+    /// Looks at something, which may block. It takes no turn: a file system that hangs must not
+    /// keep its volume from being unstaged.
+    async fn beside<T: Send + 'static>(
+        &self,
+        look: impl FnOnce(&Inner<D>) -> Result<T, Status> + Send + 'static,
+    ) -> Result<Response<T>, Status> {
+        let inner = Arc::clone(&self.inner);
+        let done = tokio::task::spawn_blocking(move || look(&inner));
+        let ended = done.await.map_err(|_| Status::internal("the look at the volume broke off"))?;
+        ended.map(Response::new)
     }
 
     /// Carries out something that may block, alone for its volume. It goes on when the caller is
@@ -195,11 +221,7 @@ impl<D: Devices> Service for Node<D> {
         }
         let at = path("volume_path", &request.volume_path)?;
         let id = volume_id(&request.volume_id)?;
-        let inner = Arc::clone(&self.inner);
-        // A full look at a file system that hangs must not keep the volume from being unstaged.
-        let done = tokio::task::spawn_blocking(move || inner.usage(id, &at));
-        let ended = done.await.map_err(|_| Status::internal("the look at the volume broke off"))?;
-        ended.map(Response::new)
+        self.beside(move |inner| inner.usage(id, &at)).await
     }
 
     async fn node_expand_volume(
@@ -241,15 +263,20 @@ impl<D: Devices> Service for Node<D> {
 
     async fn node_get_volume_health(
         &self,
-        _: Request<NodeGetVolumeHealthRequest>,
+        request: Request<NodeGetVolumeHealthRequest>,
     ) -> Result<Response<NodeGetVolumeHealthResponse>, Status> {
-        Err(Status::unimplemented("ask the controller how well a volume is"))
+        let text = request.into_inner().volume_id;
+        if text.is_empty() {
+            return Err(missing("volume_id"));
+        }
+        let id = volume_id(&text)?;
+        self.beside(move |inner| inner.volume_health(id)).await
     }
 
     async fn node_get_storage_health(
         &self,
         _: Request<NodeGetStorageHealthRequest>,
     ) -> Result<Response<NodeGetStorageHealthResponse>, Status> {
-        Err(Status::unimplemented("ask the controller how well volumes are"))
+        self.beside(|inner| Ok(inner.storage_health())).await
     }
 }

@@ -71,14 +71,26 @@ type Check = fn(&str) -> Result<(), &'static str>;
 
 /// Parameters that nodes read, with what their values must be.
 const FOR_NODES: &[(&str, Check)] = &[
-    ("cloneFsIdAsVolumeId", is_bool),
+    (CLONE_FS_ID, is_bool),
     ("formatOptions", |_| Ok(())),
     ("fsType", is_filesystem),
-    ("ioTimeout", is_seconds),
     ("nvmeCtrlLossTmo", is_seconds),
-    ("nvmeKeepAliveTmo", is_seconds),
     ("transport", is_transport),
 ];
+
+/// Parameters of other drivers that mean nothing here, with what to do instead: one that is
+/// accepted and ignored is found out about when it is needed.
+const NOT_HERE: &[(&str, &str)] = &[
+    ("ioTimeout", "I/O waits for a path as long as nvmeCtrlLossTmo says; leave it out"),
+    ("nvmeKeepAliveTmo", "the driver chooses keep-alive times itself; leave it out"),
+    ("nvmeNrIoQueues", "the driver chooses queues itself; leave it out"),
+    ("poolClusterSize", "the cluster size is that of the pool; leave it out"),
+];
+
+/// Set by the controller, never by a class: the volume began as a copy of another.
+pub(crate) const IS_CLONE: &str = "isClone";
+/// Whether the file system of a copy gets the id of the volume as its uuid.
+pub(crate) const CLONE_FS_ID: &str = "cloneFsIdAsVolumeId";
 
 /// Reads the parameters of a class.
 pub fn class(given: &Given) -> Result<Class, Status> {
@@ -111,6 +123,9 @@ pub fn class(given: &Given) -> Result<Class, Status> {
             _ if name.starts_with(OF_PROVISIONER) => {}
             _ if read_mutable(&mut modification, name, text)? => {}
             _ => {
+                if let Some((_, remedy)) = NOT_HERE.iter().find(|(known, _)| known == name) {
+                    return Err(refused(name, text, remedy));
+                }
                 let Some((known, check)) = FOR_NODES.iter().find(|(known, _)| known == name) else {
                     return Err(unknown(name));
                 };
@@ -333,7 +348,7 @@ mod tests {
             ("poolExcludeTopologyLabel", "old=yes"),
             ("zones", "require"),
             ("fsType", "xfs"),
-            ("ioTimeout", "30"),
+            ("nvmeCtrlLossTmo", "30"),
         ]))
         .unwrap();
         assert_eq!(
@@ -350,7 +365,7 @@ mod tests {
         assert_eq!(class.topology.nodes.spread, ["rack".parse().unwrap()].into());
         assert_eq!(class.topology.pools.exclude.len(), 1);
         assert_eq!(class.topology.zones, Zones::Require);
-        let context = given(&[("fsType", "xfs"), ("ioTimeout", "30")]);
+        let context = given(&[("fsType", "xfs"), ("nvmeCtrlLossTmo", "30")]);
         assert_eq!(class.context, context);
     }
 
@@ -362,7 +377,9 @@ mod tests {
             ("protocol", "iscsi", "nvmf"),
             ("zones", "spread", "ignore, prefer or require"),
             ("fsType", "ntfs", "ext4, xfs or btrfs"),
-            ("ioTimeout", "0", "1 to 86400"),
+            ("nvmeCtrlLossTmo", "0", "1 to 86400"),
+            ("ioTimeout", "30", "leave it out"),
+            ("isClone", "true", "not known"),
             ("encrypted", "true", "encryptionKey"),
             ("stsAffinityGroup", "true", "--extra-create-metadata"),
             ("allowedNodes", "Not A Node", "a-z"),

@@ -9,9 +9,12 @@ use std::sync::Arc;
 use api::rest::Control;
 use tokio::net::UnixListener;
 use tokio::sync::watch;
+use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::Server;
 
+use crate::authority::RegistrationStream;
+use crate::liveness::Serving;
 use crate::node::Devices;
 use crate::proto::controller_server::ControllerServer;
 use crate::proto::group_controller_server::GroupControllerServer;
@@ -20,7 +23,7 @@ use crate::proto::node_server::NodeServer;
 use crate::proto::pluginregistration::registration_server::RegistrationServer;
 use crate::proto::snapshot_metadata_server::SnapshotMetadataServer;
 use crate::registration::Registration;
-use crate::{Controller, ControllerConfig, GroupController, Identity, Node, SnapshotMetadata};
+use crate::{Controller, GroupController, Identity, Node, SnapshotMetadata};
 
 /// Why services cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -64,17 +67,18 @@ fn listen(path: &Path) -> Result<UnixListenerStream, ServeError> {
 /// Serves what the controller's sidecars ask for, until `stop` ends.
 pub async fn serve_controller<C: Control>(
     path: &Path,
-    control: Arc<C>,
-    config: ControllerConfig,
+    controller: Arc<Controller<C>>,
+    serving: &Serving,
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
     let socket = listen(path)?;
+    serving.begin();
     tracing::info!(socket = %path.display(), "CSI controller services");
-    let controller = Controller::new(Arc::clone(&control), config);
+    let control = Arc::clone(controller.control());
     let group = GroupController::new(Arc::clone(&control), &controller);
     let served = Server::builder()
         .add_service(IdentityServer::new(Identity::new(Arc::clone(&control))))
-        .add_service(ControllerServer::new(controller))
+        .add_service(ControllerServer::from_arc(controller))
         .add_service(GroupControllerServer::new(group))
         .add_service(SnapshotMetadataServer::new(SnapshotMetadata::new(control)))
         .serve_with_incoming_shutdown(socket, stop)
@@ -82,25 +86,36 @@ pub async fn serve_controller<C: Control>(
     served.map_err(|source| ServeError::Serve { path: path.to_owned(), source })
 }
 
+/// Where a node serves.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeSockets<'a> {
+    /// The socket of the driver.
+    pub driver: &'a Path,
+    /// The socket by which the kubelet finds it, if it shall.
+    pub registration: Option<&'a Path>,
+}
+
 /// Serves what the kubelet of this node asks for, until `stop` ends; registers with it, if a path
 /// for that is given.
 pub async fn serve_node<C: Control, D: Devices>(
-    path: &Path,
-    registration: Option<&Path>,
+    sockets: NodeSockets<'_>,
     (control, node): (Arc<C>, Node<D>),
+    serving: &Serving,
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
+    let NodeSockets { driver: path, registration } = sockets;
     let socket = listen(path)?;
+    serving.begin();
     tracing::info!(socket = %path.display(), "CSI node services");
     let (stopping, stopped) = watch::channel(false);
-    let serving = Server::builder()
+    let serves = Server::builder()
         .add_service(IdentityServer::new(Identity::new(control)))
         .add_service(NodeServer::new(node))
         .serve_with_incoming_shutdown(socket, until(stopped.clone()));
     let registering = async {
         let Some(at) = registration else { return Ok(()) };
         // Only now: the kubelet calls the other socket as soon as it finds this one.
-        let socket = listen(at)?;
+        let socket = listen(at)?.map(|stream| stream.map(RegistrationStream::new));
         tracing::info!(socket = %at.display(), "waiting for the kubelet to register this driver");
         let registered = RegistrationServer::new(Registration::new(path));
         let server = Server::builder().add_service(registered);
@@ -109,15 +124,15 @@ pub async fn serve_node<C: Control, D: Devices>(
         let _ = fs::remove_file(at);
         served.map_err(|source| ServeError::Serve { path: at.to_owned(), source })
     };
-    let serving = async {
-        serving.await.map_err(|source| ServeError::Serve { path: path.to_owned(), source })
+    let serves = async {
+        serves.await.map_err(|source| ServeError::Serve { path: path.to_owned(), source })
     };
     let stop = async {
         stop.await;
         stopping.send_replace(true);
         Ok(())
     };
-    tokio::try_join!(serving, registering, stop).map(|_| ())
+    tokio::try_join!(serves, registering, stop).map(|_| ())
 }
 
 async fn until(mut stopped: watch::Receiver<bool>) {

@@ -7,6 +7,7 @@
 //! Deliberately not here: anything that ships. No other crate depends on this one.
 
 pub mod bench;
+pub mod csi_sanity;
 pub mod etcd;
 pub mod figure;
 pub mod fleet;

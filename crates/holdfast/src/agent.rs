@@ -18,6 +18,8 @@ pub(crate) enum Typed {
         /// The host to be; left out: the one with the name of this machine
         #[arg(long, value_name = "HOST", env = "HOLDFAST_HOST")]
         host: Option<HostName>,
+        #[command(flatten)]
+        run: RunFolder,
     },
     /// Keep a volume served: what `attach` starts
     #[command(hide = true)]
@@ -44,14 +46,15 @@ pub(crate) struct Of {
 impl Typed {
     pub(crate) fn run(self) -> Result<()> {
         match self {
-            Typed::Run { ask, host } => {
+            Typed::Run { ask, host, run } => {
                 ask.once()?;
                 let (control, tree) = (ask.control_plane()?, linux::Tree::default());
                 let host = host.or_else(|| agent::attach::own_name(&tree));
                 let host = host.ok_or(agent::attach::AttachError::NoName)?;
                 tracing::info!("this machine is host {host}");
+                let at = (&tree, &run.records());
                 crate::block_on(async {
-                    Ok(agent::registration::run(&control, host, &tree, stop::asked()).await?)
+                    Ok(agent::registration::run_watching(&control, host, at, stop::asked()).await?)
                 })
             }
             Typed::Supervise(of) => {

@@ -244,6 +244,7 @@ impl Row for Shown {
         let record = &self.record;
         let paths = match &self.worker {
             _ if !self.alive => Cell::toned("not served", Tone::Bad),
+            Some(worker) if worker.dismissed => Cell::toned("dismissed", Tone::Bad),
             Some(worker) => {
                 let (live, all) = (worker.live_paths(), worker.paths.len());
                 let tone = if worker.usable { Tone::Good } else { Tone::Bad };

@@ -45,6 +45,9 @@ pub(crate) struct Serve {
     /// Use TLS for engines, and believe only those with a certificate of these authorities (PEM)
     #[arg(long, value_name = "FILE", help_heading = "Engines")]
     engine_ca: Option<PathBuf>,
+    /// The name in the certificates of all engines; left out: each is certified for its address
+    #[arg(long, value_name = "NAME", requires = "engine_ca", help_heading = "Engines")]
+    engine_server_name: Option<String>,
     /// A file with the token for engines, of an admin
     #[arg(long, value_name = "FILE", help_heading = "Engines")]
     engine_token_file: Option<PathBuf>,
@@ -171,8 +174,12 @@ impl From<Every> for Option<Duration> {
 impl Serve {
     fn config(self) -> Result<Config> {
         let Guards { tls, tokens } = self.guarded.read(self.listen)?;
+        let mut engine_tls = self.engine_ca.as_deref().map(TlsClient::read).transpose()?;
+        if let Some(name) = &self.engine_server_name {
+            engine_tls = engine_tls.map(|tls| tls.expecting(name)).transpose()?;
+        }
         let reach = Reach {
-            tls: self.engine_ca.as_deref().map(TlsClient::read).transpose()?,
+            tls: engine_tls,
             token: self.engine_token_file.as_deref().map(Token::read).transpose()?,
         };
         let watch_tls = self.watch_ca.as_deref().map(TlsClient::read).transpose()?;

@@ -169,7 +169,7 @@ impl Serve {
             let Some(subsystem) = subsystems.get_mut(&nqn) else {
                 bail!("--host names {nqn}, which no --ns serves");
             };
-            subsystem.hosts.insert(host, Host { keys });
+            subsystem.hosts.insert(host, Host { keys, ..Host::default() });
         }
         let digests = Digests {
             header: self.digests.contains(&DigestKind::Header),

@@ -15,6 +15,7 @@ mod engine;
 mod log;
 mod man;
 mod nvme;
+mod operator;
 mod pool;
 mod stop;
 mod store;
@@ -64,6 +65,9 @@ enum Command {
     /// Look at NVMe/TCP targets, and measure them
     #[command(subcommand)]
     Nvme(nvme::Typed),
+    /// The Kubernetes operator: disk pools as custom resources
+    #[command(subcommand)]
+    Operator(operator::Typed),
     /// Pools: the disks that engines own
     Pool(pool::Typed),
     /// The store: serve the embedded one, move keys between it and etcd
@@ -93,6 +97,7 @@ impl Command {
             Command::Csi(typed) => block_on(typed.run()),
             Command::Engine(typed) => typed.run(),
             Command::Nvme(typed) => typed.run(),
+            Command::Operator(typed) => block_on(typed.run()),
             Command::Pool(typed) => typed.run(),
             Command::Store(typed) => block_on(typed.run()),
             Command::Cluster(typed) => block_on(typed.run()),

@@ -20,8 +20,8 @@ pub(crate) struct Guarded {
     /// Private key of the certificate, a PEM file
     #[arg(long, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
-    /// Who may ask: a file with lines of a role (viewer, editor or admin), a space and a token;
-    /// without one, everybody may do everything
+    /// Who may ask: a file with lines of a role (viewer, editor, admin, node:NAME or host:NAME), a
+    /// space and a token; without one, everybody may do everything
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 }

@@ -5,7 +5,7 @@
 //! - [`nvme`], [`uevent`]: connections to volumes, and what happens to them.
 //! - [`loop_device`], [`fuse`]: files as block devices, and a volume as a file.
 //! - [`machine`]: what this machine can do with volumes.
-//! - [`process`]: what a server of a volume asks for itself.
+//! - [`process`], [`cgroup`]: what a server of a volume asks for itself.
 //! - [`disk_traits`]: how a disk writes, or the disk under the file system of a file.
 //!
 //! What is read is read below a [`Tree`], and what is changed is changed through a [`Kernel`], so
@@ -20,6 +20,7 @@
 //! Deliberately not here: volumes, and what lies on a disk that a pool is to be made on (whoever
 //! asks brings a function that looks).
 
+pub mod cgroup;
 mod devices;
 mod error;
 pub mod filesystem;

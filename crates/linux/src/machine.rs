@@ -1,5 +1,8 @@
 //! What this machine can do with volumes: its kernel, modules, name and clock.
 
+use std::io::Write as _;
+use std::{fs, io};
+
 use crate::nvme;
 use crate::tree::{Tree, word};
 
@@ -67,6 +70,44 @@ pub fn host_nqn(tree: &Tree) -> Option<String> {
     word(&tree.path("/etc/nvme/hostnqn"))
 }
 
+/// What tells this machine from all others, also from those made from the same image: the id of its
+/// installation and the id of its hardware, as far as there are any; else one that is made once. An
+/// id that exists and may not be read is an error: half of an identity is another one.
+pub fn identity(tree: &Tree) -> io::Result<Option<String>> {
+    let mut parts = Vec::new();
+    for file in ["/etc/machine-id", "/sys/class/dmi/id/product_uuid"] {
+        match fs::read_to_string(tree.path(file)) {
+            Ok(text) if ["", "uninitialized"].contains(&text.trim()) => {}
+            Ok(text) => parts.push(text.trim().to_ascii_lowercase()),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
+            Err(_) => {}
+        }
+    }
+    if parts.is_empty() { made_identity(tree) } else { Ok(Some(parts.join(":"))) }
+}
+
+/// An identity of our own making, for a machine or container that has none: made once.
+fn made_identity(tree: &Tree) -> io::Result<Option<String>> {
+    let folder = tree.path("/var/lib/holdfast");
+    let file = folder.join("machine-id");
+    let Some(new) = word(&tree.path("/proc/sys/kernel/random/uuid")).filter(|_| !file.exists())
+    else {
+        return Ok(word(&file));
+    };
+    fs::create_dir_all(&folder)?;
+    let draft = folder.join(format!("machine-id.{}", std::process::id()));
+    let mut file_of_draft = fs::File::create(&draft)?;
+    file_of_draft.write_all(new.as_bytes())?;
+    file_of_draft.sync_all()?;
+    // Of two that make one at once, the second takes the first one's.
+    let linked = fs::hard_link(&draft, &file);
+    fs::remove_file(&draft)?;
+    match linked {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(word(&file)),
+    }
+}
+
 /// Whether something keeps the clock right.
 #[expect(unsafe_code, reason = "no safe wrapper has this call")]
 pub fn is_clock_synchronised() -> bool {
@@ -82,6 +123,22 @@ mod tests {
     use super::*;
     use crate::Kernel;
     use crate::testing::FakeKernel;
+
+    #[test]
+    fn a_machine_is_told_from_another_made_from_the_same_image() {
+        let machine = FakeKernel::new();
+        let identity = || identity(machine.tree()).unwrap();
+        machine.write("etc/machine-id", "uninitialized\n");
+        assert_eq!(identity(), None);
+        machine.write("proc/sys/kernel/random/uuid", "5f0c\n");
+        assert_eq!(identity().as_deref(), Some("5f0c"));
+        machine.write("proc/sys/kernel/random/uuid", "another\n");
+        assert_eq!(identity().as_deref(), Some("5f0c"), "made once");
+        machine.write("etc/machine-id", "3D1219c7\n");
+        assert_eq!(identity().as_deref(), Some("3d1219c7"));
+        machine.write("sys/class/dmi/id/product_uuid", "4C4C-01\n");
+        assert_eq!(identity().as_deref(), Some("3d1219c7:4c4c-01"));
+    }
 
     #[test]
     fn parts_are_there_or_could_be_loaded() {

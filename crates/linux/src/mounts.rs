@@ -180,6 +180,13 @@ const FLAGS: [(&str, MountFlags); 11] = [
     ("strictatime", MountFlags::STRICTATIME),
     ("lazytime", MountFlags::LAZYTIME),
 ];
+/// Those of them that belong to a mount, and not to its file system.
+const REMOUNTED: MountFlags = MountFlags::NOSUID
+    .union(MountFlags::NODEV)
+    .union(MountFlags::NOEXEC)
+    .union(MountFlags::NOATIME)
+    .union(MountFlags::NODIRATIME)
+    .union(MountFlags::RELATIME);
 /// Options that say what is so anyway.
 const DEFAULTS: [&str; 6] = ["defaults", "rw", "suid", "dev", "exec", "async"];
 
@@ -279,6 +286,10 @@ pub fn ensure(
                 device.display()
             )),
             Some(libc::ENOENT) => error.remedy("make the folder first"),
+            Some(libc::EROFS) if options.is_read_only() => error.remedy(
+                "it was not unmounted cleanly, and replaying its log needs a writable device: \
+                 mount it writable once, then read-only",
+            ),
             _ => error,
         }
     })?;
@@ -318,9 +329,15 @@ pub fn ensure_bind(
     Ok(Mounted::Now)
 }
 
+/// Makes a mount read-only and leaves its other flags: a remount sets all of them.
 fn make_read_only(kernel: &dyn Kernel, point: &Path) -> Result<(), SystemError> {
+    let table = MountTable::read(kernel.tree());
+    let options = table.at(point).map(|there| there.options.as_slice()).unwrap_or_default();
+    let has = |name: &str| options.iter().any(|option| option == name);
+    let flags = FLAGS.iter().filter(|(name, flag)| has(name) && REMOUNTED.contains(*flag));
+    let flags = flags.fold(MountFlags::RDONLY, |flags, (_, flag)| flags | *flag);
     kernel
-        .remount_bind(point, MountFlags::RDONLY)
+        .remount_bind(point, flags)
         .map_err(|source| SystemError::new("make read-only", point, source))
 }
 

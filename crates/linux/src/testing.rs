@@ -213,7 +213,7 @@ impl Kernel for FakeKernel {
 
     fn remount_bind(&self, point: &Path, flags: MountFlags) -> io::Result<()> {
         let point = escaped(point);
-        self.called("remount_bind", &point)?;
+        self.called("remount_bind", &format!("{point} {flags:?}"))?;
         let mode = if flags.contains(MountFlags::RDONLY) { "ro" } else { "rw" };
         self.change_table(|lines| {
             let found = lines.iter_mut().rev().find(|line| line.split(' ').nth(4) == Some(&point));

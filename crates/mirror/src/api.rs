@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use block::{Blocks, Command, Completion, Fault, Span};
+use block::{Blocks, Command, Completion, Fault, Lba, Span};
 use model::{
     ChildState, Epoch, FaultReason, LabelConflict, Limits, Note, Problem, Rebuild, ReplicaId, Size,
     SnapshotId, TargetRecord, TargetState, Timestamp,
@@ -250,6 +250,21 @@ pub enum Effect {
         session: Session,
         /// Where.
         span: Span,
+    },
+    /// Write a good block over one that a replica has damaged, where that is: in a layer that
+    /// snapshots share, if it is there. Answered when it is durable. Whatever interrupts it, the
+    /// block is as good as this or known to be bad.
+    Repair {
+        /// Name for the answer.
+        io: Io,
+        /// Which replica.
+        child: ReplicaId,
+        /// By which attachment.
+        session: Session,
+        /// Which block.
+        at: Lba,
+        /// With which bytes.
+        buffer: Buffer,
     },
     /// Keep a note with a replica, durably and as a whole, instead of the one it has.
     Keep {

@@ -207,7 +207,7 @@ impl Mirror {
     pub(crate) fn judge_piece(&mut self, ticket: Ticket, number: u64) {
         let Some((differing, damaged)) = self.found_in_piece(ticket) else { return };
         let Some(span) = self.copies.get(&ticket).map(Copy::piece) else { return };
-        if !differing.is_empty() && self.dirty.doubt.touches(span) {
+        if !differing.either(damaged).is_empty() && self.dirty.doubt.touches(span) {
             // They may: that is settled first.
             return self.end_copy(ticket, false);
         }

@@ -206,7 +206,35 @@ impl Mirror {
             Command::WriteZeroes { span, fua, deallocate: true }
         };
         let needy = copy.needy.both(self.writers());
-        self.piece_io(ticket, needy, command, Step::Writing);
+        // Only a check knows that all copies should hold the same: a repair is written where the
+        // block is, also in a layer that snapshots share, and must be what that layer should hold.
+        let is_known = matches!(copy.whose, Whose::Check(_)) && written && span.len().0 == 1;
+        let damaged = if is_known { copy.damaged() } else { Slots::NONE };
+        let damaged = needy.both(damaged);
+        #[cfg(test)]
+        let damaged = match self.broken {
+            crate::tests::Broken::RepairByWriting => Slots::NONE,
+            _ => damaged,
+        };
+        self.repair_piece(ticket, damaged, span);
+        let is_waiting = self.copies.get(&ticket).is_some_and(|copy| !copy.outstanding.is_empty());
+        if !is_waiting || !needy.without(damaged).is_empty() {
+            self.piece_io(ticket, needy.without(damaged), command, Step::Writing);
+        }
+    }
+
+    /// Rewrites a block on copies that have it damaged. It is no write like any other: if it is
+    /// interrupted, a block that went bad must not pass for one that was being written.
+    fn repair_piece(&mut self, ticket: Ticket, damaged: Slots, span: Span) {
+        let Some(buffer) = self.copies.get(&ticket).map(|copy| copy.buffer) else { return };
+        for slot in damaged.iter() {
+            let Some((io, child, session)) = self.ask(slot, Purpose::Copy(ticket)) else {
+                continue;
+            };
+            let (child, at, buffer) = (child.replica, span.start(), Buffer::Copy(buffer));
+            self.effects.push_back(Effect::Repair { io, child, session, at, buffer });
+            self.sent(ticket, slot, Step::Writing);
+        }
     }
 
     fn compare_piece(&mut self, ticket: Ticket, step: Step) {

@@ -65,7 +65,7 @@ impl Policy {
             commands: 4096,
             hold: Duration::from_mins(1),
             open_wait: Duration::from_secs(20),
-            lease: Duration::from_secs(5),
+            lease: Duration::from_secs(1),
             renew: Duration::from_secs(10),
             stop_wait: Duration::from_secs(20),
             retry: (Duration::from_millis(100), Duration::from_secs(5)),

@@ -1,6 +1,7 @@
 //! Reads: from the local copy or the quickest, elsewhere on error, and bad blocks are rewritten.
 //!
-//! A read keeps its claim on the lane until bad copies are rewritten, so no write comes between.
+//! Copies that had it wrong are checked when it has been answered (`check.rs`), under a claim of
+//! their own: each damaged block is repaired.
 //!
 //! If no copy can give all of it, it leaves the lane while its blocks are checked one by one
 //! (`check.rs`), and is tried once more: each block may be good on another copy, and one that was
@@ -11,7 +12,7 @@
 
 use block::{Blame, Claim, Command, Completion, Fault, Instant};
 
-use crate::api::{Effect, Session, Token};
+use crate::api::{Session, Token};
 use crate::child::{Child, reason};
 use crate::mirror::{Mirror, Pending, Ticket};
 use crate::slots::{Slot, Slots};
@@ -188,13 +189,8 @@ impl Mirror {
 
     pub(crate) fn read_answered(&mut self, ticket: Ticket, from: Pending, result: Completion) {
         let Some(op) = self.ops.get_mut(ticket) else { return };
-        let (command, repairing, bad) = (op.command, op.repairing, op.declined);
+        let bad = op.declined;
         match result {
-            Ok(()) if repairing => {
-                let repaired = command.span().zip(self.child(from.slot));
-                let repaired = repaired.map(|(span, child)| Effect::Repaired(child.replica, span));
-                self.effects.extend(repaired);
-            }
             Ok(()) => {
                 let took = self.now.since(from.sent);
                 if let Some(child) = self.child_mut(from.slot) {
@@ -202,7 +198,6 @@ impl Mirror {
                 }
                 return self.repair(ticket, bad);
             }
-            Err(fault) if repairing => self.fail(from.slot, reason(fault)),
             Err(fault) => match fault.blame() {
                 Blame::Medium | Blame::Bug => {
                     op.declined.insert(from.slot);
@@ -221,21 +216,17 @@ impl Mirror {
         self.advance(ticket);
     }
 
-    /// Good bytes are in the host's buffer: copies that had them wrong get them.
+    /// Good bytes are in the host's buffer. Copies that had them wrong are checked block by block,
+    /// and what is damaged there is rewritten; if too many checks are under way, a later read or
+    /// scrub finds them.
     fn repair(&mut self, ticket: Ticket, bad: Slots) {
-        let bad = bad.both(self.in_sync());
-        let span = self.ops.get(ticket).and_then(|op| op.command.span());
-        if let Some(op) = self.ops.get_mut(ticket) {
-            op.answered = Some(Ok(()));
+        let is_bad = !bad.both(self.in_sync()).is_empty();
+        let Some(op) = self.ops.get_mut(ticket) else { return };
+        op.answered = Some(Ok(()));
+        let span = op.command.span().filter(|_| is_bad);
+        if span.and_then(|span| self.check_for_read(span)).is_some() {
+            self.poke = true;
         }
-        match span {
-            Some(span) if !bad.is_empty() => {
-                if let Some(op) = self.ops.get_mut(ticket) {
-                    op.repairing = true;
-                }
-                self.send(ticket, bad, Command::Write { span, fua: false });
-            }
-            _ => self.answer_read(ticket),
-        }
+        self.answer_read(ticket);
     }
 }

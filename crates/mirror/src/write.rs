@@ -37,8 +37,6 @@ pub(crate) struct Op {
     pub(crate) unproven: Slots,
     /// A read waits or has waited for this check.
     pub(crate) check: Option<u64>,
-    /// A read was answered well, and bad copies are being rewritten.
-    pub(crate) repairing: bool,
     /// How a read ends, once that may be said (R1).
     pub(crate) answered: Option<Completion>,
     /// The last I/O that was named before it came.
@@ -65,7 +63,6 @@ impl Op {
             fault: None,
             unproven: Slots::NONE,
             check: None,
-            repairing: false,
             answered: None,
             since: 0,
             not_before: None,

@@ -97,7 +97,7 @@ impl DiskTraits {
             ),
         };
         let torn = (self.atomic_write_unit < DiskTraits::POOL_BLOCK)
-            .then_some("a loss of power may tear a write of 4 KiB on it");
+            .then_some("it does not promise to write 4 KiB as a whole, so overwrites go elsewhere");
         let slow = self.rotational.then_some("it rotates, so random reads and writes are slow");
         [cache, torn, slow].into_iter().flatten().collect()
     }

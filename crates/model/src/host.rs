@@ -7,7 +7,8 @@ use core::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    HostName, InstanceId, Invalid, Labels, Liveness, Nqn, Object, Spec, Timestamp, VolumeId, labels,
+    HostName, InstanceId, Invalid, Labels, Liveness, MachineId, Nqn, Object, Spec, Timestamp,
+    VolumeId, labels,
 };
 
 /// A host. It comes into being with the first heartbeat of its agent.
@@ -35,6 +36,23 @@ pub struct HostAddress {
     /// Where its agent listens; a host without one cannot be moved to another target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<SocketAddr>,
+    /// The machine that the name belongs to. Each publication of a volume to it has an NQN of its
+    /// own; a host without it connects with its own NQN, by hand.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineId>,
+}
+
+impl HostAddress {
+    /// Whether it is certain that two addresses are of two machines.
+    pub fn is_other_machine(&self, other: &HostAddress) -> bool {
+        matches!((self.machine, other.machine), (Some(one), Some(another)) if one != another)
+    }
+
+    /// What is known of a host after it said `told`: a machine that is known stays known.
+    #[must_use]
+    pub fn updated(&self, told: HostAddress) -> HostAddress {
+        HostAddress { machine: told.machine.or(self.machine), ..told }
+    }
 }
 
 /// What can be done to a host.
@@ -95,6 +113,15 @@ pub enum PathState {
     Lost,
     /// It is being dropped.
     Deleting,
+}
+
+/// Every path that a host has lost, as its agent sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PathReport {
+    /// For each volume that no path has led to for a while, where the last one led.
+    pub lost: BTreeMap<VolumeId, SocketAddr>,
 }
 
 impl Spec for HostSpec {

@@ -77,6 +77,10 @@ ids! {
     StoreId = "store id";
     /// One failover of one volume.
     FailoverId = "failover id";
+    /// One publication of a volume to a host: a new one each time the host is admitted.
+    PublicationId = "publication id";
+    /// A machine, whatever its name: the same after each boot.
+    MachineId = "machine id";
 }
 
 impl RebuildId {

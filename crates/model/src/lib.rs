@@ -76,10 +76,12 @@ pub use device::{BlockDevice, DeviceKind, DiskTraits, Obstacle, WriteCache};
 pub use event::{Event, EventName, Severity, Subject};
 pub use failover::{Cause, Failover, FailoverPlan, Stage, StageEvent};
 pub use generation::{Admitted, Epoch, Generation, Order, Refused};
-pub use host::{Host, HostAddress, HostChange, HostSpec, HostStatus, PathState, PathStatus};
+pub use host::{
+    Host, HostAddress, HostChange, HostSpec, HostStatus, PathReport, PathState, PathStatus,
+};
 pub use id::{
-    FailoverId, InstanceId, PoolUuid, RebuildId, ReplicaId, SnapshotGroupId, SnapshotId, StoreId,
-    TargetId, VolumeId,
+    FailoverId, InstanceId, MachineId, PoolUuid, PublicationId, RebuildId, ReplicaId,
+    SnapshotGroupId, SnapshotId, StoreId, TargetId, VolumeId,
 };
 pub use illegal::Illegal;
 pub use invalid::Invalid;

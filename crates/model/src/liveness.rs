@@ -5,9 +5,10 @@
 //!   Unknown ─────────────────────► Online ◄──────────┐
 //!    │   ▲                         │  │              │ Heartbeat
 //!    │   └── Late, ListingFailed ──┘  │              │
-//!    │                                │ Lapsed,      │
-//!    │ Lapsed, Left                   ▼ Left         │
+//!    │                                │ absence      │
+//!    │ absence                        ▼              │
 //!    └───────────────────────────► Offline ──────────┘
+//!   absence: Lapsed, Left, Refused, Unresponsive
 //! ```
 //!
 //! `Unknown` is doubt: nothing is moved away yet. `Offline` is certain enough to act; what it is
@@ -59,6 +60,10 @@ pub enum Absence {
     Lapsed,
     /// It said goodbye: a clean stop.
     Left,
+    /// Its machine refuses connections: its process has ended.
+    Refused,
+    /// Its heartbeats come, but for too long nobody could ask it what it holds.
+    Unresponsive,
 }
 
 /// What can be noticed about a machine.
@@ -74,6 +79,10 @@ pub enum Sign {
     Lapsed,
     /// It said goodbye.
     Left,
+    /// Its connections broke off, and nobody listens at its address any more.
+    Refused,
+    /// It could not be asked what it holds for too long.
+    Unresponsive,
 }
 
 impl Liveness {
@@ -92,6 +101,10 @@ impl Liveness {
             }
             (Online | Unknown { .. }, Sign::Lapsed) => Ok(Offline { reason: Absence::Lapsed }),
             (Online | Unknown { .. }, Sign::Left) => Ok(Offline { reason: Absence::Left }),
+            (Online | Unknown { .. }, Sign::Refused) => Ok(Offline { reason: Absence::Refused }),
+            (Online | Unknown { .. }, Sign::Unresponsive) => {
+                Ok(Offline { reason: Absence::Unresponsive })
+            }
             (Offline { .. }, sign) => Err(Illegal { from: "offline", event: sign.name() }),
         }
     }
@@ -110,6 +123,8 @@ impl Sign {
             Sign::ListingFailed => "listingFailed",
             Sign::Lapsed => "lapsed",
             Sign::Left => "left",
+            Sign::Refused => "refused",
+            Sign::Unresponsive => "unresponsive",
         }
     }
 }

@@ -6,7 +6,7 @@ use core::fmt;
 use core::str::FromStr;
 
 use crate::text::as_text;
-use crate::{Invalid, NodeName, ReplicaId, VolumeId};
+use crate::{Invalid, NodeName, PublicationId, ReplicaId, VolumeId};
 
 /// An NVMe qualified name: `nqn.YYYY-MM.reverse.domain:anything`, at most 223 bytes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,6 +21,8 @@ pub enum Named {
     Replica(ReplicaId),
     /// An engine, as the host of the replicas its targets use.
     Node(NodeName),
+    /// A host, as the user of one volume from one publication to the end of it.
+    Publication(PublicationId),
 }
 
 const OURS: &str = "nqn.2026-11.io.holdfast:";
@@ -47,6 +49,12 @@ impl Nqn {
         format!("{OURS}node:{name}").parse()
     }
 
+    /// The name with which a host connects to a volume that was published to it. A host that was
+    /// dismissed and is admitted again gets another: what it had connected before stays shut out.
+    pub fn publication(id: PublicationId) -> Nqn {
+        Nqn(format!("{OURS}publication:{id}"))
+    }
+
     /// What this name stands for, if it is one of ours.
     pub fn named(&self) -> Option<Named> {
         let (kind, id) = self.0.strip_prefix(OURS)?.split_once(':')?;
@@ -54,6 +62,7 @@ impl Nqn {
             "volume" => id.parse().ok().map(Named::Volume),
             "replica" => id.parse().ok().map(Named::Replica),
             "node" => id.parse().ok().map(Named::Node),
+            "publication" => id.parse().ok().map(Named::Publication),
             _ => None,
         }
     }
@@ -164,7 +173,9 @@ mod tests {
             let volume = VolumeId::new(Uuid::from_u128(bits)).unwrap();
             let replica = ReplicaId::new(Uuid::from_u128(bits)).unwrap();
             let node: NodeName = name.parse().unwrap();
+            let publication = PublicationId::new(Uuid::from_u128(bits)).unwrap();
             for (nqn, named) in [
+                (Nqn::publication(publication), Named::Publication(publication)),
                 (Nqn::volume(volume), Named::Volume(volume)),
                 (Nqn::replica(replica), Named::Replica(replica)),
                 (Nqn::node(&node).unwrap(), Named::Node(node)),

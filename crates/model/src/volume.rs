@@ -247,6 +247,10 @@ pub struct VolumeTarget {
     pub addresses: Vec<SocketAddr>,
     /// The hosts that may connect.
     pub hosts: BTreeSet<HostName>,
+    /// The NQN with which each of them connects: of this publication of the volume to it, and of no
+    /// other.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub host_nqns: BTreeMap<HostName, Nqn>,
 }
 
 /// One copy of a volume, with all that people ask about it.

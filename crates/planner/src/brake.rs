@@ -6,6 +6,9 @@
 //! answer are no more than [`Settings::heal_share`](crate::Settings) in a hundred, and two nodes or
 //! more are away, no copy is added in place of one that was lost.
 //!
+//! The brake of a zone holds volumes that lost something there, and no others; that of the cluster
+//! holds all.
+//!
 //! Nodes come back one after the other. So the brake stays on for as long as a single node would be
 //! waited for ([`Settings::replace_after`](crate::Settings)) after enough of them answer again.
 //!
@@ -21,7 +24,7 @@ use alloc::vec::Vec;
 use model::NodeName;
 
 use crate::View;
-use crate::member::{Leave, Situation};
+use crate::member::{Condition, Leave, Member, Situation};
 use crate::view::{NodeView, exists};
 
 /// Why no new copies are made, and for how many volumes that matters.
@@ -31,6 +34,8 @@ pub struct Brake {
     pub reason: String,
     /// The nodes that are away.
     pub nodes: Vec<NodeName>,
+    /// Whether it holds every volume, and not only those with a lost copy on these nodes.
+    pub holds_all: bool,
     /// Whether too few nodes answer now. To be remembered with the time
     /// ([`Facts::braked_at`](crate::Facts)); if not, it is on because they did a while ago.
     pub engaged: bool,
@@ -85,7 +90,7 @@ impl<'a> Domain<'a> {
             self.known,
             self.names()
         );
-        Brake { reason, nodes: self.nodes(), engaged: true, held: 0 }
+        Brake { reason, nodes: self.nodes(), holds_all: of.is_empty(), engaged: true, held: 0 }
     }
 
     /// Enough nodes are back, and the others may be on their way.
@@ -96,7 +101,7 @@ impl<'a> Domain<'a> {
             self.names(),
             left.as_secs()
         );
-        Brake { reason, nodes: self.nodes(), engaged: false, held: 0 }
+        Brake { reason, nodes: self.nodes(), holds_all: false, engaged: false, held: 0 }
     }
 }
 
@@ -118,13 +123,32 @@ pub(crate) fn find(view: &View<'_>) -> Option<Brake> {
     if all.is_lost(share) {
         return Some(all.brake(""));
     }
-    let lost = zones.into_iter().find(|(_, domain)| domain.is_lost(share));
-    if let Some((zone, domain)) = lost {
-        return Some(domain.brake(&format!(" of zone {zone}")));
+    let lost = zones.into_iter().filter(|(_, domain)| domain.is_lost(share));
+    let brakes = lost.map(|(zone, domain)| domain.brake(&format!(" of zone {zone}")));
+    if let Some(brake) = brakes.reduce(both) {
+        return Some(brake);
     }
     let since = view.facts.braked_at.map(|at| view.now.since(at))?;
     let left = view.settings.replace_after.checked_sub(since).filter(|left| !left.is_zero())?;
     (!all.away.is_empty() && share > 0).then(|| all.hold_over(left))
+}
+
+/// Two zones at once.
+fn both(mut one: Brake, other: Brake) -> Brake {
+    one.reason = format!("{}; {}", one.reason, other.reason);
+    one.nodes.extend(other.nodes);
+    one
+}
+
+impl Brake {
+    /// Whether it holds a volume that wants a copy for what was lost.
+    pub(crate) fn holds(&self, situation: &Situation<'_>) -> bool {
+        let away = |member: &Member<'_>| {
+            let is_lost = member.condition == Condition::Lost;
+            is_lost && member.node.is_none_or(|node| self.nodes.contains(node))
+        };
+        self.holds_all || situation.members.iter().any(away)
+    }
 }
 
 /// Whether a copy that a volume wants is one for what was lost, and not one that somebody asked

@@ -277,7 +277,7 @@ fn add(round: &mut Round<'_, '_>, situation: &Situation<'_>, asked: Option<&Pool
     let volume = *situation.volume.id();
     let mut ask = situation.ask(view);
     if asked.is_none() && brake::concerns(view, situation) {
-        if let Some(brake) = &mut round.brake {
+        if let Some(brake) = round.brake.as_mut().filter(|brake| brake.holds(situation)) {
             brake.held += 1;
             let reason = format!("it wants another copy: {}", brake.reason);
             return round.block(Subject::Volume(volume), reason);

@@ -20,6 +20,8 @@ pub(crate) enum Rule {
     CheckLastGroup,
     /// O2: a group after which records were dropped is followed by a checkpoint.
     CheckpointAfterDrop,
+    /// O2: until that checkpoint has ended nobody writes to new places.
+    HoldAfterDrop,
     /// O3: a block is rewritten in place only when its record is proved.
     ProveBeforeRewrite,
     /// O3: a group proves only what was durable when it was written.
@@ -28,8 +30,14 @@ pub(crate) enum Rule {
     MarkBeforeOverwrite,
     /// O4: a flush records the sums of what was overwritten.
     RecordOverwrites,
+    /// The sum of a block is never the one that says that it has none.
+    SumIsNeverNone,
+    /// O4: a block without a sum is written with its record.
+    RecordAfterFailure,
     /// O4: no block gets a sum but by writing it, or by comparing every copy.
     ProveByComparison,
+    /// O9: a disk that may tear a block overwrites none in place.
+    RedirectOverwrites,
     /// O5: what is given up is used again only when that is durable.
     ReuseWhenDurable,
     /// O7: a checkpoint goes into the slot that is not current.

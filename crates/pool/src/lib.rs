@@ -65,7 +65,7 @@ pub use life::{BadPool, NewPool, Probe, Step, assemble, create, wipe};
 pub use occupant::{OCCUPANT_BYTES, Occupant, occupant};
 pub use pool::{
     About, Buffer, Change, DiskFailed, Effect, Health, Io, KEY_CHECK, Limits, NewReplica,
-    NewSnapshot, Pool, Question, Runs, Token, Usage,
+    NewSnapshot, Pool, Question, Runs, Token, TornWrites, Usage,
 };
 pub use recovery::{ImportError, Recovery};
 pub use state::Refused;

@@ -103,6 +103,11 @@ impl Packed {
         }
     }
 
+    /// The clusters in which this block is not valid.
+    pub(crate) fn vacancies(&self, block: u16) -> impl Iterator<Item = Cluster> + '_ {
+        self.clusters().filter(move |cluster| self.says(block) != Says::At(*cluster))
+    }
+
     /// Whether it has blocks in this cluster, or will.
     pub(crate) fn has(&self, cluster: Cluster) -> bool {
         match self {
@@ -226,9 +231,11 @@ impl Entry {
     pub(crate) fn encoded_len(&self, size: ClusterSize) -> u64 {
         let bitmap = crate::widen::count(size.bitmap_bytes());
         let bits = |bits: &Bits| if matches!(bits, Bits::Some(_)) { bitmap } else { 0 };
-        // A fragment that waits for its first write to complete counts as one block.
-        let fragment =
-            |fragment: &Fragment| 8 + if fragment.valid == Bits::All { 0 } else { bitmap };
+        // A fragment that waits for its first write to complete counts as one block, and another
+        // that has them all as one that will lose some to it.
+        let waits = self.fragments.iter().any(|fragment| fragment.valid.is_empty());
+        let is_whole = |fragment: &Fragment| fragment.valid == Bits::All && !waits;
+        let fragment = |fragment: &Fragment| 8 + if is_whole(fragment) { 0 } else { bitmap };
         8 + self.fragments.iter().map(fragment).sum::<u64>() + bits(&self.zero)
     }
 }

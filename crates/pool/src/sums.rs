@@ -12,12 +12,21 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use crate::breaks::{Rule, left_out};
 use crate::layout::SumAt;
 use crate::sums_page::{Page, SUMS};
 
 /// The sum of a block that has none: it was never written, or what it holds is known to be bad.
-/// Such a block is a checksum fault, and never in doubt.
+/// Such a block is a checksum fault, and never in doubt. No block has it as its sum.
 pub(crate) const NO_SUM: u32 = 0;
+
+/// The sum of a block: its CRC-32C, but 1 for one whose CRC-32C is 0.
+pub(crate) fn sum_of(block: &[u8]) -> u32 {
+    match crc32c::crc32c(block) {
+        NO_SUM if !left_out(Rule::SumIsNeverNone) => 1,
+        crc => crc,
+    }
+}
 
 /// The cache.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::ValueEnum;
 
 use crate::packages::{self, Need};
-use crate::{cargo, command, run};
+use crate::{built, cargo, command, kubernetes, run};
 
 /// A set of tests that run together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -17,6 +17,8 @@ pub(crate) enum Lane {
     Real,
     /// A stock Linux kernel in a virtual machine
     Kernel,
+    /// A Kubernetes of several nodes on this machine, with our image and chart
+    Kubernetes,
     /// Dependencies' licences and sources, and many more seeds
     Deep,
 }
@@ -32,7 +34,19 @@ const DEFAULT: &[Lane] = &[Lane::Quick, Lane::Real, Lane::Kernel];
 
 /// Runs the lanes asked for, or the default ones.
 pub(crate) fn run_all(asked: &[Lane]) -> Result<()> {
-    let lanes = if asked.is_empty() { DEFAULT } else { asked };
+    let mut lanes = if asked.is_empty() { DEFAULT.to_vec() } else { asked.to_vec() };
+    if asked.is_empty() {
+        let missing = kubernetes::missing(&kubernetes::cache()?);
+        if missing.is_empty() {
+            lanes.push(Lane::Kubernetes);
+        } else {
+            eprintln!(
+                "lane Kubernetes is left out: {} are not built yet; `cargo xtask test kubernetes` \
+                 builds them and runs it",
+                missing.join(", ")
+            );
+        }
+    }
     let needs: Vec<_> = lanes.iter().flat_map(|lane| lane.needs()).copied().collect();
     packages::ensure(&needs)?;
     for lane in lanes {
@@ -49,6 +63,7 @@ impl Lane {
             Lane::Quick | Lane::Deep => &[Need::Build],
             Lane::Real => &[Need::Build, Need::Peers],
             Lane::Kernel => &[Need::Build, Need::Machines],
+            Lane::Kubernetes => &[Need::Build, Need::Image, Need::Kubernetes],
         }
     }
 
@@ -63,6 +78,13 @@ impl Lane {
             }
             Lane::Real => end_to_end("real"),
             Lane::Kernel => end_to_end("kernel"),
+            Lane::Kubernetes => {
+                let cache = kubernetes::cache()?;
+                kubernetes::make(&cache)?;
+                cargo(&["build", "--package", "holdfast"])?;
+                kubernetes::images(&cache, &built("debug")?.join("holdfast"))?;
+                cargo(&["test", "--package", "e2e", "--test", "kubernetes"])
+            }
             Lane::Deep => {
                 cargo(&["deny", "check", "bans", "licenses", "sources"])
                     .context("cargo-deny is needed: `cargo install --locked cargo-deny`")?;

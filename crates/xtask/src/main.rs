@@ -7,6 +7,8 @@
 
 #![expect(clippy::print_stderr, reason = "chores say what they do")]
 
+mod image;
+mod kubernetes;
 mod lanes;
 mod packages;
 #[cfg(test)]
@@ -36,7 +38,19 @@ enum Chore {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         rest: Vec<String>,
     },
-    /// Run the tests: the lanes named, or quick, real and kernel
+    /// Make the container image: an OCI archive for containerd, podman or a registry
+    Image {
+        /// Where to write it
+        #[arg(long, value_name = "FILE", default_value = "target/holdfast-image.tar")]
+        output: PathBuf,
+        /// Its name and tag; left out: `holdfast` and the version
+        #[arg(long, value_name = "NAME:TAG")]
+        name: Option<String>,
+        /// Take the debug build
+        #[arg(long)]
+        debug: bool,
+    },
+    /// Run the tests: the lanes named, or quick, real and kernel, and kubernetes once it was made
     Test {
         /// Which lanes to run
         lanes: Vec<Lane>,
@@ -60,6 +74,7 @@ enum Chore {
 fn main() -> ExitCode {
     let done = match Typed::parse().chore {
         Chore::Up { rest } => up(&rest),
+        Chore::Image { output, name, debug } => image(&output, name.as_deref(), debug),
         Chore::Test { lanes } => lanes::run_all(&lanes),
         Chore::Bench { name, quick, only, spdk_perf } => {
             bench(&name, quick, only.as_deref(), spdk_perf.as_deref())
@@ -96,6 +111,17 @@ fn bench(name: &str, quick: bool, only: Option<&str>, spdk_perf: Option<&Path>) 
         command.arg("--spdk-perf").arg(path);
     }
     run(&mut command)
+}
+
+fn image(output: &Path, name: Option<&str>, debug: bool) -> Result<()> {
+    packages::ensure(&[Need::Build, Need::Image])?;
+    let (profile, flag): (_, &[&str]) =
+        if debug { ("debug", &[]) } else { ("release", &["--release"]) };
+    cargo(&[&["build", "--package", "holdfast"], flag].concat())?;
+    let usual = concat!("holdfast:", env!("CARGO_PKG_VERSION"));
+    image::holdfast(&built(profile)?.join("holdfast"), name.unwrap_or(usual), output)?;
+    eprintln!("{} holds {}", output.display(), name.unwrap_or(usual));
+    Ok(())
 }
 
 /// Runs cargo at the root of the workspace.

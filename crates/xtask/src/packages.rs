@@ -11,6 +11,10 @@ pub(crate) enum Need {
     Build,
     /// The real programs we test and measure against.
     Peers,
+    /// What the container image contains besides our binary.
+    Image,
+    /// Nodes of Kubernetes on this machine.
+    Kubernetes,
     /// Virtual machines with a stock kernel, and what goes into them.
     Machines,
 }
@@ -22,6 +26,20 @@ impl Need {
             Need::Peers => {
                 &["etcd-server", "etcd-client", "fio", "nbdkit", "python3-venv", "qemu-utils"]
             }
+            Need::Image => {
+                &["binutils", "btrfs-progs", "coreutils", "dash", "e2fsprogs", "xfsprogs"]
+            }
+            Need::Kubernetes => &[
+                "busybox-static",
+                "containerd",
+                "containernetworking-plugins",
+                "dnsmasq-base",
+                "etcd-server",
+                "iproute2",
+                "nftables",
+                "runc",
+                "util-linux",
+            ],
             Need::Machines => &[
                 "busybox-static",
                 "cpio",

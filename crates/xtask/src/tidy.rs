@@ -7,6 +7,7 @@ mod architecture;
 mod edges;
 mod length;
 mod names;
+mod prose;
 mod ratchet;
 mod signature;
 mod source;

@@ -88,10 +88,13 @@ impl Attacher {
         Err(AttachError::NoWorker { said, log })
     }
 
-    /// Connects the kernel to every address of the target.
+    /// Connects the kernel to the target, by the first of its addresses that answers: a target has
+    /// one association with a host at a time.
     pub(super) fn serve_by_nvme(&self, record: &mut Attachment) -> Result<(), AttachError> {
         let kernel = &*self.kernel;
         let host_id = host_id(record)?;
+        self.check_disconnected(record)?;
+        let mut refused = None;
         for address in &record.addresses {
             let at = PathAddress { address: address.ip(), port: address.port() };
             let names = (record.subsystem.clone(), record.host_nqn.clone());
@@ -102,9 +105,15 @@ impl Attacher {
             // The device stays while its target is elsewhere: a new path may come.
             connect.controller_loss = Some(Duration::MAX);
             match nvme::connect(kernel, &connect) {
-                Ok(_) | Err(ConnectError::Already { .. }) => {}
-                Err(error) => return Err(error.into()),
+                Ok(_) | Err(ConnectError::Already { .. }) => {
+                    refused = None;
+                    break;
+                }
+                Err(error) => refused = Some(error),
             }
+        }
+        if let Some(error) = refused {
+            return Err(error.into());
         }
         let mut device = None;
         let tree = kernel.tree();
@@ -116,6 +125,40 @@ impl Attacher {
         });
         record.device = Some(device.ok_or(AttachError::NoDevice)?);
         self.write(record)
+    }
+
+    /// Refuses while the kernel is connected to the volume by an earlier publication: it would use
+    /// the new path for the device, and the caches, of the old one.
+    fn check_disconnected(&self, record: &Attachment) -> Result<(), AttachError> {
+        let found = nvme::subsystem(self.kernel.tree(), &record.subsystem);
+        let Some(found) = found else { return Ok(()) };
+        let is_other = |it: &nvme::Controller| it.host_nqn.as_ref() != Some(&record.host_nqn);
+        if !found.controllers.iter().any(is_other) {
+            return Ok(());
+        }
+        let device = found.namespaces.first().map(nvme::Namespace::device).unwrap_or_default();
+        let by = format!(
+            "connected by an earlier publication of the volume (nvme disconnect -n {})",
+            record.subsystem
+        );
+        Err(AttachError::DeviceBusy { device, by })
+    }
+
+    /// The recorded device, if it is the volume's still. The kernel gives a name that became free,
+    /// by a reboot or a lost connection, to another volume.
+    pub(super) fn own_device<'a>(&self, record: &'a Attachment) -> Option<&'a Path> {
+        let device = record.device.as_deref()?;
+        let is_own = match record.transport {
+            Transport::Fuse => self.loops(record.volume).iter().any(|it| it.device == device),
+            Transport::Nvme => {
+                let found = nvme::subsystem(self.kernel.tree(), &record.subsystem);
+                let of_volume = found.into_iter().flat_map(|found| found.namespaces);
+                of_volume.into_iter().any(|it| {
+                    it.device() == device && it.nsid.is_none_or(|nsid| nsid == crate::worker::NSID)
+                })
+            }
+        };
+        is_own.then_some(device)
     }
 
     /// The loop devices on the file of a volume, one unless something went wrong.
@@ -164,7 +207,7 @@ impl Attacher {
 
     fn remove_nvme(&self, record: &Attachment) -> Result<(), AttachError> {
         let kernel = &*self.kernel;
-        if let Some(device) = &record.device {
+        if let Some(device) = self.own_device(record) {
             self.check_unused(device)?;
         }
         let found = nvme::subsystem(kernel.tree(), &record.subsystem);
@@ -200,10 +243,7 @@ fn holder(device: &Path) -> Option<String> {
 /// The id of a host as the kernel wants it, the same for the same name.
 fn host_id(record: &Attachment) -> Result<String, AttachError> {
     let nqn = ::nvme::wire::Nqn::new(record.host_nqn.as_str()).map_err(|_| AttachError::NoName)?;
-    let bytes = engine::serve::identity_of(&nqn, 0).uuid;
-    let hex = format!("{:032x}", u128::from_be_bytes(bytes));
-    let at = |from: usize, to: usize| hex.get(from..to).unwrap_or_default();
-    Ok([at(0, 8), at(8, 12), at(12, 16), at(16, 20), at(20, 32)].join("-"))
+    Ok(super::host::hyphenated(engine::serve::identity_of(&nqn, 0).uuid))
 }
 
 /// What a child says first, in one piece; nothing if it ends before.
@@ -241,28 +281,63 @@ mod tests {
         (kernel, attacher)
     }
 
+    /// The kernel shows a namespace of the subsystem of a record.
+    fn show(kernel: &FakeKernel, record: &Attachment, namespace: &str) {
+        let folder = "sys/class/nvme-subsystem/nvme-subsys0";
+        kernel.write(&format!("{folder}/subsysnqn"), record.subsystem.as_str());
+        kernel.write(&format!("{folder}/nvme0/state"), "live");
+        kernel.write(&format!("{folder}/nvme0/hostnqn"), record.host_nqn.as_str());
+        kernel.write(&format!("{folder}/{namespace}/size"), "2048");
+        kernel.write("sys/class/nvme/nvme0/delete_controller", "");
+    }
+
     #[test]
-    fn the_kernel_is_connected_to_every_address_and_disconnected_again() {
+    fn a_recorded_name_that_is_another_volumes_now_is_not_used() {
+        let run = tempfile::tempdir().unwrap();
+        let (kernel, attacher) = machine(run.path());
+        let mut ours = attachment("00000000-0000-4000-8000-000000000001");
+        ours.transport = Transport::Nvme;
+        ours.device = Some("/dev/nvme0n1".into());
+        let other = attachment("00000000-0000-4000-8000-000000000002");
+        show(&kernel, &other, "nvme0n1");
+        assert_eq!(attacher.own_device(&ours), None, "the kernel gave the name to another volume");
+        let existing = attacher.existing(&ours);
+        assert_eq!(existing, super::super::plan::Existing::Leftovers);
+        let (kernel, attacher) = machine(run.path());
+        show(&kernel, &ours, "nvme0n1");
+        assert_eq!(attacher.own_device(&ours), ours.device.as_deref());
+    }
+
+    #[test]
+    fn a_kernel_that_is_connected_by_an_earlier_publication_is_not_connected_again() {
+        let run = tempfile::tempdir().unwrap();
+        let (kernel, attacher) = machine(run.path());
+        let mut record = attachment("00000000-0000-4000-8000-000000000001");
+        show(&kernel, &record, "nvme0n1");
+        record.host_nqn = "nqn.2026-11.io.holdfast:host:later".parse().unwrap();
+        let said = attacher.serve_by_nvme(&mut record).unwrap_err().to_string();
+        assert!(said.contains("earlier publication of the volume (nvme disconnect"), "{said}");
+        assert_eq!(kernel.calls(), Vec::<String>::new(), "nothing was done");
+    }
+
+    #[test]
+    fn the_kernel_is_connected_by_the_first_address_that_answers_and_disconnected_again() {
         let run = tempfile::tempdir().unwrap();
         let (kernel, attacher) = machine(run.path());
         let mut record = attachment("00000000-0000-4000-8000-000000000001");
         record.transport = Transport::Nvme;
         record.addresses = ["10.0.0.1:4420", "10.0.0.2:4420"].map(|at| at.parse().unwrap()).into();
         kernel.reply("/dev/nvme-fabrics", "instance=0,cntlid=1\n");
-        let folder = "sys/class/nvme-subsystem/nvme-subsys0";
-        kernel.write(&format!("{folder}/subsysnqn"), record.subsystem.as_str());
-        kernel.write(&format!("{folder}/nvme0/state"), "live");
-        kernel.write(&format!("{folder}/nvme0n1/size"), "2048");
-        kernel.write("sys/class/nvme/nvme0/delete_controller", "");
+        kernel.fail_next("exchange", libc::ECONNREFUSED);
+        show(&kernel, &record, "nvme0n1");
         attacher.serve_by_nvme(&mut record).unwrap();
         assert_eq!(record.device.as_deref(), Some(Path::new("/dev/nvme0n1")));
         assert_eq!(attacher.records.read(record.volume).unwrap(), Some(record.clone()));
         let lines = kernel.calls();
-        for (line, address) in lines.iter().zip(["10.0.0.1", "10.0.0.2"]) {
-            let wanted = format!("traddr={address},trsvcid=4420,hostnqn={}", record.host_nqn);
-            assert!(line.contains(&wanted), "{line}");
-            assert!(line.contains(",ctrl_loss_tmo=-1,fast_io_fail_tmo=600"), "{line}");
-        }
+        let line = lines.last().unwrap();
+        let wanted = format!("traddr=10.0.0.2,trsvcid=4420,hostnqn={}", record.host_nqn);
+        assert!(line.contains(&wanted), "{line}");
+        assert!(line.contains(",ctrl_loss_tmo=-1,fast_io_fail_tmo=600"), "{line}");
         attacher.remove(&record).unwrap();
         assert_eq!(
             kernel.calls().last().unwrap(),

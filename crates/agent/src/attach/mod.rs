@@ -24,9 +24,9 @@ use model::{HostName, Invalid, Nqn, Problem, Timestamp, Volume, VolumeId};
 use crate::follow::ClientError;
 use crate::record::{Attachment, ControlPlane, MountRecord, Records, Transport};
 use device::number_of;
-use host::Asker;
-pub use host::own_name;
-pub(crate) use host::{new_instance, own_nqn};
+use host::{Asker, Publishing};
+pub(crate) use host::{Publication, new_instance, own_nqn};
+pub use host::{own_machine, own_name};
 use plan::{Existing, Found, Point, Refusal, Step, Wanted};
 
 /// Why a volume is not attached, or not detached: one sentence with what helps.
@@ -52,6 +52,26 @@ pub enum AttachError {
     /// Published, but nobody serves it.
     #[error("volume {0} is not served yet; holdfast volume get {0} says why, then try again")]
     NotServed(VolumeId),
+    /// Not published, and it was not for us to do.
+    #[error(
+        "volume {volume} is not published to host {host}: publish it first, \
+         holdfast volume publish {volume} --host {host}"
+    )]
+    NotPublished {
+        /// Which volume.
+        volume: VolumeId,
+        /// To whom.
+        host: HostName,
+    },
+    /// The name of the host did not become this machine's.
+    #[error("host {0} was not registered in time; holdfast host get {0} says why, then try again")]
+    NotRegistered(HostName),
+    /// Nothing tells this machine from others.
+    #[error(
+        "nothing identifies this machine: run systemd-machine-id-setup, or give this container \
+         the /etc/machine-id of its node"
+    )]
+    NoIdentity,
     /// This machine has no name.
     #[error("this machine has no name that can be a host's: give one with --host NAME")]
     NoName,
@@ -150,6 +170,20 @@ pub struct Request {
 impl Attacher {
     /// Attaches a volume. On an error, nothing of what this call did is left.
     pub fn attach(&self, request: &Request) -> Result<Attached, AttachError> {
+        self.attach_as(request, Publishing::AsNeeded)
+    }
+
+    /// Attaches a volume that somebody else has published to this host; one that is not published
+    /// is refused. For orchestrators, which keep account of publications themselves.
+    pub fn attach_published(&self, request: &Request) -> Result<Attached, AttachError> {
+        self.attach_as(request, Publishing::ByOthers)
+    }
+
+    fn attach_as(
+        &self,
+        request: &Request,
+        publishing: Publishing,
+    ) -> Result<Attached, AttachError> {
         let volume = request.volume;
         if !self.is_root {
             return Err(Refusal::NotRoot.into());
@@ -159,28 +193,39 @@ impl Attacher {
         plan::plan(&request.wanted, &found)?;
         self.records.prepare().map_err(AttachError::io("make the folder of attachments"))?;
         let _lock = self.lock(volume)?;
-        let attached = self.attach_locked(request);
+        let attached = self.attach_locked(request, publishing);
         if attached.is_err() && self.record(volume)?.is_none() {
             self.records.remove(volume).map_err(AttachError::io("remove the lock"))?;
         }
         attached
     }
 
-    fn attach_locked(&self, request: &Request) -> Result<Attached, AttachError> {
+    fn attach_locked(
+        &self,
+        request: &Request,
+        publishing: Publishing,
+    ) -> Result<Attached, AttachError> {
         let (volume, wanted) = (request.volume, &request.wanted);
         let record = self.record(volume)?;
-        let found = self.look(record.as_ref(), wanted)?;
+        let mut found = self.look(record.as_ref(), wanted)?;
+        if let (Existing::Attached { .. }, Some(record)) = (&found.existing, &record)
+            && !is_current(record)
+        {
+            let device = record.device.clone().unwrap_or_default();
+            found.existing = Existing::Stale { device };
+        }
         let steps = plan::plan(wanted, &found)?;
         if let (true, Some(record)) = (steps.is_empty(), &record) {
             return Ok(Attached { record: record.clone(), unchanged: true });
         }
         let is_new = found.existing == Existing::Nothing || found.existing == Existing::Leftovers;
         if is_new {
-            let mut record = self.begin(request, record.as_ref(), &steps)?;
+            let mut record = self.begin(request, (record.as_ref(), &steps), publishing)?;
             let done = self.serve_and_mount(&mut record, wanted, &steps);
             return self.finish(record, done);
         }
         let mut record = record.ok_or(AttachError::NotAttached(volume))?;
+        plan::check_sharing(wanted, Asker::new(&self.control)?.volume(volume)?.spec().shared)?;
         if let Err(error) = self.serve_and_mount(&mut record, wanted, &steps) {
             self.unmount(&mut record)?;
             return Err(error);
@@ -204,12 +249,13 @@ impl Attacher {
     fn begin(
         &self,
         request: &Request,
-        old: Option<&Attachment>,
-        steps: &[Step],
+        (old, steps): (Option<&Attachment>, &[Step]),
+        publishing: Publishing,
     ) -> Result<Attachment, AttachError> {
         let volume = request.volume;
         let asker = Asker::new(&self.control)?;
         let found = asker.volume(volume)?;
+        plan::check_sharing(&request.wanted, found.spec().shared)?;
         let tree = self.kernel.tree();
         let host = request.host.clone().or_else(|| own_name(tree)).ok_or(AttachError::NoName)?;
         check_free(&found, &host)?;
@@ -219,7 +265,7 @@ impl Attacher {
             self.unmount(&mut old)?;
             self.remove(&old)?;
         }
-        let host_nqn = asker.host_nqn(&host, tree)?;
+        let host_nqn = asker.claim_name(&host, tree)?;
         let transport = steps.iter().find_map(|step| match step {
             Step::Serve(transport) => Some(*transport),
             _ => None,
@@ -234,7 +280,7 @@ impl Attacher {
             transport: transport.unwrap_or(Transport::Fuse),
             read_only: request.wanted.read_only,
             hold_seconds: request.hold_seconds,
-            published: true,
+            published: publishing == Publishing::AsNeeded,
             bytes: found.spec().size.bytes().0,
             device: None,
             mount: None,
@@ -243,8 +289,13 @@ impl Attacher {
         // Written before it is published: an interrupted command takes that back, and what was
         // published before stays so.
         self.write(&record)?;
-        match asker.publish(volume, &record.host) {
+        let published = asker.publish(volume, &record.host, publishing);
+        // Looked at once more now that the name cannot change hands any more.
+        match published.and_then(|it| asker.check_name(&record.host, tree).map(|()| it)) {
             Ok((target, changed)) => {
+                if let Publication::Admitted(Some(nqn)) = Publication::of(&target, &record.host) {
+                    record.host_nqn = nqn;
+                }
                 record.addresses = target.addresses;
                 record.subsystem = target.nqn;
                 record.published = changed || was_published;
@@ -320,12 +371,21 @@ impl Attacher {
         self.undo(record)
     }
 
+    /// The device of a volume that is attached here, and is its own still.
+    pub fn device(&self, volume: VolumeId) -> Result<Option<PathBuf>, AttachError> {
+        let record = self.record(volume)?;
+        Ok(record.and_then(|record| self.own_device(&record).map(Path::to_owned)))
+    }
+
     /// Undoes all that a record announces.
     fn undo(&self, mut record: Attachment) -> Result<Option<AttachError>, AttachError> {
         self.unmount(&mut record)?;
         self.remove(&record)?;
         let mut told = None;
-        if record.published {
+        // A later publication of the volume to this host is not ours to take back. A command that
+        // was interrupted may not have written which one it made.
+        let is_ours = record.device.is_none() || is_current(&record);
+        if record.published && is_ours {
             let asker = Asker::new(&record.control);
             told = asker.and_then(|it| it.unpublish(record.volume, &record.host)).err();
         }
@@ -357,14 +417,11 @@ impl Attacher {
     }
 
     fn existing(&self, record: &Attachment) -> Existing {
-        let is_there = record.device.as_deref().is_some_and(|device| match record.transport {
-            Transport::Fuse => {
-                self.records.is_alive(record.volume)
-                    && self.loops(record.volume).iter().any(|found| found.device == device)
-            }
-            Transport::Nvme => device.exists(),
-        });
-        if !is_there {
+        let is_served = match record.transport {
+            Transport::Fuse => self.records.is_alive(record.volume),
+            Transport::Nvme => true,
+        };
+        if !is_served || self.own_device(record).is_none() {
             return Existing::Leftovers;
         }
         let point = record.mount.as_ref().map(|mount| mount.point.clone());
@@ -374,7 +431,8 @@ impl Attacher {
 
     /// Whether the volume's device is what is mounted at a point.
     fn is_ours(&self, point: &Path, record: &Attachment) -> bool {
-        let number = record.device.as_deref().and_then(|device| number_of(device).ok());
+        let device = self.own_device(record);
+        let number = device.and_then(|device| number_of(device).ok());
         let table = MountTable::read(self.kernel.tree());
         number.is_some() && table.at(point).map(|mount| mount.device) == number
     }
@@ -424,6 +482,14 @@ fn check_free(volume: &Volume, host: &HostName) -> Result<(), AttachError> {
         }
         _ => Ok(()),
     }
+}
+
+/// Whether the publication that a volume was attached by still stands, as far as can be found out.
+/// If not, its target refuses it for good.
+fn is_current(record: &Attachment) -> bool {
+    let asker = Asker::new(&record.control).ok();
+    let found = asker.and_then(|it| it.publication(record.volume, &record.host));
+    found.is_none_or(|publication| publication.admits(&record.host_nqn))
 }
 
 fn now() -> Timestamp {

@@ -49,6 +49,11 @@ pub enum Existing {
         /// Where it is mounted.
         mount: Option<PathBuf>,
     },
+    /// All of it, by a publication that is over: others may have written to the volume since.
+    Stale {
+        /// The device, which only fails.
+        device: PathBuf,
+    },
 }
 
 /// What is at the place of the mount.
@@ -108,8 +113,7 @@ pub enum Refusal {
     NotRoot,
     /// No way to make a device.
     #[error(
-        "this kernel has neither NVMe/TCP with multipath nor /dev/fuse and loop devices: {remedy}; \
-         holdfast preflight says more"
+        "this kernel has no /dev/fuse and loop devices: {remedy}; holdfast preflight says more"
     )]
     NoTransport {
         /// What helps.
@@ -129,6 +133,19 @@ pub enum Refusal {
         /// How it is.
         how: String,
     },
+    /// Attached by a publication that is over.
+    #[error(
+        "{} is of an earlier publication of the volume, and is shut out: others may have written \
+         to it since. Unmount it and detach it, holdfast detach VOLUME, then attach it again",
+        .0.display()
+    )]
+    Stale(PathBuf),
+    /// Mounts that would destroy each other.
+    #[error(
+        "the volume is shared, and a file system that several hosts write is destroyed: attach it \
+         without --mount as a block device, or with --read-only; or make the volume not shared"
+    )]
+    SharedWritable,
     /// A folder in use.
     #[error("{} is not empty: choose an empty folder, or one that does not exist", .0.display())]
     NotEmpty(PathBuf),
@@ -189,6 +206,7 @@ pub fn plan(wanted: &Wanted, found: &Found) -> Result<Vec<Step>, Refusal> {
         Existing::Attached { transport, read_only, mount: at } => {
             check_same(wanted, (*transport, *read_only), at.as_ref())?;
         }
+        Existing::Stale { device } => return Err(Refusal::Stale(device.clone())),
         existing => {
             let transport = transport(wanted.transport, &found.features)?;
             if *existing == Existing::Leftovers {
@@ -210,6 +228,14 @@ fn mount_step(point: PathBuf, there: &Point) -> Result<Option<Step>, Refusal> {
         Point::NotAFolder => Err(Refusal::NotAFolder(point)),
         Point::Mounted { source } => Err(Refusal::PointInUse { point, what: source.clone() }),
     }
+}
+
+/// Refuses to mount what other hosts may write, too: file systems are for one writer.
+pub fn check_sharing(wanted: &Wanted, shared: bool) -> Result<(), Refusal> {
+    if shared && wanted.mount.is_some() && !wanted.read_only {
+        return Err(Refusal::SharedWritable);
+    }
+    Ok(())
 }
 
 /// An attached volume stays as it is.
@@ -251,7 +277,7 @@ pub fn transport(choice: Choice, features: &Features) -> Result<Transport, Refus
     match choice {
         Choice::Only(Transport::Nvme) => only(Transport::Nvme, nvme),
         Choice::Only(Transport::Fuse) => only(Transport::Fuse, fuse),
-        Choice::Auto if nvme.is_ok() => Ok(Transport::Nvme),
+        // The kernel's paths do not follow a target that moves.
         Choice::Auto => match fuse {
             Ok(()) => Ok(Transport::Fuse),
             Err(remedy) => Err(Refusal::NoTransport { remedy }),
@@ -356,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_own_way_is_preferred_where_it_joins_paths() {
+    fn a_transport_that_follows_its_target_is_chosen_and_the_other_only_on_request() {
         let check = |words: &str, choice, expected: Result<Transport, &str>| {
             let features = found(words, Existing::Nothing, Point::Absent).features;
             match (transport(choice, &features), expected) {
@@ -367,7 +393,9 @@ mod tests {
                 (found, _) => panic!("{words}: {found:?}"),
             }
         };
-        check("tcp multipath fuse loop", Choice::Auto, Ok(Transport::Nvme));
+        check("tcp multipath fuse loop", Choice::Auto, Ok(FUSE));
+        check("tcp multipath fuse loop", Choice::Only(Transport::Nvme), Ok(Transport::Nvme));
+        check("tcp multipath", Choice::Auto, Err("/dev/fuse"));
         check("tcp fuse loop", Choice::Auto, Ok(FUSE));
         check("?tcp multipath fuse loop", Choice::Auto, Ok(FUSE));
         check("tcp multipath fuse loop", Choice::Only(FUSE), Ok(FUSE));
@@ -393,6 +421,28 @@ mod tests {
         check(&at("/mnt/a"), USUAL_MACHINE, other, "/dev/sda1 is mounted at /mnt/a: unmount");
         let fs = Wanted { filesystem: Some(FilesystemKind::Xfs), ..Wanted::default() };
         check(&fs, USUAL_MACHINE, Point::Absent, "give --mount DIR");
+    }
+
+    #[test]
+    fn what_an_earlier_publication_attached_is_not_used_again() {
+        let stale = Existing::Stale { device: "/dev/loop3".into() };
+        let stale = found(USUAL_MACHINE, stale, Point::Empty);
+        for wanted in [Wanted::default(), at("/mnt/a")] {
+            let said = plan(&wanted, &stale).unwrap_err().to_string();
+            assert!(said.contains("/dev/loop3 is of an earlier publication"), "{said}");
+            assert!(said.contains("holdfast detach"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_file_system_has_one_writer_and_a_block_device_may_have_several() {
+        let read_only = Wanted { read_only: true, ..at("/mnt/a") };
+        for wanted in [&Wanted::default(), &read_only, &at("/mnt/a")] {
+            assert_eq!(check_sharing(wanted, false), Ok(()));
+        }
+        assert_eq!(check_sharing(&Wanted::default(), true), Ok(()));
+        assert_eq!(check_sharing(&read_only, true), Ok(()));
+        assert_eq!(check_sharing(&at("/mnt/a"), true), Err(Refusal::SharedWritable));
     }
 
     #[test]

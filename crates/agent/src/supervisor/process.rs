@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use linux::cgroup::Cgroup;
 use linux::{Kernel, LiveKernel, SystemError, fuse};
 use model::VolumeId;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -59,8 +60,27 @@ pub fn run(
         tracing::debug!(%error, "no session of its own");
     }
     let kernel = LiveKernel::default();
+    // Whoever started us may be a service, whose end would be ours.
+    let group = Cgroup::enter(kernel.tree(), &volume.to_string());
+    if let Err(error) = &group {
+        tracing::warn!(%error, "no cgroup of its own; it ends with the service that started it");
+    }
+    let ended = supervise(records, volume, (worker, resume), &kernel);
+    if let Ok(Err(error)) = group.map(Cgroup::leave) {
+        tracing::debug!(%error, "cgroup stays");
+    }
+    ended
+}
+
+fn supervise(
+    records: &Records,
+    volume: VolumeId,
+    (worker, resume): (&[String], &str),
+    kernel: &LiveKernel,
+) -> Result<(), SuperviseError> {
+    let failed = |doing| move |source| SuperviseError::Process { doing, source };
     let point = records.fuse_point(volume);
-    let descriptor = fuse::mount(&kernel, &point)?;
+    let descriptor = fuse::mount(kernel, &point)?;
     if let Err(error) = linux::process::lock_used_memory() {
         tracing::warn!(%error, "memory is not locked; this needs CAP_IPC_LOCK");
     }

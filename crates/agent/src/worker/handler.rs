@@ -15,7 +15,7 @@ use reactor::{Event, FileId, Handler, Io, Key, Moment, Op, OpId, Token};
 use tokio::sync::watch;
 
 use super::{BEAT, NSID, READY, READY_FOR_GOOD, REQUESTS};
-use crate::follow::{Phase, Seen, changes};
+use crate::follow::{Phase, Rotation, Seen, changes};
 use crate::requests::{Reply, Requests, Slot, Step};
 
 /// What other threads tell the data thread.
@@ -23,6 +23,8 @@ use crate::requests::{Reply, Requests, Slot, Step};
 pub(super) enum Order {
     /// The target is there.
     Addresses(Vec<SocketAddr>),
+    /// No path will ever work again.
+    Dismissed,
 }
 
 const READABLE: u8 = 1;
@@ -30,6 +32,8 @@ const TICK: u8 = 2;
 /// No token of a controller is of these kinds.
 const _: () = assert!(READABLE < *TOKEN_KINDS.start() && TICK < *TOKEN_KINDS.start());
 
+/// An address that has not worked for so long is left for the next one.
+const ROTATE_AFTER: Duration = Duration::from_secs(2);
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 const LEAST_PAUSE: Duration = Duration::from_millis(5);
 /// Messages that are read before others have their turn.
@@ -47,6 +51,11 @@ pub(super) struct Worker {
     remote: Remote<Slot>,
     association: Association,
     next_path: u16,
+    rotation: Rotation,
+    /// When the address in use is left for another; unless it works.
+    rotate_at: Moment,
+    /// The publication is over: there is no path, and none is made.
+    dismissed: bool,
     /// The last message; kept while there is no slot or buffer for it.
     message: Vec<u8>,
     kept: Option<Kept>,
@@ -84,6 +93,9 @@ impl Worker {
             remote: Remote::new(NSID, policy, 0),
             association,
             next_path: 0,
+            rotation: Rotation::default(),
+            rotate_at: Moment::default(),
+            dismissed: false,
             message: vec![0xFF; LARGEST_MESSAGE],
             kept: None,
             tick: None,
@@ -94,8 +106,40 @@ impl Worker {
         }
     }
 
-    /// Makes the paths lead to these addresses.
+    /// Makes the path lead to one of these addresses.
     pub(super) fn follow(&mut self, addresses: &[SocketAddr], io: &mut impl Io) {
+        if !self.dismissed && !addresses.is_empty() {
+            self.rotation.set(addresses);
+            self.connect_current(io);
+        }
+    }
+
+    /// Drops every path for good: whatever is asked fails at once.
+    fn dismiss(&mut self, io: &mut impl Io) {
+        self.dismissed = true;
+        let all: Vec<PathId> = self.remote.paths().map(|(id, ..)| id).collect();
+        for id in all {
+            self.remote.remove(id, io);
+        }
+    }
+
+    fn connect_current(&mut self, io: &mut impl Io) {
+        self.rotate_at = io.now().after(ROTATE_AFTER);
+        let current: Vec<SocketAddr> = self.rotation.current().into_iter().collect();
+        self.change_paths(&current, io);
+    }
+
+    /// Tries the next address if the one in use has not worked for long.
+    fn rotate(&mut self, io: &mut impl Io) {
+        if self.remote.is_usable(io) {
+            self.rotate_at = io.now().after(ROTATE_AFTER);
+        } else if self.rotation.has_choice() && !self.dismissed && self.rotate_at <= io.now() {
+            self.rotation.advance();
+            self.connect_current(io);
+        }
+    }
+
+    fn change_paths(&mut self, addresses: &[SocketAddr], io: &mut impl Io) {
         let have: Vec<_> = self.remote.paths().map(|(id, address, _)| (id, address)).collect();
         let changes = changes(&have, addresses);
         for address in changes.add {
@@ -268,6 +312,7 @@ impl Worker {
         if self.beat_at <= io.now() {
             self.beat_at = io.now().after(BEAT_EVERY);
             say(BEAT);
+            self.rotate(io);
             self.look(io);
         }
     }
@@ -314,6 +359,7 @@ impl Worker {
             usable,
             bytes: self.volume.bytes().0,
             paths: self.remote.paths().map(path_status).collect(),
+            addresses: self.rotation.addresses().to_vec(),
             can_resend: self.session.state().can_resend,
         };
         self.seen.send_if_modified(|had| {
@@ -368,6 +414,7 @@ impl Handler for Worker {
     fn on(&mut self, event: Event<Order>, io: &mut impl Io<Message = Order>) {
         match event {
             Event::Message(Order::Addresses(addresses)) => self.follow(&addresses, io),
+            Event::Message(Order::Dismissed) => self.dismiss(io),
             Event::Done { token, outcome } => match token.parts().0 {
                 READABLE => self.waits_for_more = false,
                 TICK => {

@@ -361,6 +361,7 @@ macro_rules! specs {
 specs!(PoolSpec, VolumeSpec, SnapshotSpec, SnapshotGroupSpec, WatchSpec);
 
 impl Sent for PoolChange {}
+impl Sent for model::PathReport {}
 impl Sent for WatchChange {}
 impl Sent for SnapshotGroupChange {}
 

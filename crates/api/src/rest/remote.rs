@@ -2,10 +2,10 @@
 
 use model::{
     BlockDevice, Event, Failover, Generation, Heartbeat, Host, HostAddress, HostChange, HostName,
-    Node, NodeAddress, NodeChange, NodeName, Pool, PoolChange, PoolName, PoolSpec, Rebuild,
-    RebuildId, Replica, ReplicaId, Snapshot, SnapshotChange, SnapshotGroup, SnapshotGroupChange,
-    SnapshotGroupId, SnapshotGroupSpec, SnapshotId, SnapshotSpec, Target, TargetId, Volume,
-    VolumeId, VolumeSpec, WatchChange, WatchName, WatchSpec,
+    Node, NodeAddress, NodeChange, NodeName, PathReport, Pool, PoolChange, PoolName, PoolSpec,
+    Rebuild, RebuildId, Replica, ReplicaId, Snapshot, SnapshotChange, SnapshotGroup,
+    SnapshotGroupChange, SnapshotGroupId, SnapshotGroupSpec, SnapshotId, SnapshotSpec, Target,
+    TargetId, Volume, VolumeId, VolumeSpec, WatchChange, WatchName, WatchSpec,
 };
 
 use super::{

@@ -6,8 +6,8 @@
 
 use model::{
     BlockDevice, Event, Failover, Generation, Heartbeat, Host, HostAddress, HostChange, HostName,
-    Node, NodeAddress, NodeChange, NodeName, Pool, PoolChange, PoolName, PoolSpec, Problem,
-    Rebuild, RebuildId, Replica, ReplicaId, Snapshot, SnapshotChange, SnapshotGroup,
+    Node, NodeAddress, NodeChange, NodeName, PathReport, Pool, PoolChange, PoolName, PoolSpec,
+    Problem, Rebuild, RebuildId, Replica, ReplicaId, Snapshot, SnapshotChange, SnapshotGroup,
     SnapshotGroupChange, SnapshotGroupId, SnapshotGroupSpec, SnapshotId, SnapshotSpec, Target,
     TargetId, Volume, VolumeId, VolumeSpec, WatchChange, WatchName, WatchSpec,
 };
@@ -19,7 +19,7 @@ use super::{
     VolumeWish, VolumesAsked,
 };
 use crate::Method::{Delete, Get, Post, Put};
-use crate::Role::{Admin, Anybody, Editor, Viewer};
+use crate::Role::{Admin, Anybody, Editor, Host as Agent, Node as Engine, Viewer};
 use crate::heartbeat::{Farewell, Heard};
 use crate::node::{CheckReport, CheckRequest, Fence, FenceReset, Pace, Range, Scrub, Statistics};
 use crate::{Ensured, Gone, NoBody, NoQuery, Page, Paging, Route, Text, Watch};
@@ -84,10 +84,10 @@ pool from being made on each";
                 Get "/v1/nodes/{node}/statistics" Viewer "What was done on a node and how long it \
 took";
             NODE_HEARTBEAT node_heartbeat(at: NodeName, body: Heartbeat<NodeAddress>,) -> Heard;
-                Put "/v1/nodes/{node}/heartbeat" Editor "Show that an engine is there; the first \
+                Put "/v1/nodes/{node}/heartbeat" Engine "Show that an engine is there; the first \
 one registers its node";
             NODE_FAREWELL node_farewell(at: NodeName, query: Farewell,) -> Gone;
-                Delete "/v1/nodes/{node}/heartbeat" Editor "An engine stops on purpose: its node \
+                Delete "/v1/nodes/{node}/heartbeat" Engine "An engine stops on purpose: its node \
 is off-line at once";
 
             HOSTS hosts(query: HostsAsked,) -> Page<Host>;
@@ -99,10 +99,13 @@ is off-line at once";
             DELETE_HOST delete_host(at: HostName, if seen,) -> Gone;
                 Delete "/v1/hosts/{host}" Admin "Forget a host that is gone and uses nothing";
             HOST_HEARTBEAT host_heartbeat(at: HostName, body: Heartbeat<HostAddress>,) -> Heard;
-                Put "/v1/hosts/{host}/heartbeat" Editor "Show that the agent of a host is there; \
+                Put "/v1/hosts/{host}/heartbeat" Agent "Show that the agent of a host is there; \
 the first one registers it";
             HOST_FAREWELL host_farewell(at: HostName, query: Farewell,) -> Gone;
-                Delete "/v1/hosts/{host}/heartbeat" Editor "The agent of a host stops on purpose";
+                Delete "/v1/hosts/{host}/heartbeat" Agent "The agent of a host stops on purpose";
+            HOST_PATHS host_paths(at: HostName, body: PathReport,) -> Heard;
+                Put "/v1/hosts/{host}/paths" Agent "Report every path that a host has lost; \
+repeated as long as there is one";
 
             POOLS pools(query: PoolsAsked,) -> Page<Pool>;
                 Get "/v1/pools" Viewer "Pools, by name";

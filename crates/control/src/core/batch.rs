@@ -3,11 +3,12 @@
 //! A batch is written first and takes effect in memory when the store has taken it. Meanwhile its
 //! records are locked: nobody else changes them, and nothing is done by them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use model::{EventName, Problem, ReplicaId, Severity, Subject, VolumeId, keys};
+use model::{EventName, Problem, ReplicaId, Severity, Subject, Target, TargetId, VolumeId, keys};
 use store::contract::{Compare, Is, Keys, Op, Txn};
 
+use super::reconcile::count_ended;
 use super::{Asked, CallId, Core, Done, Effect, Entry, Stored, Telling, Ticket, WriteId};
 
 /// One record is to change.
@@ -31,9 +32,12 @@ pub(crate) enum For {
 /// Changes that are stored together.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Batch {
-    changes: Vec<Change>,
+    /// By key, so that no key is in it twice: a store refuses such a transaction.
+    changes: BTreeMap<String, Change>,
     replies: Vec<(Ticket, Done)>,
     tells: Vec<Telling>,
+    /// What was driven when it was committed: it is driven again if the store will not write.
+    pub(crate) driven: Option<Subject>,
     /// Whose wish it is: it is decided again if the store refuses.
     pub(crate) asked: Option<Asked>,
     /// What to wait for before its caller is answered; absent: only for the store.
@@ -44,7 +48,7 @@ pub(crate) struct Batch {
     /// Copies to be checked.
     scrubs: Vec<ReplicaId>,
     /// The volume whose record is to be as it is known here; nothing is written.
-    confirms: Option<VolumeId>,
+    pub(crate) confirms: Option<VolumeId>,
 }
 
 impl Batch {
@@ -52,13 +56,17 @@ impl Batch {
         Batch::default()
     }
 
+    /// A record as it is to be. Whoever changes one that is in the batch already begins with that
+    /// ([`Batch::target`]): the last one counts.
     pub(crate) fn put(mut self, entry: impl Into<Entry>) -> Batch {
-        self.changes.push(Change::Put(entry.into()));
+        let entry = entry.into();
+        self.changes.insert(entry.key(), Change::Put(entry));
         self
     }
 
     pub(crate) fn drop(mut self, entry: impl Into<Entry>) -> Batch {
-        self.changes.push(Change::Drop(entry.into()));
+        let entry = entry.into();
+        self.changes.insert(entry.key(), Change::Drop(entry));
         self
     }
 
@@ -123,6 +131,19 @@ impl Batch {
         self
     }
 
+    /// The keys of what it changes.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &String> {
+        self.changes.keys()
+    }
+
+    /// A target as this batch leaves it, if it changes it.
+    pub(crate) fn target(&self, id: TargetId) -> Option<&Target> {
+        match self.changes.get(&keys::of::<Target>(id)) {
+            Some(Change::Put(Entry::Target(target))) => Some(target),
+            _ => None,
+        }
+    }
+
     /// Whether people are told of it.
     pub(crate) fn tells_something(&self) -> bool {
         !self.tells.is_empty()
@@ -134,14 +155,14 @@ impl Batch {
     }
 
     pub(crate) fn puts(&self) -> impl Iterator<Item = &Entry> {
-        self.changes.iter().filter_map(|change| match change {
+        self.changes.values().filter_map(|change| match change {
             Change::Put(entry) => Some(entry),
             Change::Drop(_) => None,
         })
     }
 
     fn entries(&self) -> impl Iterator<Item = &Entry> {
-        self.changes.iter().map(|(Change::Put(entry) | Change::Drop(entry))| entry)
+        self.changes.values().map(|(Change::Put(entry) | Change::Drop(entry))| entry)
     }
 }
 
@@ -151,10 +172,11 @@ impl Core {
         self.locked.contains_key(entry_key)
     }
 
-    /// Stores the batch; hands it back if a write about one of its records is under way.
-    pub(crate) fn commit(&mut self, batch: Batch) -> Result<(), Box<Batch>> {
-        let entries: BTreeSet<String> = batch.entries().map(Entry::key).collect();
-        if entries.iter().any(|key| self.is_locked(key)) {
+    /// Stores the batch; hands it back if a write about one of its records is under way, if one of
+    /// them cannot be read, or while the store refuses to write.
+    pub(crate) fn commit(&mut self, mut batch: Batch) -> Result<(), Box<Batch>> {
+        let cannot_be = |key: &String| self.is_locked(key) || self.state.unreadable.has(key);
+        if batch.changes.keys().any(cannot_be) || self.why_not_written().is_some() {
             return Err(Box::new(batch));
         }
         let mut txn = Txn::new();
@@ -163,10 +185,9 @@ impl Core {
             let known = self.state.revision(&key);
             txn = txn.when(Compare::changed(key.clone(), Is::Equal, known)).otherwise(Op::get(key));
         }
-        for change in &batch.changes {
+        for (key, change) in &batch.changes {
             let (Change::Put(entry) | Change::Drop(entry)) = change;
-            let key = entry.key();
-            txn = txn.when(Compare::changed(key.clone(), Is::Equal, self.state.revision(&key)));
+            txn = txn.when(Compare::changed(key.clone(), Is::Equal, self.state.revision(key)));
             let op = match change {
                 Change::Drop(_) => Op::delete(Keys::one(key.clone())),
                 Change::Put(entry) => match entry.encode() {
@@ -179,14 +200,15 @@ impl Core {
             };
             txn = txn.then(op);
             if matches!(entry, Entry::Record(_)) {
-                txn = txn.otherwise(Op::get(key));
+                txn = txn.otherwise(Op::get(key.clone()));
             }
         }
         if let (Some((subject, what)), Some(asked)) = (&batch.waits, &batch.asked) {
             self.wait_for(subject.clone(), asked.ticket, *what);
         }
-        self.locked.extend(entries.into_iter().map(|key| (key, BTreeSet::new())));
+        self.locked.extend(batch.changes.keys().map(|key| (key.clone(), BTreeSet::new())));
         let id = WriteId(self.number());
+        batch.driven.clone_from(&self.driven);
         self.writes.insert(id, batch);
         self.out.push(Effect::Store(id, txn));
         Ok(())
@@ -195,10 +217,15 @@ impl Core {
     /// As [`Core::commit`], for those who come again when what is locked is free.
     pub(crate) fn try_commit(&mut self, batch: Batch) {
         let Err(batch) = self.commit(batch) else { return };
+        let later = self.store_backoff.until(self.now);
+        self.stirred |= later.is_some();
+        if let (Some(later), Some(driven)) = (later, self.driven.clone()) {
+            self.wake(later, driven);
+        }
         // What is driven is driven again when the write that is under way has ended.
         let Some(driven) = &self.driven else { return };
-        for entry in batch.entries() {
-            if let Some(waiting) = self.locked.get_mut(&entry.key()) {
+        for key in batch.changes.keys() {
+            if let Some(waiting) = self.locked.get_mut(key) {
                 waiting.insert(driven.clone());
             }
         }
@@ -207,8 +234,8 @@ impl Core {
     /// The store has answered.
     pub(crate) fn on_stored(&mut self, id: WriteId, stored: Stored) {
         let Some(batch) = self.writes.remove(&id) else { return };
-        for entry in batch.entries() {
-            self.dirty.extend(self.locked.remove(&entry.key()).unwrap_or_default());
+        for key in batch.changes.keys() {
+            self.dirty.extend(self.locked.remove(key).unwrap_or_default());
         }
         for entry in batch.entries() {
             if let Some(subject) = entry.subject() {
@@ -218,11 +245,15 @@ impl Core {
         self.asked.append(&mut self.parked);
         match stored {
             Stored::Taken(revision) => {
+                self.store_accepts();
                 let mut batch = batch;
-                for change in std::mem::take(&mut batch.changes) {
+                for change in std::mem::take(&mut batch.changes).into_values() {
                     match change {
                         Change::Put(entry) => {
                             self.raising.is_wanted |= matches!(entry, Entry::Record(_));
+                            if let Entry::Rebuild(rebuild) = &entry {
+                                count_ended(&mut self.state.facts, rebuild);
+                            }
                             self.state.apply(entry, revision);
                         }
                         Change::Drop(entry) => {
@@ -255,6 +286,7 @@ impl Core {
                     self.asked.push_back(asked);
                 }
             }
+            Stored::Denied(problem) => self.on_denied(&batch, problem),
             Stored::Lost(why) => self.resign(why),
         }
     }
@@ -291,7 +323,7 @@ impl Core {
         self.waiting.entry(subject).or_default().push((ticket, what));
     }
 
-    fn stop_waiting(&mut self, ticket: Ticket) {
+    pub(crate) fn stop_waiting(&mut self, ticket: Ticket) {
         for waiting in self.waiting.values_mut() {
             waiting.retain(|(waits, _)| *waits != ticket);
         }

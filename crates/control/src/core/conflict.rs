@@ -42,6 +42,10 @@ enum Stage {
 impl Core {
     /// Compares what disks say of a volume with its record.
     pub(crate) fn weigh(&mut self, id: VolumeId) {
+        if self.state.unreadable.concerns(id) {
+            // Nothing is done about it, and its record may be what cannot be read.
+            return;
+        }
         let volume = self.state.volume(id);
         let found = volume.and_then(|volume| self.conflict_of(volume));
         let before = self.conflicts.remove(&id);
@@ -104,7 +108,7 @@ impl Core {
 
     /// Whether nothing may be ordered for a volume, because the disks know more of it.
     pub(crate) fn is_disputed(&self, volume: VolumeId) -> bool {
-        self.conflicts.contains_key(&volume)
+        self.conflicts.contains_key(&volume) || self.state.unreadable.concerns(volume)
     }
 
     /// What is known for certain to be newer on disk than in the store.
@@ -124,7 +128,7 @@ impl Core {
 
     /// Everything that nothing is planned for because of that.
     pub(crate) fn disputed_subjects(&self) -> Vec<Subject> {
-        let mut subjects = Vec::new();
+        let mut subjects = self.isolated_subjects();
         for (id, suspicion) in &self.conflicts {
             let members = self.state.members(*id);
             subjects.push(Subject::Volume(*id));
@@ -153,8 +157,14 @@ impl Core {
                 Some(model::Source::Volume { volume }) => vec![volume],
                 _ => Vec::new(),
             },
+            Wish::DeleteVolume(volume) => {
+                return self.why_isolated(*volume).map_or(Ok(()), Err);
+            }
             _ => Vec::new(),
         };
+        if let Some(problem) = volumes.iter().find_map(|id| self.why_isolated(*id)) {
+            return Err(problem);
+        }
         match volumes.iter().find_map(|id| Some((id, self.conflicts.get(id)?))) {
             None => Ok(()),
             Some((id, suspicion)) => Err(disputed(*id, suspicion)),
@@ -175,7 +185,8 @@ impl Core {
 
     /// Why nothing is done about a volume, if it is disputed.
     pub(crate) fn why_disputed(&self, id: VolumeId) -> Option<Problem> {
-        self.conflicts.get(&id).map(|suspicion| disputed(id, suspicion))
+        let disputed = self.conflicts.get(&id).map(|suspicion| disputed(id, suspicion));
+        self.why_isolated(id).or(disputed)
     }
 
     /// Whether every node was heard in this term, or is known to be away.

@@ -72,6 +72,8 @@ pub enum Stored {
     /// Somebody else has written meanwhile; these are the records of volumes it concerned, as they
     /// are now.
     Refused(Vec<(VolumeId, Revision, Option<TargetRecord>)>),
+    /// It will not do it now; nothing was written.
+    Denied(Problem),
     /// Nobody knows, or somebody else leads.
     Lost(String),
 }

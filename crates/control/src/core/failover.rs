@@ -11,6 +11,7 @@ use model::{
 };
 
 use super::batch::{Batch, For};
+use super::ids::Ids;
 use super::publish::{Opening, made};
 use super::replica::is_going;
 use super::wishes::Desk;
@@ -48,7 +49,7 @@ impl Core {
             return Ok(Batch::new().reply(asked.ticket, Done::Unchanged));
         }
         let place = planner::place_target(desk.view, volume, node).map_err(Problem::from)?;
-        let batch = self.begin_failover(desk, volume, target, (place, Cause::Asked {}))?;
+        let batch = self.begin_failover(desk.ids, volume, target, (place, Cause::Asked {}))?;
         Ok(batch.wait(Subject::Volume(id), For::End))
     }
 
@@ -60,7 +61,7 @@ impl Core {
 
     pub(crate) fn begin_failover(
         &self,
-        desk: &mut Desk<'_, '_>,
+        ids: &mut Ids,
         volume: &Volume,
         from: &Target,
         (node, cause): (NodeName, Cause),
@@ -70,9 +71,9 @@ impl Core {
         let message = format!("from node {} to node {node}: {why}", from.spec().node);
         let hosts = from.spec().hosts.clone();
         let plan = FailoverPlan { volume: id, cause, from: *from.id(), hosts };
-        let mut failover = Failover::new(desk.ids.failover()?, plan, self.now);
+        let mut failover = Failover::new(ids.failover()?, plan, self.now);
         failover.on(StageEvent::Begin, self.now)?;
-        let batch = self.republish(desk, volume, &failover, &node)?.put(failover);
+        let batch = self.republish(ids, volume, &failover, &node)?.put(failover);
         let name = EventName::FailoverStarted;
         Ok(batch.tell(Subject::Volume(id), name, Severity::Warning, message))
     }
@@ -80,13 +81,13 @@ impl Core {
     /// A new target on this node instead of the old one, which may be forgotten already.
     pub(crate) fn republish(
         &self,
-        desk: &mut Desk<'_, '_>,
+        ids: &mut Ids,
         volume: &Volume,
         failover: &Failover,
         node: &NodeName,
     ) -> Result<Batch, Problem> {
         let (from, hosts) = (failover.from(), failover.hosts().clone());
-        let target = desk.ids.target()?;
+        let target = ids.target()?;
         let change = VolumeChange::Republish { from, target, node: node.clone() };
         let old = self.state.facts.targets.get(&from).filter(|old| !is_going(*old)).cloned();
         let batch = self.open(volume, change, target, (node.clone(), hosts))?;

@@ -15,12 +15,13 @@
 //! plane goes on, or releases. While the volume takes its snapshot nothing else begins about it, so
 //! no other target serves it meanwhile.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use model::{
     Ana, Consistency, EventName, Kind, Labels, Lifecycle, Problem, Severity, Snapshot,
-    SnapshotGroup, SnapshotGroupId, SnapshotGroupSpec, SnapshotGroupStatus, SnapshotSpec,
-    SnapshotState, Subject, Target, TargetChange, VolumeId, keys,
+    SnapshotGroup, SnapshotGroupId, SnapshotGroupSpec, SnapshotGroupStatus, SnapshotId,
+    SnapshotSpec, SnapshotState, Subject, Target, TargetChange, VolumeId, keys,
 };
 use planner::{SnapshotAsk, check_snapshot_group};
 
@@ -31,6 +32,8 @@ use super::{Asked, Core, Done};
 
 /// How long hosts may be kept waiting.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Of so many volumes at once snapshots are begun: a transaction has a limit.
+const AT_ONCE: usize = 32;
 /// How soon the targets are looked at again.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -148,8 +151,8 @@ impl Core {
         }
     }
 
-    /// First all targets are held, then all of its snapshots are written down together, then each
-    /// is taken.
+    /// First all targets are held, then its snapshots are written down, some at a time, and each is
+    /// taken. The targets are held until all are, so that it is one moment.
     fn take_group(&mut self, mut group: SnapshotGroup) {
         let id = *group.id();
         // Nobody says when a target has done what it was told.
@@ -160,12 +163,17 @@ impl Core {
         }
         let wanted = group.spec().snapshots.clone();
         let known: Vec<&Snapshot> = self.parts(&group).collect();
-        if known.is_empty() && !self.failures.contains_key(&Subject::SnapshotGroup(id)) {
+        let missing = wanted.len() - known.len();
+        let is_failed = self.failures.contains_key(&Subject::SnapshotGroup(id))
+            || known.iter().any(|it| is_going(*it));
+        if missing > 0 && !is_failed {
+            let begun: BTreeSet<SnapshotId> = known.iter().map(|it| *it.id()).collect();
             if !self.hold_all(&group) {
                 return;
             }
             let mut batch = Batch::new();
-            for (volume, snapshot) in wanted {
+            let to_begin = wanted.into_iter().filter(|(_, snapshot)| !begun.contains(snapshot));
+            for (volume, snapshot) in to_begin.take(AT_ONCE) {
                 let spec = SnapshotSpec { volume, group: Some(id), labels: Labels::new() };
                 let begun = match self.state.volume(volume) {
                     Some(volume) => self.begin_snapshot(volume, snapshot, spec),
@@ -178,7 +186,7 @@ impl Core {
             }
             return self.try_commit(batch);
         }
-        if known.len() < wanted.len() || known.iter().any(|it| is_going(*it)) {
+        if is_failed {
             let problem = known.iter().find_map(|snapshot| {
                 self.failures.get(&Subject::Snapshot(*snapshot.id())).cloned()
             });
@@ -233,7 +241,15 @@ impl Core {
             }
         }
         if !batch.is_empty() {
-            self.try_commit(batch);
+            return self.try_commit(batch);
+        }
+        // What lies on nodes that do not answer goes when they do, and nobody waits for that.
+        let subject = Subject::SnapshotGroup(*group.id());
+        let failure = self.failures.get(&subject).cloned();
+        let failure = failure.unwrap_or_else(|| super::going(&subject));
+        self.answer(&subject, For::End, &Err(failure));
+        if self.parts(&group).all(|snapshot| self.waits_for_absent(snapshot)) {
+            self.answer(&subject, For::Gone, &Ok(Done::Gone));
         }
     }
 }

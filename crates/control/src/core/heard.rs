@@ -18,6 +18,13 @@ const EACH: Duration = Duration::from_millis(60);
 /// So many listings in a row must fail before a node is in doubt: one alone says little.
 const FAILED_LISTINGS: u32 = 3;
 
+/// How long the report of a host counts; it repeats it meanwhile.
+const REPORT: Duration = Duration::from_secs(5);
+
+/// A node that sends heartbeats but could not be listed for this long is taken for absent: what
+/// is under way there would wait for ever. Its targets may still serve, so there is no hurry.
+const DOUBT_LIMIT: Duration = Duration::from_mins(1);
+
 /// What was heard of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct Signs {
@@ -34,6 +41,8 @@ pub(crate) struct Signs {
     /// How many listings failed since one succeeded, and when the first of them did.
     failed: u32,
     failing_since: Option<Timestamp>,
+    /// When a host last said that it has lost its path to a target there.
+    pub(crate) reported: Option<Timestamp>,
 }
 
 impl Signs {
@@ -47,13 +56,24 @@ impl Signs {
             list_at: None,
             failed: 0,
             failing_since: None,
+            reported: None,
         }
+    }
+
+    /// Whether a host says that it cannot reach it; what is not repeated is forgotten.
+    fn is_reported(&self, now: Timestamp) -> bool {
+        self.reported.is_some_and(|at| now.since(at) < REPORT)
     }
 
     /// Whether it says that it is there but does not say what it has.
     fn is_mute(&self, now: Timestamp, deadline: Duration) -> bool {
         let long = self.failing_since.is_some_and(|since| now.since(since) >= deadline);
         self.failed >= FAILED_LISTINGS || long
+    }
+
+    /// When it is taken for absent if it still does not say what it has.
+    fn given_up_at(&self) -> Option<Timestamp> {
+        self.failing_since.map(|since| since.after(DOUBT_LIMIT))
     }
 }
 
@@ -72,13 +92,21 @@ impl Core {
 
     pub(crate) fn touch_everything(&mut self) {
         let facts = &self.state.facts;
+        let nodes = facts.nodes.keys().cloned().map(Subject::Node);
         let pools = facts.pools.keys().cloned().map(Subject::Pool);
         let volumes = facts.volumes.keys().copied().map(Subject::Volume);
         let replicas = facts.replicas.keys().copied().map(Subject::Replica);
         let targets = facts.targets.keys().copied().map(Subject::Target);
         let snapshots = facts.snapshots.keys().copied().map(Subject::Snapshot);
         let groups = self.state.groups.keys().copied().map(Subject::SnapshotGroup);
-        let all = pools.chain(volumes).chain(replicas).chain(targets).chain(snapshots);
+        let aside = facts.quarantined.keys().copied().map(Subject::Replica);
+        let all = nodes
+            .chain(aside)
+            .chain(pools)
+            .chain(volumes)
+            .chain(replicas)
+            .chain(targets)
+            .chain(snapshots);
         self.dirty.extend(all.chain(groups));
     }
 
@@ -147,6 +175,12 @@ impl Core {
         }
     }
 
+    /// The process of an engine has ended, as its machine says: what it served moves at once. Like
+    /// every absence this is no proof; the new targets fence the old ones.
+    pub(crate) fn on_node_refused(&mut self, name: &NodeName) {
+        self.sign(name, Sign::Refused);
+    }
+
     /// A machine that was not listed in this run of it, or cannot be any more, is in doubt,
     /// whatever it says.
     fn sign(&mut self, name: &NodeName, sign: Sign) {
@@ -210,9 +244,14 @@ impl Core {
         let mut due = Vec::new();
         for (name, signs) in &self.signs {
             let wait = self.now.since(signs.heard);
-            if wait >= self.pace.deadline {
+            let is_late = wait >= late && signs.instance.is_some();
+            // Two who do not know of each other miss it: that is as good as the deadline. The word
+            // of a host alone may mean its own cable.
+            if wait >= self.pace.deadline || (is_late && signs.is_reported(self.now)) {
                 silent.push((name.clone(), Sign::Lapsed));
-            } else if wait >= late && signs.instance.is_some() {
+            } else if signs.given_up_at().is_some_and(|at| at <= self.now) {
+                silent.push((name.clone(), Sign::Unresponsive));
+            } else if is_late {
                 silent.push((name.clone(), Sign::Late));
             }
             let lost = wait >= self.pace.deadline;
@@ -263,7 +302,8 @@ impl Core {
             // A node that is silent is not asked.
             let can_be_asked = signs.listing.is_none() && ahead(&deadline);
             let list = signs.list_at.filter(|_| can_be_asked);
-            [Some(deadline).filter(ahead), Some(late).filter(ahead), list]
+            let given_up = signs.given_up_at().filter(ahead);
+            [Some(deadline).filter(ahead), Some(late).filter(ahead), given_up, list]
         });
         let hosts = self.state.hosts.values().filter_map(|host| host.status.as_ref());
         let seen = hosts.filter(|it| it.liveness.is_online()).filter_map(|it| it.seen_at);
@@ -344,15 +384,22 @@ impl Core {
     pub(crate) fn on_host_heard(&mut self, name: &HostName, beat: Heartbeat<HostAddress>) {
         let now = self.now;
         let instance = Some(beat.instance);
-        let entry = match self.state.hosts.get(name) {
+        if let Err(problem) = self.check_machine(name, &beat.address) {
+            tracing::warn!(host = %name, %problem, "a heartbeat is refused");
+            return;
+        }
+        let known = self.state.hosts.get(name);
+        let changed = known.map(|host| host.spec().address.updated(beat.address.clone()));
+        let entry = match known {
             None => {
                 let spec = HostSpec { address: beat.address, labels: Labels::new() };
                 let made = Host::new(name.clone(), spec, now).map_err(Problem::from);
                 made.and_then(|mut host| host.made().map(|()| host).map_err(Problem::from))
             }
-            Some(host) if host.spec().address != beat.address => {
+            Some(host) if changed.as_ref() != Some(&host.spec().address) => {
                 let mut host = host.clone();
-                host.change(HostChange::Register { address: beat.address }, now).map(|()| host)
+                let address = changed.unwrap_or(beat.address);
+                host.change(HostChange::Register { address }, now).map(|()| host)
             }
             Some(_) => {
                 let status = self.state.hosts.get_mut(name).map(|host| &mut host.status);
@@ -366,7 +413,12 @@ impl Core {
             }
         };
         match entry {
-            Ok(host) => self.try_commit(Batch::new().put(host)),
+            Ok(mut host) => {
+                let attached = host.status.take().map_or(BTreeMap::new(), |had| had.attached);
+                let (liveness, seen_at) = (Liveness::Online, Some(now));
+                host.status = Some(HostStatus { liveness, instance, seen_at, attached });
+                self.try_commit(Batch::new().put(host));
+            }
             Err(problem) => tracing::warn!(host = %name, %problem, "a heartbeat is refused"),
         }
     }

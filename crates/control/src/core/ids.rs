@@ -1,6 +1,6 @@
 //! Ids of new things, from a seed.
 
-use model::{FailoverId, Invalid, RebuildId, ReplicaId, StoreId, TargetId};
+use model::{FailoverId, Invalid, PublicationId, RebuildId, ReplicaId, StoreId, TargetId};
 use uuid::Uuid;
 
 /// A source of ids: never the same twice, given that the seed is not.
@@ -27,6 +27,10 @@ impl Ids {
 
     pub(crate) fn failover(&mut self) -> Result<FailoverId, Invalid> {
         FailoverId::new(self.uuid())
+    }
+
+    pub(crate) fn publication(&mut self) -> Result<PublicationId, Invalid> {
+        PublicationId::new(self.uuid())
     }
 
     pub(crate) fn rebuild(&mut self) -> Result<RebuildId, Invalid> {

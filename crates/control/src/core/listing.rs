@@ -294,6 +294,7 @@ impl Core {
         let replicas = self.replicas_on(&pools).into_iter().map(Subject::Replica);
         let targets = self.targets_on(node).into_iter().map(Subject::Target);
         let mut all: Vec<Subject> = replicas.chain(targets).collect();
+        all.extend(self.quarantined_in(&pools).into_iter().map(Subject::Replica));
         all.extend(pools.into_iter().map(Subject::Pool));
         // One that is being imported there is still elsewhere by its record.
         let coming = self

@@ -45,6 +45,7 @@ mod heard;
 mod ids;
 mod leaf;
 mod listing;
+mod machine;
 mod moving;
 mod pool;
 mod publish;
@@ -58,7 +59,9 @@ mod sequence;
 mod snapshot;
 mod state;
 mod status;
+mod store_backoff;
 mod target;
+mod unreadable;
 mod volume;
 mod watch;
 mod wish;
@@ -87,6 +90,7 @@ pub use moving::Moving;
 pub use scrubbed::Scrubbed;
 use sequence::Raising;
 pub use state::{LoadError, State};
+use store_backoff::StoreBackoff;
 pub use wish::{Asked, Input, Wish};
 
 /// How often things are looked at.
@@ -146,6 +150,7 @@ pub struct Core {
     /// Whether every node was heard in this term, or is known to be away.
     surveyed: bool,
     raising: Raising,
+    store_backoff: StoreBackoff,
     /// When nodes are to be looked at.
     watch_at: Timestamp,
     waiting: BTreeMap<Subject, Vec<(Ticket, For)>>,
@@ -198,6 +203,7 @@ impl Core {
             newer_memos: BTreeMap::new(),
             surveyed: false,
             raising: Raising::new(now),
+            store_backoff: StoreBackoff::default(),
             watch_at: now,
             waiting: BTreeMap::new(),
             asked: VecDeque::new(),
@@ -230,7 +236,9 @@ impl Core {
             Input::Asked(asked) => self.take_wish(asked),
             Input::NodeHeard(node, beat) => self.on_node_heard(&node, beat),
             Input::NodeLeft(node, instance) => self.on_node_left(&node, instance),
+            Input::NodeRefused(node) => self.on_node_refused(&node),
             Input::HostHeard(host, beat) => self.on_host_heard(&host, beat),
+            Input::PathsLost(host, report) => self.on_paths_lost(&host, &report),
             Input::HostLeft(host, instance) => self.on_host_left(&host, instance),
             Input::NodeStirred(node) => self.look_at(&node),
             Input::Answered(call, result) => self.on_answered(call, result),
@@ -281,6 +289,7 @@ impl Core {
     pub fn wake_at(&self) -> Timestamp {
         let timer = self.timers.first().map(|(at, _)| *at);
         let slow = self.planned_at.map_or(self.now, |at| at.after(self.plan_wait()));
+        let slow = slow.max(self.store_backoff.until(self.now).unwrap_or(slow));
         let others = timer.into_iter().chain(self.calls_noted_at()).chain(self.raised_at());
         others.chain([self.watch_at]).fold(slow, Timestamp::min)
     }
@@ -301,7 +310,8 @@ impl Core {
     }
 
     fn is_plan_due(&self) -> bool {
-        self.planned_at.is_none_or(|at| at.after(self.plan_wait()) <= self.now)
+        self.store_backoff.until(self.now).is_none()
+            && self.planned_at.is_none_or(|at| at.after(self.plan_wait()) <= self.now)
     }
 
     fn plan_wait(&self) -> Duration {
@@ -337,6 +347,10 @@ impl Core {
 
     /// Does what a thing needs next, if it can be done now.
     fn drive(&mut self, subject: &Subject) {
+        if let Some(later) = self.store_backoff.until(self.now) {
+            // What follows from it could not be written.
+            return self.wake(later, subject.clone());
+        }
         self.driven = Some(subject.clone());
         match subject {
             Subject::Pool(pool) => self.drive_pool(pool),

@@ -32,6 +32,7 @@ impl Core {
                 None if online => {
                     self.call(subject, node, Call::PutPool(name.clone(), pool.order()));
                 }
+                None if self.is_absent(&node) => self.undo_pool(pool, absent(&node)),
                 None => {}
             },
             Lifecycle::Created { operation: Some(operation) } if operation.outcome.is_none() => {

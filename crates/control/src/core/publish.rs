@@ -41,13 +41,13 @@ impl Core {
             let batch = self.open(volume, change, target, (node, BTreeMap::new()))?;
             return Ok(batch.wait(subject, For::End));
         };
-        let nqn = self.nqn_of(host)?;
         match planner::publish(desk.view, volume, host, node)? {
             Publishing::Already if volume.lifecycle().is_idle() => {
                 Ok(Batch::new().reply(asked.ticket, Done::Unchanged))
             }
             Publishing::Already => Ok(Batch::new().wait(subject, For::End)),
             Publishing::Open { node } => {
+                let nqn = self.next_nqn(desk, host)?;
                 let hosts = BTreeMap::from([(host.clone(), nqn)]);
                 let target = desk.ids.target()?;
                 let host = Some(host.clone());
@@ -59,7 +59,7 @@ impl Core {
                 let mut target = self.known_target(target)?.clone();
                 let mut volume = volume.clone();
                 let mut hosts = target.spec().hosts.clone();
-                hosts.insert(host.clone(), nqn);
+                hosts.insert(host.clone(), self.next_nqn(desk, host)?);
                 let (id, node) = (*target.id(), target.spec().node.clone());
                 let host = Some(host.clone());
                 volume.begin(VolumeChange::Publish { target: id, node, host }, self.now)?;
@@ -77,11 +77,17 @@ impl Core {
         self.state.facts.targets.get(&id).ok_or_else(missing)
     }
 
-    /// The name with which a host connects: as its agent, or the engine of the same machine, said;
-    /// else the one that follows from its name.
-    fn nqn_of(&self, host: &HostName) -> Result<Nqn, Problem> {
+    /// The name with which a host connects from now on. A machine gets one for each publication, so
+    /// that what it connected in an earlier one stays shut out: its caches are older than what
+    /// others wrote since. Whoever connects by hand does so as its agent, or the engine of the same
+    /// machine, said; else by the name that follows from the host's.
+    fn next_nqn(&self, desk: &mut Desk<'_, '_>, host: &HostName) -> Result<Nqn, Problem> {
         if let Some(host) = self.state.hosts.get(host) {
-            return Ok(host.spec().address.nqn.clone());
+            let address = &host.spec().address;
+            return match address.machine {
+                Some(_) => Ok(Nqn::publication(desk.ids.publication()?)),
+                None => Ok(address.nqn.clone()),
+            };
         }
         let name: NodeName = host.as_str().parse()?;
         match self.state.node(&name) {
@@ -204,7 +210,7 @@ impl Core {
             return Opening::Serves(Box::new(target));
         }
         let is_down = is_held && matches!(state, Some(TargetState::Shutdown { .. }));
-        let is_late = self.now.since(since.max(self.began)) >= PATIENCE;
+        let is_late = self.now >= self.give_up_at(since);
         // One that is in doubt was not when it was chosen: another is found sooner than it is back.
         let is_new = matches!(target.lifecycle(), Lifecycle::Creating {});
         let absent = self.is_absent(&node) || (is_new && !is_held && self.is_doubtful(&node));
@@ -263,6 +269,9 @@ impl Core {
     ) -> Result<Batch, Problem> {
         let volume = self.known_volume(id, asked)?;
         let subject = Subject::Volume(id);
+        if let Some(batch) = self.unpublish_again(volume, host, force)? {
+            return Ok(batch.wait(subject, For::End));
+        }
         match planner::unpublish(desk.view, volume, host, force)? {
             Publishing::Dismiss { target } => {
                 let mut target = self.known_target(target)?.clone();
@@ -287,6 +296,48 @@ impl Core {
         }
     }
 
+    /// What was asked for before and has not come about: it is waited for again, and forced if it
+    /// is now.
+    fn unpublish_again(
+        &self,
+        volume: &Volume,
+        host: Option<&HostName>,
+        force: bool,
+    ) -> Result<Option<Batch>, Problem> {
+        let mut volume = volume.clone();
+        match volume.lifecycle().operation().map(|operation| &operation.change) {
+            Some(VolumeChange::Unpublish { force: false, .. }) if force => {
+                let detail = "it was asked for again, with force";
+                let problem = Problem::new(Kind::Busy, detail);
+                volume.end(model::Outcome::Failed { problem })?;
+                volume.commit()?;
+            }
+            None => {
+                let uses = |target: &Target| {
+                    host.is_none_or(|host| target.spec().hosts.contains_key(host))
+                };
+                let id = *volume.id();
+                if self.target_of(id).is_some_and(uses) || self.leaving(id).next().is_none() {
+                    return Ok(None);
+                }
+            }
+            Some(_) => return Ok(None),
+        }
+        volume.begin(VolumeChange::Unpublish { host: host.cloned(), force }, self.now)?;
+        Ok(Some(Batch::new().put(volume)))
+    }
+
+    /// Targets of a volume that were told to go, or to dismiss a host, and have not said that they
+    /// did. One whose node is away is shut out by the next epoch.
+    fn leaving(&self, volume: VolumeId) -> impl Iterator<Item = &Target> {
+        self.state.targets_of(volume).filter(|target| {
+            let leaf = self.leaves.get(&Subject::Target(*target.id()));
+            let is_held = leaf.is_some_and(|leaf| leaf.held == Some(target.generation()));
+            let is_done = !is_going(*target) && is_held;
+            !self.is_absent(&target.spec().node) && !is_done && !target.spec().shutdown
+        })
+    }
+
     /// All targets of a volume go.
     pub(crate) fn close(
         &self,
@@ -308,21 +359,24 @@ impl Core {
     pub(crate) fn go_on_unpublishing(
         &mut self,
         volume: Volume,
-        host: Option<&HostName>,
-        force: bool,
+        (host, force): (Option<&HostName>, bool),
+        since: Timestamp,
     ) {
         let id = *volume.id();
-        for target in self.state.targets_of(id) {
-            let away = self.is_absent(&target.spec().node);
-            let subject = Subject::Target(*target.id());
-            let leaf = self.leaves.get(&subject);
-            let done = !is_going(target)
-                && leaf.is_some_and(|leaf| leaf.held == Some(target.generation()));
-            if !away && !force && !done && !target.spec().shutdown {
-                return;
-            }
-        }
         let subject = Subject::Volume(id);
+        let waits_for = self.leaving(id).next().filter(|_| !force);
+        if let Some(target) = waits_for {
+            if self.now < self.give_up_at(since) {
+                return self.wake(self.give_up_at(since), subject);
+            }
+            let detail = format!(
+                "node {} has not ended target {} in time; it does when it can; ask again, or \
+                 force it",
+                target.spec().node,
+                target.id()
+            );
+            return self.end(volume, Err(Problem::new(Kind::TimedOut, detail)), Batch::new());
+        }
         let message = host.map_or("nobody uses it".to_owned(), |it| format!("host {it} left"));
         let batch = Batch::new();
         let batch = batch.tell(subject, EventName::Unpublished, Severity::Info, message);

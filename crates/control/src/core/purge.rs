@@ -155,6 +155,7 @@ impl Core {
         let mut replica = replica.clone();
         let mut batch = batch;
         for target in self.state.targets_of(replica.spec().volume) {
+            let target = batch.target(*target.id()).unwrap_or(target);
             let uses = target.spec().child(id).is_some();
             if uses && !is_going(target) && !target.spec().shutdown {
                 let mut target = target.clone();
@@ -167,6 +168,18 @@ impl Core {
         Ok(batch.put(replica))
     }
 
+    /// One that cannot be given up yet, because a target that uses it is being made, holds up no
+    /// other.
+    fn give_up_if_possible(&self, batch: Batch, id: model::ReplicaId) -> Batch {
+        match self.give_up_replica(batch.clone(), id) {
+            Ok(more) => more,
+            Err(problem) => {
+                tracing::debug!(replica = %id, %problem, "a copy cannot be given up yet");
+                batch
+            }
+        }
+    }
+
     /// Copies in a pool that is given up; whether there are any left.
     pub(crate) fn give_up_copies(&mut self, pool: &PoolName) -> bool {
         let replicas = self.replicas_on(&[pool.clone()].into());
@@ -175,13 +188,7 @@ impl Core {
         }
         let mut batch = Batch::new();
         for id in replicas.iter().take(AT_ONCE / 4) {
-            batch = match self.give_up_replica(batch, *id) {
-                Ok(batch) => batch,
-                Err(problem) => {
-                    tracing::debug!(replica = %id, %problem, "a copy cannot be given up yet");
-                    return true;
-                }
-            };
+            batch = self.give_up_if_possible(batch, *id);
         }
         if !batch.is_empty() {
             self.try_commit(batch);
@@ -212,13 +219,7 @@ impl Core {
             batch = mark(batch, self.state.facts.targets.get(id));
         }
         for id in replicas.iter().take(AT_ONCE / 4) {
-            batch = match self.give_up_replica(batch, *id) {
-                Ok(batch) => batch,
-                Err(problem) => {
-                    tracing::debug!(replica = %id, %problem, "a copy cannot be given up yet");
-                    return;
-                }
-            };
+            batch = self.give_up_if_possible(batch, *id);
         }
         if batch.is_empty() && replicas.is_empty() {
             for pool in &pools {

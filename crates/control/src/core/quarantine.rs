@@ -91,7 +91,10 @@ impl Core {
                 message,
             ));
         }
-        let Some(node) = self.usable_on(&quarantine.pool) else { return };
+        let Some(node) = self.usable_on(&quarantine.pool) else {
+            let why = self.why_never(&quarantine.pool).filter(|_| quarantine.rescue.is_some());
+            return why.into_iter().for_each(|why| self.call_off_rescue(quarantine.clone(), why));
+        };
         if let Some(snapshot) = quarantine.rescue {
             if let Some(problem) = leaf.hopeless().cloned() {
                 return self.call_off_rescue(quarantine, problem);

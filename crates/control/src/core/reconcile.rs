@@ -12,11 +12,12 @@ use planner::{Step, View, drain_status};
 
 use super::batch::Batch;
 use super::replica::{is_going, replica_spec};
-use super::wishes::Desk;
 use super::{Asked, Call, Core, Done, Moving, Scrubbed, ids::Ids};
 
 /// How many rebuilds that have ended are remembered.
 const MOST_REBUILDS: usize = 1000;
+/// How many of them are stored at once.
+const REBUILDS_AT_ONCE: usize = 50;
 
 impl Core {
     /// Plans at once, whenever the last plan was made; what follows, [`Core::run`] does.
@@ -53,7 +54,7 @@ impl Core {
         }
         self.blocked = plan.blocked;
         self.blocked.retain(|blocked| !suspended.contains(&blocked.subject));
-        self.blocked.extend(self.disputes().collect::<Vec<_>>());
+        self.blocked.extend(self.disputes().chain(self.isolated()).collect::<Vec<_>>());
         self.note_brake(plan.brake);
         self.forget_quarantined();
         self.note_drains(drains);
@@ -147,15 +148,11 @@ impl Core {
             Step::BeginFailover { volume, from, node, cause, .. } => {
                 let volume = self.volume(volume)?;
                 let from = self.target(from)?;
-                let view = View::new(&self.state.facts, &self.settings, self.now);
-                let mut desk = Desk::new(&view, ids);
-                self.begin_failover(&mut desk, volume, from, (node, cause))
+                self.begin_failover(ids, volume, from, (node, cause))
             }
             Step::Republish { volume, node, failover } => {
                 let failover = self.state.facts.failovers.get(&failover).ok_or_else(passed)?;
-                let view = View::new(&self.state.facts, &self.settings, self.now);
-                let mut desk = Desk::new(&view, ids);
-                self.republish(&mut desk, self.volume(volume)?, failover, &node)
+                self.republish(ids, self.volume(volume)?, failover, &node)
             }
             Step::Reroute { volume, .. } => self.reroute(volume),
             Step::OpenToHeal { volume, node, .. } => {
@@ -313,58 +310,79 @@ impl Core {
         Ok(())
     }
 
+    /// How often the rebuilds of a copy failed since one succeeded.
+    pub fn failed_rebuilds(&self, replica: ReplicaId) -> u32 {
+        self.state.facts.failed_rebuilds.get(&replica).copied().unwrap_or(0)
+    }
+
     /// How often the rebuilds of each copy failed since one succeeded, from what is remembered.
     pub(crate) fn count_failed_rebuilds(&mut self) {
         let mut ended: Vec<&Rebuild> = self.state.rebuilds.values().collect();
         ended.sort_by_key(|rebuild| (rebuild.ended_at(), rebuild.id));
-        let failed = &mut self.state.facts.failed_rebuilds;
         for rebuild in ended {
-            match rebuild.state() {
-                RebuildState::Failed { .. } => *failed.entry(rebuild.replica).or_default() += 1,
-                RebuildState::Completed {} => drop(failed.remove(&rebuild.replica)),
-                _ => {}
-            }
+            count_ended(&mut self.state.facts, rebuild);
         }
-        failed.retain(|replica, _| self.state.facts.replicas.contains_key(replica));
+        self.state
+            .facts
+            .failed_rebuilds
+            .retain(|replica, _| self.state.facts.replicas.contains_key(replica));
     }
 
-    /// Rebuilds that have ended are remembered, and how often those of a copy failed.
+    /// Rebuilds that have ended are remembered, the latest of them. Engines tell of them for a long
+    /// time: one that is older than all that are remembered was, and is no news.
     pub(crate) fn take_rebuilds(&mut self, node: &NodeName, rebuilds: Vec<Rebuild>) {
         let targets = &self.state.facts.targets;
         self.running.retain(|_, rebuild| {
             targets.get(&rebuild.target).is_some_and(|target| target.spec().node != *node)
         });
+        let kept = self.state.rebuilds.values();
+        let oldest = kept.map(age).min().filter(|_| self.state.rebuilds.len() >= MOST_REBUILDS);
+        let is_old = |it: &Rebuild| it.state().is_ended() && oldest.is_some_and(|at| age(it) < at);
+        let mut ended = Vec::new();
         for rebuild in rebuilds {
-            if self.state.rebuilds.contains_key(&rebuild.id) {
+            if self.state.rebuilds.contains_key(&rebuild.id) || is_old(&rebuild) {
                 continue;
             }
             // One that has ended is shown while it is being stored.
             self.running.insert(rebuild.id, rebuild.clone());
-            if !rebuild.state().is_ended() {
-                continue;
+            if rebuild.state().is_ended() {
+                ended.push(rebuild);
             }
-            let failed = &mut self.state.facts.failed_rebuilds;
+        }
+        ended.sort_by_key(age);
+        if ended.len() > REBUILDS_AT_ONCE {
+            ended.truncate(REBUILDS_AT_ONCE);
+            self.look_at(node);
+        }
+        if !ended.is_empty() {
+            self.remember_rebuilds(ended);
+        }
+    }
+
+    /// Those that have ended are stored, as many of the oldest go, and people are told. If the
+    /// store does not take it, the next listing shows them again.
+    fn remember_rebuilds(&mut self, ended: Vec<Rebuild>) {
+        let mut batch = Batch::new();
+        let kept = self.state.rebuilds.len() + ended.len();
+        if let Some(excess @ 1..) = kept.checked_sub(MOST_REBUILDS) {
+            let mut oldest: Vec<&Rebuild> = self.state.rebuilds.values().collect();
+            oldest.sort_by_key(|rebuild| age(rebuild));
+            batch = oldest.into_iter().take(excess).cloned().fold(batch, Batch::drop);
+        }
+        for rebuild in ended {
             let (severity, message) = match rebuild.state() {
                 RebuildState::Failed { problem } => {
-                    *failed.entry(rebuild.replica).or_default() += 1;
                     (Severity::Warning, format!("copy {}: {problem}", rebuild.replica))
                 }
                 RebuildState::Completed {} => {
-                    failed.remove(&rebuild.replica);
                     (Severity::Info, format!("copy {} is in sync", rebuild.replica))
                 }
                 _ => (Severity::Info, format!("copy {}: it was stopped", rebuild.replica)),
             };
-            self.stirred = true;
             let subject = Subject::Volume(rebuild.volume);
-            let mut batch = Batch::new();
-            if self.state.rebuilds.len() >= MOST_REBUILDS {
-                let oldest = self.state.rebuilds.values().min_by_key(|it| (it.ended_at(), it.id));
-                batch = batch.drop(oldest.unwrap_or(&rebuild).clone());
-            }
-            let batch = batch.put(rebuild);
-            self.try_commit(batch.tell(subject, EventName::RebuildEnded, severity, message));
+            batch = batch.put(rebuild).tell(subject, EventName::RebuildEnded, severity, message);
         }
+        self.stirred |= self.commit(batch).is_ok();
     }
 
     pub(crate) fn decide_scrub(&self, asked: &Asked, replica: ReplicaId) -> Result<Batch, Problem> {
@@ -417,6 +435,21 @@ impl Core {
             let message = scrub.summary();
             self.tell(Subject::Replica(replica), EventName::ScrubEnded, severity, message);
         }
+    }
+}
+
+/// By which of two rebuilds that have ended the later one is found.
+fn age(rebuild: &Rebuild) -> (Option<model::Timestamp>, model::RebuildId) {
+    (rebuild.ended_at(), rebuild.id)
+}
+
+/// Counts a rebuild that has ended: how often those of a copy failed since one succeeded.
+pub(super) fn count_ended(facts: &mut planner::Facts, rebuild: &Rebuild) {
+    let failed = &mut facts.failed_rebuilds;
+    match rebuild.state() {
+        RebuildState::Failed { .. } => *failed.entry(rebuild.replica).or_default() += 1,
+        RebuildState::Completed {} => drop(failed.remove(&rebuild.replica)),
+        _ => {}
     }
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!   a term begins, or a record changes ──► number + 1 is stored ──► engines are told, and keep it
 //!   an engine was told a higher number ──► the store went back: that is stored, engines are told
-//!                                          nothing more
+//!   or of another store                    nothing more
 //!   every volume was compared with all of its copies in sync ──► a number above all is stored
 //! ```
 //!
@@ -11,7 +11,7 @@
 //! record calls in sync was seen, and none says more: one that is away may be the only one that
 //! knows that the others are stale. A volume whose record was written since is not concerned.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use model::{
@@ -29,17 +29,21 @@ const RAISE: Duration = Duration::from_secs(1);
 const RELEASED: usize = 16;
 
 /// When the number is to be raised.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Raising {
     pub(crate) is_wanted: bool,
     last: Timestamp,
     /// The highest that an engine was told.
     pub(crate) highest: u64,
+    /// What engines were told of another store, each counted once: until it is told the number of
+    /// this one an engine says the same again.
+    foreign: BTreeMap<NodeName, StoreMark>,
 }
 
 impl Raising {
     pub(crate) fn new(now: Timestamp) -> Raising {
-        Raising { is_wanted: true, last: Timestamp::EPOCH.min(now), highest: 0 }
+        let last = Timestamp::EPOCH.min(now);
+        Raising { is_wanted: true, last, highest: 0, foreign: BTreeMap::new() }
     }
 }
 
@@ -65,11 +69,15 @@ impl Core {
         let none = StoreMark { number: 0, ..told };
         let none = StoreSequence { mark: none, went_back: false };
         let sequence = self.state.sequence.unwrap_or(none);
-        if told.store != sequence.mark.store {
+        // An engine that was told of another store knows of a time that this one does not: a store
+        // that took the place of this one, before this one was put back.
+        let is_foreign = told.store != sequence.mark.store;
+        if is_foreign && self.raising.foreign.insert(node.clone(), told) == Some(told) {
             return;
         }
-        self.raising.highest = self.raising.highest.max(told.number);
-        if !told.is_after(sequence.mark) || sequence.went_back {
+        let least = if is_foreign { sequence.mark.number.saturating_add(1) } else { 0 };
+        self.raising.highest = self.raising.highest.max(told.number).max(least);
+        if sequence.went_back || !(is_foreign || told.is_after(sequence.mark)) {
             return;
         }
         let batch = Batch::new().put(StoreSequence { went_back: true, ..sequence });
@@ -87,7 +95,9 @@ impl Core {
     /// When the number is to be raised without anything happening.
     pub(crate) fn raised_at(&self) -> Option<Timestamp> {
         let can_be = self.is_surveyed() && !self.went_back();
-        (self.raising.is_wanted && can_be).then(|| self.raising.last.after(RAISE))
+        let at = self.raising.last.after(RAISE);
+        let at = at.max(self.store_backoff.until(self.now).unwrap_or(at));
+        (self.raising.is_wanted && can_be).then_some(at)
     }
 
     /// Raises the number, if it is to be and was not a moment ago.

@@ -126,7 +126,7 @@ impl Core {
         let wish = SnapshotWish { group, taken_at, consistency };
         let taken = self.taken.get(&id).cloned().unwrap_or_default();
         if let Some(problem) = self.why_disputed(volume) {
-            if self.dispute(volume).is_none() {
+            if self.dispute(volume).is_none() && self.why_isolated(volume).is_none() {
                 // A listing may have been quicker than the news of a record: the store is asked.
                 return self.wake(self.now.after(LOOK_AGAIN), subject);
             }
@@ -297,18 +297,8 @@ impl Core {
     fn drop_snapshot(&mut self, snapshot: Snapshot) {
         let id = *snapshot.id();
         let subject = Subject::Snapshot(id);
-        let copies: BTreeMap<ReplicaId, model::PoolName> = if let Some(status) = &snapshot.status {
-            status.copies.iter().map(|(pool, copy)| (copy.replica, pool.clone())).collect()
-        } else {
-            let replicas = self.state.replicas_of(snapshot.spec().volume);
-            replicas.map(|it| (*it.id(), it.spec().pool.clone())).collect()
-        };
-        let dropped = self.dropped.get(&id).cloned().unwrap_or_default();
         let mut waits = false;
-        for (replica, name) in copies.into_iter().filter(|(id, _)| !dropped.contains(id)) {
-            if self.state.pool(&name).is_none() {
-                continue;
-            }
+        for (replica, name) in self.copies_left(&snapshot) {
             if let Some(node) = self.usable_on(&name) {
                 let call = Call::DeleteSnapshot(replica, id, InPool { pool: name });
                 return self.call(subject, node, call);
@@ -317,12 +307,37 @@ impl Core {
             waits = true;
         }
         if waits {
+            let failure = self.failures.get(&subject).cloned();
+            let failure = failure.unwrap_or_else(|| super::going(&subject));
+            self.answer(&subject, For::End, &Err(failure));
+            self.dirty.extend(snapshot.spec().group.map(Subject::SnapshotGroup));
             return self.answer(&subject, For::Gone, &Ok(Done::Gone));
         }
         self.dropped.remove(&id);
         self.taken.remove(&id);
         let batch = Batch::new().drop(snapshot).gone(subject.clone());
         self.try_commit(batch.tell(subject, EventName::Deleted, Severity::Info, "it is gone"));
+    }
+
+    /// What is still to be dropped of a snapshot that goes.
+    fn copies_left(&self, snapshot: &Snapshot) -> BTreeMap<ReplicaId, model::PoolName> {
+        let mut copies: BTreeMap<_, _> = if let Some(status) = &snapshot.status {
+            status.copies.iter().map(|(pool, copy)| (copy.replica, pool.clone())).collect()
+        } else {
+            let replicas = self.state.replicas_of(snapshot.spec().volume);
+            replicas.map(|it| (*it.id(), it.spec().pool.clone())).collect()
+        };
+        let dropped = self.dropped.get(snapshot.id());
+        copies.retain(|id, pool| {
+            let is_dropped = dropped.is_some_and(|dropped| dropped.contains(id));
+            !is_dropped && self.state.pool(pool).is_some()
+        });
+        copies
+    }
+
+    /// Whether all that is left of a snapshot that goes lies where nobody answers.
+    pub(crate) fn waits_for_absent(&self, snapshot: &Snapshot) -> bool {
+        self.copies_left(snapshot).values().all(|pool| self.usable_on(pool).is_none())
     }
 
     pub(crate) fn on_snapshot_dropped(&mut self, id: SnapshotId, replica: ReplicaId) {

@@ -16,9 +16,10 @@ use model::{
 use planner::{Facts, Move};
 use store::contract::{KeyValue, Revision};
 
+use super::unreadable::UnreadableRecords;
 use super::{Entry, Moving, Scrubbed};
 
-/// A record that could not be read. Nothing may be written before it can be.
+/// A record that could not be read and without which nothing can be done.
 #[derive(Debug, thiserror::Error)]
 #[error("the record {key} of the store cannot be read")]
 pub struct LoadError {
@@ -50,6 +51,8 @@ pub struct State {
     /// When each record was last written.
     revisions: BTreeMap<String, Revision>,
     members: BTreeMap<VolumeId, Members>,
+    /// Records that could not be read.
+    pub(crate) unreadable: UnreadableRecords,
     places: Places,
 }
 
@@ -108,18 +111,25 @@ kept! {
 }
 
 impl State {
-    /// The state that these records make.
+    /// The state that these records make. One that cannot be read concerns what it is about;
+    /// without the number of the store nothing can be believed.
     pub fn load(records: impl IntoIterator<Item = KeyValue>) -> Result<State, LoadError> {
         let mut state = State::default();
         for record in records {
             let key = String::from_utf8_lossy(&record.key).into_owned();
             match Entry::decode(&key, &record.value) {
                 Some(Ok(entry)) => state.apply(entry, record.changed),
-                Some(Err(source)) => return Err(LoadError { key, source }),
+                Some(Err(source)) if key == keys::of::<StoreSequence>(StoreSequence::ID) => {
+                    return Err(LoadError { key, source });
+                }
+                Some(Err(source)) => {
+                    state.unreadable.note(key, &record.value, source.to_string());
+                }
                 // Not a record: the leader's key, or somebody else's.
                 None => {}
             }
         }
+        state.isolate();
         Ok(state)
     }
 

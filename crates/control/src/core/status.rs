@@ -89,23 +89,23 @@ impl Core {
     ) -> Vec<Host> {
         let known = names.into_iter().filter_map(|name| self.state.hosts.get(name).cloned());
         let mut hosts: Vec<Host> = known.collect();
-        let mut attached: BTreeMap<Nqn, BTreeMap<VolumeId, Vec<PathStatus>>> = BTreeMap::new();
-        let nqn = |host: &Host| host.spec().address.nqn.clone();
-        attached.extend(hosts.iter().map(|host| (nqn(host), BTreeMap::new())));
+        let mut attached: BTreeMap<HostName, BTreeMap<VolumeId, Vec<PathStatus>>> = BTreeMap::new();
+        attached.extend(hosts.iter().map(|host| (host.id().clone(), BTreeMap::new())));
         for target in self.state.facts.targets.values() {
             let online = self.state.is_online(&target.spec().node);
             let Some(status) = target.status.as_ref().filter(|_| online) else { continue };
             let state = PathState::Live;
-            for host in &status.connected {
+            let admitted = target.spec().hosts.iter();
+            for (host, _) in admitted.filter(|(_, nqn)| status.connected.contains(*nqn)) {
                 let Some(volumes) = attached.get_mut(host) else { continue };
                 let paths = volumes.entry(target.spec().volume).or_default();
                 paths.extend(status.addresses.iter().map(|it| PathStatus { address: *it, state }));
             }
         }
         for host in &mut hosts {
-            let nqn = nqn(host);
-            if let (Some(status), Some(volumes)) = (&mut host.status, attached.get(&nqn)) {
-                status.attached.clone_from(volumes);
+            let volumes = attached.remove(host.id());
+            if let (Some(status), Some(volumes)) = (&mut host.status, volumes) {
+                status.attached = volumes;
             }
         }
         hosts
@@ -190,6 +190,7 @@ impl Core {
             nqn: Nqn::volume(volume),
             addresses: if addresses.is_empty() { data() } else { addresses },
             hosts: spec.hosts.keys().cloned().collect(),
+            host_nqns: spec.hosts.clone(),
         }
     }
 

@@ -16,7 +16,9 @@ impl Core {
         if self.is_locked(&keys::of::<Target>(id)) || !self.is_due(&subject) {
             return;
         }
-        if self.is_disputed(target.spec().volume) && !is_going(&target) {
+        let volume = target.spec().volume;
+        let is_left_alone = self.is_disputed(volume) && !is_going(&target);
+        if is_left_alone || self.state.unreadable.concerns(volume) {
             return;
         }
         if let Some(moved) = self.with_new_ways(&target) {

@@ -2,11 +2,12 @@
 
 use model::{
     EventName, Kind, Lifecycle, Operation, Outcome, Problem, Replica, Severity, SnapshotId, Source,
-    Subject, Volume, VolumeChange, VolumeId, VolumeSpec, keys,
+    Subject, Timestamp, Volume, VolumeChange, VolumeId, VolumeSpec, keys,
 };
 use planner::{VolumePlaces, place_volume};
 
 use super::batch::{Batch, For};
+use super::publish::PATIENCE;
 use super::replica::{is_going, replica_spec};
 use super::wishes::Desk;
 use super::{Asked, Core, Done};
@@ -40,7 +41,8 @@ impl Core {
         if self.is_locked(&keys::of::<Volume>(id)) {
             return;
         }
-        if self.is_disputed(id) && !is_leaving(&volume) {
+        let is_left_alone = self.is_disputed(id) && !is_leaving(&volume);
+        if is_left_alone || self.state.unreadable.concerns(id) {
             return;
         }
         match volume.lifecycle().clone() {
@@ -68,9 +70,11 @@ impl Core {
                 self.go_on_republishing(volume, target, from, operation.started_at);
             }
             VolumeChange::Unpublish { host, force } => {
-                self.go_on_unpublishing(volume, host.as_ref(), force);
+                self.go_on_unpublishing(volume, (host.as_ref(), force), operation.started_at);
             }
-            VolumeChange::Resize { size } => self.go_on_resizing(volume, size),
+            VolumeChange::Resize { size } => {
+                self.go_on_resizing(volume, size, operation.started_at);
+            }
             VolumeChange::CreateSnapshot { snapshot } => self.go_on_taking(volume, snapshot),
             // The planner says when this is done.
             VolumeChange::SetReplicas { .. } => {}
@@ -281,26 +285,51 @@ impl Core {
         self.try_commit(batch.tell(subject, EventName::Deleted, Severity::Info, "it is gone"));
     }
 
-    fn go_on_resizing(&mut self, volume: Volume, size: model::Size) {
+    /// First the copies grow, then the target. Until the target was told, a failure or the loss of
+    /// a node undoes it; from then on hosts may have seen the size, and it is completed: what was
+    /// not reached is told when it is back.
+    fn go_on_resizing(&mut self, volume: Volume, size: model::Size, since: Timestamp) {
         let id = *volume.id();
         let mut ready = true;
-        let mut problem = None;
+        let mut problem = self.why_not_resized(id, since);
         for replica in self.state.replicas_of(id).filter(|replica| !is_going(*replica)) {
             let leaf = self.leaves.get(&Subject::Replica(*replica.id()));
             ready &= replica.spec().size >= size
                 && leaf.is_some_and(|leaf| leaf.held == Some(replica.generation()));
             problem = problem.or_else(|| leaf.and_then(|leaf| leaf.hopeless().cloned()));
         }
+        let mut is_told = false;
         if let Some(target) = self.target_of(id) {
             let leaf = self.leaves.get(&Subject::Target(*target.id()));
-            ready &= target.spec().size >= size
-                && leaf.is_some_and(|leaf| leaf.held == Some(target.generation()));
+            is_told = target.spec().size >= size;
+            ready &= is_told && leaf.is_some_and(|leaf| leaf.held == Some(target.generation()));
             problem = problem.or_else(|| leaf.and_then(|leaf| leaf.hopeless().cloned()));
         }
-        if ready {
-            self.end(volume, Ok(()), Batch::new());
-        } else if let Some(problem) = problem {
-            self.end(volume, Err(problem), Batch::new());
+        match problem {
+            _ if ready => self.end(volume, Ok(()), Batch::new()),
+            Some(_) if is_told => self.end(volume, Ok(()), Batch::new()),
+            Some(problem) => self.end(volume, Err(problem), Batch::new()),
+            None => self.wake(self.give_up_at(since), Subject::Volume(id)),
         }
+    }
+
+    /// When an operation that began then is given up.
+    pub(crate) fn give_up_at(&self, since: Timestamp) -> Timestamp {
+        since.max(self.began).after(PATIENCE)
+    }
+
+    /// Why a volume will not have its new size soon: somebody who has to do something is away.
+    fn why_not_resized(&self, id: VolumeId, since: Timestamp) -> Option<Problem> {
+        let pools = self.state.replicas_of(id).filter(|replica| !is_going(*replica));
+        let homes = pools.filter_map(|replica| self.state.pool(&replica.spec().pool));
+        let target = self.target_of(id).map(|target| &target.spec().node);
+        let mut nodes = homes.map(|pool| &pool.spec().node).chain(target);
+        if let Some(node) = nodes.find(|node| self.is_absent(node)) {
+            return Some(super::pool::absent(node));
+        }
+        (self.now >= self.give_up_at(since)).then(|| {
+            let detail = format!("not all copies of volume {id} have the new size in time");
+            Problem::new(Kind::TimedOut, detail)
+        })
     }
 }

@@ -21,8 +21,12 @@ pub enum Input {
     NodeHeard(NodeName, Heartbeat<NodeAddress>),
     /// An engine stops on purpose.
     NodeLeft(NodeName, InstanceId),
+    /// The connection to an engine broke off, and its machine refuses new ones.
+    NodeRefused(NodeName),
     /// The agent of a host shows that it is there.
     HostHeard(HostName, Heartbeat<HostAddress>),
+    /// The agent of a host says which paths it has lost, all of them.
+    PathsLost(HostName, model::PathReport),
     /// The agent of a host stops on purpose.
     HostLeft(HostName, InstanceId),
     /// Something happened on a node: it should be looked at.

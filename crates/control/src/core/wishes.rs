@@ -64,7 +64,10 @@ impl Core {
                 None => self.take_effect(batch),
             }
         } else if let Err(batch) = self.commit(batch) {
-            self.parked.extend(batch.asked);
+            match self.why_not_written().or_else(|| self.why_unreadable(&batch)) {
+                Some(problem) => self.out.push(Effect::Reply(ticket, Err(problem))),
+                None => self.parked.extend(batch.asked),
+            }
         }
     }
 

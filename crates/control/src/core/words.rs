@@ -56,6 +56,8 @@ pub(crate) fn absence(absence: Absence) -> &'static str {
     match absence {
         Absence::Lapsed => "its heartbeats stopped",
         Absence::Left => "it was stopped",
+        Absence::Refused => "its engine has ended: nobody listens at its address",
+        Absence::Unresponsive => "it sends heartbeats but does not say what it has",
     }
 }
 

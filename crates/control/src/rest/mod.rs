@@ -249,6 +249,7 @@ impl Control for Rest {
         name: HostName,
         beat: Heartbeat<HostAddress>,
     ) -> Answered<Heard> {
+        self.one(|core| core.check_machine(&name, &beat.address))?;
         self.0.feed(Input::HostHeard(name, beat));
         self.one(|core| Ok(core.heartbeat()))
     }
@@ -257,6 +258,11 @@ impl Control for Rest {
         let was_there = self.one(|core| Ok(core.state().hosts.contains_key(&name)))?;
         self.0.feed(Input::HostLeft(name, farewell.instance));
         Ok(Gone { was_there })
+    }
+
+    async fn host_paths(&self, name: HostName, report: model::PathReport) -> Answered<Heard> {
+        self.0.feed(Input::PathsLost(name, report));
+        self.one(|core| Ok(core.heartbeat()))
     }
 
     async fn pools(&self, asked: PoolsAsked) -> Answered<Page<Pool>> {

@@ -10,6 +10,7 @@ use model::{
     Absence, ChildState, Doubt, Kind, Liveness, PoolState, Problem, QuarantineCause, Severity,
     Subject, VolumeState,
 };
+use store::contract::Keys;
 
 use super::Rest;
 use crate::core::Core;
@@ -61,7 +62,10 @@ impl Rest {
 
     pub(super) async fn export(&self) -> Answered<Backup> {
         let mut file = Vec::new();
-        let exported = store::export::export(&*self.0.store, &mut file, &mut |_| {}).await;
+        // Others may use the store too: what they keep there is none of ours.
+        let ours = Keys::prefix(model::keys::ROOT);
+        let store = &*self.0.store;
+        let exported = store::export::export_keys(store, ours, &mut file, &mut |_| {}).await;
         match exported {
             Ok(_) => Ok(Backup(file)),
             Err(error) => Err(Problem::new(Kind::StoreUnavailable, error)),
@@ -84,6 +88,13 @@ fn away(liveness: Liveness) -> &'static str {
             "nothing is heard of its engine; start it, or purge the node if it is lost"
         }
         Liveness::Offline { reason: Absence::Left } => "its engine was stopped",
+        Liveness::Offline { reason: Absence::Refused } => {
+            "its engine has ended without saying so; start it, and look into its log"
+        }
+        Liveness::Offline { reason: Absence::Unresponsive } => {
+            "its engine sends heartbeats but its API does not answer; restart it, or let the \
+             control plane reach its API"
+        }
     }
 }
 

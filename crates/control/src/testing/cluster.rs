@@ -11,8 +11,8 @@ use model::{
 use store::contract::{KeyValue, Keys, Op, Query, Revision, Store as _, Txn, TxnOutcome};
 use store::testing::{ManualClock, MemoryStore};
 
-use super::Engine;
 use super::content::History;
+use super::{Engine, Loss};
 use crate::core::{Answer, Call};
 
 /// The world outside of a control plane.
@@ -113,7 +113,7 @@ impl Cluster {
 
     /// The control plane asks a node.
     pub fn call(&mut self, node: &NodeName, call: Call) -> Result<Answer, Problem> {
-        let Some(engine) = self.engines.get_mut(node).filter(|it| it.up && !it.cut_off) else {
+        let Some(engine) = self.engines.get_mut(node).filter(|it| it.works() && !it.cut_off) else {
             let detail = format!("node {node} does not answer");
             return Err(Problem::new(Kind::NodeUnavailable, detail));
         };
@@ -121,6 +121,9 @@ impl Cluster {
             Call::List if engine.mute > 0 => {
                 engine.mute -= 1;
                 Err(Problem::new(Kind::TimedOut, format!("node {node} lists nothing")))
+            }
+            _ if engine.refuses && call != Call::List => {
+                Err(Problem::new(Kind::Overloaded, format!("node {node} does nothing now")))
             }
             Call::List => Ok(Answer::Listing(Box::new(engine.list()))),
             Call::PutPool(name, order) => engine.put_pool(&name, &order),
@@ -195,6 +198,16 @@ impl Cluster {
             new.snapshots.extend(snapshots);
         }
         true
+    }
+
+    /// A node is lost; targets on the others notice.
+    pub fn lose(&mut self, node: &NodeName, loss: Loss) {
+        let engine = self.engine(node.as_str());
+        match loss {
+            Loss::Stopped => engine.stop(),
+            Loss::Hung => engine.hung = true,
+        }
+        self.settle();
     }
 
     /// Every copy of a volume, with its node.

@@ -131,7 +131,7 @@ impl Cluster {
     /// The targets through which hosts can write.
     fn writers(&self) -> Vec<Writer> {
         let mut writers = Vec::new();
-        for engine in self.engines.values().filter(|engine| engine.up) {
+        for engine in self.engines.values().filter(|engine| engine.works()) {
             for (id, serving) in &engine.targets {
                 let spec = &serving.order.spec;
                 let serves = serving.status.state.serves() && spec.ana != Ana::Inaccessible;

@@ -17,6 +17,7 @@ use crate::core::{Answer, Listing};
 
 /// One machine with its engine.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fault of its own")]
 pub struct Engine {
     /// Its name.
     pub name: NodeName,
@@ -24,6 +25,10 @@ pub struct Engine {
     pub up: bool,
     /// Whether the control plane cannot reach it; hosts and other engines can.
     pub cut_off: bool,
+    /// Whether it only shows that it is there: it answers nobody, and none of its I/O ends.
+    pub hung: bool,
+    /// Whether it carries out no order; it says what it has.
+    pub refuses: bool,
     /// How much each of its pools holds.
     pub capacity: Size,
     pub(crate) address: NodeAddress,
@@ -112,6 +117,8 @@ impl Engine {
             name,
             up: true,
             cut_off: false,
+            hung: false,
+            refuses: false,
             capacity: Size::gib(100),
             address,
             instance: instance(bits),
@@ -143,9 +150,14 @@ impl Engine {
         }
     }
 
+    /// Whether its targets and copies do anything.
+    pub(crate) fn works(&self) -> bool {
+        self.up && !self.hung
+    }
+
     /// It comes back, with its disks.
     pub fn start(&mut self) {
-        self.up = true;
+        (self.up, self.hung) = (true, false);
         let next = self.instance.uuid().as_u128() + 1;
         self.instance = instance(next);
     }

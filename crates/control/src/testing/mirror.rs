@@ -128,6 +128,32 @@ impl Cluster {
         Some(format!("hosts write to volume {} of {group:?}", open.order.spec.volume))
     }
 
+    /// So many rebuilds of a copy have ended, the last three of them badly, and the engine of the
+    /// target tells of all of them.
+    pub fn end_rebuilds(&mut self, volume: model::VolumeId, replica: ReplicaId, count: u32) {
+        let serving = |engine: &super::Engine| {
+            let mut targets = engine.targets.iter();
+            targets.find(|(_, it)| it.order.spec.volume == volume).map(|(id, _)| *id)
+        };
+        let found = self.engines.values_mut().find_map(|it| Some((serving(it)?, it)));
+        let Some((target, engine)) = found else { return };
+        for number in 1..=count {
+            let at = Timestamp::from_millis(number.into());
+            let id = uuid::Uuid::from_u128((1 << 100) | u128::from(number));
+            let (sources, extent) = (BTreeSet::new(), Extent::Full);
+            let plan = RebuildPlan { volume, target, replica, sources, extent };
+            let Ok(id) = RebuildId::new(id) else { continue };
+            let mut rebuild = Rebuild::new(id, plan, at);
+            let end = if number + 3 > count {
+                RebuildEvent::Fail(Problem::new(Kind::Internal, "simulated"))
+            } else {
+                RebuildEvent::Finish
+            };
+            let ended = rebuild.on(RebuildEvent::Start, at).and_then(|()| rebuild.on(end, at));
+            engine.rebuilds.extend(ended.is_ok().then_some(rebuild));
+        }
+    }
+
     pub(crate) fn put_rebuild(
         &mut self,
         node: &NodeName,
@@ -172,7 +198,7 @@ impl Cluster {
         let targets: Vec<(NodeName, TargetId, TargetSpec)> = self
             .engines
             .values()
-            .filter(|engine| engine.up)
+            .filter(|engine| engine.works())
             .flat_map(|engine| {
                 let targets = engine.targets.iter();
                 targets.map(|(id, it)| (engine.name.clone(), *id, it.order.spec.clone()))
@@ -289,7 +315,7 @@ impl Cluster {
         let Some(nqn) = self.engines.get(node).map(|engine| &engine.address.nqn) else {
             return false;
         };
-        self.engines.values().filter(|engine| engine.up).any(|engine| {
+        self.engines.values().filter(|engine| engine.works()).any(|engine| {
             let copy = engine.replicas.get(&replica);
             let copy = copy.filter(|copy| engine.has_open(&copy.spec.pool));
             copy.is_some_and(|copy| copy.spec.hosts.contains(nqn))

@@ -14,4 +14,4 @@ pub use cluster::{Backup, Cluster};
 pub use content::{Content, Data};
 pub use engine::Engine;
 pub use fill::{fill, volume_id};
-pub use sim::{Fault, Sim};
+pub use sim::{Fault, Loss, Sim};

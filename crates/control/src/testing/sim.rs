@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use model::{Kind, Problem, Timestamp, VolumeId, keys};
+use model::{Kind, NodeName, Problem, Timestamp, VolumeId, keys};
 use planner::Settings;
 use store::contract::{Revision, Txn};
 
@@ -42,6 +42,18 @@ impl Fault {
     ];
 }
 
+/// As many as etcd takes in a transaction, beside the one that is the guard.
+const MOST_OPERATIONS: usize = 127;
+
+/// How a node is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// Its engine stops without a word.
+    Stopped,
+    /// It goes on to show that it is there, and does nothing else.
+    Hung,
+}
+
 /// A control plane in a cluster.
 pub struct Sim {
     /// The world outside.
@@ -54,6 +66,10 @@ pub struct Sim {
     pending: VecDeque<Effect>,
     /// Which effect goes wrong, and how.
     pub fault: Option<(usize, Fault)>,
+    /// Before which effect a node is lost, which, and how.
+    pub loss: Option<(usize, NodeName, Loss)>,
+    /// Whether the store has room for nothing.
+    pub store_is_full: bool,
     /// How many effects that can go wrong there were.
     pub done: usize,
     /// How often the control plane began anew.
@@ -90,6 +106,8 @@ impl Sim {
             now,
             pending: VecDeque::new(),
             fault: None,
+            loss: None,
+            store_is_full: false,
             done: 0,
             restarts: 0,
             settings,
@@ -249,21 +267,19 @@ impl Sim {
             self.cluster.write_all();
         }
         self.done += 1;
+        if let Some((_, node, loss)) = self.loss.take_if(|(at, ..)| *at == self.done) {
+            self.cluster.lose(&node, loss);
+        }
         let (at, fault) = self.fault?;
         (at == self.done).then_some(fault)
     }
 
-    fn call(&mut self, (node, call): (model::NodeName, Call), id: CallId) {
+    fn call(&mut self, (node, call): (NodeName, Call), id: CallId) {
         let result = self.cluster.call(&node, call);
         self.core.on(self.now, Input::Answered(id, result));
     }
 
-    fn call_with(
-        &mut self,
-        (node, call): (model::NodeName, Call),
-        id: CallId,
-        fault: Option<Fault>,
-    ) {
+    fn call_with(&mut self, (node, call): (NodeName, Call), id: CallId, fault: Option<Fault>) {
         let failed = |kind| -> Result<Answer, Problem> { Err(Problem::new(kind, "simulated")) };
         let result = match fault {
             None => self.cluster.call(&node, call),
@@ -289,9 +305,14 @@ impl Sim {
 
     fn store_with(&mut self, id: crate::core::WriteId, txn: Txn, fault: Option<Fault>) {
         let lost = || Stored::Lost("simulated".into());
+        let denied = || Stored::Denied(Problem::new(Kind::NoSpace, "the store is full"));
         let stored = match fault {
+            None if self.store_is_full => denied(),
             None => self.store(txn),
-            Some(Fault::NotSent | Fault::Refused) => lost(),
+            Some(Fault::Refused) => {
+                Stored::Denied(Problem::new(Kind::Unavailable, "the store is busy"))
+            }
+            Some(Fault::NotSent) => lost(),
             Some(Fault::AnswerLost | Fault::Twice) => {
                 drop(self.store(txn));
                 lost()
@@ -307,6 +328,9 @@ impl Sim {
 
     fn store(&mut self, txn: Txn) -> Stored {
         let records: Vec<VolumeId> = txn.when.iter().filter_map(record_of).collect();
+        if txn.then.len() > MOST_OPERATIONS {
+            return Stored::Lost("the store refuses: too many operations".into());
+        }
         match self.cluster.txn(txn) {
             Some(outcome) if outcome.succeeded => Stored::Taken(outcome.revision),
             Some(outcome) => {
@@ -331,7 +355,7 @@ impl Sim {
     }
 }
 
-fn effect_call(effect: &Effect) -> (model::NodeName, Call) {
+fn effect_call(effect: &Effect) -> (NodeName, Call) {
     match effect {
         Effect::Call(_, node, call) => (node.clone(), (**call).clone()),
         other => unreachable!("not a call: {other:?}"),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use control::core::{Done, Wish};
 use control::testing::{Backup, Sim};
 use model::*;
+use store::contract::{Keys, Op, Txn};
 
 use crate::seeds::{Dice, each_seed};
 use crate::world::*;
@@ -310,4 +311,32 @@ fn live(seed: u64) {
 #[test]
 fn a_store_that_goes_back_at_any_moment_costs_nothing_that_was_flushed() {
     each_seed(live);
+}
+
+/// The store was lost, and another took its place, of which engines were told; then a backup of the
+/// first one is put back. It is older than the disks, though no engine remembers its number.
+#[test]
+fn a_backup_is_not_believed_after_another_store_was_used() {
+    let mut scene = scene(2, false);
+    scene.sim.insist(&unpublish(1)).unwrap();
+    let sim = &mut scene.sim;
+    sim.cluster.engine(scene.newest.as_str()).cut_off = true;
+    sim.cluster.txn(Txn::new().then(Op::delete(Keys::prefix(keys::ROOT))));
+    sim.restart();
+    sim.pass(Duration::from_secs(5));
+    // The new store has a number of its own before an engine comes. That of the stale copy is told
+    // it, and no longer knows how far the first store had come; nobody hears of the newest copy.
+    sim.cluster.engine(scene.stale.as_str()).start();
+    sim.pass(Duration::from_secs(30));
+    scene.go_back();
+    let Scene { mut sim, newest, .. } = scene;
+    sim.pass(Duration::from_secs(30));
+    let refused = sim.insist(&publish(1)).unwrap_err();
+    assert_eq!(refused.kind, Kind::StoreBehind, "{refused:?}");
+    assert_eq!(sim.cluster.broken, Vec::<String>::new());
+    sim.cluster.engine(newest.as_str()).cut_off = false;
+    sim.pass(Duration::from_secs(30));
+    assert_eq!(recover(&mut sim), 1);
+    sim.insist(&publish(1)).unwrap();
+    settle(&mut sim);
 }

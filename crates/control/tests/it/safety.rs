@@ -62,7 +62,11 @@ fn a_host_that_falls_silent_is_seen_to_be_away() {
     let beat = || Heartbeat {
         instance: good("00000000-0000-4000-8000-000000000001"),
         version: "1".into(),
-        address: HostAddress { nqn: good("nqn.2026-11.io.example:host"), agent: None },
+        address: HostAddress {
+            nqn: good("nqn.2026-11.io.example:host"),
+            agent: None,
+            machine: None,
+        },
         told: None,
     };
     let host: HostName = good("h1");
@@ -86,7 +90,7 @@ fn a_host_uses_what_engines_see_it_connected_to() {
     let beat = Heartbeat {
         instance: good("00000000-0000-4000-8000-000000000001"),
         version: "1".into(),
-        address: HostAddress { nqn: nqn.clone(), agent: None },
+        address: HostAddress { nqn: nqn.clone(), agent: None, machine: None },
         told: None,
     };
     for _ in 0..2 {

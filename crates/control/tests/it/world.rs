@@ -128,6 +128,7 @@ pub(crate) fn check(sim: &Sim) {
                     ));
                 }
             }
+            Entry::Node(node) => assert!(node.lifecycle().is_idle(), "{node:?}"),
             Entry::Pool(pool) => assert!(pool.lifecycle().is_idle(), "{pool:?}"),
             Entry::Group(group) => {
                 assert!(group.lifecycle().is_idle(), "{group:?}");

@@ -34,6 +34,10 @@ impl<C: Control> Controller<C> {
                 let message = format!("snapshot {} exists, of volume {of}", request.name);
                 return Err(Status::already_exists(message));
             }
+            // Also when its volume is gone: a snapshot outlives it.
+            Some(there) if described(&there).ready_to_use => {
+                return Ok(CreateSnapshotResponse { snapshot: Some(described(&there)) });
+            }
             Some(there) => there.spec().clone(),
             None => SnapshotSpec { volume, group: None, labels: [].into() },
         };
@@ -117,10 +121,17 @@ impl<C: Control> Controller<C> {
     }
 }
 
-fn read_parameters(given: &crate::parameters::Given) -> Result<(), Status> {
+/// Reads the parameters of a snapshot class, or of one of groups: there is nothing to choose.
+pub(crate) fn read_parameters(given: &crate::parameters::Given) -> Result<(), Status> {
     for (name, text) in given {
         match name.as_str() {
             "quiesceFs" if text == "none" => {}
+            "quiesceFs" if text == "freeze" => {
+                let message = "parameter quiesceFs is freeze, which this driver does not do: give \
+                               none; the snapshot is crash consistent, and its file system \
+                               replays its log when it is mounted";
+                return Err(Status::invalid_argument(message));
+            }
             "quiesceFs" => {
                 let message = format!("parameter quiesceFs is {text:?}; give none");
                 return Err(Status::invalid_argument(message));

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use api::Page;
 use api::rest::{Control, VolumesAsked};
-use model::{HostName, Kind, NodeName, Size, Source, VolumeSpec};
+use model::{HostName, Kind, Labels, NodeName, Size, Source, VolumeSpec};
 use tonic::Status;
 
 use super::{Controller, most, snapshot_id, started_after, volume_id};
@@ -20,7 +20,7 @@ use crate::proto::{
     validate_volume_capabilities_response,
 };
 use crate::status::{found, is_missing, missing, not_found, status};
-use crate::{names, topology};
+use crate::{kubernetes, names, topology};
 
 /// What a volume gets that nobody gave a size.
 const USUAL_SIZE: Size = Size::gib(1);
@@ -56,15 +56,26 @@ impl<C: Control> Controller<C> {
         } else {
             let size = sizes.of_new(self.size_of(source).await?)?;
             let near = topology::preferred(request.accessibility_requirements.as_ref())?;
-            let made = VolumeSpec { source, ..spec_of(&class, size, &capabilities) };
+            let labels = self.labels_of_new()?;
+            let made = VolumeSpec { source, labels, ..spec_of(&class, size, &capabilities) };
             near_to(near, made)
         };
         // Also for one that is there: it may still be in the making.
         let made = self.control.put_volume(id, spec).await.map_err(status)?.now;
         let mut volume = described(&made);
         volume.volume_context = class.context;
+        if source.is_some() {
+            volume.volume_context.insert(parameters::IS_CLONE.to_owned(), "true".to_owned());
+        }
         volume.content_source = request.volume_content_source;
         Ok(CreateVolumeResponse { volume: Some(volume) })
+    }
+
+    /// Which cluster a volume belongs to: only that one deletes it when it has lost it.
+    fn labels_of_new(&self) -> Result<Labels, Status> {
+        let Some(cluster) = &self.config.cluster else { return Ok(Labels::new()) };
+        let key = kubernetes::CLUSTER.parse().map_err(crate::status::invalid)?;
+        Ok([(key, cluster.clone())].into())
     }
 
     /// The size of what a volume starts with; nothing: it starts with zeros.
@@ -158,7 +169,7 @@ impl<C: Control> Controller<C> {
     }
 
     /// So many volumes after one, or all that follow, and where the next page begins.
-    pub(super) async fn some_volumes(
+    pub(crate) async fn some_volumes(
         &self,
         most: Option<usize>,
         mut after: Option<String>,
@@ -283,7 +294,7 @@ fn described(volume: &model::Volume) -> Volume {
 }
 
 /// The nodes that may use a volume.
-fn published(volume: &model::Volume) -> Vec<String> {
+pub(super) fn published(volume: &model::Volume) -> Vec<String> {
     let target = volume.status.as_ref().and_then(|status| status.target.as_ref());
     target.map_or_else(Vec::new, |target| target.hosts.iter().map(HostName::to_string).collect())
 }

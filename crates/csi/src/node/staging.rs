@@ -4,13 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use linux::filesystem::{self, Content, FilesystemKind};
-use linux::mounts::{self, MountOptions, MountTable};
+use linux::mounts::{self, DeviceNumber, MountOptions, MountTable};
 use model::VolumeId;
 use tonic::Status;
 
 use super::{Attach, Devices, Inner, number_of, path, refused, volume_id};
 use crate::capability::{Access, Capability};
-use crate::parameters::Context;
+use crate::parameters::{CLONE_FS_ID, Context, IS_CLONE};
 use crate::proto::{NodeStageVolumeRequest, NodeStageVolumeResponse, NodeUnstageVolumeResponse};
 use crate::status::missing;
 
@@ -53,34 +53,60 @@ impl<D: Devices> Inner<D> {
         }
         let kernel = &*self.kernel;
         let number = number_of(kernel, &device)?;
-        if let Some(there) = MountTable::read(kernel.tree()).at(&staging.point)
-            && there.device == number
-        {
-            return staged_so(there, &options);
-        }
-        let kind = self.prepare(&device, wanted, staging)?;
-        fs::create_dir_all(&staging.point)
-            .map_err(|error| Status::internal(format!("no staging folder: {error}")))?;
-        let at = (staging.point.as_path(), kind.name());
-        mounts::ensure(kernel, (&device, number), at, &options).map_err(|it| refused(&it))?;
-        if !read_only {
-            // A volume that was made from a smaller one has room beyond its file system.
+        let table = MountTable::read(kernel.tree());
+        let there = table.at(&staging.point).filter(|there| there.device == number);
+        let kind = if let Some(there) = there {
+            staged_so(there, &options)?
+        } else {
+            let kind = self.prepare((&device, number), wanted, staging)?;
+            self.mount((&device, number), staging, (kind, options))?;
+            Some(kind)
+        };
+        if let Some(kind) = kind.filter(|_| !read_only) {
+            // A volume that was made from a smaller one has room beyond its file system. Also when
+            // it is mounted already: the call that did so may have ended before this.
             filesystem::grow(kernel, (&device, &staging.point), kind).map_err(|it| refused(&it))?;
         }
         Ok(NodeStageVolumeResponse {})
     }
 
+    fn mount(
+        &self,
+        device: (&Path, DeviceNumber),
+        staging: &Staging,
+        (kind, mut options): (FilesystemKind, MountOptions),
+    ) -> Result<(), Status> {
+        if kind == FilesystemKind::Xfs {
+            // Copies have the uuid of their source, and XFS mounts a uuid once unless told so.
+            options = options.with("nouuid");
+        }
+        fs::create_dir_all(&staging.point)
+            .map_err(|error| Status::internal(format!("no staging folder: {error}")))?;
+        let at = (staging.point.as_path(), kind.name());
+        let mounted = mounts::ensure(&*self.kernel, device, at, &options);
+        mounted.map(|_| ()).map_err(|error| {
+            if !options.is_read_only() {
+                return refused(&error);
+            }
+            let message = format!(
+                "{error}; if its file system was in use when the volume was copied, its log must \
+                 be replayed once: mount the volume writable first, with ReadWriteOnce"
+            );
+            Status::failed_precondition(message)
+        })
+    }
+
     /// Makes a device ready to be mounted: formats it if it is truly empty.
     fn prepare(
         &self,
-        device: &Path,
+        (device, number): (&Path, DeviceNumber),
         wanted: Option<FilesystemKind>,
         staging: &Staging,
     ) -> Result<FilesystemKind, Status> {
         let kernel = &*self.kernel;
         let content = filesystem::probe(kernel, device).map_err(|it| refused(&it))?;
         match content {
-            Content::Filesystem { kind, .. } => {
+            Content::Filesystem { kind, uuid } => {
                 if let Some(wanted) = wanted.filter(|wanted| *wanted != kind) {
                     let message = format!(
                         "volume {} holds {} and not {}; name the file system that it has",
@@ -93,6 +119,7 @@ impl<D: Devices> Inner<D> {
                 if !staging.capability.is_read_only() {
                     filesystem::check(kernel, device, kind).map_err(|it| refused(&it))?;
                 }
+                self.identify((device, number), (kind, &uuid), staging)?;
                 Ok(kind)
             }
             Content::Empty if !staging.capability.is_read_only() => {
@@ -112,15 +139,60 @@ impl<D: Devices> Inner<D> {
         }
     }
 
+    /// Gives the file system of a copy a uuid of its own, where that is wanted or needed.
+    fn identify(
+        &self,
+        device: (&Path, DeviceNumber),
+        (kind, uuid): (FilesystemKind, &str),
+        staging: &Staging,
+    ) -> Result<(), Status> {
+        let says = |name: &str| staging.context.get(name).is_some_and(|text| text == "true");
+        // Of two btrfs with one uuid, the kernel takes whichever it saw last.
+        let is_needed = kind == FilesystemKind::Btrfs;
+        let own = staging.volume.to_string();
+        if !says(IS_CLONE) || !(is_needed || says(CLONE_FS_ID)) || uuid == own {
+            return Ok(());
+        }
+        if staging.capability.is_read_only() {
+            if is_needed {
+                let message = "a copy of btrfs needs a uuid of its own before it is read-only: \
+                               mount the volume writable first, with ReadWriteOnce";
+                return Err(Status::failed_precondition(message));
+            }
+            return Ok(());
+        }
+        let scratch = scratch(&staging.point);
+        let failed =
+            |error: std::io::Error| Status::internal(format!("no scratch folder: {error}"));
+        // One that an interrupted call left is ours as well.
+        mounts::release(&*self.kernel, &scratch).map_err(|it| refused(&it))?;
+        fs::create_dir_all(&scratch).map_err(failed)?;
+        filesystem::set_uuid(&*self.kernel, device, (kind, &own), &scratch)
+            .map_err(|it| refused(&it))?;
+        fs::remove_dir(&scratch).map_err(failed)
+    }
+
     pub(super) fn unstage(
         &self,
         volume: VolumeId,
         point: &Path,
     ) -> Result<NodeUnstageVolumeResponse, Status> {
-        mounts::release(&*self.kernel, point).map_err(|it| refused(&it))?;
+        let scratch = scratch(point);
+        for mounted in [scratch.as_path(), point] {
+            mounts::release(&*self.kernel, mounted).map_err(|it| refused(&it))?;
+        }
+        // It is there only if a call was interrupted.
+        let _ = fs::remove_dir(&scratch);
         self.devices.detach(volume)?;
         Ok(NodeUnstageVolumeResponse {})
     }
+}
+
+/// Where a copy is mounted for a moment, beside its staging path.
+fn scratch(point: &Path) -> PathBuf {
+    let mut path = point.as_os_str().to_owned();
+    path.push(".new-uuid");
+    PathBuf::from(path)
 }
 
 fn kind_of(given: Option<&str>, context: &Context) -> Result<Option<FilesystemKind>, Status> {
@@ -128,13 +200,13 @@ fn kind_of(given: Option<&str>, context: &Context) -> Result<Option<FilesystemKi
     text.map(|text| text.parse().map_err(Status::invalid_argument)).transpose()
 }
 
-/// It is mounted there; the same way, or it is another request.
+/// It is mounted there, with this file system; the same way, or it is another request.
 fn staged_so(
     there: &mounts::Mount,
     options: &MountOptions,
-) -> Result<NodeStageVolumeResponse, Status> {
+) -> Result<Option<FilesystemKind>, Status> {
     if there.is_read_only() == options.is_read_only() {
-        return Ok(NodeStageVolumeResponse {});
+        return Ok(there.filesystem.parse().ok());
     }
     let mode = if there.is_read_only() { "read-only" } else { "writable" };
     Err(Status::already_exists(format!("the volume is staged there already, {mode}")))

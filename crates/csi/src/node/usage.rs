@@ -51,7 +51,8 @@ impl<D: Devices> Inner<D> {
                 ]
             }
         };
-        Ok(NodeGetVolumeStatsResponse { usage, volume_condition: None })
+        let volume_condition = Some(self.condition(volume)?);
+        Ok(NodeGetVolumeStatsResponse { usage, volume_condition })
     }
 
     /// How a volume is visible at a path, and its device; anything else there is none of ours.

@@ -12,9 +12,9 @@ use csi::proto::snapshot_metadata_client::SnapshotMetadataClient;
 use csi::proto::volume_capability::access_mode::Mode;
 use csi::proto::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use csi::proto::{CapacityRange, CreateVolumeRequest, Volume, VolumeCapability};
-use csi::{ControllerConfig, serve_controller};
+use csi::{Controller, ControllerConfig, Serving, serve_controller};
 use hyper_util::rt::TokioIo;
-use model::{Heartbeat, NodeAddress, NodeName, Nqn, PoolSpec, Timestamp};
+use model::{Heartbeat, HostAddress, HostName, NodeAddress, NodeName, Nqn, PoolSpec, Timestamp};
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 use tonic::transport::{Channel, Endpoint, Uri};
@@ -32,19 +32,18 @@ pub(crate) struct Driver {
 
 impl Driver {
     pub(crate) async fn start() -> Driver {
-        let fake = Arc::new(Fake::at(Timestamp::from_millis(1_794_778_258_000)));
-        for nth in 1..=3_u8 {
-            add_node(&fake, nth).await;
-        }
+        let fake = Arc::new(fake().await);
         let home = tempfile::tempdir().unwrap();
         let socket = home.path().join("csi.sock");
         // A socket that an earlier process left is replaced.
         drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
         let (stop, stopped) = oneshot::channel::<()>();
-        let (control, path) = (Arc::clone(&fake), socket.clone());
+        let controller = Controller::new(Arc::clone(&fake), ControllerConfig::default());
+        let path = socket.clone();
         let serving = async move {
             let stop = async { drop(stopped.await) };
-            serve_controller(&path, control, ControllerConfig::default(), stop).await.unwrap();
+            let serving = Serving::default();
+            serve_controller(&path, Arc::new(controller), &serving, stop).await.unwrap();
         };
         let mut serving = Box::pin(serving);
         // One step binds the socket; the rest goes on beside the test.
@@ -76,7 +75,17 @@ impl Driver {
     }
 }
 
-async fn add_node(fake: &Fake, nth: u8) {
+/// A control plane in memory with three nodes, which are hosts as well.
+pub(crate) async fn fake() -> Fake {
+    let fake = Fake::at(Timestamp::from_millis(1_794_778_258_000));
+    for nth in 1..=3_u8 {
+        add_node(&fake, nth).await;
+        add_host(&fake, nth).await;
+    }
+    fake
+}
+
+pub(crate) async fn add_node(fake: &Fake, nth: u8) {
     let name: NodeName = format!("n{nth}").parse().unwrap();
     let address = NodeAddress {
         api: ([10, 0, 0, nth], 1).into(),
@@ -97,6 +106,15 @@ async fn add_node(fake: &Fake, nth: u8) {
         cordons: [].into(),
     };
     fake.put_pool(format!("pool-{nth}").parse().unwrap(), spec).await.unwrap();
+}
+
+async fn add_host(fake: &Fake, nth: u8) {
+    let name: HostName = format!("n{nth}").parse().unwrap();
+    let nqn = format!("nqn.2026-11.io.holdfast:host:{name}");
+    let instance = format!("00000000-0000-4000-8000-00000000010{nth}").parse().unwrap();
+    let address: HostAddress = serde_json::from_value(serde_json::json!({ "nqn": nqn })).unwrap();
+    let beat = Heartbeat { instance, version: "1".to_owned(), address, told: None };
+    fake.host_heartbeat(name, beat).await.unwrap();
 }
 
 async fn connect(socket: PathBuf) -> Channel {

@@ -25,6 +25,10 @@ async fn a_group_is_taken_looked_at_and_deleted_as_a_whole() {
     assert_eq!(again.into_inner().group_snapshot.unwrap(), made);
     let other = groups.create_volume_group_snapshot(volumes(&[&one])).await;
     assert_eq!(code(other), Code::AlreadyExists);
+    let mut unknown = volumes(&[&one, &two]);
+    unknown.parameters.insert("colour".to_owned(), "blue".to_owned());
+    let unknown = groups.create_volume_group_snapshot(unknown).await;
+    assert_eq!(code(unknown), Code::InvalidArgument);
     let nobody = groups.create_volume_group_snapshot(volumes(&[])).await;
     assert_eq!(code(nobody), Code::InvalidArgument);
 

@@ -2,8 +2,11 @@
 #![cfg(test)]
 
 mod driver;
+mod examples;
 mod generated;
 mod groups;
+mod liveness;
 mod node;
+mod sequences;
 mod snapshots;
 mod volumes;

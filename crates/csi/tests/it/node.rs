@@ -10,9 +10,10 @@ use csi::proto::node_server::Node as _;
 use csi::proto::volume_capability::access_mode::Mode;
 use csi::proto::volume_usage::Unit;
 use csi::proto::{
-    NodeExpandVolumeRequest, NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse,
-    NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
-    NodeUnstageVolumeRequest, VolumeCapability, VolumeUsage,
+    NodeExpandVolumeRequest, NodeGetStorageHealthRequest, NodeGetVolumeHealthRequest,
+    NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, NodePublishVolumeRequest,
+    NodeStageVolumeRequest, NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, VolumeCapability,
+    VolumeUsage,
 };
 use csi::{Node, NodeConfig};
 use linux::ToolOutput;
@@ -31,6 +32,7 @@ const BYTES: u64 = 4 << 20;
 struct OneDevice {
     kernel: Arc<FakeKernel>,
     attached: Arc<Mutex<bool>>,
+    trouble: Arc<Mutex<Option<String>>>,
 }
 
 impl Devices for OneDevice {
@@ -52,12 +54,21 @@ impl Devices for OneDevice {
         let is_there = *self.attached.lock().unwrap() && volume.to_string() == ID;
         Ok(is_there.then(|| PathBuf::from(DEVICE)))
     }
+
+    fn trouble(&self, _: VolumeId) -> Result<Option<String>, Status> {
+        Ok(self.trouble.lock().unwrap().clone())
+    }
+
+    fn backend_trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap().clone()
+    }
 }
 
 struct Machine {
     kernel: Arc<FakeKernel>,
     node: Node<OneDevice>,
     attached: Arc<Mutex<bool>>,
+    trouble: Arc<Mutex<Option<String>>>,
     home: tempfile::TempDir,
 }
 
@@ -77,11 +88,16 @@ fn machine() -> Machine {
         kernel.tool(tool, |_| ToolOutput { code: Some(0), text: String::new() });
     }
     let attached = Arc::new(Mutex::new(false));
-    let devices = OneDevice { kernel: Arc::clone(&kernel), attached: Arc::clone(&attached) };
+    let trouble = Arc::new(Mutex::new(None));
+    let devices = OneDevice {
+        kernel: Arc::clone(&kernel),
+        attached: Arc::clone(&attached),
+        trouble: Arc::clone(&trouble),
+    };
     let config = NodeConfig { host: "n1".parse().unwrap(), zone: None, most_volumes: 0 };
     let home = tempfile::tempdir().unwrap();
     let node = Node::new(Arc::<FakeKernel>::clone(&kernel), devices, config);
-    Machine { kernel, node, attached, home }
+    Machine { kernel, node, attached, trouble, home }
 }
 
 impl Machine {
@@ -90,10 +106,20 @@ impl Machine {
     }
 
     async fn stage(&self, capability: VolumeCapability) -> Result<(), Status> {
+        self.stage_with(capability, &[]).await
+    }
+
+    async fn stage_with(
+        &self,
+        capability: VolumeCapability,
+        context: &[(&str, &str)],
+    ) -> Result<(), Status> {
+        let context = context.iter().map(|(name, text)| (name.to_string(), text.to_string()));
         let request = NodeStageVolumeRequest {
             volume_id: ID.to_owned(),
             staging_target_path: self.path("staging"),
             volume_capability: Some(capability),
+            volume_context: context.collect(),
             ..NodeStageVolumeRequest::default()
         };
         self.node.node_stage_volume(Request::new(request)).await.map(drop)
@@ -137,6 +163,25 @@ impl Machine {
         };
         let answer = self.node.node_get_volume_stats(Request::new(request)).await;
         answer.map(tonic::Response::into_inner)
+    }
+
+    /// Why the volume is not well, if it is not.
+    async fn health(&self) -> Result<Vec<String>, Status> {
+        let request = NodeGetVolumeHealthRequest { volume_id: ID.to_owned(), ..Default::default() };
+        let answer = self.node.node_get_volume_health(Request::new(request)).await?;
+        let health = answer.into_inner().volume_health.unwrap();
+        assert_eq!(health.volume_id, ID);
+        Ok(health.health_statuses.into_iter().map(|entry| entry.reason).collect())
+    }
+
+    /// The device holds this much of a file system.
+    fn has_filesystem(&self, at: usize, magic: &[u8]) {
+        let mut bytes = vec![0; usize::try_from(BYTES).unwrap()];
+        bytes[at..at + magic.len()].copy_from_slice(magic);
+        self.kernel.write("dev/vda", bytes);
+        for tool in ["xfs_growfs", "xfs_admin", "btrfs", "btrfstune", "tune2fs"] {
+            self.kernel.tool(tool, |_| ToolOutput { code: Some(0), text: String::new() });
+        }
     }
 
     fn count(&self, call: &str) -> usize {
@@ -274,4 +319,83 @@ async fn what_is_not_there_is_not_found_and_what_is_missing_is_named() {
         staging_target_path: machine.path("staging"),
     };
     assert!(machine.node.node_unstage_volume(Request::new(foreign)).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_stage_that_was_interrupted_before_it_grew_the_file_system_is_finished() {
+    let machine = machine();
+    machine.kernel.fail_next("resize2fs", libc_eio());
+    machine.stage(mount(Mode::SingleNodeWriter)).await.unwrap_err();
+    assert_eq!(machine.count("mount "), 1, "it is mounted already");
+    let before = machine.count("resize2fs");
+    machine.stage(mount(Mode::SingleNodeWriter)).await.unwrap();
+    assert_eq!((machine.count("resize2fs"), machine.count("mount ")), (before + 1, 1));
+}
+
+/// An I/O error.
+fn libc_eio() -> i32 {
+    5
+}
+
+#[tokio::test]
+async fn a_copy_can_be_mounted_beside_its_source() {
+    let copy = [("isClone", "true")];
+    let own = [("isClone", "true"), ("cloneFsIdAsVolumeId", "true")];
+    let xfs = || {
+        let machine = machine();
+        machine.has_filesystem(0, b"XFSB");
+        machine
+    };
+    let machine = xfs();
+    machine.stage_with(mount(Mode::SingleNodeWriter), &copy).await.unwrap();
+    assert_eq!(machine.count("xfs_admin"), 0);
+    let mounts: Vec<String> =
+        machine.kernel.calls().into_iter().filter(|call| call.starts_with("mount ")).collect();
+    assert!(mounts.len() == 1 && mounts[0].ends_with("xfs nouuid"), "{mounts:?}");
+
+    let machine = xfs();
+    machine.stage_with(mount(Mode::SingleNodeWriter), &own).await.unwrap();
+    assert_eq!(machine.count(&format!("xfs_admin -U {ID}")), 1);
+    assert!(!Path::new(&machine.path("staging.new-uuid")).exists());
+
+    // Two btrfs of one uuid cannot be told apart: a copy always gets its own.
+    let btrfs = self::machine();
+    btrfs.has_filesystem(65600, b"_BHRfS_M");
+    let read_only = btrfs.stage_with(mount(Mode::SingleNodeReaderOnly), &copy).await.unwrap_err();
+    assert_eq!(read_only.code(), Code::FailedPrecondition);
+    btrfs.stage_with(mount(Mode::SingleNodeWriter), &copy).await.unwrap();
+    assert_eq!(btrfs.count(&format!("btrfstune -f -U {ID}")), 1);
+
+    // What is no copy keeps what it has.
+    let machine = xfs();
+    machine.stage_with(mount(Mode::SingleNodeWriter), &own[1..]).await.unwrap();
+    assert_eq!(machine.count("xfs_admin"), 0);
+}
+
+#[tokio::test]
+async fn a_node_says_what_keeps_a_volume_from_being_used() {
+    let machine = machine();
+    assert_eq!(machine.health().await.unwrap_err().code(), Code::NotFound, "it is not here");
+    machine.stage(mount(Mode::SingleNodeWriter)).await.unwrap();
+    assert!(machine.health().await.unwrap().is_empty());
+    let condition = machine.stats(&machine.path("staging")).await.unwrap().volume_condition;
+    assert!(!condition.unwrap().abnormal);
+
+    let table = machine.kernel.file("/proc/self/mountinfo");
+    let text = fs::read_to_string(&table).unwrap();
+    fs::write(&table, text.trim_end().strip_suffix("rw").unwrap().to_owned() + "ro\n").unwrap();
+    assert_eq!(machine.health().await.unwrap(), ["FilesystemReadOnly"]);
+    fs::write(&table, text).unwrap();
+
+    *machine.trouble.lock().unwrap() = Some("no path works".to_owned());
+    assert_eq!(machine.health().await.unwrap(), ["TargetUnreachable"]);
+    let condition = machine.stats(&machine.path("staging")).await.unwrap().volume_condition;
+    assert!(condition.unwrap().message.contains("no path works"));
+    let asked = Request::new(NodeGetStorageHealthRequest::default());
+    let storage = machine.node.node_get_storage_health(asked).await.unwrap().into_inner();
+    assert_eq!(storage.backend_health[0].reason, "ControlPlaneUnreachable");
+
+    *machine.trouble.lock().unwrap() = None;
+    machine.kernel.remove_device("vda", "252:0");
+    assert_eq!(machine.health().await.unwrap(), ["DeviceGone"]);
 }

@@ -46,8 +46,12 @@ async fn a_snapshot_is_taken_once_and_names_are_not_shared() {
         assert_eq!(code(controller.create_snapshot(take(volume, name)).await), wanted);
     }
     let mut class = take(&one.volume_id, "frozen");
-    class.parameters.insert("quiesceFs".to_owned(), "maybe".to_owned());
-    assert_eq!(code(controller.create_snapshot(class).await), Code::InvalidArgument);
+    for text in ["maybe", "freeze"] {
+        class.parameters.insert("quiesceFs".to_owned(), text.to_owned());
+        let refused = controller.create_snapshot(class.clone()).await.unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument);
+        assert!(refused.message().contains("give none"), "{refused}");
+    }
     for _ in 0..2 {
         let snapshot_id = first.snapshot_id.clone();
         let gone = DeleteSnapshotRequest { snapshot_id, ..DeleteSnapshotRequest::default() };

@@ -277,3 +277,56 @@ async fn while_a_volume_is_busy_calls_are_aborted() {
     let answer = driver.controller().controller_publish_volume(publish(&volume, "n1")).await;
     assert_eq!(code(answer), Code::Aborted);
 }
+
+#[tokio::test]
+async fn a_volume_is_published_to_hosts_alone_and_never_read_only() {
+    let driver = Driver::start().await;
+    let volume = driver.volume("hosts").await;
+    let mut controller = driver.controller();
+    // A node with an engine, which no agent has registered as a host.
+    crate::driver::add_node(&driver.fake, 9).await;
+    let answer = controller.controller_publish_volume(publish(&volume, "n9")).await;
+    assert_eq!(code(answer), Code::NotFound);
+    let read_only = ControllerPublishVolumeRequest { readonly: true, ..publish(&volume, "n1") };
+    let answer = controller.controller_publish_volume(read_only).await;
+    assert_eq!(code(answer), Code::InvalidArgument);
+    assert!(controller.controller_publish_volume(publish(&volume, "n1")).await.is_ok());
+}
+
+#[tokio::test]
+async fn the_file_system_of_a_shared_volume_has_one_writer_and_nobody_beside_it() {
+    let driver = Driver::start().await;
+    let mut controller = driver.controller();
+    let (reads, writes) = (Mode::MultiNodeReaderOnly, Mode::SingleNodeWriter);
+    let mut request = create("shared");
+    request.volume_capabilities = vec![capability(false, reads), capability(false, writes)];
+    let volume = controller.create_volume(request).await.unwrap().into_inner().volume.unwrap();
+    let publish = |node: &str, mode| {
+        let request = ControllerPublishVolumeRequest {
+            volume_capability: Some(capability(false, mode)),
+            ..publish(&volume, node)
+        };
+        let mut controller = controller.clone();
+        async move { controller.controller_publish_volume(request).await }
+    };
+    let unpublish = |node: &str| {
+        let request = ControllerUnpublishVolumeRequest {
+            volume_id: volume.volume_id.clone(),
+            node_id: node.to_owned(),
+            ..ControllerUnpublishVolumeRequest::default()
+        };
+        let mut controller = controller.clone();
+        async move { controller.controller_unpublish_volume(request).await.unwrap() }
+    };
+    assert!(publish("n1", writes).await.is_ok());
+    assert!(publish("n1", writes).await.is_ok(), "again");
+    assert_eq!(code(publish("n2", writes).await), Code::FailedPrecondition);
+    assert_eq!(code(publish("n2", reads).await), Code::FailedPrecondition, "it is written");
+    unpublish("n1").await;
+    assert!(publish("n2", reads).await.is_ok());
+    assert!(publish("n3", reads).await.is_ok());
+    assert_eq!(code(publish("n1", writes).await), Code::FailedPrecondition, "it is read");
+    unpublish("n2").await;
+    unpublish("n3").await;
+    assert!(publish("n1", writes).await.is_ok());
+}

@@ -4,6 +4,7 @@
 mod attach;
 mod bench;
 mod control;
+mod csi;
 mod engine;
 mod nouns;
 mod nvme;

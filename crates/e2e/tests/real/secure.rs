@@ -11,6 +11,7 @@ use serde_json::Value;
 
 const VIEWER: &str = "viewer-0123456789abcdef";
 const EDITOR: &str = "editor-0123456789abcdef";
+const NODE: &str = "node-0123456789abcdef";
 const ADMIN: &str = "admin-0123456789abcdef";
 
 /// Files of keys, certificates and tokens.
@@ -27,9 +28,12 @@ impl Files {
             files.write(&format!("{name}.pem"), &made.cert.pem())?;
             files.write(&format!("{name}.key"), &made.signing_key.serialize_pem())?;
         }
-        let all = format!("# people\nviewer {VIEWER}\neditor {EDITOR}\nadmin {ADMIN}\n");
+        let all = format!(
+            "# people\nviewer {VIEWER}\neditor {EDITOR}\nadmin {ADMIN}\n\
+             # machines\nnode:node-1 {NODE}\n"
+        );
         files.write("tokens", &all)?;
-        let others = [("viewer", VIEWER), ("editor", EDITOR), ("admin", ADMIN)];
+        let others = [("viewer", VIEWER), ("editor", EDITOR), ("admin", ADMIN), ("node", NODE)];
         for (name, token) in others.into_iter().chain([("wrong", "admin-0123456789abcdeX")]) {
             files.write(name, &format!("{token}\n"))?;
         }
@@ -79,7 +83,7 @@ impl Secured {
         command.args(["--listen", "127.0.0.1:0", "--api", "127.0.0.1:0", "--dir"]);
         command.arg(files.at("engine")).args(serving).args(["--store", &store.endpoint()]);
         command.args(["--control", &rest, "--control-ca", &cert]);
-        command.args(["--control-token-file", &files.word("editor")?]);
+        command.args(["--control-token-file", &files.word("node")?]);
         let engine = Program::start(&mut command)?;
         engine.wait_for("that it is registered", |line| {
             line.contains("registered with the control plane").then_some(())

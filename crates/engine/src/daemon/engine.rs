@@ -239,16 +239,20 @@ impl Engine {
 
     /// Whether every reactor answers within a while.
     pub(super) async fn is_alive(&self) -> Answered<()> {
-        for core in 0..self.0.cores {
-            // No pool has such an id; any answer will do.
-            let id = Id(u128::try_from(core).unwrap_or(0));
-            let answer = tokio::time::timeout(WHILE, self.ask(id, Order::Status(id))).await;
-            if !matches!(answer, Ok(Ok(_))) {
-                let detail = format!("reactor {core} does not answer; restart the engine");
-                return Err(Problem::new(Kind::Unavailable, detail));
-            }
-        }
-        Ok(())
+        // All at once: that each of many is a little late is no reason to call the engine dead.
+        let cores = 0..self.0.cores;
+        let answers = futures::future::join_all(cores.map(|core| self.answers(core))).await;
+        let Some(core) = answers.iter().position(|answers| !answers) else { return Ok(()) };
+        let detail = format!("reactor {core} does not answer; restart the engine");
+        Err(Problem::new(Kind::Unavailable, detail))
+    }
+
+    /// Whether the reactor of a core answers. One whose mailbox is full did not take the question.
+    async fn answers(&self, core: usize) -> bool {
+        // No pool has such an id; any answer will do.
+        let id = Id(u128::try_from(core).unwrap_or(0));
+        let answer = tokio::time::timeout(WHILE, self.ask(id, Order::Status(id))).await;
+        matches!(answer, Ok(Ok(answer)) if !matches!(answer, Err(PoolError::Full)))
     }
 
     /// How far the store had come, as the control plane last told it.

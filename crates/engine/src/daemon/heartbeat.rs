@@ -22,6 +22,9 @@ const MOST: Duration = Duration::from_mins(1);
 /// one that heard the last heartbeat gets the next, and the others are tried in turn as soon as it
 /// does not.
 ///
+/// A heartbeat says that the engine does its work. None is sent while a reactor does not answer, so
+/// that the control plane moves its targets.
+///
 /// Each says how far the store had come, as the control plane last told it; what it tells is
 /// durable before the next heartbeat says so.
 pub(super) async fn run(clients: Vec<Client>, engine: Engine, mut stop: watch::Receiver<bool>) {
@@ -30,6 +33,9 @@ pub(super) async fn run(clients: Vec<Client>, engine: Engine, mut stop: watch::R
     let mut was_heard = None;
     let mut hears = 0;
     loop {
+        if !is_alive(&engine, &mut stop).await {
+            break;
+        }
         let sent = tokio::select! {
             sent = beat_any(&clients, &mut hears, (&info, told)) => sent,
             // An error: whoever would have said so is gone.
@@ -67,6 +73,23 @@ pub(super) async fn run(clients: Vec<Client>, engine: Engine, mut stop: watch::R
             Ok(_) => tracing::info!("deregistered from the control plane"),
             Err(error) => tracing::warn!(%error, "the control plane was not told of the end"),
         }
+    }
+}
+
+/// Waits until every reactor answers; whether that was before it is told to stop.
+async fn is_alive(engine: &Engine, stop: &mut watch::Receiver<bool>) -> bool {
+    let mut is_told = false;
+    let answers = async {
+        while let Err(problem) = engine.is_alive().await {
+            if !std::mem::replace(&mut is_told, true) {
+                tracing::error!(%problem, "no heartbeats are sent: a reactor does not answer");
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    };
+    tokio::select! {
+        () = answers => true,
+        _ = stop.wait_for(|stop| *stop) => false,
     }
 }
 

@@ -152,6 +152,12 @@ pub enum DaemonError {
     /// The reactors failed.
     #[error("the engine did not stop cleanly")]
     Stop(#[source] io::Error),
+    /// A core ended by itself. Nothing that lives there is served any more.
+    #[error("core {core} failed; the engine ends at once, and is to be started again")]
+    Core {
+        /// Which.
+        core: usize,
+    },
     /// Stopping took too long.
     #[error("the engine did not stop within {0:?}; its pools are recovered at the next start")]
     Slow(Duration),
@@ -270,8 +276,15 @@ impl Daemon {
             // An error: whoever would have said so is gone.
             let _ = until.wait_for(|stop| *stop).await;
         }));
-        stop.await;
-        tracing::info!("stopping");
+        let mut failures = server.failures();
+        tokio::select! {
+            () = stop => tracing::info!("stopping"),
+            failed = failures.wait_for(Option::is_some) => {
+                // An error: the threads are gone, and none of them has failed.
+                let core = failed.ok().and_then(|core| *core).unwrap_or_default();
+                return Err(DaemonError::Core { core });
+            }
+        }
         let _ = stopping.send(true);
         events.close();
         let ended = async {
@@ -305,25 +318,68 @@ fn new_instance() -> Result<InstanceId, DaemonError> {
 mod tests {
     use super::*;
 
+    /// An engine on loopback.
+    fn config(dir: &std::path::Path) -> Config {
+        Config {
+            node: "node-1".parse().unwrap(),
+            listen: vec!["127.0.0.1:0".parse().unwrap()],
+            api: "127.0.0.1:0".parse().unwrap(),
+            cores: vec![0],
+            dir: dir.into(),
+            keys: None,
+            tokens: None,
+            tls: None,
+            control: Vec::new(),
+            drain: Duration::from_secs(1),
+            pool_cache: Bytes::mib(1),
+            replication: Replication::default(),
+            trusts_network: false,
+        }
+    }
+
+    /// Nobody could use what lives on that core: the process ends, and is started again.
+    #[tokio::test]
+    async fn a_dead_reactor_ends_the_daemon() {
+        let dir = tempfile::tempdir().unwrap();
+        let daemon = Daemon::start(config(dir.path()), None).await.unwrap();
+        daemon.server.break_core(None);
+        let running = daemon.run(std::future::pending());
+        let ended = tokio::time::timeout(Duration::from_secs(20), running).await;
+        let failed = ended.expect("it goes on without its reactor").unwrap_err();
+        assert!(matches!(failed, DaemonError::Core { core: 0 }), "{failed}");
+    }
+
+    /// Whoever hears nothing moves the targets away; a heartbeat would keep them here.
+    #[tokio::test]
+    async fn no_heartbeat_is_sent_while_a_reactor_hangs() {
+        let dir = tempfile::tempdir().unwrap();
+        let control = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = control.local_addr().unwrap().to_string().parse().unwrap();
+        let control_plane = vec![ClientConfig::plain(server)];
+        let config = Config { control: control_plane, ..config(dir.path()) };
+        let daemon = Daemon::start(config, None).await.unwrap();
+        let (release, still) = std::sync::mpsc::channel();
+        daemon.server.break_core(Some(still));
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let running = daemon.run(async move { drop(stopped.await) });
+        let calls = async {
+            let hung = tokio::time::timeout(Duration::from_secs(3), control.accept()).await;
+            assert!(hung.is_err(), "a heartbeat was sent by an engine that hangs");
+            drop(release);
+            let well = tokio::time::timeout(Duration::from_secs(20), control.accept()).await;
+            assert!(well.is_ok(), "no heartbeat was sent by an engine that is well");
+            drop(stop);
+        };
+        // How it stops is not the question: nobody answers the heartbeat.
+        let (_, ()) = tokio::join!(running, calls);
+    }
+
     #[tokio::test]
     async fn replicas_are_not_served_to_a_network_without_a_secret() {
         let dir = tempfile::tempdir().unwrap();
         let start = |listen: &str, trusts_network| {
-            let config = Config {
-                node: "node-1".parse().unwrap(),
-                listen: vec!["127.0.0.1:0".parse().unwrap(), listen.parse().unwrap()],
-                api: "127.0.0.1:0".parse().unwrap(),
-                cores: vec![0],
-                dir: dir.path().into(),
-                keys: None,
-                tokens: None,
-                tls: None,
-                control: Vec::new(),
-                drain: Duration::from_secs(1),
-                pool_cache: Bytes::mib(1),
-                replication: Replication::default(),
-                trusts_network,
-            };
+            let listen = vec!["127.0.0.1:0".parse().unwrap(), listen.parse().unwrap()];
+            let config = Config { listen, trusts_network, ..config(dir.path()) };
             Daemon::start(config, None)
         };
         // No machine has this address; it is never bound.

@@ -22,6 +22,8 @@ use crate::pools::{EntityStatus, Order as PoolOrder, Rate, ScrubStatus};
 
 /// How fast a scrub reads unless told otherwise.
 const GENTLE: Bytes = Bytes(100 << 20);
+/// Places of damage that are named when a scrub has ended; all are counted.
+const NAMED: usize = 16;
 
 impl Engine {
     /// The scrub of a replica that is under way, or the last.
@@ -50,7 +52,8 @@ impl Engine {
             |one: &EntityStatus| one.entity.kind == EntityKind::Snapshot && one.entity.origin == id;
         let snapshots = status.entities.iter().filter(|one| is_snapshot(one));
         let snapshots: Vec<Id> = snapshots.map(|one| one.entity.id).collect();
-        follow(&mut scrub, &status.scrub.unwrap_or_default(), id, &snapshots);
+        let seen = status.scrub.unwrap_or_default();
+        follow(&mut scrub, &seen, id, &snapshots);
         self.state().scrubs.insert(replica, scrub.clone());
         if scrub.ended_at.is_some() {
             let left = scrub.bad_blocks.saturating_sub(scrub.repaired_blocks);
@@ -59,7 +62,8 @@ impl Engine {
                 (1.., 0) => Severity::Warning,
                 (0, 0) => Severity::Info,
             };
-            let message = format!("scrub ended: {}", scrub.summary());
+            let message =
+                format!("scrub ended: {}{}", scrub.summary(), left_over(&seen, &snapshots));
             self.tell_as(severity, Subject::Replica(replica), EventName::ScrubEnded, message);
         }
         Ok(scrub)
@@ -112,14 +116,25 @@ impl Engine {
     }
 }
 
+/// Where snapshots are still bad: no copy has rewritten that.
+fn left_over(seen: &ScrubStatus, snapshots: &[Id]) -> String {
+    let left = seen.places.iter().filter(|(id, _)| snapshots.contains(id));
+    let name = |(id, span): &(Id, block::Span)| {
+        format!("; snapshot {}: {span}", uuid::Uuid::from_u128(id.0))
+    };
+    left.take(NAMED).map(name).collect::<Vec<_>>().concat()
+}
+
 /// Takes over what the scrub of the pool has come to.
 fn follow(scrub: &mut Scrub, seen: &ScrubStatus, replica: Id, snapshots: &[Id]) {
     scrub.progress.total = seen.total.into();
     scrub.progress.done = seen.checked.min(seen.total).into();
     let count = |all: &BTreeMap<Id, u64>, id: &Id| all.get(id).copied().unwrap_or(0);
-    scrub.bad_blocks = count(&seen.bad_of, &replica);
-    scrub.repaired_blocks = count(&seen.repaired_of, &replica);
-    scrub.bad_in_snapshots = snapshots.iter().map(|id| count(&seen.bad_of, id)).sum();
+    let of_snapshots = |all| snapshots.iter().map(|id| count(all, id)).sum::<u64>();
+    let repaired = of_snapshots(&seen.repaired_of);
+    scrub.bad_blocks = count(&seen.bad_of, &replica) + repaired;
+    scrub.repaired_blocks = count(&seen.repaired_of, &replica) + repaired;
+    scrub.bad_in_snapshots = of_snapshots(&seen.bad_of).saturating_sub(repaired);
     scrub.progress.copied = Bytes(scrub.repaired_blocks.saturating_mul(4096)).into();
     if !seen.is_running {
         let is_whole = seen.checked >= seen.total;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use api::node::Answered;
 use model::{
-    Ana, ChildPath, ChildState, EventName, Order, ReplicaId, StopCause, Subject, TargetId,
+    Ana, ChildPath, ChildState, EventName, Named, Order, ReplicaId, StopCause, Subject, TargetId,
     TargetSpec, TargetState,
 };
 use nvme::wire::Nqn;
@@ -24,9 +24,13 @@ use crate::volumes::{Order as VolumeOrder, Status, Way};
 impl Engine {
     /// Who may connect. Nobody named: only somebody whose name nobody knows.
     pub(super) fn hosts_of(&self, spec: &TargetSpec) -> Answered<BTreeMap<Nqn, Host>> {
-        let names = spec.hosts.values().map(wire_name);
+        let host = |nqn: &model::Nqn| {
+            // It resends what it lost with a path, and nothing of that path may come after that.
+            let single_association = matches!(nqn.named(), Some(Named::Publication(_)));
+            Ok((wire_name(nqn)?, Host { single_association, ..Host::default() }))
+        };
         let mut hosts: BTreeMap<Nqn, Host> =
-            names.map(|name| Ok((name?, Host::default()))).collect::<Answered<_>>()?;
+            spec.hosts.values().map(host).collect::<Answered<_>>()?;
         if hosts.is_empty() {
             hosts.insert(self.0.nobody.clone(), Host::default());
         }

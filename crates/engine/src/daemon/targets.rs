@@ -68,8 +68,14 @@ pub(super) enum Door {
 
 /// Ids of controllers of one target.
 const CONTROLLERS: u16 = 512;
-/// How long an opening waits for copies in sync, so that one that is just starting is not lost.
+/// How long an opening waits for copies in sync where this engine has just started: the others may
+/// have, too, as after a power failure, and one that is late is not lost.
 const OPEN_WAIT: Duration = PATIENCE.saturating_mul(2).saturating_add(Duration::from_secs(2));
+/// How long it waits elsewhere. A volume that moves to an engine that runs has lost one copy rather
+/// than all of them, and hosts wait for it.
+const MOVE_WAIT: Duration = Duration::from_secs(1);
+/// An engine has just started for so long.
+const JUST_STARTED: Duration = Duration::from_secs(30);
 
 fn no_target(target: TargetId) -> Problem {
     Problem::new(Kind::NotFound, format!("there is no target {target} on this node"))
@@ -289,6 +295,12 @@ impl Engine {
         Ok(())
     }
 
+    /// How long an opening waits for copies in sync, beside what safety demands.
+    fn open_wait(&self) -> Duration {
+        let age = super::engine::now().since(self.0.info.started_at);
+        if age < JUST_STARTED { OPEN_WAIT } else { MOVE_WAIT }
+    }
+
     fn opening(
         &self,
         spec: &TargetSpec,
@@ -313,7 +325,7 @@ impl Engine {
             ids: NamespaceIds { uuid, nguid: uuid, eui64: [0; 8] },
             ana: ana_state(spec.ana),
             limits: spec.limits,
-            policy: Policy { open_wait: OPEN_WAIT, ..Policy::usual(size) },
+            policy: Policy { open_wait: self.open_wait(), ..Policy::usual(size) },
             home,
             recorder,
             news: self.0.news.clone(),

@@ -392,6 +392,19 @@ fn a_scrub_finds_what_a_repair_mends() {
 }
 
 #[test]
+fn a_repair_of_an_encrypted_replica_is_encrypted() {
+    let mut bench = encrypted();
+    bench.write(5, 0x77);
+    let repair =
+        || Order::Repair { pool: Id(7), id: Id(8), span: span(5, 1), bytes: vec![9; 4096] };
+    bench.order(repair());
+    assert_eq!(bench.read(5, 1), [9]);
+    // Without its key it is refused, whatever it says.
+    let mut bench = pooled(Some(&key(1)));
+    assert!(matches!(bench.try_order(repair()), Err(PoolError::Fault(Fault::Locked))));
+}
+
+#[test]
 fn a_pool_takes_what_its_disks_have_gained_and_one_more() {
     let mut bench = pooled(None);
     bench.write(5, 0x55);

@@ -124,7 +124,7 @@ impl Pools {
                 open.pool.ask(pool::Token(Token::of(SCRUB, slot).0), question);
                 return self.drain(slot, io);
             }
-            Next::End => match scrub.look_again(&open.pool, now) {
+            Next::End => match scrub.look_again(now) {
                 Some(place) => place,
                 None => return self.scrub_later(slot, io),
             },
@@ -295,22 +295,18 @@ impl Scrub {
         (self.runs, self.is_over) = (Vec::new(), true);
     }
 
-    /// Everything was looked at: bad places of replicas are looked at again for a while, as their
-    /// targets rewrite them.
-    fn look_again(&mut self, pool: &pool::Pool, now: Moment) -> Option<(Id, Span)> {
+    /// Everything was looked at: bad places are looked at again for a while, as targets rewrite
+    /// them. Of a snapshot they rewrite what its replica still shows.
+    fn look_again(&mut self, now: Moment) -> Option<(Id, Span)> {
         let (at, until) = match self.mending {
             Some(mending) => mending,
             None => *self.mending.insert((0, now.after(MEND))),
         };
-        let is_replica =
-            |id: Id| pool.entity(id).is_some_and(|one| one.kind == pool::Kind::Replica);
-        if now >= until || !self.status.places.iter().any(|(id, _)| is_replica(*id)) {
+        if now >= until || self.status.places.is_empty() {
             self.mending = None;
             return None;
         }
-        let next =
-            self.status.places.iter().enumerate().skip(at).find(|(_, one)| is_replica(one.0));
-        if let Some((at, place)) = next {
+        if let Some(place) = self.status.places.get(at) {
             self.mending = Some((at, until));
             return Some(*place);
         }

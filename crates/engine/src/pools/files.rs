@@ -3,16 +3,30 @@
 use std::path::{Path, PathBuf};
 
 use block::{Blocks, Bytes};
+use model::DiskTraits;
+use pool::TornWrites;
 use reactor::{Access, Io};
 
 use super::{OpenDisk, PoolError};
 use crate::counters::{Counters, Lately};
 
+/// Tells how the disk at a path writes.
+pub(super) type TraitsOf = fn(&Path) -> DiskTraits;
+
+/// As the kernel of this machine says.
+pub(super) fn kernel_traits(path: &Path) -> DiskTraits {
+    linux::disk_traits(&linux::Tree::default(), path)
+}
+
 /// Opens all disks of a pool, or none.
-pub(super) fn open_all(paths: &[PathBuf], io: &mut impl Io) -> Result<Vec<OpenDisk>, PoolError> {
+pub(super) fn open_all(
+    paths: &[PathBuf],
+    traits: TraitsOf,
+    io: &mut impl Io,
+) -> Result<Vec<OpenDisk>, PoolError> {
     let mut disks: Vec<OpenDisk> = Vec::new();
     for path in paths {
-        match open_disk(path, io) {
+        match open_disk(path, traits, io) {
             Ok(disk) => disks.push(disk),
             Err(error) => {
                 for disk in &disks {
@@ -25,8 +39,27 @@ pub(super) fn open_all(paths: &[PathBuf], io: &mut impl Io) -> Result<Vec<OpenDi
     Ok(disks)
 }
 
+/// What a disk may leave of a block that was being written.
+fn torn_writes(traits: &DiskTraits) -> TornWrites {
+    if traits.atomic_write_unit >= DiskTraits::POOL_BLOCK {
+        TornWrites::Impossible
+    } else {
+        TornWrites::Possible
+    }
+}
+
+/// What any disk of a pool may.
+pub(super) fn any_torn_writes(disks: &[OpenDisk]) -> TornWrites {
+    let is_torn = disks.iter().any(|disk| disk.torn_writes == TornWrites::Possible);
+    if is_torn { TornWrites::Possible } else { TornWrites::Impossible }
+}
+
 /// Opens a disk for this pool alone.
-pub(super) fn open_disk(path: &Path, io: &mut impl Io) -> Result<OpenDisk, PoolError> {
+pub(super) fn open_disk(
+    path: &Path,
+    traits: TraitsOf,
+    io: &mut impl Io,
+) -> Result<OpenDisk, PoolError> {
     /// Both superblocks, and something between them.
     const LEAST: u64 = 2 << 20;
     let path = path.to_owned();
@@ -48,11 +81,27 @@ pub(super) fn open_disk(path: &Path, io: &mut impl Io) -> Result<OpenDisk, PoolE
         });
     }
     let blocks = Blocks(opened.bytes / 4096);
+    let torn_writes = torn_writes(&traits(&path));
     Ok(OpenDisk {
         path,
         file: opened.file,
         blocks,
+        torn_writes,
         counters: Counters::default(),
         lately: Lately::default(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_of_which_nothing_is_known_may_tear_blocks() {
+        let of = |atomic_write_unit| DiskTraits { atomic_write_unit, ..DiskTraits::UNKNOWN };
+        assert_eq!(torn_writes(&DiskTraits::UNKNOWN), TornWrites::Possible);
+        assert_eq!(torn_writes(&of(2048)), TornWrites::Possible);
+        assert_eq!(torn_writes(&of(4096)), TornWrites::Impossible);
+        assert_eq!(torn_writes(&of(16384)), TornWrites::Impossible);
+    }
 }

@@ -30,6 +30,7 @@ mod key_file;
 mod leaving;
 mod opening;
 mod order;
+mod repair;
 pub(crate) mod seldom;
 mod status;
 #[cfg(test)]
@@ -40,7 +41,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use block::{Blocks, Bytes, Command, Fault};
-use pool::{Change, Effect, Id, KEY_CHECK, Limits, Pool, Recovery};
+use pool::{Change, Effect, Id, KEY_CHECK, Limits, Pool, Recovery, TornWrites};
 use reactor::{Arena, Class, FileId, Frozen, Io, Key, Op, PAGE, Slab, Token};
 
 pub use order::{
@@ -101,6 +102,8 @@ pub struct Pools {
     /// What each pool may use.
     limits: Limits,
     token_kind: u8,
+    /// Who knows how a disk writes.
+    traits: files::TraitsOf,
 }
 
 /// A pool: its disks, and how far it is.
@@ -146,6 +149,8 @@ struct OpenDisk {
     path: PathBuf,
     file: FileId,
     blocks: Blocks,
+    /// Whether a power cut may leave a part of a block that was being written.
+    torn_writes: TornWrites,
     counters: Counters,
     lately: Lately,
 }
@@ -194,6 +199,7 @@ impl Pools {
             struck: faulty::Struck::default(),
             limits: Limits::default(),
             token_kind,
+            traits: files::kernel_traits,
         }
     }
 
@@ -465,23 +471,6 @@ impl Pools {
         let slot = self.find(pool)?;
         let token = self.pend(ticket, Carried::Change)?;
         self.find_open(pool)?.1.pool.change(token, change);
-        self.drain(slot, io);
-        Ok(())
-    }
-
-    fn repair(
-        &mut self,
-        ticket: Ticket,
-        pool: Id,
-        (id, span): (Id, block::Span),
-        bytes: &[u8],
-        io: &mut impl Io,
-    ) -> Result<(), PoolError> {
-        let slot = self.find(pool)?;
-        let mut buffer = self.arena()?.take(bytes.len()).ok_or(PoolError::Full)?;
-        buffer.copy_from_slice(bytes);
-        let token = self.pend(ticket, Carried::Repair(buffer.freeze()))?;
-        self.find_open(pool)?.1.pool.repair(token, id, span, bytes);
         self.drain(slot, io);
         Ok(())
     }

@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 
 use block::Blocks;
-use pool::{Disk, Member, OCCUPANT_BYTES, Place, Probe, Recovery, Step, super_offset};
+use pool::{
+    Disk, Limits, Member, OCCUPANT_BYTES, Place, Probe, Recovery, Step, TornWrites, super_offset,
+};
 use reactor::{Access, Io, Key, Op, Outcome, PAGE};
 
 use super::care::Care;
 use super::disk::What;
-use super::files::{open_all, open_disk};
+use super::files::{any_torn_writes, open_all, open_disk};
 use super::seldom::Seldom;
 use super::{
     Answer, Carried, LARGEST, NewDisk, NewPool, Open, OpenDisk, PoolError, Pools, Slot, State,
@@ -72,7 +74,7 @@ impl Pools {
         io: &mut impl Io,
     ) -> Result<(), PoolError> {
         let paths: Vec<PathBuf> = new.disks.iter().map(|disk| disk.path.clone()).collect();
-        let disks = open_all(&paths, io)?;
+        let disks = open_all(&paths, self.traits, io)?;
         self.add_slot(ticket, disks, Some(new), io)
     }
 
@@ -82,7 +84,7 @@ impl Pools {
         paths: &[PathBuf],
         io: &mut impl Io,
     ) -> Result<(), PoolError> {
-        let disks = open_all(paths, io)?;
+        let disks = open_all(paths, self.traits, io)?;
         self.add_slot(ticket, disks, None, io)
     }
 
@@ -199,7 +201,8 @@ impl Pools {
         }
         let id = superblock.pool;
         let begin = if is_new { Recovery::of_new } else { Recovery::new };
-        let recovery = begin(superblock, self.limits)?;
+        let limits = Limits { torn_writes: any_torn_writes(disks), ..self.limits };
+        let recovery = begin(superblock, limits)?;
         self.recover(slot, ticket, (id, recovery), &order, io);
         Ok(())
     }
@@ -374,7 +377,7 @@ impl Pools {
         if self.find_open(pool)?.1.adding.is_some() {
             return Err(PoolError::Full);
         }
-        let opened = open_disk(&disk.path, io)?;
+        let opened = open_disk(&disk.path, self.traits, io)?;
         let Some(buffer) = self.own(OCCUPANT_BYTES) else {
             io.close_file(opened.file);
             return Err(PoolError::Full);
@@ -402,10 +405,15 @@ impl Pools {
         let token = judged.and_then(|()| self.pend(ticket, Carried::AddDisk { slot }));
         match token {
             Ok(token) => {
+                let torn_writes = disk.torn_writes;
                 if let Some(home) = self.slots.get_mut(slot) {
                     home.disks.push(disk);
                 }
                 if let Some(open) = self.open_mut(slot) {
+                    if torn_writes == TornWrites::Possible {
+                        // Before anything is written there; it stays so until the next import.
+                        open.pool.set_torn_writes(torn_writes);
+                    }
                     open.pool.add_disk(token, member);
                 }
                 self.drain(slot, io);

@@ -74,7 +74,7 @@ pub enum Order {
         /// How.
         change: Change,
     },
-    /// Writes good bytes over damaged blocks; at most 1 MiB.
+    /// Writes good bytes over damaged blocks, durably; at most 1 MiB.
     Repair {
         /// In which pool.
         pool: Id,
@@ -82,7 +82,7 @@ pub enum Order {
         id: Id,
         /// Which blocks.
         span: Span,
-        /// The bytes, as they are on the disk.
+        /// The bytes, as hosts see them.
         bytes: Vec<u8>,
     },
     /// Gives those of these blocks that are unproven after a crash a checksum, durably, and leaves

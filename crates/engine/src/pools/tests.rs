@@ -1,10 +1,11 @@
 //! Pools on a reactor without a kernel: time passes only when nothing else happens, and what was
 //! written is there when the engine is gone.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use block::{Blocks, Bytes, Command, Completion, Fault, Lba, Span};
+use model::DiskTraits;
 use pool::{Change, ClusterSize, Id, Label, NewReplica};
 use reactor::testing::simulated::{Simulated, World};
 use reactor::{Event, Handler, Io, Key, Moment, Slab};
@@ -50,11 +51,16 @@ impl Lab {
         Lab { world: world.clone(), io, hand: Hand(Pools::new(KIND)), owner }
     }
 
-    /// A new pool with a replica of 16 MiB.
+    /// A new pool with a replica of 16 MiB, on a disk of which nothing is known.
     fn new(seed: u64) -> Lab {
+        Lab::new_on(seed, |_| DiskTraits::UNKNOWN)
+    }
+
+    fn new_on(seed: u64, traits: super::files::TraitsOf) -> Lab {
         let world = World::new(seed);
         world.put(&path(), vec![0; 64 << 20]);
         let mut lab = Lab::start(&world);
+        lab.hand.0.traits = traits;
         let disks = vec![NewDisk { path: path(), id: Id(2) }];
         let (name, cluster) = ("lab".to_owned(), ClusterSize::DEFAULT);
         lab.order(Order::Create(NewPool { id: POOL, name, cluster, disks, force: false }));
@@ -181,13 +187,16 @@ fn what_was_acknowledged_is_there_when_the_engine_died() {
 
 #[test]
 fn what_no_flush_covered_is_unproven_until_it_is_accepted() {
-    let mut lab = Lab::new(3);
+    // On a disk that tears no block, so that blocks are overwritten in place.
+    let traits = |_: &Path| DiskTraits { atomic_write_unit: 4096, ..DiskTraits::UNKNOWN };
+    let mut lab = Lab::new_on(3, traits);
     lab.write(0, 2, 1);
     lab.command(Command::Flush, Data::None);
     lab.write(1, 1, 3);
     let world = lab.world.clone();
     drop(lab);
     let mut next = Lab::start(&world);
+    next.hand.0.traits = traits;
     next.order(Order::Import { paths: vec![path()] });
     let unproven = Span::new(Lba(1), Blocks(1)).unwrap();
     let both = Span::new(Lba(0), Blocks(2)).unwrap();

@@ -44,6 +44,7 @@ impl Served {
             self.keys = keys_of(&hosts);
             self.wanted.hosts = hosts;
             self.subsystem.set_hosts(self.wanted.hosts());
+            self.subsystem.set_single_association(self.wanted.single_associations());
         }
         Answer::of(changed)
     }

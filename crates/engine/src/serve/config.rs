@@ -76,6 +76,12 @@ impl Subsystem {
         all.any(|namespace| matches!(namespace.backing, Backing::Member { .. }))
     }
 
+    /// The hosts of which a new association ends the former one.
+    pub(super) fn single_associations(&self) -> impl Iterator<Item = Nqn> + '_ {
+        let single = self.hosts.iter().filter(|(_, host)| host.single_association);
+        single.map(|(nqn, _)| nqn.clone())
+    }
+
     /// Who may connect, as the protocol knows it.
     pub(super) fn hosts(&self) -> Hosts {
         if self.hosts.is_empty() {
@@ -91,6 +97,8 @@ impl Subsystem {
 pub struct Host {
     /// What it must prove that it knows, if anything.
     pub keys: Option<Keys>,
+    /// Whether a new association of it ends the former one.
+    pub single_association: bool,
 }
 
 /// One namespace.

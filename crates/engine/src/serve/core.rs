@@ -64,6 +64,9 @@ pub(super) enum Message {
     Recorded(Box<StoreAnswer>),
     /// End all connections and stop.
     Stop,
+    /// Panic, or stand still until the other end is gone.
+    #[cfg(test)]
+    Break(Option<std::sync::mpsc::Receiver<()>>),
 }
 
 /// A connection on its way from the core that accepted it.
@@ -186,6 +189,11 @@ impl Handler for Core {
             Event::Message(Message::Recorded(answer)) => self.store_answered(&answer, io),
             Event::Message(Message::Discovery) => self.tell_discovery(),
             Event::Message(Message::Stop) => self.stop(io),
+            #[cfg(test)]
+            Event::Message(Message::Break(still)) => match still {
+                Some(still) => drop(still.recv()),
+                None => panic!("a core is broken by a test"),
+            },
         }
     }
 

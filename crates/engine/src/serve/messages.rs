@@ -14,7 +14,9 @@ use super::core::Core;
 use super::link::Owner;
 use super::pooling::Asked;
 use crate::pools::{Answer, Order, PoolError, Runs};
-use crate::volumes::topic::{Described, MOST_RUNS, Topic, accepted_of, encode_runs, encode_taken};
+use crate::volumes::topic::{
+    Described, MOST_RUNS, Topic, accepted_of, encode_runs, encode_taken, repaired_of,
+};
 
 /// What a pool's answer is turned into.
 #[derive(Clone, Copy, Debug)]
@@ -104,6 +106,11 @@ impl Core {
             Topic::Accept => {
                 let span = accepted_of(message.argument, told).ok_or(Fault::Unsupported)?;
                 let order = Order::AcceptUnproven { pool, id, span };
+                Act::Order(Box::new(order), Answering::Done)
+            }
+            Topic::Repair => {
+                let span = repaired_of(message.argument, told).ok_or(Fault::Unsupported)?;
+                let order = Order::Repair { pool, id, span, bytes: told.to_vec() };
                 Act::Order(Box::new(order), Answering::Done)
             }
             Topic::DropSnapshot => {

@@ -10,6 +10,7 @@ mod config;
 mod core;
 mod descriptors;
 mod direct;
+mod ending;
 mod held;
 mod keeper;
 mod link;
@@ -39,6 +40,8 @@ use reactor::{Key, Mailbox, Reactor, SetupError, Token, pin_to_core};
 
 pub use config::{Backing, Config, Host, Limits, Namespace, Pool, Subsystem, identity_of};
 use core::{Core, Message};
+pub use ending::CoreFailures;
+use ending::Ending;
 use keeper::Keeper;
 pub use keeper::ReadError;
 pub(crate) use keeper::{fence_of, kept_fence, least_epoch};
@@ -138,6 +141,7 @@ pub struct Server {
     mailboxes: Vec<Mailbox<Message>>,
     routes: Arc<Routes>,
     threads: Vec<JoinHandle<io::Result<()>>>,
+    failed: CoreFailures,
 }
 
 /// What a core says when it is set up, and what it waits for before it runs.
@@ -175,14 +179,22 @@ impl Server {
             routes.claim_or_choose(nqn.clone(), home).tell(Some(subsystem.hosts()));
         }
         let config = Arc::new(config);
+        let (failing, failed) = tokio::sync::watch::channel(None);
         let mut threads = Vec::new();
         let mut prepared = Vec::new();
         for (index, core) in config.cores.iter().copied().enumerate() {
             let (report, reported) = sync_channel(1);
             let (config, routes) = (Arc::clone(&config), Arc::clone(&routes));
+            let ending = Ending::new(core, &failing);
             let thread = std::thread::Builder::new()
                 .name(format!("core-{core}"))
-                .spawn(move || run(index, core, &config, routes, &report))
+                .spawn(move || {
+                    let ended = run(index, core, &config, routes, &report);
+                    if ended.is_ok() {
+                        ending.expected();
+                    }
+                    ended
+                })
                 .map_err(StartError::Thread)?;
             threads.push(thread);
             prepared.push(reported.recv().map_err(|_| StartError::Vanished { core })??);
@@ -196,12 +208,24 @@ impl Server {
             let (keeper, prover) = (keeper.clone(), prover.clone());
             let _ = core.go.send(Go { mailboxes, addresses, keeper, prover });
         }
-        Ok(Server { addresses, mailboxes, routes, threads })
+        Ok(Server { addresses, mailboxes, routes, threads, failed })
     }
 
     /// Where it really listens.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// Which core ended by itself, when one does.
+    pub fn failures(&self) -> CoreFailures {
+        self.failed.clone()
+    }
+
+    /// Breaks the first core: it panics, or stands still until the other end of a channel is gone.
+    #[cfg(test)]
+    pub(crate) fn break_core(&self, still: Option<Receiver<()>>) {
+        let broken = self.mailboxes[0].post(Message::Break(still));
+        assert!(broken.is_ok());
     }
 
     /// Changes what it serves, from any thread.

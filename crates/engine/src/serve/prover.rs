@@ -121,7 +121,7 @@ mod tests {
             let namespace = Namespace { backing, ids, ana: AnaState::Optimized };
             Subsystem { namespaces: [(1, namespace)].into(), hosts, cntlids: None }
         };
-        let hosts = [(nqn("host"), Host { keys: Some(keys) })].into();
+        let hosts = [(nqn("host"), Host { keys: Some(keys), ..Host::default() })].into();
         Config {
             listen: vec!["127.0.0.1:0".parse().unwrap()],
             cores: vec![0],

@@ -94,7 +94,8 @@ impl Served {
         io: &mut impl Io,
     ) -> Result<Served, ServeError> {
         let cntlids = wanted.cntlids.unwrap_or((1, nvme::wire::CNTLID_MAX));
-        let subsystem = Subsystem::new(identity(nqn.clone(), wanted.hosts(), cntlids, limits));
+        let mut subsystem = Subsystem::new(identity(nqn.clone(), wanted.hosts(), cntlids, limits));
+        subsystem.set_single_association(wanted.single_associations());
         let mut served = Served {
             subsystem,
             devices: BTreeMap::new(),

@@ -8,11 +8,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use block::{Instant, Span};
-use mirror::{Checked, Effect, Order, Token};
+use mirror::{Buffer, Checked, Effect, Order, Token};
 use model::{Problem, ReplicaId};
 use reactor::Io;
 
 use super::order::{Answer, What};
+use super::topic::BLOCK;
 use super::volume::Volume;
 
 /// How often damage is told.
@@ -114,6 +115,16 @@ impl Volume {
         match effect {
             Effect::Accept { io: name, session, span, .. } => {
                 if !self.ask(session, |child| child.accept(name, span, io)) {
+                    self.end_unasked(&effect, now);
+                }
+            }
+            Effect::Repair { io: name, session, at, buffer: Buffer::Copy(number), .. } => {
+                let good = self.copies.get(&number).and_then(|bytes| bytes.get(..BLOCK));
+                let good = good.map(<[u8]>::to_vec);
+                let is_sent = good.is_some_and(|good| {
+                    self.ask(session, |child| child.repair(name, (at, &good), io))
+                });
+                if !is_sent {
                     self.end_unasked(&effect, now);
                 }
             }

@@ -28,6 +28,9 @@ pub(crate) enum Topic {
     /// Tell: every copy was compared; give the unproven blocks of these a checksum, durably. See
     /// [`encode_count`].
     Accept,
+    /// Tell: write this block over the one in the argument, which is damaged; durable, and the
+    /// block is known to be bad until it is written. See [`repaired_of`].
+    Repair,
     /// Ask: runs of blocks that a scrub found damaged and that were not told before, as
     /// [`runs_of`].
     Damaged,
@@ -37,9 +40,9 @@ impl Topic {
     /// The topic with this number.
     pub(crate) fn of(number: u32) -> Option<Topic> {
         use Topic::{
-            Accept, Damaged, Describe, DropSnapshot, Keep, Note, Snapshot, Taken, Written,
+            Accept, Damaged, Describe, DropSnapshot, Keep, Note, Repair, Snapshot, Taken, Written,
         };
-        [Describe, Note, Keep, Written, Snapshot, DropSnapshot, Taken, Accept, Damaged]
+        [Describe, Note, Keep, Written, Snapshot, DropSnapshot, Taken, Accept, Damaged, Repair]
             .into_iter()
             .find(|topic| topic.number() == number)
     }
@@ -55,6 +58,7 @@ impl Topic {
             Topic::Taken => 7,
             Topic::Accept => 8,
             Topic::Damaged => 9,
+            Topic::Repair => 10,
         }
     }
 
@@ -78,6 +82,8 @@ const RUN_LEN: usize = 16;
 const _: () = assert!(MOST_RUNS * RUN_LEN == 8192);
 /// Most blocks that are accepted at once.
 pub(crate) const MOST_ACCEPTED: Blocks = Blocks(256);
+/// Bytes of a block.
+pub(crate) const BLOCK: usize = pool::BLOCK;
 const TAKEN_LEN: usize = 24;
 /// Most snapshots in one answer: more never have ids with the same end.
 const MOST_TAKEN: usize = 64;
@@ -143,6 +149,11 @@ pub(crate) fn encode_count(blocks: Blocks) -> [u8; 8] {
 pub(crate) fn accepted_of(first: u64, bytes: &[u8]) -> Option<Span> {
     let blocks = Blocks(u64::from_le_bytes(bytes.try_into().ok()?));
     Span::new(Lba(first), blocks).filter(|_| blocks <= MOST_ACCEPTED)
+}
+
+/// The block to repair: the one in the argument, if its bytes are there.
+pub(crate) fn repaired_of(at: u64, bytes: &[u8]) -> Option<Span> {
+    Span::one(Lba(at)).filter(|_| bytes.len() == BLOCK)
 }
 
 /// The id of a snapshot as it travels.
@@ -340,6 +351,16 @@ mod tests {
         assert_eq!(accepted_of(7, &[1; 7]), None);
         let number = Topic::Accept.tell(0, &[]).topic;
         assert_eq!((number, Topic::of(number)), (8, Some(Topic::Accept)));
+    }
+
+    #[test]
+    fn a_repair_is_of_one_block() {
+        assert_eq!(repaired_of(7, &[1; 4096]), Span::one(Lba(7)));
+        assert_eq!(repaired_of(7, &[1; 4095]), None);
+        assert_eq!(repaired_of(7, &[1; 8192]), None);
+        assert_eq!(repaired_of(u64::MAX, &[1; 4096]), None);
+        let number = Topic::Repair.tell(0, &[]).topic;
+        assert_eq!((number, Topic::of(number)), (10, Some(Topic::Repair)));
     }
 
     #[test]

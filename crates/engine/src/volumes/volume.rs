@@ -456,6 +456,7 @@ impl Volume {
             Effect::Io { io, .. }
             | Effect::Written { io, .. }
             | Effect::Accept { io, .. }
+            | Effect::Repair { io, .. }
             | Effect::Keep { io, .. }
             | Effect::Snapshot { io, .. }
             | Effect::DropSnapshot { io, .. }

@@ -176,7 +176,8 @@ fn hosts_that_may_no_longer_connect_are_cut_off() {
     // With a secret from now on; and with another one after that.
     let keys = |byte| Keys { host: Secret::new(&[byte; 32], None).unwrap(), controller: None };
     for byte in [1, 2] {
-        let known = BTreeMap::from([(nqn("host"), Host { keys: Some(keys(byte)) })]);
+        let known =
+            BTreeMap::from([(nqn("host"), Host { keys: Some(keys(byte)), ..Host::default() })]);
         assert_eq!(set(&orders, known), Answer::Changed);
         assert!(connect(None).is_err());
         assert!(connect(Some(keys(byte + 1))).is_err());

@@ -97,7 +97,7 @@ fn only_listed_hosts_with_their_secret_get_in() {
     let closed = wanted.subsystems.get_mut(&nqn("a")).unwrap();
     closed.hosts.insert(nqn("somebody-else"), Host::default());
     let secret = wanted.subsystems.get_mut(&nqn("b")).unwrap();
-    secret.hosts.insert(nqn("host"), Host { keys: Some(keys(1)) });
+    secret.hosts.insert(nqn("host"), Host { keys: Some(keys(1)), ..Host::default() });
     let server = Server::start(wanted).unwrap();
     let connect = |name: &str, keys: Option<Keys>| {
         let mut association = association(nqn(name), Options::default());

@@ -61,7 +61,7 @@ pub(crate) async fn place(
     let known = remote.host(host.clone()).await.with_context(|| {
         format!("cannot be host {host}; `holdfast host list` shows those that have registered")
     })?;
-    let host_nqn = known.spec().address.nqn.to_string();
+    let host_nqn = target.host_nqns.get(&host).unwrap_or(&known.spec().address.nqn).to_string();
     let address = target.addresses.first().copied();
     let address = address.with_context(|| format!("volume {volume} has no address yet"))?;
     Ok(Place { address, nqn: target.nqn.to_string(), host_nqn, json })

@@ -43,7 +43,7 @@ pub(crate) use ask::{Ask, all, explained};
 pub(crate) use bench::place;
 pub(crate) use create::new_id;
 pub(crate) use event::line as event_line;
-pub(crate) use out::{Format, Out, Row};
+pub(crate) use out::{Format, Out, Row, yaml};
 pub(crate) use pool::Verb as PoolVerb;
 pub(crate) use say::time as text_of_time;
 pub(crate) use status::screen;

@@ -185,7 +185,7 @@ impl<'a> Out<'a> {
 }
 
 /// YAML of a JSON value: every string in quotes, which YAML reads as JSON does.
-fn yaml(value: &Value, depth: usize, text: &mut String) {
+pub(crate) fn yaml(value: &Value, depth: usize, text: &mut String) {
     let indent = "  ".repeat(depth);
     match value {
         Value::Object(map) if !map.is_empty() => {

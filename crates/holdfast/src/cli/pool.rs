@@ -343,7 +343,7 @@ mod tests {
         check(&["/dev/sda", "/var/b"], &["tank is lost with any one of its 2 disks"]);
         check(
             &["/dev/disk/by-id/-dev-sdb"],
-            &["survives a loss of power", "tear a write of 4 KiB"],
+            &["survives a loss of power", "write 4 KiB as a whole"],
         );
     }
 }

@@ -37,6 +37,12 @@ pub(crate) fn liveness(liveness: Option<Liveness>) -> Cell {
         Some(Liveness::Offline { reason: Absence::Left }) => {
             Cell::toned("offline (left)", Tone::Warn)
         }
+        Some(Liveness::Offline { reason: Absence::Refused }) => {
+            Cell::toned("offline (refused)", Tone::Bad)
+        }
+        Some(Liveness::Offline { reason: Absence::Unresponsive }) => {
+            Cell::toned("offline (unresponsive)", Tone::Bad)
+        }
         None => Cell::toned("unknown", Tone::Warn),
     }
 }

@@ -69,7 +69,7 @@ pub(crate) struct Run {
     /// The control planes to register with, separated by commas: whichever of them leads hears it
     #[arg(long, value_name = "HOST:PORT,…", value_delimiter = ',', help_heading = "Control plane")]
     control: Vec<Authority>,
-    /// A file with the token for the control plane, of an editor
+    /// A file with the token for the control plane, of the role node:NAME for this node
     #[arg(long, value_name = "FILE", requires = "control", help_heading = "Control plane")]
     control_token_file: Option<PathBuf>,
     /// Use TLS for the control plane, and believe only one with a certificate of these authorities

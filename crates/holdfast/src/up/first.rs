@@ -50,7 +50,7 @@ pub(super) fn host(remote: &Remote) -> Result<Host> {
     let heartbeat = Heartbeat {
         instance: new_id()?,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        address: HostAddress { nqn: NQN.parse()?, agent: None },
+        address: HostAddress { nqn: NQN.parse()?, agent: None, machine: None },
         told: None,
     };
     let host: HostName = HOST.parse()?;

@@ -126,6 +126,29 @@ fn a_bind_mount_is_read_only_or_not_there() {
 }
 
 #[test]
+fn a_bind_mount_that_becomes_read_only_keeps_its_other_flags() {
+    let kernel = kernel();
+    let (from, to) = (Path::new("/var/lib/x y"), Path::new("/pod"));
+    let given = MountTable::read(kernel.tree()).at(from).unwrap().options.clone();
+    assert!(given.iter().any(|option| option == "nosuid"), "{given:?}");
+    ensure_bind(&kernel, from, to, true).unwrap();
+    let calls = kernel.calls();
+    let remounted = calls.iter().find(|call| call.starts_with("remount_bind")).unwrap();
+    assert!(remounted.contains("NOSUID") && remounted.contains("RDONLY"), "{remounted}");
+}
+
+#[test]
+fn a_log_that_cannot_be_replayed_read_only_is_said_so() {
+    let kernel = kernel();
+    kernel.device("loop3", "7:3");
+    kernel.fail_next("mount", libc::EROFS);
+    let device = (Path::new("/dev/loop3"), number("7:3"));
+    let read_only = MountOptions::default().with("ro");
+    let refused = ensure(&kernel, device, (Path::new("/m"), "ext4"), &read_only).unwrap_err();
+    assert!(refused.to_string().contains("mount it writable once"), "{refused}");
+}
+
+#[test]
 fn the_kernels_refusal_has_a_remedy() {
     let kernel = kernel();
     kernel.device("loop3", "7:3");

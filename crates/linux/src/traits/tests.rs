@@ -78,6 +78,10 @@ fn nothing_is_atomic_that_nobody_promised() {
         4096,
     );
     check(&[("queue/physical_block_size", "4096"), ("alignment_offset", "512")], 512);
+    check(&[("queue/physical_block_size", "4096"), ("alignment_offset", "0")], 4096);
+    // A stack whose parts are not aligned with each other.
+    check(&[("queue/physical_block_size", "4096"), ("alignment_offset", "-1")], 512);
+    check(&[("queue/logical_block_size", "4096"), ("loop/backing_file", "/disk.img")], 512);
     for strange in ["", "-1", "3000", "99999999999999999999", "64"] {
         check(&[("queue/physical_block_size", strange)], 512);
     }
@@ -109,6 +113,25 @@ fn a_partition_that_is_not_aligned_has_smaller_units() {
 }
 
 #[test]
+fn a_mapped_device_promises_what_every_disk_below_it_does() {
+    let machine = Machine::new();
+    machine.disk(FAST);
+    let crypt = |expected| {
+        let found = of_folder(&machine.root.path().join("sys/devices/dm-0"));
+        assert_eq!(found.atomic_write_unit, expected);
+    };
+    machine.write("sys/devices/dm-0/queue/logical_block_size", "4096");
+    machine.link("sys/devices/dm-0/slaves/sda", "sys/devices/sda");
+    crypt(4096);
+    // Another disk with smaller sectors, below a second layer.
+    machine.write("sys/devices/sdb/queue/logical_block_size", "512");
+    machine.write("sys/devices/md0/queue/physical_block_size", "4096");
+    machine.link("sys/devices/md0/slaves/sdb", "sys/devices/sdb");
+    machine.link("sys/devices/dm-0/slaves/md0", "sys/devices/md0");
+    crypt(512);
+}
+
+#[test]
 fn a_file_has_the_traits_of_the_disk_below() {
     let machine = Machine::new();
     assert_eq!(machine.traits_of_its_files(), DiskTraits::UNKNOWN);
@@ -127,8 +150,10 @@ fn a_file_has_the_traits_of_the_disk_below() {
     let found = machine.traits_of_its_files();
     assert_eq!(found.write_cache, WriteCache::Volatile);
     // No more than a block of the file system, whatever the disk could do.
-    let block = fs::metadata(machine.root.path()).unwrap().blksize();
-    assert_eq!(u64::from(found.atomic_write_unit), block.min(16384));
+    let block = file_system_block(machine.root.path()).min(16384);
+    assert_eq!(found.atomic_write_unit, if number.starts_with("0:") { 512 } else { block });
+    let of_small_blocks = of_file(&Tree::at(machine.root.path()), &number, 1024);
+    assert!(of_small_blocks.atomic_write_unit <= 1024);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::vec::Vec;
 use block::{Blocks, Command, Fault, Lba, Span};
 use model::{ChildState, ReplicaId};
 
+use super::Broken;
 use super::drive::{Drive, replica};
 use crate::{Checked, Order};
 
@@ -52,6 +53,34 @@ fn a_check_mends_the_copy_that_is_not_read() {
     assert_eq!(drive.world.disks[1].view(), wanted);
 }
 
+/// Repairs of a block by a check, and by a read that finds it, and writes over it that are none.
+fn repairs(broken: Broken) -> Vec<(u64, u64)> {
+    let repairs = [false, true].into_iter().map(|is_read| {
+        let mut drive = Drive::quiet_but(2, broken);
+        drive.ask(Command::Write { span: span(0, 8), fua: false }).unwrap();
+        drive.ask(Command::Flush).unwrap();
+        let wanted = drive.world.disks[1].view();
+        drive.world.disks[0].bad.insert(5);
+        if is_read {
+            drive.ask(read(4, 4)).unwrap();
+            assert_eq!(drive.last_read, wanted[4..8]);
+            drive.pass(1000);
+        } else {
+            drive.check_blocks(span(0, 64), None);
+        }
+        let disk = &drive.world.disks[0];
+        assert!(disk.bad.is_empty() && disk.view() == wanted);
+        (disk.repaired, disk.blind)
+    });
+    repairs.collect()
+}
+
+#[test]
+fn a_bad_block_is_repaired_and_not_merely_overwritten() {
+    assert_eq!(repairs(Broken::Nothing), [(1, 0); 2]);
+    assert_eq!(repairs(Broken::RepairByWriting), [(0, 1); 2], "else nobody would notice");
+}
+
 #[test]
 fn blocks_that_are_bad_on_different_copies_are_read_one_by_one() {
     let (mut drive, wanted) = written(2);
@@ -84,6 +113,7 @@ fn a_block_that_another_copy_proves_is_not_believed_without_proof() {
     drive.world.disks[0].rot(5);
     drive.ask(read(4, 4)).unwrap();
     assert_eq!(drive.last_read, wanted[4..8]);
+    drive.pass(1000);
     assert!(drive.damaged(0).is_empty());
     assert_eq!(drive.world.disks[0].view(), wanted);
 }

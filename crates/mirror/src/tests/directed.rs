@@ -39,6 +39,7 @@ fn a_bad_block_is_read_elsewhere_and_rewritten() {
     drive.ask(Command::Read { span: span(2, 1) }).unwrap();
     drive.ask(Command::Read { span: span(1, 1) }).unwrap();
     assert_eq!(drive.last_read, wanted[1..2]);
+    drive.pass(1000);
     assert!(drive.world.disks[0].bad.is_empty() && child(&drive, 0) == ChildState::InSync);
     // Only the copy that is asked first is repaired by reads.
     assert_eq!(drive.world.disks[1].bad, BTreeSet::from([1]));

@@ -40,6 +40,9 @@ pub(super) struct Disk {
     /// How many blocks were written to it, and how many were looked at.
     pub(super) written: u64,
     pub(super) read: u64,
+    /// Blocks that were repaired, and writes over bad blocks that were none.
+    pub(super) repaired: u64,
+    pub(super) blind: u64,
     /// So many blocks that it says it has written will not be there.
     pub(super) forgets: u64,
     /// What it was at an earlier moment.
@@ -62,6 +65,8 @@ impl Disk {
             snapshots: BTreeMap::new(),
             written: 0,
             read: 0,
+            repaired: 0,
+            blind: 0,
             forgets: 0,
             saved: None,
         }
@@ -155,6 +160,7 @@ impl Disk {
                 Err(Fault::NoSpace)
             }
             Command::Write { span, fua } => {
+                self.blind += u64::from(rotten);
                 for (at, stamp) in blocks(span).zip(&*data) {
                     self.put(at, *stamp, fua);
                 }
@@ -191,6 +197,12 @@ impl Disk {
         } else {
             self.cache.insert(at, stamp);
         }
+    }
+
+    /// Good bytes are written over a block that is damaged, as a whole and durably.
+    pub(super) fn repair(&mut self, at: u64, stamp: u64) {
+        self.repaired += 1;
+        self.put(at, stamp, true);
     }
 
     /// Every copy was compared: what is unproven here is believed. What rotted is not.

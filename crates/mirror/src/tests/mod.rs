@@ -70,6 +70,8 @@ pub(crate) enum Broken {
     WaitFromStart,
     /// An opening with all copies of its set does not wait for owners of copies given up before.
     GivenUpForgotten,
+    /// Damaged blocks are overwritten as if they were good.
+    RepairByWriting,
 }
 
 /// Histories of one run of the quick tests; `HOLDFAST_SEEDS` asks for more.

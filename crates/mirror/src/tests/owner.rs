@@ -17,6 +17,15 @@ use crate::{Buffer, Effect, Event, Io, Mirror, Opening, Policy, Session, Token};
 /// Marks the names of reads that go around their mirror.
 pub(super) const AROUND: u64 = 1 << 62;
 
+impl Target {
+    /// The block that a repair writes.
+    fn repairing(&mut self, buffer: Buffer) -> Vec<u64> {
+        let Buffer::Copy(slot) = buffer else { panic!("a repair with {buffer:?}") };
+        self.copied += 1;
+        self.copies[slot as usize].clone()
+    }
+}
+
 impl World {
     /// A new target takes the volume, wherever the former one is.
     #[expect(clippy::large_types_passed_by_value, reason = "it is the mirror's own then")]
@@ -182,6 +191,10 @@ impl World {
             }
             Effect::Accept { io, session, span, .. } => {
                 self.launch(target, session, io, What::Accept(span));
+            }
+            Effect::Repair { io, session, at, buffer, .. } => {
+                let data = self.targets[target].repairing(buffer);
+                self.launch(target, session, io, What::Repair(at, data));
             }
             Effect::Keep { io, session, note, .. } => {
                 self.launch(target, session, io, What::Keep(note));

@@ -8,7 +8,7 @@ use std::string::String;
 use std::vec::Vec;
 
 use block::testing::Random;
-use block::{Blocks, Command, Completion, Fault, Instant, Span};
+use block::{Blocks, Command, Completion, Fault, Instant, Lba, Span};
 use model::{ChildState, Epoch, FaultReason, Note, ReplicaId, SnapshotId, TargetRecord};
 
 use super::Broken;
@@ -60,6 +60,7 @@ pub(super) enum What {
     Command(Command, Buffer, Vec<u64>),
     Written(Span),
     Accept(Span),
+    Repair(Lba, Vec<u64>),
     Keep(Box<Note>),
     Snapshot(SnapshotId, Attempt),
     Drop(SnapshotId),
@@ -414,6 +415,10 @@ impl World {
             What::Written(span) => (Ok(Answer::Written(found.written_in(span))), None),
             What::Accept(span) => {
                 self.accept(disk, span);
+                (Ok(Answer::Done), None)
+            }
+            What::Repair(at, data) => {
+                found.repair(at.0, data[0]);
                 (Ok(Answer::Done), None)
             }
             What::Keep(note) => {

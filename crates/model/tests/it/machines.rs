@@ -206,8 +206,18 @@ fn liveness() {
         Liveness::Unknown { reason: Doubt::Late },
         Liveness::Offline { reason: Absence::Lapsed },
         Liveness::Offline { reason: Absence::Left },
+        Liveness::Offline { reason: Absence::Refused },
+        Liveness::Offline { reason: Absence::Unresponsive },
     ];
-    let signs = [Sign::Heartbeat, Sign::Late, Sign::ListingFailed, Sign::Lapsed, Sign::Left];
+    let signs = [
+        Sign::Heartbeat,
+        Sign::Late,
+        Sign::ListingFailed,
+        Sign::Lapsed,
+        Sign::Left,
+        Sign::Refused,
+        Sign::Unresponsive,
+    ];
     check(
         &edges(&states, &signs, Liveness::on),
         "Online Heartbeat Online
@@ -220,7 +230,11 @@ fn liveness() {
          Online Lapsed Offline
          Unknown Lapsed Offline
          Online Left Offline
-         Unknown Left Offline",
+         Unknown Left Offline
+         Online Refused Offline
+         Unknown Refused Offline
+         Online Unresponsive Offline
+         Unknown Unresponsive Offline",
     );
 }
 

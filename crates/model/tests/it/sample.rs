@@ -73,7 +73,7 @@ pub(crate) fn heartbeat() -> Heartbeat<NodeAddress> {
 
 pub(crate) fn host() -> Host {
     let nqn = good("nqn.2014-08.org.nvmexpress:uuid:5f0c54a1-9d6e-4b6a-8a53-0c1f4b7f8a10");
-    let address = HostAddress { nqn, agent: Some(address("10.0.0.7:8422")) };
+    let address = HostAddress { nqn, agent: Some(address("10.0.0.7:8422")), machine: None };
     let spec = HostSpec { address, labels: labels(&[(LabelKey::ZONE, "b")]) };
     let mut host = Host::new(good("worker-7"), spec, at(0)).unwrap();
     host.made().unwrap();
@@ -316,6 +316,7 @@ pub(crate) fn volume() -> Volume {
             nqn: Nqn::volume(id(10)),
             addresses: vec![address("10.0.0.1:4420")],
             hosts: [good("worker-7")].into(),
+            host_nqns: [(good("worker-7"), Nqn::publication(id(31)))].into(),
         }),
         replicas: BTreeMap::from([(id(20), replica)]),
         usage: usage(),

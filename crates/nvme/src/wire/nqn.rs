@@ -53,9 +53,20 @@ impl Nqn {
 
     /// Reads a zero-terminated field of 256 bytes.
     pub fn from_field(field: &[u8; 256]) -> Result<Nqn, BadNqn> {
-        let end = field.iter().position(|&byte| byte == 0).ok_or(BadNqn::NotText)?;
-        let bytes = field.get(..end).ok_or(BadNqn::NotText)?;
-        Nqn::new(core::str::from_utf8(bytes).map_err(|_| BadNqn::NotText)?)
+        Nqn::new(text(field)?)
+    }
+
+    /// Reads the name that a host gives itself. A target only ever compares it, so the form is not
+    /// checked: hosts built on older versions of SPDK leave out `nqn.` unless told their name.
+    pub fn from_host_field(field: &[u8; 256]) -> Result<Nqn, BadNqn> {
+        let name = text(field)?;
+        if name.is_empty() || name.len() > Self::MAX {
+            return Err(BadNqn::Length { bytes: name.len() });
+        }
+        if name.contains(char::is_control) {
+            return Err(BadNqn::Form);
+        }
+        Ok(Nqn(name.into()))
     }
 
     /// A field of 256 bytes, zero-terminated.
@@ -76,6 +87,13 @@ impl Nqn {
     pub fn is_discovery(&self) -> bool {
         &*self.0 == Self::DISCOVERY
     }
+}
+
+/// The text before the first zero byte.
+fn text(field: &[u8; 256]) -> Result<&str, BadNqn> {
+    let end = field.iter().position(|&byte| byte == 0).ok_or(BadNqn::NotText)?;
+    let bytes = field.get(..end).ok_or(BadNqn::NotText)?;
+    core::str::from_utf8(bytes).map_err(|_| BadNqn::NotText)
 }
 
 impl fmt::Display for Nqn {

@@ -41,6 +41,14 @@ fn a_lost_rack_is_waited_for() {
     assert_eq!(planned(&World::new(&rack)).brake.unwrap().held, 2);
 }
 
+/// A rack is lost, and a single disk elsewhere: what was on the disk is replaced.
+#[test]
+fn the_brake_of_a_zone_holds_no_other_zone() {
+    let rack = lost(RACKS, &[5, 6]) + "v4 x2 at=n1: n1/p1 ok, n3/p3 away=20m; ";
+    check(&rack, "add v4@p4");
+    assert_eq!(planned(&World::new(&rack)).brake.unwrap().held, 2);
+}
+
 #[test]
 fn half_of_the_nodes_lost_are_waited_for() {
     check(&lost("", &[4, 5, 6]), "-");

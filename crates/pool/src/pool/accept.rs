@@ -116,6 +116,7 @@ impl Pool {
     /// Gives a block the sum of what it holds; durable with the next flush.
     pub(super) fn believe(&mut self, physical: u64, found: u32) {
         self.sums.set(self.geography.sum_at(physical), found);
+        self.sumless.remove(&physical);
         self.proven(physical..physical + 1);
         self.note_overwrite(physical, &[found]);
         self.disturb_pass(physical..physical + 1);

@@ -432,6 +432,7 @@ impl Pool {
             self.tail = position.number;
         }
         let (index, lost) = run.encoder.into_parts();
+        self.unsettled = false;
         self.state.settle_windows(Some(index));
         if let Some(lost) = lost.filter(|_| self.state.seeks_lost()) {
             self.state.free_lost(&lost);

@@ -18,7 +18,9 @@ impl Pool {
         if self.is_trimming() || self.paging.is_waiting(Holder::Collapse) {
             return;
         }
-        let Some(layer) = self.state.collapsible(&self.hiding) else {
+        let merged = self.merged_layer();
+        let Some(layer) = self.state.collapsible(&self.hiding).filter(|it| Some(*it) != merged)
+        else {
             // One that was waited for may have been damaged meanwhile.
             return self.let_go(Holder::Collapse);
         };
@@ -44,7 +46,14 @@ impl Pool {
     /// Whether clusters will come from layers that are still to be collapsed. Not as long as a map
     /// that this needs cannot be read.
     pub(super) fn collapse_is_due(&self) -> bool {
-        let is_wanted = !self.hiding.is_empty() || self.state.collapsible(&self.hiding).is_some();
-        is_wanted && !self.paging.collapse_failed
+        let merged = self.merged_layer();
+        let next = self.state.collapsible(&self.hiding).filter(|layer| Some(*layer) != merged);
+        (!self.hiding.is_empty() || next.is_some()) && !self.paging.collapse_failed
+    }
+
+    /// Whether the next layer to be collapsed waits for a merge.
+    pub(super) fn collapse_awaits_merge(&self) -> bool {
+        let merged = self.merged_layer();
+        merged.is_some() && self.state.collapsible(&self.hiding) == merged
     }
 }

@@ -303,6 +303,7 @@ impl Pool {
         self.answer(batch.answers, true);
         self.answer(batch.waiters, true);
         self.ready.append(&mut self.parked);
+        self.feed_redirects();
         self.collapse_hidden();
     }
 
@@ -327,6 +328,7 @@ impl Pool {
     fn fail_waiters(&mut self) -> bool {
         let mut waiters = core::mem::take(&mut self.open.waiters);
         waiters.append(&mut self.parked);
+        waiters.append(&mut self.starved);
         waiters.append(&mut self.open.answers);
         self.paging.take_waiters(&mut waiters);
         let writing = self.writing.as_mut().map(|writing| &mut writing.batch);

@@ -13,10 +13,10 @@
 //! - one step of one entry at a time, bounded in blocks and in I/O;
 //! - everybody who sees the layer is kept off the blocks until they are recorded: a read that
 //!   found the old place must not be under way when that is given away;
-//! - only a layer with an owner is merged: whoever would delete the owner waits in its lane, so
-//!   the entry stays in this layer.
+//! - the entry stays in this layer: whoever would delete an entity that sees it waits in its lane,
+//!   and a hidden layer is not collapsed meanwhile.
 //!
-//! Not here: hidden layers that clones need; they are merged when they have moved into one.
+//! Not here: hidden layers that are about to be collapsed; what they have is merged afterwards.
 
 use alloc::vec::Vec;
 
@@ -26,7 +26,7 @@ use crate::bits::Run;
 use crate::entity::{Id, Layer};
 use crate::layout::{BLOCK, Cluster};
 use crate::map::Fragment;
-use crate::state::PageKey;
+use crate::state::{PageKey, Tier};
 use crate::widen::{count, index, low32};
 
 use super::Pool;
@@ -67,16 +67,22 @@ struct Step {
 impl Pool {
     /// Begins the next step, if there is something to merge and nothing speaks against it.
     pub(super) fn advance_merge(&mut self) {
-        let stays_off = self.broken || self.is_exporting() || self.open.is_full();
-        if self.merging.step.is_some() || stays_off {
+        let is_awaited = !self.starved.is_empty();
+        let stays_off = self.broken || (self.is_exporting() && !is_awaited) || self.open.is_full();
+        if self.merging.step.is_some() || stays_off || self.unsettled {
             return;
         }
-        self.begin_merge();
+        let is_wanted = !self.redirects() || is_awaited || self.reserve_is_low();
+        if is_wanted {
+            self.begin_merge();
+        }
         if self.merging.step.is_some() || self.paging.is_waiting(Holder::Merge) {
             return;
         }
         if let Some(page) = self.merging.page.take() {
-            self.state.tried(page);
+            if is_wanted {
+                self.state.tried(page);
+            }
             self.let_go(Holder::Merge);
         }
         if core::mem::take(&mut self.merging.owes) {
@@ -113,7 +119,7 @@ impl Pool {
         let lanes = self.state.seers(layer);
         let mut waits = 0;
         for id in &lanes {
-            let enters = self.lanes.entry(*id).or_default().enter(at, Claim::Write(span));
+            let enters = self.lanes.entry(*id).or_default().enter(at, Claim::Move(span));
             waits += usize::from(!enters);
         }
         let page = (layer, self.state.window_of(logical));
@@ -127,17 +133,17 @@ impl Pool {
 
     /// Chooses what moves where; nothing if that cannot be done now.
     fn plan_merge(&self, layer: Layer, logical: u32) -> Option<(Vec<Part>, Cluster)> {
-        let tier = self.state.layers.get(&layer)?;
-        if tier.owner == Id::NONE || self.state.is_damaged(layer) {
+        if !self.may_merge(layer) {
             return None;
         }
+        let tier = self.state.layers.get(&layer)?;
         let entry = tier.map.get(&logical)?.entry();
         let size = self.state.size;
         let blocks = |part: &&Fragment| part.valid.count(size);
         let into = entry.fragments.iter().max_by_key(blocks)?.cluster;
         let others = entry.fragments.iter().filter(|part| part.cluster != into);
         let from = others.min_by_key(blocks)?;
-        if self.is_doubtful(from.cluster) {
+        if self.is_doubtful(from.cluster) && !self.redirects() {
             return None;
         }
         let (mut parts, mut offset) = (Vec::new(), 0);
@@ -154,6 +160,26 @@ impl Pool {
             offset += low32(len);
         }
         (!parts.is_empty()).then_some((parts, into))
+    }
+
+    /// Whether entries of this layer are merged: somebody owns it, or it stays as it is because
+    /// several layers need it.
+    fn may_merge(&self, layer: Layer) -> bool {
+        let stays = |tier: &Tier| tier.owner != Id::NONE || tier.children > 1;
+        self.state.layers.get(&layer).is_some_and(stays) && !self.state.is_damaged(layer)
+    }
+
+    /// The layer that a step is about.
+    pub(super) fn merged_layer(&self) -> Option<Layer> {
+        self.merging.step.as_ref().map(|step| step.page.0)
+    }
+
+    /// Whether merging will give up clusters.
+    pub(super) fn merge_is_due(&mut self) -> bool {
+        self.merging.step.is_some()
+            || self.merging.page.is_some()
+            || self.state.splits().any(|(layer, _)| self.may_merge(layer))
+            || self.state.absent_split().is_some()
     }
 
     /// A lane let it in.
@@ -283,5 +309,8 @@ impl Pool {
         for id in lanes.into_iter().flatten() {
             self.leave_lane(at, id);
         }
+        self.feed_redirects();
+        // The layer may have waited for this step.
+        self.collapse_hidden();
     }
 }

@@ -21,6 +21,7 @@ mod commit;
 mod copying;
 mod effect;
 mod lane;
+mod limits;
 mod load;
 mod merge;
 mod op;
@@ -28,6 +29,7 @@ mod overwrites;
 mod own_io;
 mod paging;
 mod read;
+mod redirect;
 mod report;
 mod scrub;
 mod table;
@@ -36,20 +38,22 @@ mod write;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-use block::{BlockSize, Bytes, Command, Completion, Fault, Geometry, Span};
+use block::{BlockSize, Command, Completion, Fault, Geometry, Span};
 
+use crate::breaks::{Rule, left_out};
 use crate::checkpoint::Regions;
 use crate::entity::{Id, Kind, Layer};
 use crate::journal::Position;
 use crate::layout::{BLOCK, Geography, Use};
 use crate::state::{Refused, State};
-use crate::sums::Sums;
+use crate::sums::{Sums, sum_of};
 use crate::superblock::Superblock;
 use crate::widen::{count, index};
 
 pub use ask::{About, Question, Runs};
 pub use change::{Change, KEY_CHECK, NewReplica, NewSnapshot};
 pub use effect::{Buffer, DiskFailed, Effect, Io, Token};
+pub use limits::{Limits, TornWrites};
 pub use report::{Health, Usage};
 
 use batch::{Batch, Flight, Sealed, Unproved, Writing};
@@ -58,23 +62,6 @@ use op::{IoTable, Op, Pending, Purpose, Table, Way, Work};
 
 /// Most blocks of one read or write.
 const MAX_TRANSFER: u64 = 16384;
-
-/// What a pool may use of memory and queues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Most commands at once; more are answered with *busy*.
-    pub commands: usize,
-    /// Memory for what can be read or worked out again: half for sums pages, a quarter for maps, a
-    /// quarter for places of blocks under snapshots. What has changed may exceed it until it is
-    /// written, and what one command needs may.
-    pub cache: Bytes,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits { commands: 4096, cache: Bytes::mib(128) }
-    }
-}
 
 /// A pool that was opened.
 #[derive(Debug)]
@@ -109,6 +96,10 @@ pub struct Pool {
     ahead: ahead::Ahead,
     /// Writes that wait for a batch to be durable.
     parked: Vec<OpId>,
+    /// Overwrites that wait for entries to be merged; idle in their lanes.
+    starved: Vec<OpId>,
+    /// Records were dropped, and no checkpoint says so yet: nobody writes to new places (O2).
+    unsettled: bool,
     /// Changes whose layer is hidden but whose delete is not durable.
     hiding: BTreeSet<Layer>,
     checkpoint: checkpointing::Checkpointing,
@@ -132,6 +123,8 @@ pub struct Pool {
     pass: scrub::Pass,
     /// Overwritten in place, and in no record.
     overwrites: overwrites::Overwrites,
+    /// Blocks of which it is recorded that they have no sum, as far as the journal says so.
+    sumless: BTreeSet<u64>,
     table: Option<table::Update>,
     /// Per disk, the copy of the superblock that is written first; the other one is good.
     first_supers: Vec<u8>,
@@ -153,6 +146,8 @@ pub(crate) struct Opened {
     pub(crate) limits: Limits,
     /// Blocks first written in the newest groups, which no later one proves.
     pub(crate) unproved: BTreeSet<u64>,
+    /// Blocks of which the journal says that they have no sum.
+    pub(crate) sumless: BTreeSet<u64>,
     /// Records of the newest group were dropped: only a checkpoint may follow it.
     pub(crate) dropped: bool,
     /// Per disk, the copy of the superblock to write first.
@@ -182,6 +177,8 @@ impl Pool {
             proved: from.position.group,
             ahead: ahead::Ahead::default(),
             parked: Vec::new(),
+            starved: Vec::new(),
+            unsettled: from.dropped && !left_out(Rule::HoldAfterDrop),
             hiding: BTreeSet::new(),
             checkpoint: checkpointing::Checkpointing::new(from.slot, from.generation),
             merging: merge::Merging::default(),
@@ -199,11 +196,13 @@ impl Pool {
             pieces: Vec::new(),
             pass: scrub::Pass::default(),
             overwrites: overwrites::Overwrites::default(),
+            sumless: from.sumless,
             table: None,
             first_supers: from.first_supers,
             spare: op::Spare::default(),
             export: table::Export::No,
         };
+        pool.set_torn_writes(from.limits.torn_writes);
         if from.dropped {
             // A later group would prove the newest one, with the records that were dropped. So the
             // journal counts as full: the next thing to become durable is a checkpoint.
@@ -240,7 +239,7 @@ impl Pool {
         }
         let mut data_len = None;
         if let Command::Write { .. } = command {
-            op.sums.extend(data.chunks_exact(BLOCK).map(crc32c::crc32c));
+            op.sums.extend(data.chunks_exact(BLOCK).map(sum_of));
             data_len = Some(data.len());
         }
         self.take(op, command, data_len);
@@ -249,7 +248,7 @@ impl Pool {
     /// Writes good bytes over damaged blocks, of a snapshot as well. Blocks that were never written
     /// stay so.
     pub fn repair(&mut self, token: Token, id: Id, span: Span, data: &[u8]) {
-        let sums = data.chunks_exact(BLOCK).map(crc32c::crc32c).collect();
+        let sums = data.chunks_exact(BLOCK).map(sum_of).collect();
         let op = Op::new(token, id, Work::Repair(span), sums);
         self.take(op, Command::Compare { span }, Some(data.len()));
     }
@@ -414,7 +413,7 @@ impl Pool {
             Err(DiskFailed) => (part.failed, op.unsure) = (true, true),
             Ok(bytes) if part.way == Way::Read => {
                 let from = index(u64::from(part.offset));
-                let blocks = bytes.chunks_exact(BLOCK).map(crc32c::crc32c);
+                let blocks = bytes.chunks_exact(BLOCK).map(sum_of);
                 let sums = &mut op.sums[from..from + usize::from(part.run.len)];
                 let mut found = 0;
                 for (sum, crc) in sums.iter_mut().zip(blocks) {

@@ -42,6 +42,10 @@ pub(super) enum Way {
     InPlace,
     /// Into blocks that no map knows.
     First,
+    /// Into blocks that no map knows, instead of over durable ones (O9).
+    Redirect,
+    /// A redirect that is in the map and recorded, or failed and is neither.
+    Redirected,
     /// Not a write.
     Read,
 }
@@ -99,7 +103,7 @@ pub(super) struct Op {
     pub(super) unrecorded: bool,
     /// Of a read: not all of it is known to be as its sums say.
     pub(super) unsure: bool,
-    /// Of a discard, the blocks that are done.
+    /// Of a discard, or a write that is done in steps, the blocks that are done.
     pub(super) done: u64,
     /// Of a repair, how far it is.
     pub(super) repair: Repair,

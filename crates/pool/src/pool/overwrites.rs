@@ -98,6 +98,7 @@ impl Pool {
     pub(super) fn disown(&mut self, blocks: core::ops::Range<u64>) {
         for physical in blocks {
             self.sums.set(self.geography.sum_at(physical), NO_SUM);
+            self.sumless.insert(physical);
             self.note_overwrite(physical, &[NO_SUM]);
         }
         self.open.wanted = true;
@@ -108,7 +109,19 @@ impl Pool {
         for (physical, sum) in (first..).zip(sums) {
             self.sums.set(self.geography.sum_at(physical), *sum);
         }
-        self.proven(first..first + count(sums.len()));
+        let blocks = first..first + count(sums.len());
+        let had_none: Vec<u64> = self.sumless.range(blocks.clone()).copied().collect();
+        for block in had_none {
+            self.sumless.remove(&block);
+        }
+        self.proven(blocks);
+    }
+
+    /// Whether it is recorded of a block of the range that it has no sum. Such a block is written
+    /// as one that is new to the map: with its record. A process that dies would else leave an
+    /// acknowledged block that the journal calls bad.
+    pub(super) fn is_sumless(&self, blocks: core::ops::Range<u64>) -> bool {
+        self.sumless.range(blocks).next().is_some() && !left_out(Rule::RecordAfterFailure)
     }
 
     /// These blocks have sums that are theirs.

@@ -6,6 +6,7 @@ use block::Bytes;
 
 use crate::entity::{Entity, Id};
 use crate::layout::BLOCK;
+use crate::state::Tier;
 use crate::superblock::Superblock;
 use crate::widen::count;
 
@@ -14,9 +15,11 @@ use super::Pool;
 /// Space of a pool or of an entity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// The size that its user sees; of a pool, of its clusters.
+    /// The size that its user sees; of a pool, of its clusters, without those that are kept for
+    /// redirected overwrites.
     pub size: Bytes,
-    /// Clusters of its own topmost layer; of a pool, all in use.
+    /// Clusters of its own topmost layer; of a pool, all in use. Where overwrites are redirected,
+    /// second clusters come back when they are needed, and count as free.
     pub own: Bytes,
     /// Clusters of the layers below, which other entities may have as well.
     pub below: Bytes,
@@ -72,10 +75,15 @@ impl Pool {
     /// Space of the pool.
     pub fn usage(&self) -> Usage {
         let space = &self.state.space;
+        let reserve = self.state.reserve;
         let used = space.clusters() - space.free() - space.pending();
+        let second = if reserve == 0 { 0 } else { self.state.second_clusters() };
+        let used = used.saturating_sub(second);
+        // A pool that was full before it had a reserve is full.
+        let used = used.min(space.clusters() - reserve);
         let blocks: u64 = self.state.layers.values().map(|tier| tier.blocks).sum();
         Usage {
-            size: self.clusters(u64::from(space.clusters())),
+            size: self.clusters(u64::from(space.clusters() - reserve)),
             own: self.clusters(u64::from(used)),
             below: Bytes::ZERO,
             written: Bytes(blocks * count(BLOCK)),
@@ -89,15 +97,17 @@ impl Pool {
     pub fn usage_of(&self, id: Id) -> Option<Usage> {
         let entity = self.state.entities.get(&id)?;
         let top = self.state.layers.get(&entity.layer)?;
+        let has_reserve = self.state.reserve > 0;
+        let clusters = |tier: &Tier| u64::from(if has_reserve { tier.held } else { tier.clusters });
         let mut below = 0;
         let mut here = top.parent;
         while let Some(tier) = self.state.layers.get(&here) {
-            below += u64::from(tier.clusters);
+            below += clusters(tier);
             here = tier.parent;
         }
         Some(Usage {
             size: Bytes(entity.size.0 * count(BLOCK)),
-            own: self.clusters(u64::from(top.clusters)),
+            own: self.clusters(clusters(top)),
             below: self.clusters(below),
             written: Bytes(top.blocks * count(BLOCK)),
             ..Usage::default()

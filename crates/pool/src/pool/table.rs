@@ -163,6 +163,7 @@ impl Pool {
             self.superblock = next;
             self.first_supers.clear();
             self.state.meta_limit = self.superblock.checkpoint_room();
+            self.set_torn_writes(self.limits.torn_writes);
             self.checkpoint.want();
         }
         if let Some(token) = token {

@@ -26,9 +26,10 @@ use super::lane::OpId;
 use super::op::{self, Part, Pending, Purpose, Repair, Way, Work};
 use super::paging::Holder;
 use super::read::by_cluster;
+use super::redirect::Needed;
 
 /// A cluster that is still to be allocated.
-const NEW: Cluster = Cluster(u32::MAX);
+pub(super) const NEW: Cluster = Cluster(u32::MAX);
 
 /// Windows of maps that are discarded in one go, but for the first one. In tests none, so that
 /// histories are cut between.
@@ -36,13 +37,15 @@ const DISCARDED: u32 = if cfg!(test) { 0 } else { 15 };
 
 /// Why a write cannot start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wait {
+pub(super) enum Wait {
     /// The open batch must be durable first.
     Batch,
     /// A group must prove the newest batch first (O3).
     Proof,
     /// This region must be marked first (O4).
     Mark(u32),
+    /// Entries must be merged first: there is no other space (O9).
+    Space,
     /// There is no space, nor will there be.
     NoSpace,
     /// A part of its map must be read first.
@@ -61,13 +64,13 @@ impl Pool {
         };
         op.layer = entity.layer;
         let repair = matches!(op.work, Work::Repair(_));
-        let layer = op.layer;
+        let (layer, done) = (op.layer, op.done);
         let mut parts = core::mem::take(&mut op.parts);
         parts.clear();
         let planned = if repair {
             self.plan_repair(layer, span, &mut parts)
         } else {
-            self.plan(layer, span, &mut parts)
+            self.plan_rest(layer, (span, done), &mut parts)
         };
         match planned {
             Ok(()) if parts.is_empty() => return self.done(at, Ok(())),
@@ -76,6 +79,7 @@ impl Pool {
                     return;
                 }
                 self.allocate(&mut parts);
+                self.pin_redirects(layer, &parts);
                 if let Some(op) = self.ops.get_mut(at) {
                     op.parts = parts;
                 }
@@ -83,6 +87,7 @@ impl Pool {
                 return self.record_ahead(at);
             }
             Err(Wait::NoSpace) => return self.done(at, Err(Fault::NoSpace)),
+            Err(Wait::Space) => return self.await_space(at),
             Err(Wait::Map) => {
                 let mut missing = alloc::vec::Vec::new();
                 self.state.absent_in(layer, self.windows_of(span), &mut missing);
@@ -108,7 +113,7 @@ impl Pool {
     }
 
     /// Chooses the way of every block.
-    fn plan(
+    pub(super) fn plan(
         &mut self,
         layer: Layer,
         span: Span,
@@ -118,7 +123,7 @@ impl Pool {
             return Err(Wait::Batch);
         }
         let Some(tier) = self.state.layers.get(&layer) else { return Err(Wait::NoSpace) };
-        let mut fresh_clusters = 0;
+        let mut needed = Needed::default();
         for (logical, run, offset) in by_cluster(span, self.state.size.shift()) {
             let entry = tier.map.get(&logical);
             if entry.is_none() && self.state.is_absent(layer, logical) {
@@ -141,24 +146,22 @@ impl Pool {
                     }
                 }
             }
-            fresh_clusters += u32::from(parts[from..].iter().any(|part| part.cluster == NEW));
+            needed.count(&parts[from..]);
         }
-        let changes_maps = parts.iter().any(|part| part.way == Way::First);
-        match fresh_clusters {
-            _ if changes_maps && self.state.resident.is_choked() => Err(Wait::Checkpoint),
-            0 => Ok(()),
-            more if self.state.may_allocate(layer, more) => Ok(()),
-            _ if self.state.space.pending() > 0 || self.collapse_is_due() => Err(Wait::Batch),
-            _ => Err(Wait::NoSpace),
+        let changes_maps = parts.iter().any(|part| part.way != Way::InPlace);
+        if changes_maps && (self.state.resident.is_choked() || self.unsettled) {
+            return Err(Wait::Checkpoint);
         }
+        self.find_space(layer, needed)
     }
 
     /// The common case: one fragment has all blocks, and all are durable.
     fn plain_overwrite(&self, entry: Option<&Packed>, run: Run) -> Option<Cluster> {
-        let cluster = entry?.covering(run)?;
+        let cluster = entry?.covering(run).filter(|_| !self.redirects())?;
         let first = self.physical(cluster, run.first);
-        let durable = !self.is_fresh(first..first + u64::from(run.len));
-        durable.then_some(cluster)
+        let blocks = first..first + u64::from(run.len);
+        let is_plain = !self.is_fresh(blocks.clone()) && !self.is_sumless(blocks);
+        is_plain.then_some(cluster)
     }
 
     /// Whether a block of the range was first written in a batch that is not proved yet.
@@ -181,10 +184,16 @@ impl Pool {
 
     fn way_of(&self, entry: Option<&Packed>, block: u16) -> Result<(Way, Cluster), Wait> {
         let says = entry.map_or(Says::Nothing, |entry| entry.says(block));
+        if let (Says::At(_), Some(entry), true) = (says, entry, self.redirects()) {
+            return self.redirect(entry, block);
+        }
         if let Says::At(cluster) = says {
             let physical = self.physical(cluster, block);
             if self.is_fresh(physical..physical + 1) {
                 return Err(Wait::Proof);
+            }
+            if self.is_sumless(physical..physical + 1) {
+                return Ok((Way::First, cluster));
             }
             self.check_mark(cluster)?;
             return Ok((Way::InPlace, cluster));
@@ -319,18 +328,22 @@ impl Pool {
     }
 
     pub(super) fn finish_write(&mut self, at: OpId) {
+        if self.enter_redirects(at) {
+            return;
+        }
         let Some(op) = self.ops.get_mut(at) else { return };
         let parts = core::mem::take(&mut op.parts);
         let sums = core::mem::take(&mut op.sums);
         let span = op.span();
-        let durable = matches!(op.work, Work::Block(Command::Write { fua: true, .. }));
+        let durable =
+            matches!(op.work, Work::Block(Command::Write { fua: true, .. }) | Work::Repair(_));
         let mut failed = None;
         for part in &parts {
             match part.way {
                 Way::InPlace => self.overwritten(part, part.sums(&sums)),
                 // What is there is nobody's, though its record may count.
                 Way::First if part.failed && !self.broken => self.disown(self.blocks_of(part)),
-                Way::First | Way::Read => {}
+                Way::First | Way::Read | Way::Redirect | Way::Redirected => {}
             }
             self.disturb_pass(self.blocks_of(part));
             if part.failed && failed.is_none() {
@@ -347,6 +360,7 @@ impl Pool {
                 let lost = Span::new(start, Blocks(u64::from(part.run.len))).unwrap_or(span);
                 self.done(at, Err(Fault::Medium { span: lost }));
             }
+            _ if self.goes_on(at) => self.ready.push(at),
             _ if durable => self.wait_for_commit(at),
             _ => self.done(at, Ok(())),
         }
@@ -357,7 +371,8 @@ impl Pool {
         let Some(op) = self.ops.get_mut(at) else { return };
         op.unrecorded = false;
         // What was written in its place is there all the same, and has its sum.
-        let of_record = op.parts.iter_mut().filter(|part| part.way == Way::First);
+        let is_of_record = |part: &&mut Part| matches!(part.way, Way::First | Way::Redirected);
+        let of_record = op.parts.iter_mut().filter(is_of_record);
         of_record.for_each(|part| part.failed |= !good);
         self.step_op(at);
     }

@@ -12,7 +12,7 @@
 mod replay;
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use crate::breaks::{Rule, left_out};
@@ -127,6 +127,8 @@ pub struct Recovery {
     /// The sums of what is in the blocks that those groups are about; nothing of one that cannot
     /// be read.
     found: BTreeMap<u64, Option<u32>>,
+    /// Blocks of which records say that they have no sum.
+    sumless: BTreeSet<u64>,
     /// Some records are not so.
     dropped: bool,
     result: Option<Result<Box<Pool>, ImportError>>,
@@ -159,6 +161,7 @@ impl Recovery {
             last: Vec::new(),
             claims: BTreeMap::new(),
             found: BTreeMap::new(),
+            sumless: BTreeSet::new(),
             dropped: false,
             result: None,
         };
@@ -362,6 +365,7 @@ impl Recovery {
             slot,
             limits: self.limits,
             unproved: claims.into_keys().collect(),
+            sumless: core::mem::take(&mut self.sumless),
             dropped: self.dropped && !left_out(Rule::CheckpointAfterDrop),
             first_supers: self.supers.iter().map(|[a, b]| u8::from(a > b)).collect(),
         });

@@ -10,7 +10,7 @@ use crate::journal::{Copies, Found, Group};
 use crate::layout::BLOCK;
 use crate::record::{FirstWrite, Record};
 use crate::state::PageKey;
-use crate::sums::NO_SUM;
+use crate::sums::{NO_SUM, sum_of};
 use crate::widen::{count, index, low32};
 use crate::wire::Reader;
 
@@ -78,7 +78,7 @@ impl Recovery {
 
     pub(super) fn check_blocks(&mut self, first: u64, bytes: &[u8]) {
         for (physical, block) in (first..).zip(bytes.chunks_exact(BLOCK)) {
-            self.found.insert(physical, Some(crc32c::crc32c(block)));
+            self.found.insert(physical, Some(sum_of(block)));
         }
     }
 
@@ -120,7 +120,10 @@ impl Recovery {
                     _ => self.has_arrived(physical, *crc),
                 })
                 .collect();
-            self.dropped |= good.contains(&false);
+            // What counts because it could not be read might not count the next time.
+            let is_unread = |physical| matches!(self.found.get(&physical), Some(None));
+            let unread = (first..).take(crcs.len()).any(is_unread);
+            self.dropped |= good.contains(&false) || unread;
             for run in runs_of(&good) {
                 let from = usize::from(run.first);
                 let crcs = crcs[from..from + usize::from(run.len)].to_vec();
@@ -234,6 +237,7 @@ impl Recovery {
                     self.sums.set(self.geography.sum_at(physical), *crc);
                     // It has a sum again, whatever the checkpoint had to say of the place.
                     restored.regions.unproven.remove(&physical);
+                    self.sumless.remove(&physical);
                 }
             }
             Record::Overwrite { first, crcs } => {
@@ -241,6 +245,11 @@ impl Recovery {
                 for (physical, crc) in (*first..end).zip(crcs) {
                     self.sums.set(self.geography.sum_at(physical), *crc);
                     restored.regions.unproven.remove(&physical);
+                    if *crc == NO_SUM {
+                        self.sumless.insert(physical);
+                    } else {
+                        self.sumless.remove(&physical);
+                    }
                 }
             }
             Record::Dirty { region } => {

@@ -66,6 +66,7 @@ impl State {
             self.split.remove(&(layer, logical));
             tier.clusters -= low32(count(entry.fragments.len()));
             tier.held -= u32::from(!entry.fragments.is_empty());
+            self.held -= u64::from(!entry.fragments.is_empty());
             tier.blocks -= entry.blocks(self.size);
             self.meta_bytes -= encoded;
             self.note(layer, logical, -1, (pages::cost(encoded), 0));
@@ -79,6 +80,11 @@ impl State {
     /// The next entry with more than one fragment, from here on and then from the start.
     pub(crate) fn next_split(&self, from: (Layer, u32)) -> Option<(Layer, u32)> {
         self.split.range(from..).next().or_else(|| self.split.first()).copied()
+    }
+
+    /// Entries in memory with more than one fragment.
+    pub(crate) fn splits(&self) -> impl Iterator<Item = (Layer, u32)> + '_ {
+        self.split.iter().copied()
     }
 
     /// An entry stays as it is until it changes.

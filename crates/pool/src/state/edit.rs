@@ -42,6 +42,7 @@ impl State {
         let before = if entry.is_empty() { 0 } else { entry.encoded_len(size) };
         tier.clusters -= low32(count(entry.fragments.len()));
         tier.held -= u32::from(!entry.fragments.is_empty());
+        self.held -= u64::from(!entry.fragments.is_empty());
         tier.blocks -= entry.blocks(size);
         change(&mut entry, &self.pins);
         let pins = &self.pins;
@@ -56,6 +57,7 @@ impl State {
         });
         tier.clusters += low32(count(entry.fragments.len()));
         tier.held += u32::from(!entry.fragments.is_empty());
+        self.held += u64::from(!entry.fragments.is_empty());
         tier.blocks += entry.blocks(size);
         if entry.fragments.len() > 1 {
             self.split.insert((layer, logical));

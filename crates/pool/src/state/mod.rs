@@ -130,6 +130,10 @@ pub(crate) struct State {
     pub(crate) meta_limit: u64,
     /// Clusters kept free for thick replicas.
     pub(crate) promised: u32,
+    /// Logical clusters of all layers that have a physical one.
+    held: u64,
+    /// Clusters kept for redirected overwrites, be they free or second ones of an entry (O9).
+    pub(crate) reserve: u32,
     /// Clusters with first writes under way: kept although no block of them is valid yet.
     pins: edit::Pins,
     /// Clusters given up since last asked.
@@ -172,6 +176,8 @@ impl State {
             meta_bytes: 0,
             meta_limit,
             promised: 0,
+            held: 0,
+            reserve: 0,
             pins: BTreeMap::new(),
             freed: Vec::new(),
             cleared: Vec::new(),
@@ -289,13 +295,44 @@ impl State {
         let own = self.layers.get(&layer).map_or(0, Tier::promise);
         let entry = 16 + crate::widen::count(self.size.bitmap_bytes());
         let bytes = (entry + INDEX_BYTES) * u64::from(more);
-        let kept = self.promised - own.min(more);
+        // What was promised to it is there for it in any case.
+        let reserve = if more > own { self.reserve_left() } else { 0 };
+        let kept = self.promised - own.min(more) + reserve;
         self.space.free() >= kept.saturating_add(more) && self.has_map_room(bytes)
+    }
+
+    /// Whether overwrites may be redirected into that many more clusters now. They may take half
+    /// of the room of a checkpoint that is kept for labels and snapshots: it reckons with every
+    /// cluster, so they hardly ever need it.
+    pub(crate) fn may_redirect(&self, more: u32) -> bool {
+        // A fragment more, and bitmaps of both.
+        let bytes = (8 + 2 * crate::widen::count(self.size.bitmap_bytes())) * u64::from(more);
+        let room = self.meta_room();
+        let has_room = self.meta_bytes + bytes <= room - room / 32;
+        self.space.free() >= self.promised.saturating_add(more) && has_room
+    }
+
+    /// Clusters that entries have beyond their first.
+    pub(crate) fn second_clusters(&self) -> u32 {
+        let taken = self.space.clusters() - self.space.free() - self.space.pending();
+        taken.saturating_sub(self.lost).saturating_sub(low32(self.held))
+    }
+
+    /// Clusters that must stay free for redirected overwrites: what they have already comes back
+    /// by merging.
+    pub(crate) fn reserve_left(&self) -> u32 {
+        match self.reserve {
+            0 => 0,
+            reserve => reserve.saturating_sub(self.second_clusters()),
+        }
     }
 
     /// Whether that many more clusters can be promised to a thick replica.
     pub(crate) fn may_promise(&self, more: u32) -> bool {
-        self.space.free() >= self.promised.saturating_add(more)
+        // Second clusters come back by merging, and whoever needs what was promised waits for that.
+        let second = if self.reserve == 0 { 0 } else { self.second_clusters() };
+        let kept = self.promised.saturating_add(self.reserve);
+        self.space.free() + second >= kept.saturating_add(more)
     }
 
     /// Whether a snapshot leaves enough space for all of a thick replica.
@@ -340,7 +377,9 @@ impl State {
     fn change_tier(&mut self, layer: Layer, change: impl FnOnce(&mut Tier)) {
         if let Some(tier) = self.layers.get_mut(&layer) {
             self.promised -= tier.promise();
+            self.held -= u64::from(tier.held);
             change(tier);
+            self.held += u64::from(tier.held);
             self.promised += tier.promise();
         }
     }
@@ -396,6 +435,7 @@ impl State {
         let changed: u64 = changed.filter(|window| window.changed).map(|window| window.cost).sum();
         assert_eq!((self.resident.bytes, self.resident.changed), (resident, changed));
         assert_eq!(used + self.space.free() + self.space.pending(), self.space.clusters());
+        assert_eq!(self.held, self.layers.values().map(|tier| u64::from(tier.held)).sum());
         assert_eq!(bytes, self.meta_bytes);
         assert_eq!(self.promised, self.layers.values().map(Tier::promise).sum::<u32>());
     }

@@ -365,7 +365,8 @@ impl State {
         if !self.resident.any_split {
             return None;
         }
-        let owned = |tier: &&Tier| tier.absent > 0 && tier.owner != crate::entity::Id::NONE;
+        let stays = |tier: &Tier| tier.owner != crate::entity::Id::NONE || tier.children > 1;
+        let owned = |tier: &&Tier| tier.absent > 0 && stays(tier);
         let layers = self.layers.iter().filter(|(_, tier)| owned(tier));
         let mut windows = layers.flat_map(|(layer, tier)| {
             tier.windows.iter().map(move |(at, window)| ((*layer, *at), window))

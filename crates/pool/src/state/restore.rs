@@ -134,6 +134,8 @@ impl State {
             }
             clusters = tier.clusters;
             (tier.clusters, tier.blocks, tier.held, tier.damaged) = (0, 0, 0, true);
+            // Nobody can write there: what was kept for it would keep others from writing.
+            tier.want = 0;
             (tier.entries, tier.absent) = (0, 0);
         });
         self.lost += clusters;

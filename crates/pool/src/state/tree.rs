@@ -105,7 +105,7 @@ impl State {
         entity.size = size;
         let want = if thick { self.clusters_of(size) } else { 0 };
         self.change_tier(layer, |tier| {
-            tier.want = want;
+            tier.want = if tier.damaged { 0 } else { want };
             if shrinks {
                 tier.limit = tier.limit.min(size.0);
             }

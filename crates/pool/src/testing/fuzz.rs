@@ -249,7 +249,7 @@ fn places(superblock: &Superblock, area: u8) -> Vec<Place> {
 /// A pool that opens can be used in every way, and opens again afterwards. Answers whether it
 /// opened.
 fn open_and_use(image: Image) -> bool {
-    let Ok(mut stand) = Stand::open(image) else { return false };
+    let Ok(mut stand) = Stand::open_on(image, crate::TornWrites::Possible) else { return false };
     stand.use_up();
     let broken = stand.pool.health().broken;
     if stand.export().is_ok() {

@@ -12,7 +12,7 @@ use crate::layout::BLOCK;
 use crate::widen::{count, index};
 use crate::{
     About, BadPool, Buffer, Change, Effect, Entity, Id, ImportError, KEY_CHECK, Kind, Label,
-    Limits, NewReplica, NewSnapshot, Pool, Question, Recovery, Refused, Runs, Token,
+    Limits, NewReplica, NewSnapshot, Pool, Question, Recovery, Refused, Runs, Token, TornWrites,
 };
 
 /// A pool and its disks.
@@ -46,10 +46,15 @@ pub enum NotOpened {
 const MOST_EFFECTS: u32 = 1_000_000;
 
 impl Stand {
-    /// Opens the pool on these disks.
+    /// Opens the pool on these disks, which tear no block.
     pub fn open(image: Image) -> Result<Stand, NotOpened> {
+        Stand::open_on(image, TornWrites::Impossible)
+    }
+
+    /// Opens the pool on these disks.
+    pub fn open_on(image: Image, torn_writes: TornWrites) -> Result<Stand, NotOpened> {
         let superblock = image.assemble().map_err(NotOpened::Disks)?;
-        let limits = Limits { commands: 64, ..Limits::default() };
+        let limits = Limits { commands: 64, torn_writes, ..Limits::default() };
         let mut recovery = Recovery::new(superblock, limits).map_err(NotOpened::Import)?;
         while let Some(effect) = recovery.poll() {
             match effect {

@@ -151,8 +151,36 @@ fn an_overwrite_before_its_region_is_marked() {
 }
 
 #[test]
+fn an_overwrite_in_place_on_a_disk_that_tears_blocks() {
+    check(Rule::RedirectOverwrites);
+}
+
+#[test]
 fn a_flush_that_leaves_out_the_sums_of_overwrites() {
     check(Rule::RecordOverwrites);
+}
+
+#[test]
+fn a_block_that_is_written_after_a_failure_without_its_record() {
+    check_directed(Rule::RecordAfterFailure, |seed| {
+        let (sizes, id) = (&[3600], Id(1));
+        let mut rig = written(sizes, id);
+        rig.refused = stamped(3);
+        if rig.write(id, 70, &stamped(3)).is_ok() {
+            return Err("the disk took it".into());
+        }
+        // The journal says that the block has no sum, and so does a second import.
+        rig.flush(id).unwrap();
+        if seed % 2 == 1 {
+            rig = import(rig.disks.after_crash(&mut Random(seed)), sizes)?;
+        }
+        rig.write(id, 70, &stamped(4)).unwrap();
+        let mut after = import(rig.disks.after_death(&mut Random(seed)), sizes)?;
+        match after.stamps(id, 70, 1).as_deref() {
+            Ok([4]) => Ok(0),
+            read => Err(format!("an acknowledged block reads as {read:?}")),
+        }
+    });
 }
 
 #[test]

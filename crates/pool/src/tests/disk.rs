@@ -8,6 +8,7 @@ use std::vec::Vec;
 
 pub(super) use block::testing::Random;
 
+use crate::TornWrites;
 use crate::layout::{BLOCK, Place};
 
 type Bytes = Arc<[u8]>;
@@ -23,6 +24,8 @@ pub(super) struct Disks {
     pub(super) lies: Lie,
     /// Sectors of 4096 bytes, which are not torn, instead of 512.
     pub(super) is_large: bool,
+    /// Whether the pool is told that blocks may be torn. If not, one that is overwritten may be.
+    pub(super) torn_writes: TornWrites,
     /// What becomes of one write that is acknowledged all the same, by its number.
     pub(super) false_write: Option<(u64, FalseWrite)>,
     /// Reads that were asked for so far, which of them fails, and whether its place always does.

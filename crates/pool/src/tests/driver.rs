@@ -13,7 +13,7 @@ use crate::layout::BLOCK;
 use crate::life::{self, NewPool, Probe, Step};
 use crate::{
     About, BadPool, Buffer, Change, ClusterSize, Disk, DiskFailed, Effect, Id, ImportError, Io,
-    Limits, Member, Place, Pool, Question, Recovery, Refused, Runs, Superblock, Token,
+    Limits, Member, Place, Pool, Question, Recovery, Refused, Runs, Superblock, Token, TornWrites,
 };
 
 /// A disk I/O that was sent.
@@ -72,6 +72,7 @@ pub(super) fn new_disks(sizes: &[u64], cluster: u64) -> Disks {
         disks: sizes.iter().enumerate().map(member).collect(),
     };
     let mut disks = Disks::default();
+    disks.torn_writes = TornWrites::Impossible;
     for step in life::create(&new).unwrap() {
         match step {
             Step::Write { place, bytes } => {
@@ -127,7 +128,7 @@ fn recover_with(
     superblock: Superblock,
     cache: Bytes,
 ) -> Result<Rig, ImportError> {
-    let limits = Limits { commands: 256, cache };
+    let limits = Limits { commands: 256, cache, torn_writes: disks.torn_writes };
     let mut recovery = Recovery::new(superblock, limits)?;
     loop {
         match recovery.poll() {

@@ -10,7 +10,7 @@ use block::{Blocks, Command, Fault, Lba, Span};
 use super::disk::{Disks, Lie, Random};
 use super::driver::{Ended, Moment, Rig, import, new_disks};
 use super::model::{Cell, Intent, KEY, Made, Model, Rot, TALES, Tale, Volume, stamped, stamps};
-use crate::{Change, Id, Label, Member, NewReplica, NewSnapshot, Refused, Token};
+use crate::{Change, Id, Label, Member, NewReplica, NewSnapshot, Refused, Token, TornWrites};
 
 /// What a history is made of.
 #[derive(Clone, Copy)]
@@ -56,7 +56,10 @@ impl History {
     fn new(plan: Plan) -> History {
         let mut disks = new_disks(plan.sizes, 64);
         disks.lies = plan.lies;
-        disks.is_large = plan.seed % 4 == 3;
+        // Whatever the disks are: a block is wholly old or wholly new.
+        disks.is_large = plan.seed / 2 % 2 == 1;
+        disks.torn_writes =
+            if disks.is_large { TornWrites::Impossible } else { TornWrites::Possible };
         let rig = import(disks, plan.sizes).unwrap();
         let (model, sizes) = (Model::default(), plan.sizes.to_vec());
         let random = Random(plan.seed);
@@ -169,7 +172,8 @@ impl History {
         match (result, &intent) {
             (Ok(()), Some(Intent::Read { id, start, expect, .. })) => {
                 for ((block, cell), at) in buffer.chunks_exact(4096).zip(expect).zip(*start..) {
-                    let fine = stamps(block)?.iter().all(|stamp| cell.allows(*stamp));
+                    let stamps = stamps(block)?;
+                    let fine = stamps.len() == 1 && stamps.iter().all(|stamp| cell.allows(*stamp));
                     if !fine {
                         return Err(format!("{id:?} block {at} reads wrong"));
                     }

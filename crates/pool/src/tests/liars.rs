@@ -10,7 +10,7 @@ use super::disk::{Disks, Failing, FalseWrite, Random};
 use super::driver::{Rig, import, new_disks, open};
 use super::history::replica;
 use super::model::{stamp_of, stamped};
-use crate::{Change, Id};
+use crate::{Change, Id, TornWrites};
 
 const SIZES: &[u64] = &[3600];
 const A: Id = Id(1);
@@ -67,16 +67,22 @@ fn faults(rig: &mut Rig, about: &str) -> usize {
     refused
 }
 
+fn disks(torn_writes: TornWrites) -> Disks {
+    let mut disks = new_disks(SIZES, 64);
+    disks.torn_writes = torn_writes;
+    disks
+}
+
 /// Has every write in turn go wrong; answers how many imports were refused, how many blocks, and
 /// how many of the pools noticed nothing because nothing was wrong.
-fn each_write(how: FalseWrite) -> (usize, usize, usize) {
-    let mut all = open(new_disks(SIZES, 64), SIZES).unwrap();
+fn each_write(how: FalseWrite, torn_writes: TornWrites) -> (usize, usize, usize) {
+    let mut all = open(disks(torn_writes), SIZES).unwrap();
     let first = all.disks.writes() + 1;
     act(&mut all);
     let last = all.disks.writes();
     let (mut imports, mut blocks, mut harmless) = (0, 0, 0);
     for number in first..=last {
-        let mut disks = new_disks(SIZES, 64);
+        let mut disks = disks(torn_writes);
         disks.false_write = Some((number, how));
         let mut rig = open(disks, SIZES).unwrap();
         act(&mut rig);
@@ -97,15 +103,18 @@ fn each_write(how: FalseWrite) -> (usize, usize, usize) {
 
 #[test]
 fn a_lost_write_is_noticed_or_harmless() {
-    let (imports, blocks, harmless) = each_write(FalseWrite::Lost);
-    std::println!("lost: {imports} imports refused, {blocks} blocks, {harmless} harmless");
-    assert!(blocks > 0 && harmless > 0);
+    for torn_writes in [TornWrites::Possible, TornWrites::Impossible] {
+        let (imports, blocks, harmless) = each_write(FalseWrite::Lost, torn_writes);
+        std::println!("lost: {imports} imports refused, {blocks} blocks, {harmless} harmless");
+        assert!(blocks > 0 && harmless > 0);
+    }
 }
 
 #[test]
 fn a_misdirected_write_is_noticed_or_harmless() {
-    for by in [1, 7] {
-        let (imports, blocks, harmless) = each_write(FalseWrite::Shifted(by));
+    let both = [TornWrites::Possible, TornWrites::Impossible];
+    for (by, torn_writes) in [1, 7].into_iter().flat_map(|by| both.map(|torn| (by, torn))) {
+        let (imports, blocks, harmless) = each_write(FalseWrite::Shifted(by), torn_writes);
         std::println!("by {by}: {imports} imports refused, {blocks} blocks, {harmless} harmless");
         assert!(blocks > 0 && harmless > 0);
     }

@@ -15,4 +15,5 @@ mod life;
 mod merge;
 mod model;
 mod paging;
+mod torn;
 mod unreadable;

@@ -480,6 +480,9 @@ impl Model {
                 Err(fault) => return Err(format!("{id:?} block {at}: {fault}")),
             };
             let stamps = stamps(&block).map_err(|e| format!("{id:?} block {at}: {e}"))?;
+            if stamps.len() > 1 {
+                return Err(format!("{id:?} block {at} is torn: {stamps:?}"));
+            }
             if let Some(wrong) = stamps.iter().find(|stamp| !allowed.allows(**stamp)) {
                 return Err(format!("{id:?} block {at} holds {wrong}, not {allowed:?}"));
             }

@@ -43,8 +43,18 @@ pub async fn export(
     out: &mut (dyn Write + Send),
     progress: &mut (dyn FnMut(Progress) + Send),
 ) -> Result<Summary, ExportError> {
+    export_keys(store, Keys::ALL, out, progress).await
+}
+
+/// As [`export`], of these keys only: a store may be shared with others.
+pub async fn export_keys(
+    store: &dyn Store,
+    keys: Keys,
+    out: &mut (dyn Write + Send),
+    progress: &mut (dyn FnMut(Progress) + Send),
+) -> Result<Summary, ExportError> {
     let mut writer = Writer::new(out)?;
-    let index = Index::read(store).await?;
+    let index = Index::read(store, keys).await?;
     let total = u64::try_from(index.keys.len()).unwrap_or(u64::MAX);
     let mut done = 0;
     for keys in index.keys.chunks(VALUES) {
@@ -75,9 +85,9 @@ struct Index {
 }
 
 impl Index {
-    async fn read(store: &dyn Store) -> Result<Index, ExportError> {
+    async fn read(store: &dyn Store, keys: Keys) -> Result<Index, ExportError> {
         let mut index = Index { at: Revision::ZERO, keys: Vec::new(), leased: 0 };
-        let mut pages = pin!(store.pages(Query::keys(Keys::ALL).keys_only(), PAGE));
+        let mut pages = pin!(store.pages(Query::keys(keys).keys_only(), PAGE));
         while let Some(page) = pages.next().await {
             let page = page?;
             // All pages are of the revision of the first.

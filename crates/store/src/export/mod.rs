@@ -17,7 +17,7 @@ mod dump;
 mod format;
 mod load;
 
-pub use dump::{ExportError, export};
+pub use dump::{ExportError, export, export_keys};
 pub use format::{FormatError, verify};
 pub use load::{ImportError, Onto, import};
 

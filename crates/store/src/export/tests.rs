@@ -49,6 +49,21 @@ async fn there_and_back_is_the_same_file() {
     assert_eq!(target.get("lock").await.unwrap(), None);
 }
 
+/// A store may be shared: what is not ours is neither exported nor counted.
+#[tokio::test]
+async fn keys_of_others_are_left_out() {
+    let store = filled().await;
+    store.put("/ours/a", "1").await.unwrap();
+    store.put("/ours/b", "2").await.unwrap();
+    let mut file = Vec::new();
+    let ours = Keys::prefix("/ours/");
+    let summary = export_keys(&store, ours, &mut file, &mut |_| {}).await.unwrap();
+    assert_eq!(summary, Summary { keys: 2, leased: 0 });
+    let target = empty();
+    load(&target, &file, Onto::Empty).await.unwrap();
+    assert_eq!(target.range(Query::keys(Keys::ALL)).await.unwrap().kvs.len(), 2);
+}
+
 #[tokio::test]
 async fn the_order_of_creation_is_kept() {
     let (file, _) = dump(&filled().await).await;

@@ -48,12 +48,13 @@ pub(crate) const TABLE: &[Row] = &[
         &["api", "block", "linux", "mirror", "model", "nvme", "pool", "reactor", "store"],
     ),
     row("agent", Layer::Program, &["api", "block", "engine", "linux", "model", "nvme", "reactor"]),
+    row("operator", Layer::Program, &["api", "model"]),
     row(
         "holdfast",
         Layer::Binary,
         &[
-            "agent", "api", "block", "control", "csi", "engine", "linux", "model", "nvme", "pool",
-            "store",
+            "agent", "api", "block", "control", "csi", "engine", "linux", "model", "nvme",
+            "operator", "pool", "store",
         ],
     ),
     row(

@@ -90,15 +90,13 @@ impl Control for Fake {
     }
 
     async fn node_purge(&self, at: NodeName) -> Answered<Purge> {
-        let held = self.held();
-        held.nodes.get(&at)?;
-        Ok(held.purges.get(at.as_str()).cloned().unwrap_or_default())
+        self.held().nodes.get(&at)?;
+        Ok(self.purge_of(at.as_str()))
     }
 
     async fn purge_node(&self, at: NodeName, body: Consent) -> Answered<Gone> {
-        let mut held = self.held();
-        covered(held.purges.get(at.as_str()), &body)?;
-        held.nodes.delete(&at, None)
+        covered(&self.purge_of(at.as_str()), &body)?;
+        self.held().nodes.delete(&at, None)
     }
 
     async fn devices(&self, at: NodeName, query: Paging) -> Answered<Page<BlockDevice>> {
@@ -164,6 +162,10 @@ impl Control for Fake {
         Ok(Gone { was_there: self.held().hosts.get(&at).is_ok() })
     }
 
+    async fn host_paths(&self, _: HostName, _: model::PathReport) -> Answered<Heard> {
+        Ok(HEARD)
+    }
+
     async fn pools(&self, query: PoolsAsked) -> Answered<Page<Pool>> {
         self.held().pools.page(&query.paging(), |pool| {
             is(query.node.as_ref(), &pool.spec().node)
@@ -216,15 +218,13 @@ impl Control for Fake {
     }
 
     async fn pool_purge(&self, at: PoolName) -> Answered<Purge> {
-        let held = self.held();
-        held.pools.get(&at)?;
-        Ok(held.purges.get(at.as_str()).cloned().unwrap_or_default())
+        self.held().pools.get(&at)?;
+        Ok(self.purge_of(at.as_str()))
     }
 
     async fn purge_pool(&self, at: PoolName, body: Consent) -> Answered<Gone> {
-        let mut held = self.held();
-        covered(held.purges.get(at.as_str()), &body)?;
-        held.pools.delete(&at, None)
+        covered(&self.purge_of(at.as_str()), &body)?;
+        self.held().pools.delete(&at, None)
     }
 
     async fn volumes(&self, query: VolumesAsked) -> Answered<Page<Volume>> {

@@ -62,6 +62,11 @@ impl Fake {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What the purge of a node or pool would lose: nothing, unless it was told otherwise.
+    fn purge_of(&self, name: &str) -> Purge {
+        self.held().purges.get(name).cloned().unwrap_or_default()
+    }
+
     /// It has these, too.
     pub fn has(&self, one: impl One) -> &Fake {
         one.keep(&mut self.held());
@@ -136,6 +141,7 @@ impl Held {
     ) -> Answered<Ensured<Volume>> {
         let first = self.nodes.all().next().map(|node| node.id().clone());
         let volume = self.volumes.get_mut(&id)?;
+        let shared = volume.spec().shared;
         seen.map_or(Ok(()), |seen| volume.expect(seen))?;
         let missing = || Problem::new(Kind::NotFound, "the volume has no such copy");
         let status = volume.status.as_mut().ok_or_else(missing)?;
@@ -145,13 +151,20 @@ impl Held {
                 let node = node.or(first).ok_or_else(no_node)?;
                 let fresh = served(id, node)?;
                 let target = status.target.get_or_insert(fresh);
-                if let Some(other) = target.hosts.iter().find(|have| Some(*have) != host.as_ref()) {
+                let mut others = target.hosts.iter().filter(|have| Some(*have) != host.as_ref());
+                if let Some(other) = others.next().filter(|_| !shared) {
                     let detail = format!("volume {id} is published to {other}; unpublish it first");
                     return Err(Problem::new(Kind::AlreadyPublished, detail));
                 }
                 target.hosts.extend(host);
             }
-            VolumeWish::Unpublish { .. } => status.target = None,
+            VolumeWish::Unpublish { host, .. } => {
+                status.target = status.target.take().filter(|_| host.is_some());
+                if let (Some(target), Some(host)) = (&mut status.target, &host) {
+                    target.hosts.remove(host);
+                }
+                status.target = status.target.take().filter(|target| !target.hosts.is_empty());
+            }
             VolumeWish::Republish { node } => {
                 let not = || Problem::new(Kind::NotPublished, "publish the volume first");
                 let target = status.target.as_mut().ok_or_else(not)?;
@@ -183,6 +196,7 @@ fn served(volume: VolumeId, node: NodeName) -> Answered<VolumeTarget> {
         nqn: Nqn::volume(volume),
         addresses: Vec::new(),
         hosts: BTreeSet::new(),
+        host_nqns: BTreeMap::new(),
     })
 }
 

@@ -75,8 +75,8 @@ pub(super) fn asks_for(query: &VolumesAsked, volume: &Volume) -> bool {
 pub(super) const HEARD: Heard = Heard { next_in_millis: 1000, gone_in_millis: 5000, mark: None };
 
 /// Refuses to lose what the caller does not know of.
-pub(super) fn covered(purge: Option<&Purge>, consent: &Consent) -> Answered<()> {
-    if purge.is_none_or(|purge| purge.is_covered(consent)) {
+pub(super) fn covered(purge: &Purge, consent: &Consent) -> Answered<()> {
+    if purge.is_covered(consent) {
         return Ok(());
     }
     let detail = "data would be lost that the request does not name; look at the preview, and \

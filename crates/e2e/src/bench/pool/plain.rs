@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use block::{Blocks, Command};
 use pool::{
     BLOCK, Buffer, Change, ClusterSize, Effect, Id, Io, Label, Limits, Member, NewPool, NewReplica,
-    Place, Pool, Probe, Recovery, Step, Token,
+    Place, Pool, Probe, Recovery, Step, Token, TornWrites,
 };
 
 use super::rig::POOL;
@@ -41,7 +41,9 @@ impl Plain {
         let supers = [get(&file, at(0), 1)?, get(&file, at(256), 1)?];
         let probe = Probe { blocks: member.blocks, supers: [&supers[0], &supers[1]] };
         let (superblock, _) = pool::assemble(&[probe])?;
-        let mut recovery = Recovery::new(superblock, Limits::default())?;
+        // Blocks are overwritten in place, as on disks that write them atomically.
+        let limits = Limits { torn_writes: TornWrites::Impossible, ..Limits::default() };
+        let mut recovery = Recovery::new(superblock, limits)?;
         let pool = loop {
             match recovery.poll() {
                 Some(Effect::Read { io, place, blocks, .. }) => {

@@ -6,8 +6,8 @@ use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 
-pub(crate) use rig::is_able;
-use rig::{Cluster, Committer, check, until};
+pub(crate) use rig::{Cluster, is_able};
+use rig::{Committer, check, until};
 
 /// A writer that syncs every commit goes on, without an error, whatever is killed.
 fn a_writer_goes_on(filesystem: &str) -> Result<()> {
@@ -175,6 +175,50 @@ fn what_cannot_be_attached_is_refused_and_leaves_nothing() -> Result<()> {
     let stranger = ["attach", &volume, "--host", "host-2", "--run-dir", &run];
     refused(&stranger, "published to host host-1: detach it there")?;
     cluster.run(&["detach", &volume])?;
+    cluster.check_nothing_left()
+}
+
+/// A host that was dismissed and is admitted again does not go on with what it had mounted: others
+/// may have written meanwhile.
+#[test]
+fn what_was_mounted_before_its_host_was_dismissed_stays_shut_out() -> Result<()> {
+    if !is_able() {
+        return Ok(());
+    }
+    let cluster = Cluster::start()?;
+    let volume = cluster.volume(1, "64MiB")?;
+    let point = cluster.mount_point("mnt");
+    let mount = point.display().to_string();
+    cluster.run(&["attach", &volume, "--mount", &mount, "--fs", "ext4"])?;
+    let kept = fs::File::create(point.join("kept"))?;
+    kept.sync_all()?;
+    drop(kept);
+    let admitted = || -> Result<serde_json::Value> {
+        let found = cluster.json(&["volume", "get", &volume])?;
+        Ok(found["status"]["target"]["hostNqns"]["host-1"].clone())
+    };
+    let first = admitted()?;
+    cluster.run(&["volume", "unpublish", &volume, "--host", "host-1", "--force"])?;
+    cluster.run(&["volume", "publish", &volume, "--host", "host-1"])?;
+    let second = admitted()?;
+    ensure!(first.is_string() && second.is_string() && first != second, "{first} {second}");
+
+    until("the worker knows that its publication is over", || {
+        Ok(cluster.json(&["attached"])?[0]["worker"]["dismissed"] == true)
+    })?;
+    let late = fs::write(point.join("late"), "x")
+        .and_then(|()| fs::File::open(point.join("late"))?.sync_all());
+    ensure!(late.is_err(), "a write of the earlier publication was acknowledged");
+    let said = cluster.refused(&["attach", &volume, "--mount", &mount])?;
+    ensure!(said.contains("earlier publication") && said.contains("holdfast detach"), "{said}");
+    cluster.run(&["detach", &volume])?;
+    cluster.check_nothing_left()?;
+    ensure!(admitted()? == second, "the later publication is not the earlier one's to end");
+
+    cluster.run(&["attach", &volume, "--mount", &mount])?;
+    ensure!(point.join("kept").exists() && !point.join("late").exists());
+    cluster.run(&["detach", &volume])?;
+    ensure!(admitted()? == second, "attach did not publish it");
     cluster.check_nothing_left()
 }
 

@@ -133,6 +133,11 @@ impl Cluster {
         Ok(command)
     }
 
+    /// A program of this machine that goes on.
+    pub(crate) fn start_program(&self, words: &[&str]) -> Result<Program> {
+        Program::start(&mut self.command(words)?)
+    }
+
     /// The agent of this machine.
     pub(crate) fn agent(&self) -> Result<Program> {
         Program::start(&mut self.command(&["agent", "run"])?)

@@ -17,6 +17,12 @@ impl Child {
         self.ask(Work::Send(name.0, message, Asked::Told), io);
     }
 
+    /// Has it write a good block over one that it has damaged.
+    pub(in super::super) fn repair(&mut self, name: Name, (at, good): (Lba, &[u8]), io: &impl Io) {
+        let message = Topic::Repair.tell(at.0, good);
+        self.ask(Work::Send(name.0, message, Asked::Told), io);
+    }
+
     /// Asks what a scrub found, if it is up and nothing waits. What is not sent is asked later.
     pub(in super::super) fn ask_damaged(&mut self, io: &impl Io) {
         if matches!(self.phase, Phase::Up) && self.waiting.is_empty() {

@@ -349,7 +349,7 @@ fn connect_request(sqe: &Sqe, data: &[u8]) -> Result<ConnectRequest, Refusal> {
     };
     Ok(ConnectRequest {
         subsystem: Nqn::from_field(&data.subnqn).map_err(parameter(BadConnect::SUBNQN))?,
-        host: Nqn::from_field(&data.hostnqn).map_err(parameter(BadConnect::HOSTNQN))?,
+        host: Nqn::from_host_field(&data.hostnqn).map_err(parameter(BadConnect::HOSTNQN))?,
         hostid: data.hostid,
         cntlid: data.cntlid.get(),
         connect: Connect::from_sqe(sqe),

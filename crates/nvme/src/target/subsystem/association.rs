@@ -1,5 +1,6 @@
 //! Controllers and queues coming and going.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -89,15 +90,40 @@ impl Subsystem {
         if request.cntlid != CNTLID_DYNAMIC {
             return Err(Refusal::Parameter(BadConnect::CNTLID));
         }
-        let cntlid = self.free_cntlid().ok_or(Refusal::Status(Status::CONNECT_CONTROLLER_BUSY))?;
+        let busy = Refusal::Status(Status::CONNECT_CONTROLLER_BUSY);
+        if !self.end_former(&request.host) {
+            return Err(busy);
+        }
+        let cntlid = self.free_cntlid().ok_or(busy)?;
         let mut kato = round_up(Duration::from_millis(request.connect.kato.into()));
         if self.discovery.is_some() && kato.is_zero() {
             kato = DISCOVERY_KATO;
         }
         let controller = Controller::new(conn, request.host.clone(), request.hostid, kato, now);
         self.controllers.insert(cntlid, controller);
-        self.connections.insert(conn, Attached { cntlid, qid: 0, hostid: request.hostid });
+        self.attach(conn, request, Attached { cntlid, qid: 0, hostid: request.hostid });
         Ok(cntlid)
+    }
+
+    /// Ends what a host has that may have one association only; whether nothing of it is left at
+    /// work. Until then its new one is refused, with a status that makes it try again.
+    fn end_former(&mut self, host: &Nqn) -> bool {
+        if !self.single.contains_key(host) {
+            return true;
+        }
+        let former = self.controllers.iter().filter(|(_, one)| one.host == *host);
+        let former: Vec<u16> = former.map(|(cntlid, _)| *cntlid).collect();
+        for cntlid in former {
+            self.drop_controller(cntlid);
+        }
+        self.single.get(host).is_none_or(BTreeSet::is_empty)
+    }
+
+    fn attach(&mut self, conn: ConnId, request: &ConnectRequest, attached: Attached) {
+        self.connections.insert(conn, attached);
+        if let Some(conns) = self.single.get_mut(&request.host) {
+            conns.insert(conn);
+        }
     }
 
     fn connect_io(
@@ -129,7 +155,7 @@ impl Subsystem {
         }
         controller.queues.insert(qid, conn);
         controller.last_seen = now;
-        self.connections.insert(conn, Attached { cntlid, qid, hostid: request.hostid });
+        self.attach(conn, request, Attached { cntlid, qid, hostid: request.hostid });
         Ok(cntlid)
     }
 
@@ -151,6 +177,9 @@ impl Subsystem {
     /// A detached connection has nothing at work any more.
     pub(in crate::target) fn drained(&mut self, conn: ConnId) {
         self.draining.remove(&conn);
+        for conns in self.single.values_mut() {
+            conns.remove(&conn);
+        }
         self.pass_all_fences(conn);
     }
 

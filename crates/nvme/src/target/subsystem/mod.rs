@@ -146,6 +146,9 @@ pub struct Subsystem {
     connections: BTreeMap<ConnId, Attached>,
     /// Connections that ended but may have commands at work on a device.
     draining: BTreeMap<ConnId, HostId>,
+    /// Hosts that have one association at a time, each with its connections, ended ones included
+    /// until they have drained.
+    single: BTreeMap<Nqn, BTreeSet<ConnId>>,
     next_cntlid: u16,
     /// Changes whenever a connection should look whether something is there for it.
     epoch: u64,
@@ -191,6 +194,7 @@ impl Subsystem {
             controllers: BTreeMap::new(),
             connections: BTreeMap::new(),
             draining: BTreeMap::new(),
+            single: BTreeMap::new(),
             next_cntlid: first,
             epoch: 0,
             fences: BTreeMap::new(),
@@ -314,6 +318,23 @@ impl Subsystem {
         for cntlid in gone {
             self.drop_controller(cntlid);
         }
+    }
+
+    /// Sets which hosts have one association at a time: a new one ends the former, and begins when
+    /// nothing of that is at work any more. So what a host sent by a path that it lost takes effect
+    /// before what it sends again by another, or not at all.
+    pub fn set_single_association(&mut self, hosts: impl IntoIterator<Item = Nqn>) {
+        let mut former = core::mem::take(&mut self.single);
+        let kept = |host: Nqn| {
+            let conns = former.remove(&host).unwrap_or_else(|| self.connections_of(&host));
+            (host, conns)
+        };
+        self.single = hosts.into_iter().map(kept).collect();
+    }
+
+    fn connections_of(&self, host: &Nqn) -> BTreeSet<ConnId> {
+        let of_host = self.controllers.values().filter(|controller| controller.host == *host);
+        of_host.flat_map(|one| one.queues.values().copied().chain([one.admin])).collect()
     }
 
     /// Replaces the discovery log and tells hosts; does nothing in other subsystems.

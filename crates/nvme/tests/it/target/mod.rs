@@ -14,4 +14,5 @@ mod malformed;
 mod reservation;
 mod reservation_model;
 mod setup;
+mod single_association;
 mod split;

@@ -77,6 +77,29 @@ fn connect_says_what_is_wrong() {
 }
 
 #[test]
+fn a_host_may_leave_out_the_prefix_of_its_name() {
+    // What hosts built on older versions of SPDK send when they are given no name.
+    let mut data = ConnectData::new(&nqn(HOST_A), hostid(HOST_A), &nqn(SUBSYSTEM), 0xFFFF);
+    let name = b"2014-08.org.nvmexpress:uuid:5ab3f2de-11ad-4b6f-a1a0-6a0f3a6c0d57";
+    data.hostnqn = [0; 256];
+    data.hostnqn[..name.len()].copy_from_slice(name);
+    let connect = Connect { recfmt: 0, qid: 0, sqsize: 31, cattr: 0, kato: 0 };
+    let status = |data: &ConnectData, hosts| {
+        let mut rim = rim();
+        rim.subsystem.set_hosts(hosts);
+        let mut queue = Queue::open(&mut rim, Digests::default());
+        queue.command(&mut rim, connect.to_sqe(0), data.as_bytes()).status
+    };
+    assert_eq!(status(&data, Hosts::Any), Status::SUCCESS);
+    let stranger = Status::CONNECT_INVALID_HOST.do_not_retry();
+    assert_eq!(status(&data, Hosts::Listed([nqn(HOST_A)].into())), stranger);
+    // A name is text without control characters.
+    data.hostnqn[5] = b'\n';
+    let done = refused(|_, sent| sent.hostnqn = data.hostnqn);
+    assert_eq!(done, (Status::CONNECT_INVALID_PARAMETERS.do_not_retry(), 1 << 16 | 512));
+}
+
+#[test]
 fn connect_data_of_another_length_are_refused() {
     let mut rim = rim();
     let mut queue = Queue::open(&mut rim, Digests::default());

@@ -1,0 +1,317 @@
+//! A whole cluster: control plane, nodes, Holdfast.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::authority::{Authority, Subject};
+use crate::machine::{Machine, output};
+use crate::node::Node;
+use crate::wait::until;
+
+/// Where names are resolved: on the machine of the control plane.
+pub(crate) const DNS: &str = "10.200.0.1";
+/// Where the API server listens.
+const SERVER: &str = "https://10.200.0.1:16443";
+/// The namespace of Holdfast, which is also the name of its release.
+pub(crate) const HOLDFAST: &str = "holdfast";
+
+/// Where things are.
+pub(crate) struct Paths {
+    /// Programs and images, made by `cargo xtask test kubernetes`.
+    pub(crate) cache: PathBuf,
+    /// What this cluster writes.
+    pub(crate) run: PathBuf,
+}
+
+impl Paths {
+    pub(crate) fn program(&self, name: &str) -> String {
+        self.cache.join("bin").join(name).display().to_string()
+    }
+
+    pub(crate) fn authority(&self, file: &str) -> String {
+        self.run.join("authority").join(file).display().to_string()
+    }
+
+    /// Writes what somebody with this certificate needs to call the API server.
+    pub(crate) fn kubeconfig(&self, name: &str) -> Result<String> {
+        let (ca, crt, key) = (
+            self.authority("ca.crt"),
+            self.authority(&format!("{name}.crt")),
+            self.authority(&format!("{name}.key")),
+        );
+        let config = serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{
+                "name": "c", "cluster": { "server": SERVER, "certificate-authority": ca },
+            }],
+            "users": [{
+                "name": "u", "user": { "client-certificate": crt, "client-key": key },
+            }],
+            "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "u" } }],
+            "current-context": "c",
+        });
+        let path = self.run.join(format!("{name}.kubeconfig"));
+        fs::write(&path, serde_json::to_string(&config)?)?;
+        Ok(path.display().to_string())
+    }
+}
+
+/// A running cluster. Dropping it ends all its processes.
+pub(crate) struct Cluster {
+    // Nodes before the machine that their network hangs on, and both before the directory.
+    pub(crate) nodes: Vec<Node>,
+    head: Machine,
+    pub(crate) paths: Paths,
+    dir: Option<TempDir>,
+}
+
+impl Cluster {
+    /// Starts a cluster and waits for its nodes.
+    pub(crate) fn start(count: u8) -> Result<Cluster> {
+        let cache = cache()?;
+        let dir = tempfile::Builder::new().prefix("holdfast-k8s-").tempdir()?;
+        let paths = Paths { cache, run: dir.path().to_owned() };
+        ensure!(
+            Path::new(&paths.program("kubelet")).exists(),
+            "the programs of Kubernetes are not built; run `cargo xtask test kubernetes`"
+        );
+        certificates(&paths, count)?;
+        let head = Machine::new("head", &paths.run.join("head"))?;
+        head.shell(
+            "ip link add k0 type bridge
+            ip addr add 10.200.0.1/24 dev k0
+            ip link set k0 up
+            ip route add default via 10.200.0.254",
+        )?;
+        let mut cluster = Cluster { nodes: Vec::new(), head, paths, dir: Some(dir) };
+        cluster.start_control_plane()?;
+        for number in 1..=count {
+            let node = Node::new(&cluster.paths, &cluster.head, number)?;
+            cluster.nodes.push(node);
+        }
+        cluster.connect_pods(count)?;
+        for node in &cluster.nodes {
+            node.start(&cluster.paths)?;
+        }
+        until("all nodes are ready", || {
+            let nodes = cluster.get(&["nodes"])?;
+            let ready = items(&nodes).iter().filter(|node| has_condition(node, "Ready")).count();
+            Ok((ready == usize::from(count)).then_some(()))
+        })?;
+        Ok(cluster)
+    }
+
+    /// Packets for pods of other nodes.
+    fn connect_pods(&self, count: u8) -> Result<()> {
+        for (node, number) in self.nodes.iter().zip(1..) {
+            for other in (1..=count).filter(|other| *other != number) {
+                let (pods, address) = (Node::pods(other), Node::address(other));
+                node.machine.shell(&format!("ip route add {pods} via {address}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn start_control_plane(&self) -> Result<()> {
+        let paths = &self.paths;
+        let authority = |file: &str| paths.authority(file);
+        let admin = paths.kubeconfig("admin")?;
+        let etcd = "http://127.0.0.1:2379";
+        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
+        let data = paths.run.join("etcd").display().to_string();
+        self.head.start("etcd", &words(&["--data-dir", &data, "--unsafe-no-fsync"]))?;
+        let hosts = paths.run.join("hosts");
+        fs::create_dir_all(&hosts)?;
+        self.head.start(
+            "dnsmasq",
+            &words(&[
+                "--keep-in-foreground",
+                "--no-resolv",
+                "--no-hosts",
+                "--user=root",
+                "--port=53",
+                "--bind-interfaces",
+                "--local=/local/svc/",
+                "--pid-file=/run/dnsmasq.pid",
+                &format!("--listen-address={DNS}"),
+                &format!("--hostsdir={}", hosts.display()),
+            ]),
+        )?;
+        self.head.start(
+            &paths.program("kube-apiserver"),
+            &words(&[
+                &format!("--etcd-servers={etcd}"),
+                "--bind-address=10.200.0.1",
+                "--secure-port=16443",
+                "--advertise-address=10.200.0.1",
+                &format!("--tls-cert-file={}", authority("server.crt")),
+                &format!("--tls-private-key-file={}", authority("server.key")),
+                &format!("--client-ca-file={}", authority("ca.crt")),
+                "--service-account-issuer=https://kubernetes.default.svc",
+                &format!("--service-account-signing-key-file={}", authority("accounts.key")),
+                &format!("--service-account-key-file={}", authority("accounts.pub")),
+                "--service-cluster-ip-range=10.96.0.0/16",
+                "--authorization-mode=Node,RBAC",
+                "--allow-privileged=true",
+                &format!("--kubelet-client-certificate={}", authority("admin.crt")),
+                &format!("--kubelet-client-key={}", authority("admin.key")),
+                &format!("--kubelet-certificate-authority={}", authority("ca.crt")),
+                "--kubelet-preferred-address-types=InternalIP",
+            ]),
+        )?;
+        until("the API server is ready", || self.kubectl(&["get", "--raw", "/readyz"]).map(Some))?;
+        self.head.start(
+            &paths.program("kube-controller-manager"),
+            &words(&[
+                &format!("--kubeconfig={admin}"),
+                "--bind-address=127.0.0.1",
+                "--leader-elect=false",
+                &format!("--root-ca-file={}", authority("ca.crt")),
+                &format!("--service-account-private-key-file={}", authority("accounts.key")),
+                &format!("--cluster-signing-cert-file={}", authority("ca.crt")),
+                &format!("--cluster-signing-key-file={}", authority("ca.key")),
+                "--node-monitor-grace-period=20s",
+                &format!("--flex-volume-plugin-dir={}", paths.run.join("head/plugins").display()),
+            ]),
+        )?;
+        self.head.start(
+            &paths.program("kube-scheduler"),
+            &words(&[
+                &format!("--kubeconfig={admin}"),
+                "--bind-address=127.0.0.1",
+                "--leader-elect=false",
+            ]),
+        )
+    }
+
+    /// Installs Holdfast by its chart, and makes its names known.
+    pub(crate) fn install(&self) -> Result<()> {
+        self.kubectl(&["label", "nodes", "--all", "engine=yes"])?;
+        let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../../chart");
+        let values = [
+            "image.repository=holdfast.test/holdfast",
+            "image.tag=1",
+            "image.pullPolicy=Never",
+            "csi.provisioner.image=holdfast.test/csi-provisioner:1",
+            "csi.resizer.enabled=false",
+            "store.persistence.local.node=node1",
+            "engine.nodeSelector.engine=yes",
+        ];
+        let mut command = self.head.command(&self.paths.program("helm"));
+        command.args(["--kubeconfig", &self.paths.kubeconfig("admin")?]);
+        command.args(["install", HOLDFAST, chart, "--namespace", HOLDFAST, "--create-namespace"]);
+        command.args(values.iter().flat_map(|value| ["--set", value]));
+        command.env("HOME", &self.paths.run);
+        output(&mut command, None)?;
+        self.publish_names()?;
+        until("all pods of Holdfast are ready", || {
+            let pods = self.get(&["pods", "--namespace", HOLDFAST])?;
+            let pods = items(&pods);
+            let ready = pods.iter().filter(|pod| has_condition(pod, "Ready")).count();
+            // Store, control plane, CSI controller, operator; engine and CSI node on each node.
+            Ok((ready == 4 + 2 * self.nodes.len() && pods.len() == ready).then_some(()))
+        })
+    }
+
+    /// What a cluster's own name server does: names of services become addresses.
+    fn publish_names(&self) -> Result<()> {
+        let services = self.get(&["services", "--namespace", HOLDFAST])?;
+        let mut lines = String::new();
+        for service in items(&services) {
+            let name = service["metadata"]["name"].as_str().context("a service has a name")?;
+            let address = service["spec"]["clusterIP"].as_str().context("and an address")?;
+            writeln!(lines, "{address} {name}.{HOLDFAST}.svc.cluster.local")?;
+        }
+        fs::write(self.paths.run.join("hosts/services"), lines)?;
+        Ok(())
+    }
+
+    pub(crate) fn kubectl(&self, words: &[&str]) -> Result<String> {
+        let mut command = self.head.command(&self.paths.program("kubectl"));
+        let config = self.paths.run.join("admin.kubeconfig");
+        output(command.arg("--kubeconfig").arg(config).args(words), None)
+    }
+
+    /// Creates or changes resources.
+    pub(crate) fn apply(&self, resources: &Value) -> Result<()> {
+        let mut command = self.head.command(&self.paths.program("kubectl"));
+        let config = self.paths.run.join("admin.kubeconfig");
+        command.arg("--kubeconfig").arg(config).args(["apply", "--filename", "-"]);
+        output(&mut command, Some(&resources.to_string())).map(drop)
+    }
+
+    /// Resources as JSON.
+    pub(crate) fn get(&self, words: &[&str]) -> Result<Value> {
+        let text = self.kubectl(&[&["get", "--output=json"], words].concat())?;
+        Ok(serde_json::from_str(&text)?)
+    }
+
+    /// Asks the control plane of Holdfast, by a pod that has the right to.
+    pub(crate) fn holdfast(&self, words: &[&str]) -> Result<Value> {
+        let pod = ["exec", "deploy/holdfast-csi-controller", "--container=csi-controller"];
+        let server = ["--", "holdfast", "--server=holdfast-control.holdfast.svc:7440"];
+        let secrets = ["--ca=/etc/holdfast/csi/ca.crt", "--token-file=/etc/holdfast/csi/token"];
+        let namespace = ["--namespace", HOLDFAST];
+        let mut all: Vec<&str> = Vec::new();
+        all.extend(namespace.iter().chain(&pod).chain(&server[..2]));
+        all.extend(words.iter().chain(&server[2..]).chain(&secrets).chain(&["--output=json"]));
+        Ok(serde_json::from_str(&self.kubectl(&all)?)?)
+    }
+
+    pub(crate) fn node(&self, name: &str) -> Result<&Node> {
+        self.nodes.iter().find(|node| node.name() == name).context("there is no such node")
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if std::thread::panicking()
+            && let Some(dir) = self.dir.take()
+        {
+            eprintln!("logs of the cluster are kept in {}", dir.keep().display());
+        }
+    }
+}
+
+/// The objects of a list.
+pub(crate) fn items(list: &Value) -> &[Value] {
+    list["items"].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// Whether an object has a condition that holds.
+pub(crate) fn has_condition(object: &Value, kind: &str) -> bool {
+    let conditions = object["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
+    conditions.iter().any(|one| one["type"] == kind && one["status"] == "True")
+}
+
+fn cache() -> Result<PathBuf> {
+    let base = if let Some(dir) = std::env::var_os("XDG_CACHE_HOME").filter(|it| !it.is_empty()) {
+        PathBuf::from(dir)
+    } else {
+        let home = std::env::var_os("HOME").context("neither XDG_CACHE_HOME nor HOME is set")?;
+        PathBuf::from(home).join(".cache")
+    };
+    Ok(base.join("holdfast/k8s"))
+}
+
+fn certificates(paths: &Paths, count: u8) -> Result<()> {
+    let authority = Authority::new(&paths.run.join("authority"))?;
+    let server = Subject { name: "kube-apiserver", organization: "kubernetes" };
+    let names = ["10.200.0.1", "10.96.0.1", "127.0.0.1", "kubernetes.default.svc"];
+    authority.issue("server", &server, &names)?;
+    let admin = Subject { name: "admin", organization: "system:masters" };
+    authority.issue("admin", &admin, &[])?;
+    for number in 1..=count {
+        let (name, address) = (format!("node{number}"), Node::address(number));
+        let subject =
+            Subject { name: &format!("system:node:{name}"), organization: "system:nodes" };
+        authority.issue(&name, &subject, &[&name, &address])?;
+    }
+    Ok(())
+}
