@@ -17,8 +17,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 impl<M> Reactor<M> {
     /// Hands over what was queued, and returns when there is something to deliver.
     pub(super) fn wait(&mut self) -> io::Result<()> {
+        // Before the bell is armed: among what an earlier entry left behind may be that it rang, and
+        // nothing wakes a reactor that falls asleep without it.
+        self.collect();
         self.arm_bell();
-        if self.has_news() || self.collect() {
+        if self.has_news() {
             self.enter(0, None)?;
             self.collect();
             return Ok(());

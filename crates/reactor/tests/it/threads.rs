@@ -2,9 +2,13 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-use reactor::{Chain, Detached, Io, Mailbox, Op, Outcome, PAGE, Reactor, Token, pin_to_core};
+use reactor::{
+    Chain, Config, Detached, Event, Handler, Io, Mailbox, Op, Outcome, PAGE, Reactor, Token,
+    pin_to_core,
+};
 
 use crate::harness::{Heard, drive, small};
 
@@ -50,6 +54,57 @@ fn messages_wake_a_sleeping_reactor_and_keep_their_order() {
     sender.join().unwrap();
 }
 
+/// Answers at once, and has nothing else to do: no timer and no I/O wakes its reactor.
+struct Echo;
+
+impl Handler for Echo {
+    type Message = Option<Sender<()>>;
+
+    fn on(&mut self, event: Event<Self::Message>, _: &mut impl Io<Message = Self::Message>) {
+        if let Event::Message(Some(reply)) = event {
+            let _ = reply.send(());
+        }
+    }
+
+    fn settle(&mut self, _: &mut impl Io<Message = Self::Message>) -> bool {
+        true
+    }
+}
+
+/// A completed wake-up that is collected after the next one was thought to be armed must not leave
+/// the reactor asleep without any.
+#[test]
+fn every_post_to_a_sleeping_reactor_wakes_it() {
+    const POSTS: u32 = 60_000;
+    let (give, take) = channel();
+    std::thread::spawn(move || {
+        let config = Config { spin: Duration::ZERO, ..Config::default() };
+        let mut reactor = Reactor::new(&config).unwrap();
+        give.send(reactor.mailbox()).unwrap();
+        reactor.run(&mut Echo).unwrap();
+    });
+    let mailbox = take.recv().unwrap();
+    let post_all = |caller: u32| {
+        let mailbox = mailbox.clone();
+        move || {
+            for nth in 0..POSTS {
+                // Each time at another moment of its falling asleep.
+                for _ in 0..(nth * 7 + caller * 131) % 2048 {
+                    core::hint::spin_loop();
+                }
+                let (reply, answer) = channel();
+                post_patiently(&mailbox, Some(reply));
+                let heard = answer.recv_timeout(Duration::from_secs(30));
+                assert!(heard.is_ok(), "caller {caller}: post {nth} was not heard");
+            }
+        }
+    };
+    let callers = [0, 1].map(|caller| std::thread::spawn(post_all(caller)));
+    for caller in callers {
+        caller.join().unwrap();
+    }
+}
+
 fn post_patiently<M>(mailbox: &Mailbox<M>, message: M) {
     let mut message = message;
     while let Err(back) = mailbox.post(message) {
@@ -60,7 +115,7 @@ fn post_patiently<M>(mailbox: &Mailbox<M>, message: M) {
 
 #[test]
 fn a_connection_moves_to_another_reactor() {
-    let (give, take) = std::sync::mpsc::channel();
+    let (give, take) = channel();
     let second = std::thread::spawn(move || {
         let mut reactor = Reactor::<Detached>::new(&small()).unwrap();
         give.send(reactor.mailbox()).unwrap();
