@@ -17,8 +17,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 impl<M> Reactor<M> {
     /// Hands over what was queued, and returns when there is something to deliver.
     pub(super) fn wait(&mut self) -> io::Result<()> {
-        // Before the bell is armed: among what an earlier entry left behind may be that it rang, and
-        // nothing wakes a reactor that falls asleep without it.
+        // Before the bell is armed: an earlier entry may have left behind that it rang, and nothing
+        // wakes a reactor that falls asleep without it.
         self.collect();
         self.arm_bell();
         if self.has_news() {
@@ -119,9 +119,8 @@ impl<M> Reactor<M> {
         }
     }
 
-    /// Moves completions from the ring to our own queue. Returns whether there were any.
-    pub(super) fn collect(&mut self) -> bool {
-        let before = self.completed.len();
+    /// Moves completions from the ring to our own queue.
+    pub(super) fn collect(&mut self) {
         for entry in self.ring.0.completion() {
             let (user_data, result, flags) = (entry.user_data(), entry.result(), entry.flags());
             match user_data {
@@ -130,7 +129,6 @@ impl<M> Reactor<M> {
                 _ => self.completed.push_back(Completed { user_data, result, flags }),
             }
         }
-        self.completed.len() > before
     }
 
     /// Lends the receives new buffers, and begins those again that had run out of them.
