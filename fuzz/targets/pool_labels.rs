@@ -2,10 +2,10 @@
 
 #![no_main]
 
-use model::stored::{Record, decode, encode};
-use model::{Label, Note, SnapshotLabel};
+use model::envelope::{Versioned, decode, encode};
+use model::{ReplicaLabel, SyncMetadata, SnapshotLabel};
 
-fn read<R: Record + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
+fn read<R: Versioned + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
     if let Ok(found) = decode::<R>(bytes) {
         let again = encode(&found).expect("what was read can be written");
         assert_eq!(decode::<R>(again.as_bytes()).as_ref(), Ok(&found));
@@ -13,7 +13,7 @@ fn read<R: Record + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
 }
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| {
-    read::<Label>(input);
-    read::<Note>(input);
+    read::<ReplicaLabel>(input);
+    read::<SyncMetadata>(input);
     read::<SnapshotLabel>(input);
 });

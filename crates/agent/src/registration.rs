@@ -1,17 +1,17 @@
 //! Shows the control plane that this host is there, as long as it runs.
 //!
 //! ```text
-//!   Unknown ── name asked for ──► Known ── heartbeat, again and again ──► farewell at the end
+//!   Unknown ── name asked for ──► Known ── heartbeat, again and again ──► deregistration
 //! ```
 //!
 //! Attached volumes do not need it: they have processes of their own, which outlive it.
 
 use std::time::Duration;
 
-use api::heartbeat::Farewell;
+use api::heartbeat::Deregister;
 use api::rest::Control;
 use linux::Tree;
-use model::{Heartbeat, HostAddress, HostName, InstanceId, Kind, MachineId, Nqn, Problem};
+use model::{Heartbeat, HostAddress, HostName, InstanceId, MachineId, Nqn, Problem, ProblemKind};
 
 use crate::attach::{AttachError, new_instance, own_machine, own_nqn};
 use crate::record::{ControlPlane, Records};
@@ -47,7 +47,7 @@ pub async fn run(
         () = stop => {}
         () = beating => {}
     }
-    match remote.host_farewell(host, Farewell { instance }).await {
+    match remote.deregister_host(host, Deregister { instance }).await {
         Ok(_) => Ok(()),
         Err(problem) => Err(AttachError::Control(problem)),
     }
@@ -81,7 +81,7 @@ async fn beat(
     // it is this machine at all is for the control plane to say.
     let nqn = match remote.host(host.clone()).await {
         Ok(known) => known.spec().address.nqn.clone(),
-        Err(problem) if problem.kind == Kind::NotFound => own.clone(),
+        Err(problem) if problem.kind == ProblemKind::NotFound => own.clone(),
         Err(problem) => return Err(problem),
     };
     let heartbeat = Heartbeat {

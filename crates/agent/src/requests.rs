@@ -18,7 +18,7 @@
 //! Not here: the bytes, the descriptor, paths and how long a command may wait for one (the
 //! initiator's policy).
 
-use block::{Blocks, Command, Completion, Fault, Geometry, Lba, Span};
+use block::{Blocks, Command, Completion, Geometry, IoError, Lba, Span};
 use linux::fuse;
 use nvme::initiator::Limits;
 
@@ -160,12 +160,12 @@ fn block_command(command: fuse::Command, volume: Geometry) -> Result<Option<Comm
 }
 
 /// What the kernel is told of a fault. Never `ENOSYS`, which it would believe for ever.
-fn errno(fault: Fault) -> i32 {
+fn errno(fault: IoError) -> i32 {
     match fault {
-        Fault::NoSpace => libc::ENOSPC,
-        Fault::ReadOnly => libc::EROFS,
-        Fault::Unsupported => libc::EOPNOTSUPP,
-        Fault::OutOfRange { .. } => libc::EINVAL,
+        IoError::NoSpace => libc::ENOSPC,
+        IoError::ReadOnly => libc::EROFS,
+        IoError::Unsupported => libc::EOPNOTSUPP,
+        IoError::OutOfRange { .. } => libc::EINVAL,
         _ => libc::EIO,
     }
 }
@@ -268,13 +268,15 @@ mod tests {
         let Step::Submit(slot, _) = requests.begin(id(), command, volume()).unwrap() else {
             panic!("nothing to do");
         };
-        let reply = requests.done(slot, Err(Fault::NoSpace)).unwrap();
+        let reply = requests.done(slot, Err(IoError::NoSpace)).unwrap();
         assert_eq!(reply, Step::Reply(Reply { id: id(), command, outcome: Err(libc::ENOSPC) }));
     }
 
     #[test]
     fn a_flush_ends_with_the_targets_and_never_as_not_implemented() {
-        for fault in [Fault::Unsupported, Fault::TimedOut, Fault::Unreachable, Fault::Internal] {
+        for fault in
+            [IoError::Unsupported, IoError::TimedOut, IoError::Unreachable, IoError::Internal]
+        {
             let mut requests = requests(1);
             let step = requests.begin(id(), fuse::Command::Flush, volume()).unwrap();
             assert_eq!(step, Step::Submit(Slot(0), Command::Flush), "not answered by itself");

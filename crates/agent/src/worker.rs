@@ -26,7 +26,7 @@ use std::time::Duration;
 use block::{BlockSize, Bytes, Geometry};
 use linux::fuse::{self, Channel, Session, SessionState};
 use linux::{Kernel, LiveKernel, loop_device};
-use model::{Named, VolumeId};
+use model::{NqnKind, VolumeId};
 use nvme::auth::Accepted;
 use nvme::initiator::{Association, Host, Options, Policy};
 use reactor::{Class, Mailbox, PAGE, Reactor};
@@ -114,7 +114,7 @@ pub fn run(records: &Records, volume: VolumeId, resume: bool) -> Result<(), Work
     worker.follow(&addresses, &mut reactor);
     if resume {
         // The target ends the association of the predecessor before it begins ours.
-        let is_single = matches!(attachment.host_nqn.named(), Some(Named::Publication(_)));
+        let is_single = matches!(attachment.host_nqn.named(), Some(NqnKind::Publication(_)));
         let pause = if is_single { Duration::ZERO } else { TAKEOVER_PAUSE };
         worker.resume_after(pause, &mut reactor);
     }

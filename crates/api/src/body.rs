@@ -7,7 +7,9 @@ use axum::body::Body as Stream;
 use bytes::Bytes;
 use http::{HeaderMap, header};
 use http_body_util::{BodyExt, LengthLimitError};
-use model::{Heartbeat, Invalid, Kind, Label, Memo, Order, Problem, Spec};
+use model::{
+    Heartbeat, Problem, ProblemKind, ReplicaLabel, Spec, SpecBackup, ValidationError, VersionedSpec,
+};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -31,7 +33,7 @@ impl Body for NoBody {
         if bytes.is_empty() {
             return Ok(NoBody);
         }
-        Err(Problem::new(Kind::Malformed, "this request takes no body; send none"))
+        Err(Problem::new(ProblemKind::Malformed, "this request takes no body; send none"))
     }
 
     fn write(&self) -> Result<Option<Vec<u8>>, serde_json::Error> {
@@ -44,28 +46,28 @@ impl Body for NoBody {
 }
 
 /// A body that is one JSON value.
-pub trait Sent: Serialize + DeserializeOwned + JsonSchema + Send + 'static {
+pub trait JsonBody: Serialize + DeserializeOwned + JsonSchema + Send + 'static {
     /// Refuses what has the right form but can never be done.
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), ValidationError> {
         Ok(())
     }
 }
 
-impl<S: Spec + JsonSchema + Send + 'static> Sent for Order<S> {
-    fn validate(&self) -> Result<(), Invalid> {
+impl<S: Spec + JsonSchema + Send + 'static> JsonBody for VersionedSpec<S> {
+    fn validate(&self) -> Result<(), ValidationError> {
         self.spec.validate().map_err(|invalid| invalid.within("spec"))
     }
 }
 
-impl Sent for Label {}
-impl Sent for Memo {
-    fn validate(&self) -> Result<(), Invalid> {
+impl JsonBody for ReplicaLabel {}
+impl JsonBody for SpecBackup {
+    fn validate(&self) -> Result<(), ValidationError> {
         Spec::validate(&*self.spec).map_err(|invalid| invalid.within("spec"))
     }
 }
-impl<A: Serialize + DeserializeOwned + JsonSchema + Send + 'static> Sent for Heartbeat<A> {}
+impl<A: Serialize + DeserializeOwned + JsonSchema + Send + 'static> JsonBody for Heartbeat<A> {}
 
-impl<T: Sent> Body for T {
+impl<T: JsonBody> Body for T {
     fn read(headers: &HeaderMap, bytes: &Bytes) -> Result<T, Problem> {
         must_be_json(headers)?;
         let value: T = parse(bytes)?;
@@ -89,7 +91,7 @@ fn must_be_json(headers: &HeaderMap) -> Result<(), Problem> {
         return Ok(());
     }
     let detail = "send the body as JSON, with the header Content-Type: application/json";
-    Err(Problem::new(Kind::WrongMediaType, detail))
+    Err(Problem::new(ProblemKind::WrongMediaType, detail))
 }
 
 fn parse<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, Problem> {
@@ -117,7 +119,7 @@ fn refused(is_data: bool, field: &str, whole: &str, cause: &dyn std::fmt::Displa
     // serde_path_to_error calls the whole value ".".
     let named = (is_data && field != ".").then(|| field.to_owned());
     let place = named.as_deref().unwrap_or(whole);
-    let kind = if is_data { Kind::InvalidArgument } else { Kind::Malformed };
+    let kind = if is_data { ProblemKind::InvalidArgument } else { ProblemKind::Malformed };
     let detail =
         format!("{place} cannot be read: {cause}; GET /v1/openapi.json says what is taken");
     Problem { field: named, ..Problem::new(kind, detail) }
@@ -128,12 +130,13 @@ pub(crate) async fn collect(stream: Stream) -> Result<Bytes, Problem> {
     match stream.collect().await {
         Ok(whole) => Ok(whole.to_bytes()),
         Err(error) if is_too_large(&error) => Err(Problem::new(
-            Kind::TooLarge,
+            ProblemKind::TooLarge,
             "the body is larger than this server takes; send less",
         )),
-        Err(error) => {
-            Err(Problem::new(Kind::Malformed, format!("the body did not arrive whole: {error}")))
-        }
+        Err(error) => Err(Problem::new(
+            ProblemKind::Malformed,
+            format!("the body did not arrive whole: {error}"),
+        )),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The client's side of a contract: one pool of connections, a deadline for every call.
 //!
 //! A call is not repeated here: the caller knows whether it still wants it. Every request may be
-//! sent again without harm, so whoever sees [`CallError::blame`] say `Retry` just does.
+//! sent again without harm, so whoever sees [`CallError::class`] say `Retry` just does.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -18,15 +18,15 @@ use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilde
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use model::{Blame, Generation, Kind, Problem};
+use model::{ErrorClass, Generation, Problem, ProblemKind};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tracing::Instrument as _;
 
-use crate::answer::Received;
+use crate::response::FromResponse;
 use crate::{
-    At, Body, IfMatch, NoBody, NoQuery, Route, Subscription, TlsClient, Token, Watch, request_id,
-    route,
+    Body, EventStream, IfMatch, NoBody, NoQuery, PathParams, Route, Subscription, TlsClient, Token,
+    request_id, route,
 };
 
 /// How to reach a server.
@@ -105,14 +105,14 @@ pub enum CallError {
 
 impl CallError {
     /// Who must act.
-    pub fn blame(&self) -> Blame {
+    pub fn class(&self) -> ErrorClass {
         match self {
-            CallError::Refused(problem) => problem.kind.blame(),
+            CallError::Refused(problem) => problem.kind.class(),
             CallError::Unreachable { .. }
             | CallError::TimedOut { .. }
-            | CallError::Broken { .. } => Blame::Retry,
-            CallError::Unreadable { .. } | CallError::Distrusted { .. } => Blame::Operator,
-            CallError::Unsendable { .. } => Blame::Bug,
+            | CallError::Broken { .. } => ErrorClass::Retry,
+            CallError::Unreadable { .. } | CallError::Distrusted { .. } => ErrorClass::Operator,
+            CallError::Unsendable { .. } => ErrorClass::Bug,
         }
     }
 }
@@ -124,9 +124,9 @@ impl From<CallError> for Problem {
             CallError::Refused(problem) => return problem.clone(),
             CallError::Unreachable { .. }
             | CallError::Broken { .. }
-            | CallError::Distrusted { .. } => Kind::NodeUnavailable,
-            CallError::TimedOut { .. } => Kind::TimedOut,
-            CallError::Unreadable { .. } | CallError::Unsendable { .. } => Kind::Internal,
+            | CallError::Distrusted { .. } => ProblemKind::NodeUnavailable,
+            CallError::TimedOut { .. } => ProblemKind::TimedOut,
+            CallError::Unreadable { .. } | CallError::Unsendable { .. } => ProblemKind::Internal,
         };
         Problem::new(kind, error)
     }
@@ -204,15 +204,15 @@ impl Client {
         body: B,
     ) -> BoxFuture<'_, Result<A, CallError>>
     where
-        P: At,
+        P: PathParams,
         Q: Serialize,
         B: Body,
-        A: Received + 'static,
+        A: FromResponse + 'static,
     {
         self.call_seeing(route, at, query, body, None)
     }
 
-    /// The same, to be refused unless the thing is still at the generation `seen`.
+    /// The same, to be refused unless the thing is still at the generation `if_match`.
     ///
     /// What it takes to talk is behind a pointer: it is compiled here, once, and not again in every
     /// program that asks.
@@ -226,10 +226,10 @@ impl Client {
         seen: Option<Generation>,
     ) -> BoxFuture<'_, Result<A, CallError>>
     where
-        P: At,
+        P: PathParams,
         Q: Serialize,
         B: Body,
-        A: Received + 'static,
+        A: FromResponse + 'static,
     {
         let request = self.request(route, &at, &query, &body).and_then(|mut request| {
             request.headers_mut().insert(ACCEPT, HeaderValue::from_static(A::MEDIA));
@@ -241,7 +241,7 @@ impl Client {
         self.read(request)
     }
 
-    fn read<A: Received + 'static>(
+    fn read<A: FromResponse + 'static>(
         &self,
         request: Result<http::Request<Full<Bytes>>, CallError>,
     ) -> BoxFuture<'_, Result<A, CallError>> {
@@ -261,7 +261,7 @@ impl Client {
     /// Reads events, going on after `last` if there is one.
     pub async fn watch<E>(
         &self,
-        route: &Route<(), NoQuery, NoBody, Watch<E>>,
+        route: &Route<(), NoQuery, NoBody, EventStream<E>>,
         last: Option<String>,
     ) -> Result<Subscription<E>, CallError>
     where
@@ -295,7 +295,7 @@ impl Client {
         ended.unwrap_or(Err(CallError::TimedOut { after }))
     }
 
-    fn request<P: At, Q: Serialize, B: Body, A>(
+    fn request<P: PathParams, Q: Serialize, B: Body, A>(
         &self,
         route: &Route<P, Q, B, A>,
         at: &P,
@@ -357,7 +357,7 @@ impl Client {
         let whole = self.collect(answer.into_body()).await?;
         let unknown = || {
             let detail = format!("{} answered {status} without a reason", self.config.server);
-            Problem::new(Kind::of_status(status.as_u16()), detail)
+            Problem::new(ProblemKind::of_status(status.as_u16()), detail)
         };
         let problem: Problem = serde_json::from_slice(&whole).unwrap_or_else(|_| unknown());
         tracing::debug!(kind = %problem.kind, detail = problem.detail, "refused");

@@ -1,17 +1,17 @@
 //! The OpenAPI 3.1 document of a contract, made from its routes and the schemas of its types.
 
 use http::StatusCode;
-use model::{Kind, Problem};
+use model::{Problem, ProblemKind};
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
-use crate::{At, Body, Reply, Role, Route, route};
+use crate::{Body, PathParams, Reply, Role, Route, route};
 
 /// Values that callers can copy, by the name of their schema: the golden files of the model.
 const EXAMPLES: &[(&str, &str)] = &[
     ("BlockDevice", include_str!("../../model/golden/block-device.json")),
-    ("OrderOfTargetSpec", include_str!("../../model/golden/target-order.json")),
+    ("VersionedSpecOfTargetSpec", include_str!("../../model/golden/target-order.json")),
     ("Problem", include_str!("../../model/golden/problem.json")),
 ];
 
@@ -40,7 +40,7 @@ impl Documented {
         Documented { title, description, operations: Vec::new(), generator }
     }
 
-    pub(crate) fn add<P: At, Q: JsonSchema, B: Body, A: Reply>(
+    pub(crate) fn add<P: PathParams, Q: JsonSchema, B: Body, A: Reply>(
         &mut self,
         route: &Route<P, Q, B, A>,
     ) {
@@ -83,7 +83,7 @@ impl Documented {
 }
 
 impl Operation {
-    fn of<P: At, Q: JsonSchema, B: Body, A: Reply>(
+    fn of<P: PathParams, Q: JsonSchema, B: Body, A: Reply>(
         route: &Route<P, Q, B, A>,
         generator: &mut SchemaGenerator,
     ) -> Operation {
@@ -143,7 +143,7 @@ fn in_query(schema: &Schema) -> Vec<Value> {
 }
 
 fn problem() -> Value {
-    let kinds = Kind::ALL.iter().map(|kind| format!("{} {kind}", kind.http()));
+    let kinds = ProblemKind::ALL.iter().map(|kind| format!("{} {kind}", kind.http()));
     let kinds = kinds.collect::<Vec<_>>().join(", ");
     json!({
         "description": format!("It failed; status and kind: {kinds}."),

@@ -15,24 +15,24 @@ use tokio::sync::watch;
 ///
 /// On the wire `INSTANCE.NUMBER`; readers treat it as opaque.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct EventCursor {
     /// The run.
     pub instance: InstanceId,
     /// The number, from 1.
     pub number: u64,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for EventCursor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}.{}", self.instance, self.number)
     }
 }
 
-impl Place {
+impl EventCursor {
     /// Reads what was written; anything else is a place nobody knows.
-    pub fn parse(text: &str) -> Option<Place> {
+    pub fn parse(text: &str) -> Option<EventCursor> {
         let (instance, number) = text.split_once('.')?;
-        Some(Place { instance: instance.parse().ok()?, number: number.parse().ok()? })
+        Some(EventCursor { instance: instance.parse().ok()?, number: number.parse().ok()? })
     }
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Batch<E> {
     /// Events were forgotten before the reader came.
     pub(crate) missed: bool,
     /// In order.
-    pub(crate) events: Vec<(Place, Arc<E>)>,
+    pub(crate) events: Vec<(EventCursor, Arc<E>)>,
 }
 
 struct Ring<E> {
@@ -94,13 +94,13 @@ impl<E> Log<E> {
     }
 
     /// Where a reader that wants only what comes now begins.
-    pub(crate) fn now(&self) -> Place {
+    pub(crate) fn now(&self) -> EventCursor {
         let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        Place { instance: self.instance, number: ring.last }
+        EventCursor { instance: self.instance, number: ring.last }
     }
 
     /// What a reader who has seen `place` gets next. `None`: it comes from somewhere else.
-    pub(crate) fn after(&self, place: Option<Place>) -> Batch<E> {
+    pub(crate) fn after(&self, place: Option<EventCursor>) -> Batch<E> {
         let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         let count = u64::try_from(ring.kept.len()).unwrap_or(u64::MAX);
         // The event before the oldest that is kept.
@@ -113,7 +113,7 @@ impl<E> Log<E> {
         let number = |index: usize| {
             floor.saturating_add(1).saturating_add(u64::try_from(index).unwrap_or(u64::MAX))
         };
-        let place = |number| Place { instance: self.instance, number };
+        let place = |number| EventCursor { instance: self.instance, number };
         let kept = ring.kept.iter().enumerate().skip(skip);
         let events = kept.map(|(index, event)| (place(number(index)), Arc::clone(event))).collect();
         Batch { missed, events }

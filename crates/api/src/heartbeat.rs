@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::Json;
 pub use crate::rest::routes::{
-    HOST_FAREWELL, HOST_HEARTBEAT as HOST, NODE_FAREWELL, NODE_HEARTBEAT as NODE,
+    DEREGISTER_HOST, DEREGISTER_NODE, HOST_HEARTBEAT as HOST, NODE_HEARTBEAT as NODE,
 };
 
 /// The control plane has heard it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Heard {
+pub struct HeartbeatAck {
     /// When to send the next one.
     pub next_in_millis: u64,
     /// When it is taken for gone without one.
@@ -28,19 +28,19 @@ pub struct Heard {
     pub mark: Option<StoreMark>,
 }
 
-impl Heard {
+impl HeartbeatAck {
     /// How long to wait before the next one.
     pub fn next_in(self) -> Duration {
         Duration::from_millis(self.next_in_millis)
     }
 }
 
-impl Json for Heard {}
+impl Json for HeartbeatAck {}
 
-/// Which run of a daemon ends: a late farewell of an earlier run is ignored.
+/// Which run of a daemon ends: a late deregistration of an earlier run is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Farewell {
+pub struct Deregister {
     /// The run.
     pub instance: InstanceId,
 }

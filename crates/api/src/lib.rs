@@ -1,13 +1,14 @@
 //! Contracts between processes: routes, what they carry, and who may use them.
 //!
-//! A [`Route`] is the one definition of a request. The server ([`Api`]), the [`Client`] and the
-//! OpenAPI document ([`Api::document`]) are made from the same values, so they cannot disagree.
+//! A [`Route`] is the one definition of a request. The server ([`ApiRouter`]), the [`Client`] and
+//! the OpenAPI document ([`ApiRouter::document`]) are made from the same values, so they cannot
+//! disagree.
 //!
 //! Invariants:
-//! - Every failure is answered as `application/problem+json` with a kind from [`model::Kind`], the
-//!   id of the request, and where one is to blame the field.
+//! - Every failure is answered as `application/problem+json` with a kind from
+//!   [`model::ProblemKind`], the id of the request, and where one is to blame the field.
 //! - Every request has an end: headers, bodies and answers have a size and a deadline.
-//! - A request may be sent again. `PUT` has ids that the caller chose; [`Ensured`] says whether
+//! - A request may be sent again. `PUT` has ids that the caller chose; [`Applied`] says whether
 //!   anything changed.
 //! - A token never appears in a log, an error or a `Debug` output.
 //!
@@ -16,35 +17,35 @@
 
 #![forbid(unsafe_code)]
 
-mod answer;
 mod body;
 mod client;
 mod document;
-mod ensured;
+mod event_stream;
 pub mod events;
 pub mod heartbeat;
 pub mod node;
+mod outcome;
 mod page;
-mod post;
 mod remote;
 mod request_id;
+mod response;
 pub mod rest;
 mod route;
-mod secure;
+mod router;
 mod server;
-mod table;
+mod tls;
 mod token;
-mod watch;
+mod webhook_client;
 
-pub use answer::{Failed, Json, Received, Reply, Text};
 pub use body::Body;
 pub use client::{CallError, Client, ClientConfig};
-pub use ensured::{Effect, Ensured, Gone, IfMatch};
+pub use event_stream::{EventStream, StreamItem, Subscription};
+pub use outcome::{Applied, Deleted, Effect, IfMatch};
 pub use page::{MOST_PER_PAGE, Page, Paging};
-pub use post::Poster;
-pub use route::{At, Method, NoBody, NoQuery, Request, Route};
-pub use secure::{TlsClient, TlsError, TlsServer};
+pub use response::{Failed, FromResponse, Json, Reply, Text};
+pub use route::{Method, NoBody, NoQuery, PathParams, Request, Route};
+pub use router::{ApiRouter, Guard};
 pub use server::{Limits, Server, StartError};
-pub use table::{Api, Guard};
+pub use tls::{TlsClient, TlsError, TlsServer};
 pub use token::{Role, Token, TokenError, Tokens};
-pub use watch::{Seen, Subscription, Watch};
+pub use webhook_client::WebhookClient;

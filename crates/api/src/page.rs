@@ -3,7 +3,7 @@
 //! A page ends with the key after which the next begins. The key is opaque to callers: it is the
 //! sort key of the last item, so a list that changes meanwhile neither repeats nor loses the rest.
 
-use model::{Invalid, Problem};
+use model::{Problem, ValidationError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -40,9 +40,9 @@ impl Paging {
         let limit = self.limit.unwrap_or(MOST_PER_PAGE);
         if !(1..=MOST_PER_PAGE).contains(&limit) {
             let remedy = format!("give 1 to {MOST_PER_PAGE}, or leave it out");
-            return Err(Invalid::new("limit", limit, remedy).into());
+            return Err(ValidationError::new("limit", limit, remedy).into());
         }
-        usize::try_from(limit).map_err(|_| Invalid::new("limit", limit, "give less").into())
+        usize::try_from(limit).map_err(|_| ValidationError::new("limit", limit, "give less").into())
     }
 
     /// A page of a sorted list: what comes after the given key, up to the limit.

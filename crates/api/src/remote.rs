@@ -8,15 +8,16 @@ use http::uri::Authority;
 use model::{Event, Generation, Problem};
 use serde::Serialize;
 
-use crate::answer::Received;
+use crate::response::FromResponse;
 use crate::{
-    At, Body, CallError, Client, ClientConfig, NoBody, NoQuery, Route, Subscription, Watch,
+    Body, CallError, Client, ClientConfig, EventStream, NoBody, NoQuery, PathParams, Route,
+    Subscription,
 };
 
 /// What is spoken: its trait is implemented for a [`Remote`] of it.
 pub trait Contract {
     /// Where events are told.
-    const EVENTS: Route<(), NoQuery, NoBody, Watch<Event>>;
+    const EVENTS: Route<(), NoQuery, NoBody, EventStream<Event>>;
 }
 
 /// A server far away. Cheap to clone.
@@ -51,10 +52,10 @@ impl<C: Contract> Remote<C> {
         seen: Option<Generation>,
     ) -> BoxFuture<'_, Result<A, Problem>>
     where
-        P: At,
+        P: PathParams,
         Q: Serialize,
         B: Body,
-        A: Received + 'static,
+        A: FromResponse + 'static,
     {
         Box::pin(self.client.call_seeing(route, at, query, body, seen).map_err(Problem::from))
     }

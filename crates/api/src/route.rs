@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::str::FromStr;
 
-use model::{Generation, Invalid};
+use model::{Generation, ValidationError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -74,7 +74,7 @@ pub struct Request<P, Q, B> {
     /// The body.
     pub body: B,
     /// The generation the caller has seen, if it said so (`If-Match`).
-    pub seen: Option<Generation>,
+    pub if_match: Option<Generation>,
     /// The last event the caller has seen, if it reads events and said so (`Last-Event-ID`).
     pub last_event: Option<String>,
     /// The id of the request; it is in every log line of it.
@@ -91,12 +91,12 @@ pub struct NoQuery {}
 pub struct NoBody;
 
 /// What stands in a path: nothing, or one or two ids.
-pub trait At: Sized + Send + 'static {
+pub trait PathParams: Sized + Send + 'static {
     /// How many parameters it has.
     const COUNT: usize;
 
     /// Reads the parameters in order.
-    fn parse(parts: &[String]) -> Result<Self, Invalid>;
+    fn parse(parts: &[String]) -> Result<Self, ValidationError>;
 
     /// Writes them.
     fn parts(&self) -> Vec<String>;
@@ -106,18 +106,21 @@ pub trait At: Sized + Send + 'static {
 }
 
 /// An id as it stands in a path.
-pub trait PathId: FromStr<Err = Invalid> + fmt::Display + JsonSchema + Send + 'static {}
+pub trait PathId:
+    FromStr<Err = ValidationError> + fmt::Display + JsonSchema + Send + 'static
+{
+}
 
-impl<T: FromStr<Err = Invalid> + fmt::Display + JsonSchema + Send + 'static> PathId for T {}
+impl<T: FromStr<Err = ValidationError> + fmt::Display + JsonSchema + Send + 'static> PathId for T {}
 
-fn part<T: PathId>(parts: &[String], index: usize) -> Result<T, Invalid> {
+fn part<T: PathId>(parts: &[String], index: usize) -> Result<T, ValidationError> {
     parts.get(index).map_or("", String::as_str).parse()
 }
 
-impl At for () {
+impl PathParams for () {
     const COUNT: usize = 0;
 
-    fn parse(_: &[String]) -> Result<(), Invalid> {
+    fn parse(_: &[String]) -> Result<(), ValidationError> {
         Ok(())
     }
 
@@ -130,10 +133,10 @@ impl At for () {
     }
 }
 
-impl<T: PathId> At for (T,) {
+impl<T: PathId> PathParams for (T,) {
     const COUNT: usize = 1;
 
-    fn parse(parts: &[String]) -> Result<(T,), Invalid> {
+    fn parse(parts: &[String]) -> Result<(T,), ValidationError> {
         Ok((part(parts, 0)?,))
     }
 
@@ -146,10 +149,10 @@ impl<T: PathId> At for (T,) {
     }
 }
 
-impl<T: PathId, U: PathId> At for (T, U) {
+impl<T: PathId, U: PathId> PathParams for (T, U) {
     const COUNT: usize = 2;
 
-    fn parse(parts: &[String]) -> Result<(T, U), Invalid> {
+    fn parse(parts: &[String]) -> Result<(T, U), ValidationError> {
         Ok((part(parts, 0)?, part(parts, 1)?))
     }
 

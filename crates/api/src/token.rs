@@ -12,7 +12,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use http::{HeaderMap, HeaderValue, header};
-use model::{HostName, Kind, NodeName, Problem};
+use model::{HostName, NodeName, Problem, ProblemKind};
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
@@ -220,7 +220,7 @@ impl Tokens {
 
     /// Who sent these headers. Takes the same time whichever token is right.
     pub(crate) fn holder(&self, headers: &HeaderMap) -> Result<Holder, Problem> {
-        let unknown = |detail: &str| Err(Problem::new(Kind::Unauthenticated, detail));
+        let unknown = |detail: &str| Err(Problem::new(ProblemKind::Unauthenticated, detail));
         let Some(value) = headers.get(header::AUTHORIZATION) else {
             return Ok(Holder::NOBODY);
         };
@@ -258,8 +258,8 @@ pub(crate) fn must_be(needed: Role, has: &Holder, named: Option<&str>) -> Result
     };
     if has.role == Role::Anybody {
         let detail = format!("this needs a token of a {who}; send Authorization: Bearer TOKEN");
-        return Err(Problem::new(Kind::Unauthenticated, detail));
+        return Err(Problem::new(ProblemKind::Unauthenticated, detail));
     }
     let detail = format!("this needs the role {who}, and your token has the role {has}");
-    Err(Problem::new(Kind::PermissionDenied, detail))
+    Err(Problem::new(ProblemKind::PermissionDenied, detail))
 }

@@ -1,6 +1,6 @@
 //! What can be asked of a device.
 
-use crate::{Fault, Geometry, Span};
+use crate::{Geometry, IoError, Span};
 
 /// One block command. The bytes of a read, write or compare travel beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,7 +43,7 @@ pub enum Command {
 /// The kind of a command without its arguments, for statistics and rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[expect(missing_docs, reason = "the same names as the commands")]
-pub enum Kind {
+pub enum CommandKind {
     Read,
     Write,
     Flush,
@@ -66,20 +66,20 @@ impl Command {
     }
 
     /// Its kind.
-    pub fn kind(self) -> Kind {
+    pub fn kind(self) -> CommandKind {
         match self {
-            Command::Read { .. } => Kind::Read,
-            Command::Write { .. } => Kind::Write,
-            Command::Flush => Kind::Flush,
-            Command::Discard { .. } => Kind::Discard,
-            Command::WriteZeroes { .. } => Kind::WriteZeroes,
-            Command::Compare { .. } => Kind::Compare,
+            Command::Read { .. } => CommandKind::Read,
+            Command::Write { .. } => CommandKind::Write,
+            Command::Flush => CommandKind::Flush,
+            Command::Discard { .. } => CommandKind::Discard,
+            Command::WriteZeroes { .. } => CommandKind::WriteZeroes,
+            Command::Compare { .. } => CommandKind::Compare,
         }
     }
 
     /// Whether it changes what later reads return.
     pub fn is_mutation(self) -> bool {
-        matches!(self.kind(), Kind::Write | Kind::Discard | Kind::WriteZeroes)
+        matches!(self.kind(), CommandKind::Write | CommandKind::Discard | CommandKind::WriteZeroes)
     }
 
     /// Whether its effect must be durable before it completes.
@@ -93,9 +93,9 @@ impl Command {
     }
 
     /// Refuses what this device can never do, before anything is touched.
-    pub fn check(self, device: Geometry) -> Result<(), Fault> {
+    pub fn check(self, device: Geometry) -> Result<(), IoError> {
         match self.span() {
-            Some(span) if !device.contains(span) => Err(Fault::OutOfRange { span }),
+            Some(span) if !device.contains(span) => Err(IoError::OutOfRange { span }),
             _ => Ok(()),
         }
     }
@@ -133,7 +133,7 @@ mod tests {
             Command::WriteZeroes { span: beyond, fua: false, deallocate: true },
             Command::Compare { span: beyond },
         ] {
-            assert_eq!(command.check(device), Err(Fault::OutOfRange { span: beyond }));
+            assert_eq!(command.check(device), Err(IoError::OutOfRange { span: beyond }));
         }
     }
 

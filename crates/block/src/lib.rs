@@ -7,9 +7,9 @@
 //! Invariants:
 //! - A number has a unit. [`Lba`], [`Blocks`] and [`Bytes`] do not mix, and arithmetic that could
 //!   wrap returns an `Option`.
-//! - A failed completion says who must act ([`Fault::blame`]); no layer guesses from text.
+//! - A failed completion says who must act ([`IoError::class`]); no layer guesses from text.
 //! - A [`Span`] is never empty and never wraps past the last address.
-//! - Commands that share a block run in the order they came ([`Lane`]).
+//! - Commands that share a block run in the order they came ([`RangeQueue`]).
 //!
 //! Deliberately not here: buffers (they belong to whoever moves bytes), clocks (a moment is an
 //! argument), retries.
@@ -20,19 +20,19 @@
 extern crate alloc;
 
 mod command;
-mod fault;
+mod error;
 mod geometry;
 mod instant;
-mod lane;
-mod numbered;
+mod range_queue;
+mod sequence_map;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod unit;
 
-pub use command::{Command, Kind};
-pub use fault::{Blame, Completion, Fault};
+pub use command::{Command, CommandKind};
+pub use error::{Completion, ErrorClass, IoError};
 pub use geometry::{BadGeometry, BlockSize, Geometry};
 pub use instant::Instant;
-pub use lane::{Claim, Lane};
-pub use numbered::Numbered;
+pub use range_queue::{RangeAccess, RangeQueue};
+pub use sequence_map::SequenceMap;
 pub use unit::{Blocks, Bytes, Lba, Span};

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use api::rest::{Health, Leader};
-use model::{Kind, Problem};
+use model::{Problem, ProblemKind};
 use store::contract::{Keys, Query, Store};
 
 /// Longer than this, and a caller that asks for health has gone away.
@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Reads the store, as every other answer has to.
 pub(crate) async fn health(store: &dyn Store, leader: Leader) -> Result<Health, Problem> {
     let nothing = Query::keys(Keys::one("health")).limit(1);
-    let unavailable = |detail: String| Problem::new(Kind::StoreUnavailable, detail);
+    let unavailable = |detail: String| Problem::new(ProblemKind::StoreUnavailable, detail);
     match tokio::time::timeout(PATIENCE, store.range(nothing)).await {
         Ok(Ok(page)) => Ok(Health {
             status: "ok".to_owned(),

@@ -1,27 +1,28 @@
-//! The control plane as a library: takes wishes over REST, and turns them into orders to engines.
+//! The control plane as a library: takes requests over REST, and turns them into orders to engines.
 //!
 //! Invariants:
 //! - It serves only what the store can back: when the store cannot be reached, health says so with
 //!   503 and the reason, and nothing is answered from memory.
-//! - Every failure is answered as `application/problem+json` with a kind from [`model::Kind`].
+//! - Every failure is answered as `application/problem+json` with a kind from
+//!   [`model::ProblemKind`].
 //!
 //! Deliberately not here: the store itself, how it is reached (the binary hands in a
 //! [`Store`](store::contract::Store)), and what was typed on the command line.
 
 #![forbid(unsafe_code)]
 
-mod callbacks;
-pub mod core;
+pub mod controller;
+mod engine_clients;
+mod event_store;
 mod health;
-mod history;
-mod lead;
-mod nodes;
+mod leader;
+mod process_state;
 mod rest;
 mod service;
-mod shared;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod webhooks;
 
-pub use lead::Policy;
-pub use nodes::Reach;
+pub use engine_clients::EngineAuth;
+pub use leader::ControlConfig;
 pub use service::{Config, Service, StartError};

@@ -11,11 +11,11 @@ use futures::future::BoxFuture;
 use store::contract::Store;
 use tokio::sync::watch;
 
-use crate::callbacks::Callbacks;
-use crate::lead::{self, Policy};
-use crate::nodes::Reach;
+use crate::engine_clients::EngineAuth;
+use crate::leader::{self, ControlConfig};
+use crate::process_state::{ProcessState, instance};
 use crate::rest::Rest;
-use crate::shared::{Shared, instance};
+use crate::webhooks::Webhooks;
 
 /// How many events a reader that was away may be behind.
 const EVENTS: NonZeroUsize = NonZeroUsize::MIN.saturating_add(4095);
@@ -30,19 +30,19 @@ pub struct Config {
     /// Who may ask; absent: everybody.
     pub tokens: Option<Arc<Tokens>>,
     /// How engines are reached.
-    pub reach: Reach,
+    pub reach: EngineAuth,
     /// Whom to believe of the addresses that watches name; absent: those with `https` are refused.
-    pub watch_tls: Option<TlsClient>,
+    pub webhook_tls: Option<TlsClient>,
     /// What it is told to do.
-    pub policy: Policy,
+    pub policy: ControlConfig,
 }
 
 impl Config {
     /// Plain HTTP for everybody, and the usual policy.
     pub fn plain(listen: SocketAddr) -> Config {
-        let (tls, tokens, watch_tls) = (None, None, None);
-        let (reach, policy) = (Reach::default(), Policy::default());
-        Config { listen, tls, tokens, reach, watch_tls, policy }
+        let (tls, tokens, webhook_tls) = (None, None, None);
+        let (reach, policy) = (EngineAuth::default(), ControlConfig::default());
+        Config { listen, tls, tokens, reach, webhook_tls, policy }
     }
 }
 
@@ -50,8 +50,8 @@ impl Config {
 pub struct Service {
     server: Server,
     guard: Guard,
-    shared: Arc<Shared>,
-    policy: Policy,
+    shared: Arc<ProcessState>,
+    policy: ControlConfig,
 }
 
 impl Service {
@@ -63,10 +63,10 @@ impl Service {
         let address = server.local_addr().map_or(config.listen, |address| address);
         let identity = format!("{address} {instance}");
         let events = Arc::new(Log::new(instance, EVENTS));
-        let callbacks = Callbacks::new(config.watch_tls.clone())
+        let callbacks = Webhooks::new(config.webhook_tls.clone())
             .map_err(|source| StartError::Calls { source })?;
         let outside = (config.reach.clone(), callbacks);
-        let shared = Arc::new(Shared::new(store, outside, identity, events));
+        let shared = Arc::new(ProcessState::new(store, outside, identity, events));
         let guard = Guard { tokens: config.tokens.clone(), limits };
         Ok(Service { server, guard, shared, policy: config.policy.clone() })
     }
@@ -85,7 +85,7 @@ impl Service {
     async fn serve(self, stop: BoxFuture<'static, ()>) {
         let (ended, is_over) = watch::channel(false);
         let (shared, policy) = (Arc::clone(&self.shared), self.policy);
-        let leading = tokio::spawn(lead::run(shared, policy, is_over));
+        let leading = tokio::spawn(leader::run(shared, policy, is_over));
         let events = Arc::clone(&self.shared.events);
         let router = api::rest::router(Rest(self.shared), Arc::clone(&events), self.guard);
         let stop = async move {

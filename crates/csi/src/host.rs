@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use api::rest::Control;
-use model::{HostName, Kind};
+use model::{HostName, ProblemKind};
 
 /// Between questions.
 const AGAIN: Duration = Duration::from_millis(250);
@@ -16,7 +16,7 @@ pub async fn wait_for_host<C: Control>(control: &C, host: &HostName) {
     for attempt in 0_u32.. {
         let Err(problem) = control.host(host.clone()).await else { return };
         if attempt % QUIET == 0 {
-            let is_new = problem.kind == Kind::NotFound;
+            let is_new = problem.kind == ProblemKind::NotFound;
             let waits_for = if is_new { "the first heartbeat" } else { "the control plane" };
             tracing::info!(%host, %problem, waits_for, "the node services wait for registration");
         }

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use api::node::Range;
-use api::rest::{Control, RangesAsked};
+use api::rest::{Control, RangeQuery};
 use futures::{Stream, StreamExt as _, stream};
 use model::{Size, SnapshotId};
 use tonic::{Request, Response, Status};
@@ -88,11 +88,8 @@ impl<C: Control> Cursor<C> {
     /// The next message; those without a tuple are not sent.
     async fn next(mut self) -> Result<Option<(Part, Cursor<C>)>, Status> {
         while !self.is_over {
-            let query = RangesAsked {
-                since: self.since,
-                limit: Some(self.limit),
-                after: self.after.take(),
-            };
+            let query =
+                RangeQuery { since: self.since, limit: Some(self.limit), after: self.after.take() };
             let page = self.control.ranges(self.snapshot, query).await.map_err(status)?;
             (self.is_over, self.after) = (page.after.is_none(), page.after);
             let blocks: Vec<_> = page.items.iter().filter_map(|range| self.tuple(range)).collect();

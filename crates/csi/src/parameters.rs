@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
 use model::{
-    AffinityGroup, Encryption, Invalid, KeyName, LabelKey, LabelRules, LabelValue, Limits,
-    NodeName, Policy, Topology, Zones,
+    AffinityGroup, Encryption, KeyName, LabelKey, LabelRules, LabelValue, NodeName, QosLimits,
+    Topology, ValidationError, VolumePolicy, Zones,
 };
 use tonic::Status;
 
@@ -30,11 +30,11 @@ pub struct Class {
     /// Which volumes are kept apart.
     pub affinity_group: Option<AffinityGroup>,
     /// What is done without being asked.
-    pub policy: Policy,
+    pub policy: VolumePolicy,
     /// Where copies may lie.
     pub topology: Topology,
     /// What hosts may ask at most.
-    pub limits: Limits,
+    pub limits: QosLimits,
     /// How many snapshots a volume may have.
     pub max_snapshots: Option<u32>,
     /// What nodes need to know.
@@ -202,15 +202,15 @@ impl Modification {
         }
     }
 
-    fn policy(&self, policy: Policy) -> Policy {
-        Policy {
+    fn policy(&self, policy: VolumePolicy) -> VolumePolicy {
+        VolumePolicy {
             self_heal: self.self_heal.unwrap_or(policy.self_heal),
             replace_after_seconds: self.replace_after.or(policy.replace_after_seconds),
         }
     }
 
-    fn limits(&self, limits: Limits) -> Limits {
-        Limits {
+    fn limits(&self, limits: QosLimits) -> QosLimits {
+        QosLimits {
             iops: self.iops.or(limits.iops),
             bytes_per_second: self.bandwidth.or(limits.bytes_per_second),
         }
@@ -218,7 +218,7 @@ impl Modification {
 }
 
 fn refused(name: &str, text: &str, remedy: &str) -> Status {
-    status::invalid(Invalid::text(&format!("parameter {name}"), text, remedy))
+    status::invalid(ValidationError::text(&format!("parameter {name}"), text, remedy))
 }
 
 fn unknown(name: &str) -> Status {
@@ -235,9 +235,10 @@ fn value<T: FromStr>(name: &str, text: &str) -> Result<T, Status> {
     text.parse().map_err(|_| refused(name, text, wanted))
 }
 
-fn named<T: FromStr<Err = Invalid>>(name: &str, text: &str) -> Result<T, Status> {
-    text.parse()
-        .map_err(|invalid: Invalid| status::invalid(invalid.within(&format!("parameter {name}"))))
+fn named<T: FromStr<Err = ValidationError>>(name: &str, text: &str) -> Result<T, Status> {
+    text.parse().map_err(|invalid: ValidationError| {
+        status::invalid(invalid.within(&format!("parameter {name}")))
+    })
 }
 
 /// One entry on each line, or between commas.

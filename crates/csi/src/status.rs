@@ -1,6 +1,6 @@
-//! Problems as gRPC statuses: one table, that of [`model::Kind`].
+//! Problems as gRPC statuses: one table, that of [`model::ProblemKind`].
 
-use model::{Invalid, Kind, Problem};
+use model::{Problem, ProblemKind, ValidationError};
 use tonic::{Code, Status};
 
 /// The status of a problem. The details stay empty, as the specification wants.
@@ -17,7 +17,7 @@ pub(crate) fn missing(field: &'static str) -> Status {
 }
 
 /// A value is not acceptable.
-pub(crate) fn invalid(invalid: Invalid) -> Status {
+pub(crate) fn invalid(invalid: ValidationError) -> Status {
     status(invalid.into())
 }
 
@@ -28,7 +28,7 @@ pub(crate) fn not_found(what: &str, id: &str) -> Status {
 
 /// Whether a problem says that something is not there.
 pub(crate) fn is_missing(problem: &Problem) -> bool {
-    problem.kind == Kind::NotFound
+    problem.kind == ProblemKind::NotFound
 }
 
 /// What is there, or nothing.
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn every_kind_has_a_code_and_its_message_names_the_field() {
-        for kind in Kind::ALL {
+        for kind in ProblemKind::ALL {
             let found = status(Problem::new(*kind, "detail"));
             assert_eq!(i32::from(found.code()), i32::from(kind.csi().number()), "{kind}");
             assert!(found.code() != Code::Ok && found.code() != Code::Unknown, "{kind}");

@@ -14,12 +14,12 @@ use std::str::FromStr;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use api::Paging;
-use api::node::{Found, Node as _, Remote};
+use api::node::{Node as _, Observed, Remote};
 use model::{
-    Ana, Child, ChildPath, ChildState, ChildStatus, End, Epoch, Generation, Invalid, Limits,
-    NodeName, Nqn, Order, PoolName, PoolSpec, Problem, Rebuild, ReplicaId, ReplicaSet, ReplicaSpec,
-    Size, StopCause, TargetId, TargetRecord, TargetSpec, TargetState, TargetStatus, VolumeId, keys,
-    stored,
+    Ana, Child, ChildPath, ChildState, ChildStatus, Epoch, Generation, NodeName, Nqn, PoolName,
+    PoolSpec, Problem, QosLimits, Rebuild, ReplicaId, ReplicaSet, ReplicaSpec, ShutdownState, Size,
+    StopCause, TargetId, TargetRecord, TargetSpec, TargetState, TargetStatus, ValidationError,
+    VersionedSpec, VolumeId, envelope, keys,
 };
 use store::client::Client;
 use store::contract::{Compare, Op, Store as _, StoreExt as _, Txn};
@@ -34,8 +34,10 @@ pub use session::{connect, connect_replica, hold};
 pub use trouble::{damage, repaired, told};
 
 /// The `n`th id of its kind.
-pub fn id<T: FromStr<Err = Invalid>>(n: u32) -> Result<T> {
-    format!("00000000-0000-4000-8000-{n:012}").parse().map_err(|error: Invalid| anyhow!("{error}"))
+pub fn id<T: FromStr<Err = ValidationError>>(n: u32) -> Result<T> {
+    format!("00000000-0000-4000-8000-{n:012}")
+        .parse()
+        .map_err(|error: ValidationError| anyhow!("{error}"))
 }
 
 /// `holdfast engine run`.
@@ -108,7 +110,7 @@ pub struct Plan {
 
 impl Plan {
     /// Three nodes on 127.0.0.11 to 13, all on the first core.
-    pub fn usual(store: StoreKind, host: &str) -> Plan {
+    pub fn default_for(store: StoreKind, host: &str) -> Plan {
         Plan {
             store,
             addresses: (11..=13).map(|last| ([127, 0, 0, last], 0).into()).collect(),
@@ -267,9 +269,9 @@ impl Fleet {
         self.machines.iter().enumerate().filter(|(nth, _)| self.copies.contains(nth))
     }
 
-    fn order<S>(generation: u64, spec: S) -> Result<Order<S>> {
+    fn order<S>(generation: u64, spec: S) -> Result<VersionedSpec<S>> {
         let generation = Generation::new(generation).context("generations begin at 1")?;
-        Ok(Order { generation, spec })
+        Ok(VersionedSpec { generation, spec })
     }
 
     /// The pool of a node, and its replica, shared with all nodes and the host.
@@ -319,13 +321,13 @@ impl Fleet {
     /// The record of the volume.
     pub async fn record(&self) -> Result<TargetRecord> {
         let found = self.client.get(keys::target_record(self.volume)).await?;
-        Ok(stored::decode(&found.context("there is no record")?.value)?)
+        Ok(envelope::decode(&found.context("there is no record")?.value)?)
     }
 
     /// Puts a record there, whatever the store holds: as when a backup is restored.
     pub async fn restore(&self, record: &TargetRecord) -> Result<()> {
         let key = keys::target_record(self.volume);
-        self.client.put(key, stored::encode(record)?).await?;
+        self.client.put(key, envelope::encode(record)?).await?;
         Ok(())
     }
 
@@ -342,11 +344,11 @@ impl Fleet {
                 (first, Compare::absent(key.clone()))
             }
             Some(found) => {
-                let record: TargetRecord = stored::decode(&found.value)?;
+                let record: TargetRecord = envelope::decode(&found.value)?;
                 (record.take(target, node), Compare::unchanged(found))
             }
         };
-        let put = Op::put(key, stored::encode(&record)?);
+        let put = Op::put(key, envelope::encode(&record)?);
         let outcome = self.client.txn(Txn::new().when(when).then(put)).await?;
         ensure!(outcome.succeeded, "somebody else took the epoch");
         self.spec(record.epoch(), on)
@@ -369,7 +371,7 @@ impl Fleet {
             size: self.size,
             children: self.holders().map(child).collect(),
             hosts: [("host-9".parse()?, self.host.parse()?)].into(),
-            limits: Limits::default(),
+            limits: QosLimits::default(),
             ana: Ana::Optimized,
             shutdown: false,
         })
@@ -390,7 +392,7 @@ impl Fleet {
         let ordered = TargetState::Shutdown { cause: StopCause::Ordered };
         ensure!(down.status.state == ordered, "it did not shut down: {:?}", down.status);
         let end = self.record().await?.end();
-        ensure!(end == End::Clean, "it ended uncleanly");
+        ensure!(end == ShutdownState::Clean, "it ended uncleanly");
         Ok(())
     }
 
@@ -400,7 +402,7 @@ impl Fleet {
         target: TargetId,
         on: usize,
         spec: TargetSpec,
-    ) -> Result<Result<Found<TargetSpec>, Problem>> {
+    ) -> Result<Result<Observed<TargetSpec>, Problem>> {
         self.generation += 1;
         let order = Fleet::order(self.generation, spec)?;
         let answer = self.remote(on)?.put_target(target, order).await;

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use block::{Command, Completion, Fault};
+use block::{Command, Completion, IoError};
 
 /// Buckets of a histogram: bucket `n` counts those that took less than 2^n microseconds and not
 /// less than the bucket before; the last one all that took longer.
@@ -13,7 +13,7 @@ pub const BUCKETS: usize = 28;
 
 /// What sort of command is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sort {
+pub enum OpClass {
     /// Read, or compare.
     Read,
     /// Write.
@@ -24,14 +24,14 @@ pub enum Sort {
     Flush,
 }
 
-impl Sort {
+impl OpClass {
     /// The sort of a block command.
-    pub fn of(command: Command) -> Sort {
+    pub fn of(command: Command) -> OpClass {
         match command {
-            Command::Write { .. } => Sort::Write,
-            Command::Discard { .. } | Command::WriteZeroes { .. } => Sort::Discard,
-            Command::Flush => Sort::Flush,
-            Command::Read { .. } | Command::Compare { .. } => Sort::Read,
+            Command::Write { .. } => OpClass::Write,
+            Command::Discard { .. } | Command::WriteZeroes { .. } => OpClass::Discard,
+            Command::Flush => OpClass::Flush,
+            Command::Read { .. } | Command::Compare { .. } => OpClass::Read,
         }
     }
 }
@@ -65,27 +65,27 @@ pub struct Counters {
     /// Flushes.
     pub flush: Counter,
     /// How many commands had to wait for a limit.
-    pub held_back: u64,
+    pub throttled: u64,
 }
 
 /// What has to be remembered of a command until it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counted {
-    sort: Sort,
+pub struct OpTimer {
+    sort: OpClass,
     bytes: u64,
     begun: block::Instant,
 }
 
-impl Counted {
+impl OpTimer {
     /// A block command that begins now.
-    pub fn new(command: Command, begun: block::Instant) -> Counted {
+    pub fn new(command: Command, begun: block::Instant) -> OpTimer {
         let blocks = command.span().map_or(0, |span| span.len().0);
-        Counted::of(Sort::of(command), blocks.saturating_mul(4096), begun)
+        OpTimer::of(OpClass::of(command), blocks.saturating_mul(4096), begun)
     }
 
     /// Something of this sort that begins now.
-    pub fn of(sort: Sort, bytes: u64, begun: block::Instant) -> Counted {
-        Counted { sort, bytes, begun }
+    pub fn of(sort: OpClass, bytes: u64, begun: block::Instant) -> OpTimer {
+        OpTimer { sort, bytes, begun }
     }
 
     /// How long it has been at work.
@@ -96,7 +96,7 @@ impl Counted {
 
 /// Commands that ended within a while, and how many of them were slow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Share {
+pub struct WindowCounts {
     /// All of them.
     pub all: u64,
     /// Those that took a second and more.
@@ -107,22 +107,22 @@ pub struct Share {
 
 /// What ended in the last five to ten minutes: in this window of five and the one before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lately {
+pub struct SlidingWindow {
     since: block::Instant,
-    now: Share,
-    before: Share,
+    now: WindowCounts,
+    before: WindowCounts,
 }
 
 /// How long a window is.
 const WINDOW: Duration = Duration::from_mins(5);
 
-impl Lately {
+impl SlidingWindow {
     /// A command has ended that took so long.
     pub fn ended(&mut self, took: Duration, now: block::Instant) {
         if now.since(self.since) >= WINDOW {
             let is_next = now.since(self.since) < WINDOW * 2;
-            self.before = if is_next { self.now } else { Share::default() };
-            (self.now, self.since) = (Share::default(), now);
+            self.before = if is_next { self.now } else { WindowCounts::default() };
+            (self.now, self.since) = (WindowCounts::default(), now);
         }
         // As the buckets of counters: powers of two, in microseconds.
         self.now.all += 1;
@@ -131,13 +131,13 @@ impl Lately {
     }
 
     /// What is still of interest.
-    pub fn seen(&self, now: block::Instant) -> Share {
+    pub fn seen(&self, now: block::Instant) -> WindowCounts {
         let age = now.since(self.since);
         if age >= WINDOW * 2 {
-            return Share::default();
+            return WindowCounts::default();
         }
-        let before = if age < WINDOW { self.before } else { Share::default() };
-        Share {
+        let before = if age < WINDOW { self.before } else { WindowCounts::default() };
+        WindowCounts {
             all: self.now.all + before.all,
             slow: self.now.slow + before.slow,
             endless: self.now.endless + before.endless,
@@ -147,12 +147,12 @@ impl Lately {
 
 impl Counters {
     /// A command has ended.
-    pub fn ended(&mut self, counted: Counted, result: Completion, now: block::Instant) {
+    pub fn ended(&mut self, counted: OpTimer, result: Completion, now: block::Instant) {
         let counter = match counted.sort {
-            Sort::Read => &mut self.read,
-            Sort::Write => &mut self.write,
-            Sort::Discard => &mut self.discard,
-            Sort::Flush => &mut self.flush,
+            OpClass::Read => &mut self.read,
+            OpClass::Write => &mut self.write,
+            OpClass::Discard => &mut self.discard,
+            OpClass::Flush => &mut self.flush,
         };
         counter.ended(counted, result, now);
     }
@@ -174,10 +174,10 @@ impl Counters {
 }
 
 impl Counter {
-    fn ended(&mut self, counted: Counted, result: Completion, now: block::Instant) {
+    fn ended(&mut self, counted: OpTimer, result: Completion, now: block::Instant) {
         if let Err(fault) = result {
             self.errors = self.errors.saturating_add(1);
-            let is_wrong = matches!(fault, Fault::Checksum { .. });
+            let is_wrong = matches!(fault, IoError::Checksum { .. });
             self.checksums = self.checksums.saturating_add(u64::from(is_wrong));
             return;
         }
@@ -204,8 +204,8 @@ mod tests {
     fn what_was_slow_is_forgotten_after_two_windows() {
         let at = |minutes| block::Instant::since_start(Duration::from_mins(minutes));
         let seconds = Duration::from_secs;
-        let share = |all, slow, endless| Share { all, slow, endless };
-        let mut lately = Lately::default();
+        let share = |all, slow, endless| WindowCounts { all, slow, endless };
+        let mut lately = SlidingWindow::default();
         lately.ended(seconds(0), at(1));
         lately.ended(seconds(2), at(2));
         lately.ended(seconds(9), at(4));

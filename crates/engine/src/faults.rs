@@ -12,25 +12,25 @@ use std::time::Duration;
 use api::node::{Fault, FaultKind, FaultPlace, Faults};
 use model::{ReplicaId, TargetId};
 
-use crate::counters::Sort;
+use crate::counters::OpClass;
 
-static ALL: Mutex<Vec<Armed>> = Mutex::new(Vec::new());
+static ALL: Mutex<Vec<ArmedFaults>> = Mutex::new(Vec::new());
 
-struct Armed {
+struct ArmedFaults {
     fault: Fault,
     passed: u64,
 }
 
 /// Where something is done.
 #[derive(Clone, Copy)]
-pub(crate) enum Where<'a> {
+pub(crate) enum FaultPoint<'a> {
     Disk(&'a Path),
     Child(TargetId, ReplicaId),
 }
 
 /// What becomes of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Strike {
+pub(crate) enum FaultEffect {
     /// It is said to have failed.
     Fail,
     /// It reads other bytes.
@@ -41,7 +41,7 @@ pub(crate) enum Strike {
     Never,
 }
 
-fn all() -> MutexGuard<'static, Vec<Armed>> {
+fn all() -> MutexGuard<'static, Vec<ArmedFaults>> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -57,12 +57,12 @@ pub(crate) fn concern_children() -> bool {
 
 /// Exactly these faults from now on.
 pub(crate) fn set(faults: Faults) {
-    let arm = |fault| Armed { fault: Fault { hits: 0, ..fault }, passed: 0 };
+    let arm = |fault| ArmedFaults { fault: Fault { hits: 0, ..fault }, passed: 0 };
     *all() = faults.faults.into_iter().map(arm).collect();
 }
 
 /// What is to become of something that was done with these bytes. The first fault that fits counts.
-pub(crate) fn strike(at: Where<'_>, sort: Sort, bytes: &Range<u64>) -> Option<Strike> {
+pub(crate) fn strike(at: FaultPoint<'_>, sort: OpClass, bytes: &Range<u64>) -> Option<FaultEffect> {
     let mut all = all();
     let armed = all.iter_mut().find(|armed| armed.fits(at, sort, bytes))?;
     armed.passed += 1;
@@ -72,11 +72,11 @@ pub(crate) fn strike(at: Where<'_>, sort: Sort, bytes: &Range<u64>) -> Option<St
     armed.fault.hits += 1;
     Some(match armed.fault.kind {
         FaultKind::ReadError {} | FaultKind::WriteError {} | FaultKind::FlushError {} => {
-            Strike::Fail
+            FaultEffect::Fail
         }
-        FaultKind::Delay { millis } => Strike::Later(Duration::from_millis(millis)),
-        FaultKind::Stall {} => Strike::Never,
-        FaultKind::Corrupt {} => Strike::Corrupt,
+        FaultKind::Delay { millis } => FaultEffect::Later(Duration::from_millis(millis)),
+        FaultKind::Stall {} => FaultEffect::Never,
+        FaultKind::Corrupt {} => FaultEffect::Corrupt,
     })
 }
 
@@ -85,20 +85,20 @@ pub(crate) fn spoil(bytes: &mut [u8]) {
     bytes.iter_mut().step_by(512).for_each(|byte| *byte = !*byte);
 }
 
-impl Armed {
-    fn fits(&self, at: Where<'_>, sort: Sort, bytes: &Range<u64>) -> bool {
+impl ArmedFaults {
+    fn fits(&self, at: FaultPoint<'_>, sort: OpClass, bytes: &Range<u64>) -> bool {
         let Fault { place, kind, range, count, hits, .. } = &self.fault;
         let is_there = match (place, at) {
-            (FaultPlace::Disk { disk }, Where::Disk(path)) => Path::new(disk.as_str()) == path,
-            (FaultPlace::Child { target, replica }, Where::Child(of, child)) => {
+            (FaultPlace::Disk { disk }, FaultPoint::Disk(path)) => Path::new(disk.as_str()) == path,
+            (FaultPlace::Child { target, replica }, FaultPoint::Child(of, child)) => {
                 (*target, *replica) == (of, child)
             }
             _ => false,
         };
         let is_such = match kind {
-            FaultKind::ReadError {} | FaultKind::Corrupt {} => sort == Sort::Read,
-            FaultKind::WriteError {} => matches!(sort, Sort::Write | Sort::Discard),
-            FaultKind::FlushError {} => sort == Sort::Flush,
+            FaultKind::ReadError {} | FaultKind::Corrupt {} => sort == OpClass::Read,
+            FaultKind::WriteError {} => matches!(sort, OpClass::Write | OpClass::Discard),
+            FaultKind::FlushError {} => sort == OpClass::Flush,
             FaultKind::Delay { .. } | FaultKind::Stall {} => true,
         };
         let touches = range.as_ref().is_none_or(|range| {
@@ -123,15 +123,15 @@ mod tests {
         let kind = FaultKind::ReadError {};
         let fault = Fault { place, kind, range, skip: 1, count: Some(2), hits: 7 };
         set(Faults { faults: vec![fault] });
-        let on = |path, sort, bytes| strike(Where::Disk(path), sort, &bytes);
-        assert_eq!(on(other, Sort::Read, 8192..12288), None);
-        assert_eq!(on(disk, Sort::Write, 8192..12288), None);
-        assert_eq!(on(disk, Sort::Read, 0..8192), None);
-        assert_eq!(on(disk, Sort::Read, 12288..16384), None);
-        assert_eq!(on(disk, Sort::Read, 0..16384), None, "the first passes");
-        assert_eq!(on(disk, Sort::Read, 8192..12288), Some(Strike::Fail));
-        assert_eq!(on(disk, Sort::Read, 4096..8193), Some(Strike::Fail));
-        assert_eq!(on(disk, Sort::Read, 8192..12288), None, "two were hit");
+        let on = |path, sort, bytes| strike(FaultPoint::Disk(path), sort, &bytes);
+        assert_eq!(on(other, OpClass::Read, 8192..12288), None);
+        assert_eq!(on(disk, OpClass::Write, 8192..12288), None);
+        assert_eq!(on(disk, OpClass::Read, 0..8192), None);
+        assert_eq!(on(disk, OpClass::Read, 12288..16384), None);
+        assert_eq!(on(disk, OpClass::Read, 0..16384), None, "the first passes");
+        assert_eq!(on(disk, OpClass::Read, 8192..12288), Some(FaultEffect::Fail));
+        assert_eq!(on(disk, OpClass::Read, 4096..8193), Some(FaultEffect::Fail));
+        assert_eq!(on(disk, OpClass::Read, 8192..12288), None, "two were hit");
         assert_eq!(get().faults[0].hits, 2);
         let mut bytes = [7; 1024];
         spoil(&mut bytes);

@@ -22,9 +22,9 @@ pub mod device;
 mod entropy;
 #[cfg(feature = "faults")]
 mod faults;
-mod patience;
 pub mod pools;
 pub mod replication;
 pub mod serve;
+mod startup_retry;
 mod stream;
 pub mod volumes;

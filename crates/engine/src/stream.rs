@@ -11,13 +11,13 @@
 
 use std::io;
 
-use reactor::{Buffer, Chain, Detached, Frozen, Io, Op, PAGE, Refused, Socket, Token};
+use reactor::{Buffer, Chain, Detached, Io, Op, PAGE, Refused, SharedBuffer, Socket, Token};
 
 /// A socket with its two directions.
 #[derive(Debug)]
 pub(crate) struct Stream {
     socket: Socket,
-    arrived: Option<Frozen>,
+    arrived: Option<SharedBuffer>,
     /// How much of it was taken.
     taken: usize,
     is_receiving: bool,
@@ -44,7 +44,7 @@ impl Stream {
     }
 
     /// A stream that goes on with a socket and bytes from elsewhere.
-    pub(crate) fn attach(socket: Socket, arrived: Option<Frozen>) -> Stream {
+    pub(crate) fn attach(socket: Socket, arrived: Option<SharedBuffer>) -> Stream {
         let chain = Some(Chain::new());
         Stream { socket, arrived, taken: 0, is_receiving: false, chain, is_over: false }
     }
@@ -92,7 +92,7 @@ impl Stream {
     }
 
     /// Bytes came, or the end.
-    pub(crate) fn on_received(&mut self, result: io::Result<Frozen>) {
+    pub(crate) fn on_received(&mut self, result: io::Result<SharedBuffer>) {
         self.is_receiving = false;
         match result {
             Ok(bytes) => self.arrived = Some(bytes),
@@ -112,7 +112,7 @@ impl Stream {
     }
 
     /// The first `count` bytes of [`Stream::peek`], shared; `None` if there are fewer.
-    pub(crate) fn share(&self, count: usize) -> Option<Frozen> {
+    pub(crate) fn share(&self, count: usize) -> Option<SharedBuffer> {
         self.arrived.as_ref()?.part(self.taken, count)
     }
 
@@ -168,7 +168,7 @@ impl Stream {
     }
 
     /// Takes the socket and the bytes not looked at, to go on elsewhere. Only when not busy.
-    pub(crate) fn detach(&mut self, io: &mut impl Io) -> Option<(Detached, Option<Frozen>)> {
+    pub(crate) fn detach(&mut self, io: &mut impl Io) -> Option<(Detached, Option<SharedBuffer>)> {
         let detached = io.detach(self.socket)?;
         let left = self.share(self.peek().len());
         (self.arrived, self.taken) = (None, 0);

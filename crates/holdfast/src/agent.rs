@@ -5,16 +5,16 @@ use clap::{Args, Subcommand};
 use model::{HostName, VolumeId};
 
 use crate::attach::RunFolder;
-use crate::cli::Ask;
+use crate::cli::ClientArgs;
 use crate::stop;
 
 /// Processes of a host.
 #[derive(Subcommand)]
-pub(crate) enum Typed {
+pub(crate) enum AgentCommand {
     /// Show the control plane that this machine is there, as a host, until it is stopped
     Run {
         #[command(flatten)]
-        ask: Box<Ask>,
+        ask: Box<ClientArgs>,
         /// The host to be; left out: the one with the name of this machine
         #[arg(long, value_name = "HOST", env = "HOLDFAST_HOST")]
         host: Option<HostName>,
@@ -43,10 +43,10 @@ pub(crate) struct Of {
     volume: VolumeId,
 }
 
-impl Typed {
+impl AgentCommand {
     pub(crate) fn run(self) -> Result<()> {
         match self {
-            Typed::Run { ask, host, run } => {
+            AgentCommand::Run { ask, host, run } => {
                 ask.once()?;
                 let (control, tree) = (ask.control_plane()?, linux::Tree::default());
                 let host = host.or_else(|| agent::attach::own_name(&tree));
@@ -57,12 +57,12 @@ impl Typed {
                     Ok(agent::registration::run_watching(&control, host, at, stop::asked()).await?)
                 })
             }
-            Typed::Supervise(of) => {
+            AgentCommand::Supervise(of) => {
                 let mut words = of.run.words(["agent", "worker"]);
                 words.push(of.volume.to_string());
                 Ok(agent::supervisor::run(&of.run.records(), of.volume, (&words, "--resume"))?)
             }
-            Typed::Worker { of, resume } => {
+            AgentCommand::Worker { of, resume } => {
                 agent::worker::run(&of.run.records(), of.volume, resume)?;
                 // The supervisor must tell this end from all others.
                 std::process::exit(agent::worker::UNMOUNTED)

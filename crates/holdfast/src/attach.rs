@@ -18,8 +18,8 @@ use linux::filesystem::FilesystemKind;
 use model::{HostName, VolumeId};
 use serde::Serialize;
 
-use crate::cli::{Ask, Cell, Column, Out, Row, Tone, text_of_time};
-use crate::typed;
+use crate::arg_parsers;
+use crate::cli::{Cell, ClientArgs, Column, Out, Row, Tone, text_of_time};
 
 /// Where run-time state lies.
 #[derive(Args, Clone)]
@@ -60,7 +60,7 @@ enum Way {
 #[derive(Args)]
 pub(crate) struct Attach {
     #[command(flatten)]
-    ask: Ask,
+    ask: ClientArgs,
     #[command(flatten)]
     run: RunFolder,
     volume: VolumeId,
@@ -80,7 +80,7 @@ pub(crate) struct Attach {
     #[arg(long, value_name = "HOST", env = "HOLDFAST_HOST")]
     host: Option<HostName>,
     /// How long I/O waits for a target that is away before it fails
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = typed::some_time)]
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = arg_parsers::some_time)]
     hold: Duration,
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct Attach {
 #[derive(Args)]
 pub(crate) struct Detach {
     #[command(flatten)]
-    ask: Ask,
+    ask: ClientArgs,
     #[command(flatten)]
     run: RunFolder,
     volume: VolumeId,
@@ -98,7 +98,7 @@ pub(crate) struct Detach {
 #[derive(Args)]
 pub(crate) struct List {
     #[command(flatten)]
-    ask: Ask,
+    ask: ClientArgs,
     #[command(flatten)]
     run: RunFolder,
 }
@@ -107,13 +107,13 @@ pub(crate) struct List {
 #[derive(Args)]
 pub(crate) struct Preflight {
     #[command(flatten)]
-    ask: Ask,
+    ask: ClientArgs,
     /// Also try whether a target answers there
     #[arg(long, value_name = "ADDR:PORT")]
     target: Vec<SocketAddr>,
 }
 
-pub(crate) fn attacher(ask: &Ask, run: &RunFolder) -> Result<Attacher> {
+pub(crate) fn attacher(ask: &ClientArgs, run: &RunFolder) -> Result<Attacher> {
     ask.once()?;
     Ok(Attacher {
         kernel: Arc::new(LiveKernel::default()),
@@ -124,7 +124,7 @@ pub(crate) fn attacher(ask: &Ask, run: &RunFolder) -> Result<Attacher> {
     })
 }
 
-fn out<T>(ask: &Ask, write: impl FnOnce(&mut Out<'_>) -> Result<T>) -> Result<T> {
+fn out<T>(ask: &ClientArgs, write: impl FnOnce(&mut Out<'_>) -> Result<T>) -> Result<T> {
     let mut stdout = std::io::stdout();
     let colour = stdout.is_terminal() && std::env::var_os("NO_COLOR").is_none();
     write(&mut Out::new(&mut stdout, ask.format(), colour))

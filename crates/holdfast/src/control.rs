@@ -8,20 +8,20 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use api::{TlsClient, Token};
 use clap::{Args, Subcommand};
-use control::{Config, Policy, Reach, Service};
+use control::{Config, ControlConfig, EngineAuth, Service};
 use model::Size;
 use store::client::Client;
 
+use crate::arg_parsers::{Interval, ServerAuth, ServerAuthArgs, every, some_time, time};
 use crate::stop;
 use crate::store::{Certificates, LOCAL};
-use crate::typed::{Every, Guarded, Guards, every, some_time, time};
 
 /// Where REST is served unless told otherwise.
 pub(crate) const LISTEN: &str = "127.0.0.1:7440";
 
 /// Commands of the control plane.
 #[derive(Subcommand)]
-pub(crate) enum Typed {
+pub(crate) enum ControlCommand {
     /// Run the control plane
     Serve(Serve),
 }
@@ -33,7 +33,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "ADDR:PORT", default_value = LISTEN, help_heading = "REST")]
     listen: SocketAddr,
     #[command(flatten, next_help_heading = "REST")]
-    guarded: Guarded,
+    guarded: ServerAuthArgs,
     /// Servers of the store, separated by commas
     #[arg(
         long, value_name = "URL,…", value_delimiter = ',', env = "HOLDFAST_STORE",
@@ -51,17 +51,17 @@ pub(crate) struct Serve {
     /// A file with the token for engines, of an admin
     #[arg(long, value_name = "FILE", help_heading = "Engines")]
     engine_token_file: Option<PathBuf>,
-    /// Call watches over TLS too, and believe only servers with a certificate of these authorities
+    /// Call webhooks over TLS too, and believe only servers with a certificate of these authorities
     /// (PEM)
-    #[arg(long, value_name = "FILE", help_heading = "Watches")]
-    watch_ca: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", help_heading = "Webhooks")]
+    webhook_ca: Option<PathBuf>,
     #[command(flatten, next_help_heading = "Policy")]
-    policy: TypedPolicy,
+    policy: PolicyArgs,
 }
 
 /// What operators decide; whatever is left out stays as usual.
 #[derive(Args)]
-struct TypedPolicy {
+struct PolicyArgs {
     /// How long a lost copy may stay away before another is made, unless its volume says otherwise
     /// [default: 10m]
     #[arg(long, value_name = "TIME", value_parser = time)]
@@ -107,7 +107,7 @@ struct TypedPolicy {
     quarantine: Option<Duration>,
     /// How often every copy is read and checked; or `never` [default: 30d]
     #[arg(long, value_name = "TIME", value_parser = every)]
-    scrub_every: Option<Every>,
+    scrub_every: Option<Interval>,
     /// How many copies of one node may be checked at once [default: 1]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     scrubs_per_node: Option<u32>,
@@ -122,10 +122,10 @@ struct TypedPolicy {
     heartbeat_deadline: Option<Duration>,
 }
 
-impl TypedPolicy {
-    fn policy(self) -> Result<Policy> {
-        let mut policy = Policy::default();
-        let Policy { settings, pace } = &mut policy;
+impl PolicyArgs {
+    fn policy(self) -> Result<ControlConfig> {
+        let mut policy = ControlConfig::default();
+        let ControlConfig { settings, pace } = &mut policy;
         // What was typed replaces what is usual, and nothing else does.
         macro_rules! set {
             ($($typed:ident => $place:expr;)+) => {$(
@@ -165,32 +165,32 @@ impl TypedPolicy {
     }
 }
 
-impl From<Every> for Option<Duration> {
-    fn from(Every(time): Every) -> Option<Duration> {
+impl From<Interval> for Option<Duration> {
+    fn from(Interval(time): Interval) -> Option<Duration> {
         time
     }
 }
 
 impl Serve {
     fn config(self) -> Result<Config> {
-        let Guards { tls, tokens } = self.guarded.read(self.listen)?;
+        let ServerAuth { tls, tokens } = self.guarded.read(self.listen)?;
         let mut engine_tls = self.engine_ca.as_deref().map(TlsClient::read).transpose()?;
         if let Some(name) = &self.engine_server_name {
             engine_tls = engine_tls.map(|tls| tls.expecting(name)).transpose()?;
         }
-        let reach = Reach {
+        let reach = EngineAuth {
             tls: engine_tls,
             token: self.engine_token_file.as_deref().map(Token::read).transpose()?,
         };
-        let watch_tls = self.watch_ca.as_deref().map(TlsClient::read).transpose()?;
+        let webhook_tls = self.webhook_ca.as_deref().map(TlsClient::read).transpose()?;
         let policy = self.policy.policy()?;
-        Ok(Config { listen: self.listen, tls, tokens, reach, watch_tls, policy })
+        Ok(Config { listen: self.listen, tls, tokens, reach, webhook_tls, policy })
     }
 }
 
-impl Typed {
+impl ControlCommand {
     pub(crate) async fn run(self) -> Result<()> {
-        let Typed::Serve(typed) = self;
+        let ControlCommand::Serve(typed) = self;
         let options = typed.certificates.options()?;
         let endpoints = typed.store.clone();
         let config = typed.config()?;
@@ -226,7 +226,7 @@ mod tests {
     #[test]
     fn what_is_typed_replaces_what_is_usual() {
         let usual = config(&[]).unwrap();
-        assert_eq!(format!("{:?}", usual.policy), format!("{:?}", Policy::default()));
+        assert_eq!(format!("{:?}", usual.policy), format!("{:?}", ControlConfig::default()));
         let words = ["--replace-after", "1h", "--rebuilds", "7", "--scrub-every", "never"];
         let more = ["--watermark", "1GiB", "--heartbeat", "1s", "--heartbeat-deadline", "3s"];
         let policy = config(&[words, more].concat()).unwrap().policy;
@@ -255,7 +255,7 @@ mod tests {
         assert_eq!(words.len(), 2 * 17, "{words:?}");
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let policy = config(&words).unwrap().policy;
-        assert_eq!(format!("{policy:?}"), format!("{:?}", Policy::default()));
+        assert_eq!(format!("{policy:?}"), format!("{:?}", ControlConfig::default()));
     }
 
     #[test]
@@ -271,7 +271,7 @@ mod tests {
             (&["--token-file", "/nonexistent"], "/nonexistent"),
             (&["--engine-token-file", "/nonexistent"], "/nonexistent"),
             (&["--engine-ca", "/nonexistent"], "/nonexistent"),
-            (&["--watch-ca", "/nonexistent"], "/nonexistent"),
+            (&["--webhook-ca", "/nonexistent"], "/nonexistent"),
         ] {
             let refused = config(words).unwrap_err();
             assert!(refused.contains(says), "{words:?}: {refused}");

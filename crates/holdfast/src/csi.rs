@@ -15,17 +15,17 @@ use linux::{Kernel, LiveKernel};
 use model::{HostName, LabelValue};
 use tokio::net::TcpListener;
 
+use crate::arg_parsers::some_time;
 use crate::attach::RunFolder;
-use crate::cli::Ask;
+use crate::cli::ClientArgs;
 use crate::stop;
-use crate::typed::some_time;
 
 /// Between questions to an API server that does not answer.
 const AGAIN: Duration = Duration::from_secs(2);
 
 /// Roles of the driver.
 #[derive(Subcommand)]
-pub(crate) enum Typed {
+pub(crate) enum CsiCommand {
     /// Serve volumes and snapshots to the provisioner, the snapshotter and the resizer
     Controller(Controller),
     /// Serve volumes to the kubelet of this machine
@@ -36,7 +36,7 @@ pub(crate) enum Typed {
 #[derive(Args)]
 pub(crate) struct Controller {
     #[command(flatten)]
-    ask: Ask,
+    ask: ClientArgs,
     /// The socket to listen on
     #[arg(long, value_name = "PATH", env = "CSI_ENDPOINT", value_parser = socket)]
     socket: PathBuf,
@@ -78,7 +78,7 @@ struct Kubernetes {
 #[derive(Args)]
 pub(crate) struct ServeNode {
     #[command(flatten)]
-    ask: Ask,
+    ask: ClientArgs,
     #[command(flatten)]
     run: RunFolder,
     /// The socket to listen on
@@ -116,11 +116,11 @@ fn socket(text: &str) -> Result<PathBuf, String> {
     Err("give an absolute path, or unix:// and one".to_owned())
 }
 
-impl Typed {
+impl CsiCommand {
     pub(crate) async fn run(self) -> Result<()> {
         match self {
-            Typed::Controller(controller) => controller.run().await,
-            Typed::Node(node) => node.run().await,
+            CsiCommand::Controller(controller) => controller.run().await,
+            CsiCommand::Node(node) => node.run().await,
         }
     }
 }

@@ -11,7 +11,7 @@ use std::str::FromStr;
 use ::engine::pools::{WrappingKey, id_of_name};
 use ::engine::replication::Replication;
 use ::engine::serve::{
-    Backing, Config, Host, Limits, Namespace, Pool, Server, Subsystem, identity_of,
+    Backing, Config, EngineLimits, Host, Namespace, Pool, Server, Subsystem, identity_of,
 };
 use ::nvme::auth::Keys;
 use ::nvme::pdu::Digests;
@@ -21,14 +21,14 @@ use block::{BlockSize, Bytes, Geometry};
 use clap::{Args, Subcommand};
 
 pub(crate) use self::run::CLOSED;
+use crate::arg_parsers::{bytes, secret};
 use crate::pool::{PoolText, replica};
 use crate::stop;
-use crate::typed::{bytes, secret};
 
 /// Commands of the engine.
 #[derive(Subcommand)]
 #[expect(clippy::large_enum_variant, reason = "there is one, from the start to the end")]
-pub(crate) enum Typed {
+pub(crate) enum EngineCommand {
     /// Run the engine of a node of a cluster: pools and replicas by orders over its node API
     Run(run::Run),
     /// Serve files, block devices and memory over NVMe/TCP
@@ -117,11 +117,11 @@ struct HostText {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Range(u16, u16);
 
-impl Typed {
+impl EngineCommand {
     pub(crate) fn run(self) -> Result<()> {
         match self {
-            Typed::Run(typed) => typed.run(),
-            Typed::Serve(typed) => serve(typed),
+            EngineCommand::Run(typed) => typed.run(),
+            EngineCommand::Serve(typed) => serve(typed),
         }
     }
 }
@@ -176,7 +176,7 @@ impl Serve {
             data: self.digests.contains(&DigestKind::Data),
         };
         let (queue_depth, pool_cache) = (self.queue_depth, Bytes(self.pool_cache));
-        let limits = Limits { queue_depth, pool_cache, ..Limits::default() };
+        let limits = EngineLimits { queue_depth, pool_cache, ..EngineLimits::default() };
         let pools = pools.into_values().collect();
         let (listen, cores) = (self.listen, self.cores);
         // It serves to hosts, never to targets.

@@ -11,7 +11,7 @@ use tracing_subscriber::EnvFilter;
 
 /// Options of logging, common to all commands.
 #[derive(Args)]
-pub(crate) struct Typed {
+pub(crate) struct LogArgs {
     /// What to log: a level, or levels by module, such as `info` or `store=debug,info`
     #[arg(
         long,
@@ -54,7 +54,7 @@ static FILE: OnceLock<File> = OnceLock::new();
 
 /// Starts logging. Called once, before anything else runs. Colours are for terminals only, and
 /// not for what may go to a file later.
-pub(crate) fn start(typed: &Typed, colours: bool) {
+pub(crate) fn start(typed: &LogArgs, colours: bool) {
     let lines = tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::new(&typed.log.0))
         .with_writer(place)

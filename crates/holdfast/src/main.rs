@@ -7,6 +7,7 @@
 //! typed into their configuration and runs them.
 
 mod agent;
+mod arg_parsers;
 mod attach;
 mod cli;
 mod control;
@@ -19,7 +20,6 @@ mod operator;
 mod pool;
 mod stop;
 mod store;
-mod typed;
 mod up;
 
 use std::io::Write as _;
@@ -33,7 +33,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 #[command(name = "holdfast", version, propagate_version = true, arg_required_else_help = true)]
 struct Cli {
     #[command(flatten)]
-    log: log::Typed,
+    log: log::LogArgs,
     #[command(subcommand)]
     command: Command,
 }
@@ -41,7 +41,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run a whole cluster on this machine: store, control plane, engines, a first volume
-    Up(up::Typed),
+    Up(up::UpArgs),
     /// Make a volume a block device of this machine, and mount it
     Attach(attach::Attach),
     /// Take a volume off this machine again
@@ -52,31 +52,31 @@ enum Command {
     Preflight(attach::Preflight),
     /// The CSI driver: volumes for Kubernetes
     #[command(subcommand)]
-    Csi(csi::Typed),
+    Csi(csi::CsiCommand),
     /// This machine as a host of volumes
     #[command(subcommand)]
-    Agent(agent::Typed),
+    Agent(agent::AgentCommand),
     /// The control plane
     #[command(subcommand)]
-    Control(control::Typed),
+    Control(control::ControlCommand),
     /// The engine: serve disks over NVMe/TCP
     #[command(subcommand)]
-    Engine(engine::Typed),
+    Engine(engine::EngineCommand),
     /// Look at NVMe/TCP targets, and measure them
     #[command(subcommand)]
-    Nvme(nvme::Typed),
+    Nvme(nvme::NvmeCommand),
     /// The Kubernetes operator: disk pools as custom resources
     #[command(subcommand)]
-    Operator(operator::Typed),
+    Operator(operator::OperatorCommand),
     /// Pools: the disks that engines own
-    Pool(pool::Typed),
+    Pool(pool::PoolArgs),
     /// The store: serve the embedded one, move keys between it and etcd
     #[command(subcommand)]
-    Store(store::Typed),
+    Store(store::StoreCommand),
     #[command(flatten)]
-    Cluster(cli::Typed),
+    Cluster(cli::ClusterCommand),
     /// Write the manual pages, one for each command
-    Man(man::Typed),
+    Man(man::ManArgs),
     /// Print completions for a shell, to be sourced or put where it looks for them
     Completions {
         /// Which shell

@@ -7,12 +7,12 @@ use clap::{Args, Command, CommandFactory};
 
 /// Options of `man`.
 #[derive(Args)]
-pub(crate) struct Typed {
+pub(crate) struct ManArgs {
     /// The folder to write them into, such as /usr/local/share/man/man1
     folder: PathBuf,
 }
 
-impl Typed {
+impl ManArgs {
     pub(crate) fn run(self) -> Result<()> {
         std::fs::create_dir_all(&self.folder)
             .with_context(|| format!("cannot make {}", self.folder.display()))?;
@@ -41,7 +41,7 @@ mod tests {
     #[test]
     fn every_command_has_a_page() {
         let folder = tempfile::tempdir().unwrap();
-        let typed = Typed { folder: folder.path().to_owned() };
+        let typed = ManArgs { folder: folder.path().to_owned() };
         typed.run().unwrap();
         for name in ["holdfast", "holdfast-volume", "holdfast-volume-create", "holdfast-up"] {
             let page = std::fs::read_to_string(folder.path().join(format!("{name}.1"))).unwrap();

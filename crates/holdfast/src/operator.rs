@@ -7,13 +7,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 
-use crate::cli::Ask;
+use crate::arg_parsers::some_time;
+use crate::cli::ClientArgs;
 use crate::stop;
-use crate::typed::some_time;
 
 /// Commands of the operator.
 #[derive(Subcommand)]
-pub(crate) enum Typed {
+pub(crate) enum OperatorCommand {
     /// Run the operator: create and destroy pools as DiskPool resources say
     Run(Run),
     /// Print the custom resource definitions, for `kubectl apply --filename -`
@@ -24,7 +24,7 @@ pub(crate) enum Typed {
 #[derive(Args)]
 pub(crate) struct Run {
     #[command(flatten)]
-    ask: Box<Ask>,
+    ask: Box<ClientArgs>,
     /// The namespace of the lease that elects one of several operators
     #[arg(long, value_name = "NAMESPACE", env = "POD_NAMESPACE", default_value = "holdfast")]
     namespace: String,
@@ -36,11 +36,11 @@ pub(crate) struct Run {
     poll: Duration,
 }
 
-impl Typed {
+impl OperatorCommand {
     pub(crate) async fn run(self) -> Result<()> {
         match self {
-            Typed::Run(run) => run.run().await,
-            Typed::Crds => Ok(std::io::stdout().write_all(crds()?.as_bytes())?),
+            OperatorCommand::Run(run) => run.run().await,
+            OperatorCommand::Crds => Ok(std::io::stdout().write_all(crds()?.as_bytes())?),
         }
     }
 }

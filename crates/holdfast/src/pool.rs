@@ -6,22 +6,22 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ::engine::pools::{self, NewDisk, NewPool, Order, PoolStatus};
+use ::engine::pools::{self, NewDisk, NewPool, PoolRequest, PoolStatus};
 use ::engine::serve::Pool;
 use anyhow::{Context, Result, bail};
 use block::{Blocks, Bytes};
 use clap::{Args, Subcommand};
 use pool::{ClusterSize, Id, Label, NewReplica};
 
+use crate::arg_parsers::bytes;
 use crate::block_on;
-use crate::cli::{Ask, PoolVerb, Shows as _, explained};
-use crate::typed::bytes;
+use crate::cli::{ClientArgs, PoolVerb, Shows as _, explained};
 
 /// `pool` with what is typed after it.
 #[derive(Args)]
-pub(crate) struct Typed {
+pub(crate) struct PoolArgs {
     #[command(flatten)]
-    ask: Ask,
+    ask: ClientArgs,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -39,7 +39,7 @@ enum Verb {
     },
 }
 
-impl Typed {
+impl PoolArgs {
     pub(crate) fn run(self) -> Result<()> {
         match self.verb {
             Verb::Inspect { paths } => {
@@ -73,7 +73,7 @@ fn show(status: &PoolStatus) -> Result<()> {
     )?;
     for one in &status.entities {
         let entity = &one.entity;
-        let kind = if entity.kind == pool::Kind::Snapshot { "snapshot" } else { "replica " };
+        let kind = if entity.kind == pool::EntityKind::Snapshot { "snapshot" } else { "replica " };
         let name = String::from_utf8_lossy(&entity.label.opaque);
         let encrypted = if entity.is_encrypted() { ", encrypted" } else { "" };
         let label = &entity.label;
@@ -154,7 +154,7 @@ impl PoolText {
                 found.name
             ),
             Some(found) => {
-                let open = Order::Import { paths };
+                let open = PoolRequest::Import { paths };
                 Ok(Pool { id: found.pool, open, replicas: Vec::new(), keys: BTreeMap::new() })
             }
             None if self.create => {
@@ -162,7 +162,7 @@ impl PoolText {
                 let disk = |path| Ok(NewDisk { path, id: pools::new_id()? });
                 let disks = paths.into_iter().map(disk).collect::<Result<_>>()?;
                 let (name, cluster, force) = (self.name.clone(), self.cluster, self.force);
-                let open = Order::Create(NewPool { id, name, cluster, disks, force });
+                let open = PoolRequest::Create(NewPool { id, name, cluster, disks, force });
                 Ok(Pool { id, open, replicas: Vec::new(), keys: BTreeMap::new() })
             }
             None => bail!(

@@ -19,7 +19,7 @@ pub(crate) const LOCAL: &str = "http://127.0.0.1:2379";
 
 /// Commands of the store.
 #[derive(Subcommand)]
-pub(crate) enum Typed {
+pub(crate) enum StoreCommand {
     /// Run the embedded store: a single-node server for the etcd v3 protocol
     Serve(Serve),
     /// Write all keys of a store, embedded or etcd, to a file
@@ -59,7 +59,7 @@ pub(crate) struct Serve {
 
 /// How to reach a store.
 #[derive(Args)]
-struct Reach {
+struct StoreArgs {
     /// Servers of the store, separated by commas
     #[arg(
         long,
@@ -84,7 +84,7 @@ struct Reach {
 #[derive(Args)]
 pub(crate) struct Export {
     #[command(flatten)]
-    reach: Reach,
+    reach: StoreArgs,
     /// The file to write; it must not exist yet
     file: PathBuf,
     /// Replace the file if it exists
@@ -96,7 +96,7 @@ pub(crate) struct Export {
 #[derive(Args)]
 pub(crate) struct Import {
     #[command(flatten)]
-    reach: Reach,
+    reach: StoreArgs,
     /// The file to read, written by `holdfast store export`
     file: PathBuf,
     /// Import although the store is not empty: keys of the file replace those of the same name
@@ -104,17 +104,17 @@ pub(crate) struct Import {
     force: bool,
 }
 
-impl Typed {
+impl StoreCommand {
     pub(crate) async fn run(self) -> Result<()> {
         match self {
-            Typed::Serve(typed) => serve(typed).await,
-            Typed::Export(typed) => export_to(&typed).await,
-            Typed::Import(typed) => import_from(&typed).await,
+            StoreCommand::Serve(typed) => serve(typed).await,
+            StoreCommand::Export(typed) => export_to(&typed).await,
+            StoreCommand::Import(typed) => import_from(&typed).await,
         }
     }
 }
 
-impl Reach {
+impl StoreArgs {
     /// A client, once a server has answered.
     async fn connect(&self) -> Result<Client> {
         let files = Files { ca: &self.ca, cert: &self.cert, key: &self.key };
@@ -210,7 +210,7 @@ async fn export_to(typed: &Export) -> Result<()> {
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     let mut out = tempfile::NamedTempFile::new_in(folder.unwrap_or(Path::new(".")))
         .with_context(|| format!("cannot write beside {}", file.display()))?;
-    let mut bar = Bar::new("exported");
+    let mut bar = ProgressBar::new("exported");
     let done = {
         let mut buffered = BufWriter::new(out.as_file_mut());
         let done = export(&client, &mut buffered, &mut |progress| bar.show(progress)).await?;
@@ -232,7 +232,7 @@ async fn import_from(typed: &Import) -> Result<()> {
     let source = File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
     let client = typed.reach.connect().await?;
     let onto = if typed.force { Onto::Anything } else { Onto::Empty };
-    let mut bar = Bar::new("imported");
+    let mut bar = ProgressBar::new("imported");
     let mut source = BufReader::new(source);
     let done = import(&client, &mut source, onto, &mut |progress| bar.show(progress))
         .await
@@ -247,15 +247,15 @@ fn read(file: &Path) -> Result<String> {
 }
 
 /// Progress on one line of a terminal; silent elsewhere.
-struct Bar {
+struct ProgressBar {
     what: &'static str,
     shown: u64,
     live: bool,
 }
 
-impl Bar {
-    fn new(what: &'static str) -> Bar {
-        Bar { what, shown: 0, live: std::io::stderr().is_terminal() }
+impl ProgressBar {
+    fn new(what: &'static str) -> ProgressBar {
+        ProgressBar { what, shown: 0, live: std::io::stderr().is_terminal() }
     }
 
     fn show(&mut self, Progress { done, total }: Progress) {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use block::Bytes;
-use model::{BlockDevice, DeviceKind, DevicePath, Named, Nqn, Obstacle, Size};
+use model::{BlockDevice, DeviceKind, DevicePath, IneligibleReason, Nqn, NqnKind, Size};
 
 use crate::Tree;
 use crate::mounts::Users;
@@ -24,7 +24,7 @@ const NO_DISKS: [&str; 4] = ["ram", "zram", "sr", "fd"];
 pub fn block_devices(
     tree: &Tree,
     least: Size,
-    look: impl Fn(&Path) -> Option<Obstacle>,
+    look: impl Fn(&Path) -> Option<IneligibleReason>,
 ) -> Vec<BlockDevice> {
     let links = lasting_links(tree);
     let users = Users::read(tree);
@@ -132,29 +132,29 @@ impl Entry {
         word(&self.folder.join("serial"))
     }
 
-    fn obstacles(&self, users: &Users, is_small: bool) -> Vec<Obstacle> {
+    fn obstacles(&self, users: &Users, is_small: bool) -> Vec<IneligibleReason> {
         let mut found = Vec::new();
         if is_small {
-            found.push(Obstacle::TooSmall);
+            found.push(IneligibleReason::TooSmall);
         }
         if number(&self.folder.join("ro")) == Some(1) {
-            found.push(Obstacle::ReadOnly);
+            found.push(IneligibleReason::ReadOnly);
         }
         if names(&self.folder).iter().any(|part| self.folder.join(part).join("partition").exists())
         {
-            found.push(Obstacle::Partitioned);
+            found.push(IneligibleReason::Partitioned);
         }
         let device = word(&self.folder.join("dev")).unwrap_or_default();
         if let Some(point) = users.mount_point(&device) {
-            found.push(Obstacle::Mounted { path: point.display().to_string() });
+            found.push(IneligibleReason::Mounted { path: point.display().to_string() });
         }
         if self.path().is_some_and(|path| users.is_swap(path.as_str())) {
-            found.push(Obstacle::Held { by: "swap".into() });
+            found.push(IneligibleReason::Held { by: "swap".into() });
         }
         let holders = names(&self.folder.join("holders"));
-        found.extend(holders.into_iter().map(|by| Obstacle::Held { by }));
+        found.extend(holders.into_iter().map(|by| IneligibleReason::Held { by }));
         if self.is_own_volume() {
-            found.push(Obstacle::OwnVolume);
+            found.push(IneligibleReason::OwnVolume);
         }
         found
     }
@@ -167,7 +167,7 @@ impl Entry {
         let name = word(&folder.join("device/subsysnqn"))
             .or_else(|| word(&folder.parent()?.join("subsysnqn")));
         let named = name.and_then(|name| name.parse::<Nqn>().ok()).and_then(|nqn| nqn.named());
-        matches!(named, Some(Named::Volume(_)))
+        matches!(named, Some(NqnKind::Volume(_)))
     }
 }
 

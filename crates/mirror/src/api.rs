@@ -3,22 +3,22 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use block::{Blocks, Command, Completion, Fault, Lba, Span};
+use block::{Blocks, Command, Completion, IoError, Lba, Span};
 use model::{
-    ChildState, Epoch, FaultReason, LabelConflict, Limits, Note, Problem, Rebuild, ReplicaId, Size,
-    SnapshotId, TargetRecord, TargetState, Timestamp,
+    ChildState, Epoch, FaultReason, LabelConflict, Problem, QosLimits, Rebuild, ReplicaId, Size,
+    SnapshotId, SyncMetadata, TargetRecord, TargetState, Timestamp,
 };
 
 use crate::check::Checked;
-use crate::policy::Policy;
+use crate::config::MirrorConfig;
 
 /// The owner's name for a host command or an order; free again once it has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Token(pub u64);
+pub struct CommandId(pub u64);
 
 /// The mirror's name for something it asked for; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Io(pub u64);
+pub struct RequestId(pub u64);
 
 /// One attempt to take a snapshot of the volume: no other of any target has the same number. What
 /// copies took in one attempt is of one moment.
@@ -33,9 +33,9 @@ pub struct Session(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Buffer {
     /// Those of a host's command.
-    Host(Token),
-    /// A buffer of the owner for copies, of [`Policy::chunk`] blocks: numbers are below
-    /// [`Policy::copies`]. An I/O uses it from the start.
+    Host(CommandId),
+    /// A buffer of the owner for copies, of [`MirrorConfig::chunk`] blocks: numbers are below
+    /// [`MirrorConfig::copies`]. An I/O uses it from the start.
     Copy(u32),
     /// None.
     None,
@@ -43,7 +43,7 @@ pub enum Buffer {
 
 /// What a mirror is opened with.
 #[derive(Clone, Debug)]
-pub struct Opening {
+pub struct OpenParams {
     /// The volume's record as this target stored it when it took its epoch.
     pub record: TargetRecord,
     /// Size of the volume.
@@ -51,22 +51,22 @@ pub struct Opening {
     /// The replicas there is a way to, and whether it is a local one.
     pub children: Vec<(ReplicaId, bool)>,
     /// What hosts may ask at most.
-    pub limits: Limits,
+    pub limits: QosLimits,
     /// How patient and how large to be.
-    pub policy: Policy,
+    pub config: MirrorConfig,
     /// The time of day, for histories.
     pub wall: Timestamp,
 }
 
 /// What an attached replica is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct ReplicaInfo {
     /// Its size; not smaller than the volume.
     pub size: Blocks,
     /// Another number means that writes which no flush covered may be lost.
     pub incarnation: u64,
     /// What was kept with it; a new replica has nothing.
-    pub note: Option<Note>,
+    pub note: Option<SyncMetadata>,
 }
 
 /// Why a replica could not be attached.
@@ -113,7 +113,7 @@ pub enum Event {
         /// Which.
         session: Session,
         /// How.
-        result: Result<Box<Found>, AttachFault>,
+        result: Result<Box<ReplicaInfo>, AttachFault>,
     },
     /// An attachment was lost without being asked for; its I/Os still end one by one.
     Lost {
@@ -126,14 +126,14 @@ pub enum Event {
     /// [`Effect::Detach`] at the latest.
     Ended {
         /// Which.
-        io: Io,
+        io: RequestId,
         /// How.
-        result: Result<Answer, Fault>,
+        result: Result<Answer, IoError>,
     },
     /// The store has answered.
     Recorded {
         /// Which.
-        io: Io,
+        io: RequestId,
         /// How.
         result: Result<(), StoreFault>,
     },
@@ -141,7 +141,7 @@ pub enum Event {
 
 /// What is to be done with a rebuild.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RebuildOrder {
+pub enum RebuildCommand {
     /// Begin, after it was cancelled or failed.
     Start,
     /// Wait; the child gets new writes meanwhile.
@@ -154,7 +154,7 @@ pub enum RebuildOrder {
 
 /// What is wanted of a mirror. Asking again for what is so already is answered well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum MirrorRequest {
     /// One more replica; it is rebuilt.
     AddChild {
         /// Which.
@@ -169,7 +169,7 @@ pub enum Order {
     /// Use a replica again.
     Online(ReplicaId),
     /// Something about the rebuild of a replica.
-    Rebuild(ReplicaId, RebuildOrder),
+    Rebuild(ReplicaId, RebuildCommand),
     /// The volume has this size now; its replicas were grown before.
     Resize(Blocks),
     /// A snapshot on every copy in sync, of one moment, on all or none.
@@ -186,7 +186,7 @@ pub enum Order {
         accept_loss: bool,
     },
     /// What hosts may ask at most.
-    Limit(Limits),
+    Limit(QosLimits),
     /// What rebuilds together may copy in a second; nothing: as fast as hosts let them.
     RebuildLimit(Option<Size>),
     /// Finish what was begun, record a clean end, and be down.
@@ -218,7 +218,7 @@ pub enum Effect {
     /// Carry out a block command on a child.
     Io {
         /// Name for the answer.
-        io: Io,
+        io: RequestId,
         /// Which replica.
         child: ReplicaId,
         /// By which attachment.
@@ -231,7 +231,7 @@ pub enum Effect {
     /// Say which blocks of a span hold something; if that cannot be known, all of them.
     Written {
         /// Name for the answer.
-        io: Io,
+        io: RequestId,
         /// Which replica.
         child: ReplicaId,
         /// By which attachment.
@@ -243,7 +243,7 @@ pub enum Effect {
     /// Answered when it is durable. Blocks that are proven, or whose checksum is wrong, stay so.
     Accept {
         /// Name for the answer.
-        io: Io,
+        io: RequestId,
         /// Which replica.
         child: ReplicaId,
         /// By which attachment.
@@ -256,7 +256,7 @@ pub enum Effect {
     /// block is as good as this or known to be bad.
     Repair {
         /// Name for the answer.
-        io: Io,
+        io: RequestId,
         /// Which replica.
         child: ReplicaId,
         /// By which attachment.
@@ -269,19 +269,19 @@ pub enum Effect {
     /// Keep a note with a replica, durably and as a whole, instead of the one it has.
     Keep {
         /// Name for the answer.
-        io: Io,
+        io: RequestId,
         /// Which replica.
         child: ReplicaId,
         /// By which attachment.
         session: Session,
         /// The note.
-        note: Box<Note>,
+        note: Box<SyncMetadata>,
     },
     /// Take a snapshot of a replica, durably and with the attempt, unless it has one of this id;
     /// which of both is answered.
     Snapshot {
         /// Name for the answer.
-        io: Io,
+        io: RequestId,
         /// Which replica.
         child: ReplicaId,
         /// By which attachment.
@@ -294,7 +294,7 @@ pub enum Effect {
     /// Drop a snapshot of a replica again; one that is not there is dropped.
     DropSnapshot {
         /// Name for the answer.
-        io: Io,
+        io: RequestId,
         /// Which replica.
         child: ReplicaId,
         /// By which attachment.
@@ -305,7 +305,7 @@ pub enum Effect {
     /// Say how large a replica is now.
     Measure {
         /// Name for the answer.
-        io: Io,
+        io: RequestId,
         /// Which replica.
         child: ReplicaId,
         /// By which attachment.
@@ -315,21 +315,21 @@ pub enum Effect {
     /// else owns the volume if it holds another epoch or a later generation.
     Record {
         /// Name for the answer.
-        io: Io,
+        io: RequestId,
         /// The record.
         record: Box<TargetRecord>,
     },
     /// A host's command has ended; its buffer is the owner's again.
     Done {
         /// Which one.
-        token: Token,
+        token: CommandId,
         /// How.
         result: Completion,
     },
     /// An order has ended.
     Answer {
         /// Which one.
-        token: Token,
+        token: CommandId,
         /// How.
         result: Result<(), Problem>,
     },
@@ -347,10 +347,10 @@ pub enum Effect {
     Unreadable(Span),
     /// These copies are good there and hold different bytes.
     Differing(Span, Vec<ReplicaId>),
-    /// What an [`Order::Check`] found; its answer follows.
+    /// What an [`MirrorRequest::Check`] found; its answer follows.
     Checked {
         /// Which order.
-        token: Token,
+        token: CommandId,
         /// What.
         found: Box<Checked>,
     },

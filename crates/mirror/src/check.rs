@@ -15,12 +15,12 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use block::{Blocks, Lba, Span};
-use model::{ChildState, Kind, Problem, ReplicaId};
+use model::{ChildState, Problem, ProblemKind, ReplicaId};
 
-use crate::api::{Effect, Token};
-use crate::chunk::{Copy, Whose};
+use crate::api::{CommandId, Effect};
+use crate::child_set::ChildSet;
+use crate::chunk::{ChunkCopy, CopyPurpose};
 use crate::mirror::{Mirror, Ticket};
-use crate::slots::Slots;
 
 /// Most blocks of one order.
 pub(crate) const MOST_BLOCKS: Blocks = Blocks(4096);
@@ -46,7 +46,7 @@ pub struct Checked {
 #[derive(Debug)]
 pub(crate) struct Check {
     /// Who ordered it; reads wait for it if nobody did.
-    token: Option<Token>,
+    token: Option<CommandId>,
     /// The copy that is right where good ones differ.
     believed: Option<ReplicaId>,
     /// What no copy can give becomes zeroes.
@@ -78,7 +78,7 @@ impl Checks {
         self.all.values().filter(|check| check.token.is_some() == is_ordered).count()
     }
 
-    fn add(&mut self, token: Option<Token>, believed: Option<ReplicaId>, span: Span) -> u64 {
+    fn add(&mut self, token: Option<CommandId>, believed: Option<ReplicaId>, span: Span) -> u64 {
         self.last += 1;
         let (rest, found) = (VecDeque::from([span]), Checked::default());
         let (left, accept_loss) = (0, false);
@@ -91,23 +91,23 @@ impl Mirror {
     /// Takes an order to check a span; it ends with an [`Effect::Checked`] and an answer.
     pub(crate) fn check_span(
         &mut self,
-        token: Token,
+        token: CommandId,
         span: Span,
         (believed, accept_loss): (Option<ReplicaId>, bool),
     ) {
         let inside = self.geometry.span().intersect(span) == Some(span);
-        let unknown = believed.is_some_and(|replica| !self.recorder.wants_in_sync(replica));
+        let unknown = believed.is_some_and(|replica| !self.record_writer.wants_in_sync(replica));
         let refused = if !inside || span.len() > MOST_BLOCKS {
             let detail = alloc::format!("at most {MOST_BLOCKS} of the volume are checked at once");
-            Some(Problem::new(Kind::OutOfRange, detail))
+            Some(Problem::new(ProblemKind::OutOfRange, detail))
         } else if unknown {
-            Some(Problem::new(Kind::InvalidArgument, "only a copy in sync can be believed"))
+            Some(Problem::new(ProblemKind::InvalidArgument, "only a copy in sync can be believed"))
         } else if (accept_loss || believed.is_some()) && !self.has_all_in_sync() {
             let detail = "a copy is away or out of sync: it may hold the right bytes, and would \
                           not learn of others; wait until all copies are in sync";
-            Some(Problem::new(Kind::Busy, detail))
+            Some(Problem::new(ProblemKind::Busy, detail))
         } else if self.checks.count(true) >= MOST_ORDERED {
-            Some(Problem::new(Kind::Busy, "other checks are under way; try again"))
+            Some(Problem::new(ProblemKind::Busy, "other checks are under way; try again"))
         } else {
             None
         };
@@ -118,7 +118,7 @@ impl Mirror {
         if let Some(check) = self.checks.all.get_mut(&number) {
             check.accept_loss = accept_loss;
         }
-        self.poke = true;
+        self.needs_rescan = true;
     }
 
     /// Whether every copy is in sync. What a check makes of blocks that no copy can give, or that
@@ -135,18 +135,18 @@ impl Mirror {
 
     /// Whether copies can be compared there now.
     pub(crate) fn may_check(&self, span: Span) -> bool {
-        self.is_settled() && !self.in_sync().is_empty() && !self.dirty.doubt.touches(span)
+        self.is_settled() && !self.in_sync().is_empty() && !self.dirty.resync.touches(span)
     }
 
     /// The copy that a check was told to believe.
-    pub(crate) fn believed_by(&self, check: u64) -> Slots {
+    pub(crate) fn believed_by(&self, check: u64) -> ChildSet {
         let named = self.checks.all.get(&check).and_then(|check| check.believed);
-        named.and_then(|replica| self.slot_of(replica)).map_or(Slots::NONE, Slots::one)
+        named.and_then(|replica| self.slot_of(replica)).map_or(ChildSet::NONE, ChildSet::one)
     }
 
     /// Starts the next chunk of a check, those that reads wait for first.
     pub(crate) fn next_check(&mut self, may_yield: bool) -> bool {
-        let most = self.policy.chunk;
+        let most = self.config.chunk;
         for is_ordered in [false, true] {
             if is_ordered && may_yield {
                 return false;
@@ -164,7 +164,7 @@ impl Mirror {
                 check.rest.extend(Span::between(chunk.end(), span.end()));
             }
             check.left += 1;
-            self.start_copy(Whose::Check(number), number, chunk);
+            self.start_copy(CopyPurpose::Check(number), number, chunk);
             return true;
         }
         false
@@ -184,7 +184,7 @@ impl Mirror {
 
     fn end_check(&mut self, number: u64, result: Result<(), Problem>) {
         let Some(mut check) = self.checks.all.remove(&number) else { return };
-        self.poke = true;
+        self.needs_rescan = true;
         let Some(token) = check.token else { return };
         if result.is_ok() {
             check.found.unreadable.sort_unstable_by_key(|span| span.start());
@@ -199,15 +199,15 @@ impl Mirror {
         let numbers: Vec<u64> = self.checks.all.keys().copied().collect();
         for number in numbers {
             self.end_check(number, Err(why.clone()));
-            self.drop_copies(Whose::Check(number));
+            self.drop_copies(CopyPurpose::Check(number));
         }
     }
 
     /// All copies have said what they hold of a piece.
     pub(crate) fn judge_piece(&mut self, ticket: Ticket, number: u64) {
         let Some((differing, damaged)) = self.found_in_piece(ticket) else { return };
-        let Some(span) = self.copies.get(&ticket).map(Copy::piece) else { return };
-        if !differing.either(damaged).is_empty() && self.dirty.doubt.touches(span) {
+        let Some(span) = self.copies.get(&ticket).map(ChunkCopy::piece) else { return };
+        if !differing.either(damaged).is_empty() && self.dirty.resync.touches(span) {
             // They may: that is settled first.
             return self.end_copy(ticket, false);
         }

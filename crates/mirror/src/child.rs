@@ -5,15 +5,15 @@
 use alloc::boxed::Box;
 use core::time::Duration;
 
-use block::{Blame, Fault, Instant};
+use block::{ErrorClass, Instant, IoError};
 use model::{
-    ChildEvent, ChildState, ConflictReason, FaultReason, Kind, Note, NoteStamp, Problem, Recorded,
-    ReplicaId,
+    ChildEvent, ChildState, ConflictReason, FaultReason, Problem, ProblemKind, RecordedState,
+    ReplicaId, SyncMetadata, SyncStamp,
 };
 
-use crate::api::{AttachFault, Effect, Found, Session};
+use crate::api::{AttachFault, Effect, ReplicaInfo, Session};
+use crate::child_set::{ChildSet, ChildSlot};
 use crate::mirror::Mirror;
-use crate::slots::{Slot, Slots};
 
 /// A child.
 #[derive(Debug)]
@@ -37,9 +37,9 @@ pub(crate) struct Child {
     /// Somebody does not want it rebuilt.
     pub(crate) unwanted: bool,
     /// What was found with it, until the volume is opened.
-    pub(crate) note: Option<Box<Note>>,
+    pub(crate) note: Option<Box<SyncMetadata>>,
     /// The newest note that it is known to have.
-    pub(crate) had: Option<NoteStamp>,
+    pub(crate) had: Option<SyncStamp>,
     /// When this attachment was asked for, and when this target was first attached.
     asked: Instant,
     pub(crate) fenced: Option<Instant>,
@@ -95,51 +95,54 @@ impl Child {
 }
 
 /// How a child failed, by the fault of one of its I/Os.
-pub(crate) fn reason(fault: Fault) -> FaultReason {
+pub(crate) fn reason(fault: IoError) -> FaultReason {
     match fault {
-        Fault::TimedOut | Fault::Busy => FaultReason::TimedOut,
-        fault => match fault.blame() {
-            Blame::Path => FaultReason::ConnectionLost,
-            Blame::Capacity => FaultReason::NoSpace,
+        IoError::TimedOut | IoError::Busy => FaultReason::TimedOut,
+        fault => match fault.class() {
+            ErrorClass::Path => FaultReason::ConnectionLost,
+            ErrorClass::Capacity => FaultReason::NoSpace,
             _ => FaultReason::IoError,
         },
     }
 }
 
 impl Mirror {
-    pub(crate) fn child(&self, slot: Slot) -> Option<&Child> {
+    pub(crate) fn child(&self, slot: ChildSlot) -> Option<&Child> {
         self.children.get(usize::from(slot.0))?.as_ref()
     }
 
-    pub(crate) fn child_mut(&mut self, slot: Slot) -> Option<&mut Child> {
+    pub(crate) fn child_mut(&mut self, slot: ChildSlot) -> Option<&mut Child> {
         self.children.get_mut(usize::from(slot.0))?.as_mut()
     }
 
-    pub(crate) fn each_child(&self) -> impl Iterator<Item = (Slot, &Child)> {
+    pub(crate) fn each_child(&self) -> impl Iterator<Item = (ChildSlot, &Child)> {
         (0..)
-            .map(Slot)
+            .map(ChildSlot)
             .zip(&self.children)
             .filter_map(|(slot, child)| Some((slot, child.as_ref()?)))
     }
 
-    pub(crate) fn slot_of(&self, replica: ReplicaId) -> Option<Slot> {
+    pub(crate) fn slot_of(&self, replica: ReplicaId) -> Option<ChildSlot> {
         self.each_child().find(|(_, child)| child.replica == replica).map(|(slot, _)| slot)
     }
 
     /// Children whose state says so.
-    pub(crate) fn children_that(&self, is: impl Fn(ChildState) -> bool) -> Slots {
+    pub(crate) fn children_that(&self, is: impl Fn(ChildState) -> bool) -> ChildSet {
         self.each_child().filter(|(_, child)| is(child.state)).map(|(slot, _)| slot).collect()
     }
 
-    pub(crate) fn in_sync(&self) -> Slots {
-        self.known(
-            |calm| calm.in_sync,
+    pub(crate) fn in_sync(&self) -> ChildSet {
+        self.cached_or(
+            |steady| steady.in_sync,
             |mirror| mirror.children_that(|state| state == ChildState::InSync),
         )
     }
 
-    pub(crate) fn writers(&self) -> Slots {
-        self.known(|calm| calm.writers, |mirror| mirror.children_that(ChildState::takes_writes))
+    pub(crate) fn write_targets(&self) -> ChildSet {
+        self.cached_or(
+            |steady| steady.write_targets,
+            |mirror| mirror.children_that(ChildState::takes_writes),
+        )
     }
 
     /// Attaches whatever is due.
@@ -147,7 +150,7 @@ impl Mirror {
         if self.is_down() {
             return;
         }
-        let epoch = self.recorder.epoch();
+        let epoch = self.record_writer.epoch();
         for child in self.children.iter_mut().flatten() {
             let due = child.retry_at.is_some_and(|at| at <= self.now);
             if due && child.session.is_none() && child.state != ChildState::Offline {
@@ -161,7 +164,11 @@ impl Mirror {
         }
     }
 
-    pub(crate) fn attached(&mut self, session: Session, result: Result<Box<Found>, AttachFault>) {
+    pub(crate) fn attached(
+        &mut self,
+        session: Session,
+        result: Result<Box<ReplicaInfo>, AttachFault>,
+    ) {
         let found = self.each_child().find(|(_, child)| child.session == Some(session));
         let Some((slot, replica)) = found.map(|(slot, child)| (slot, child.replica)) else {
             return;
@@ -170,7 +177,7 @@ impl Mirror {
             Ok(found) => found,
             Err(AttachFault::Fenced) if self.opened => return self.fenced(),
             Err(AttachFault::Fenced) => {
-                let record = self.recorder.epoch();
+                let record = self.record_writer.epoch();
                 return self.contradicts(slot, ConflictReason::RefusesEpoch { record });
             }
             Err(AttachFault::Failed(reason)) => return self.give_up(slot, reason),
@@ -181,7 +188,7 @@ impl Mirror {
             child.fenced.get_or_insert(now);
         }
         if let Some(note) = &found.note {
-            if note.label.volume != self.recorder.volume() || note.label.replica != replica {
+            if note.label.volume != self.record_writer.volume() || note.label.replica != replica {
                 return self.give_up(slot, FaultReason::Mismatch);
             }
             if let Some(reason) = self.contradiction(note) {
@@ -194,9 +201,12 @@ impl Mirror {
         if self.opened && !self.judge_return(slot, &found) {
             return;
         }
-        let recorded =
-            if self.recorder.wants_in_sync(replica) { Recorded::InSync } else { Recorded::Stale };
-        if recorded == Recorded::InSync {
+        let recorded = if self.record_writer.wants_in_sync(replica) {
+            RecordedState::InSync
+        } else {
+            RecordedState::Stale
+        };
+        if recorded == RecordedState::InSync {
             // It is believed, whatever was remembered in case it had to be recorded stale.
             #[cfg(test)]
             let keeps = self.broken == crate::tests::Broken::MapKept;
@@ -213,14 +223,14 @@ impl Mirror {
         child.backoff = Duration::ZERO;
         child.incarnation = Some(found.incarnation);
         (child.proved, child.proving) = (Some(child.asked), None);
-        child.had = found.note.as_ref().map(Note::stamp);
+        child.had = found.note.as_ref().map(SyncMetadata::stamp);
         child.note = found.note.filter(|_| !is_open).map(Box::new);
         self.change_child(slot, ChildEvent::Reopened(recorded));
-        self.poke = true;
+        self.needs_rescan = true;
     }
 
     /// A copy that is recorded in sync is there again.
-    fn returned(&mut self, slot: Slot, found: &Found) {
+    fn returned(&mut self, slot: ChildSlot, found: &ReplicaInfo) {
         if !self.opened {
             return;
         }
@@ -235,14 +245,14 @@ impl Mirror {
             if self.broken == crate::tests::Broken::LossUntold {
                 self.lost = was_lost;
             }
-            self.count_loss(Slots::one(slot));
+            self.count_loss(ChildSet::one(slot));
             let risk = self.dirty.at_risk();
-            self.doubt(&risk);
+            self.mark_for_resync(&risk);
         }
     }
 
     /// These copies lost something, after all losses that were counted before.
-    pub(crate) fn count_loss(&mut self, slots: Slots) {
+    pub(crate) fn count_loss(&mut self, slots: ChildSet) {
         self.losses += 1;
         let number = self.losses;
         for slot in slots.iter() {
@@ -253,13 +263,13 @@ impl Mirror {
     }
 
     /// The number of the loss that the best of these copies had; none of none.
-    pub(crate) fn least_loss(&self, of: Slots) -> u64 {
+    pub(crate) fn least_loss(&self, of: ChildSet) -> u64 {
         let losses = of.iter().filter_map(|slot| Some(self.child(slot)?.loss));
         losses.min().unwrap_or(u64::MAX)
     }
 
     /// Those of these copies that have what any of them has.
-    pub(crate) fn least_lossy(&self, of: Slots) -> Slots {
+    pub(crate) fn least_lossy(&self, of: ChildSet) -> ChildSet {
         let least = self.least_loss(of);
         of.iter()
             .filter(|slot| self.child(*slot).is_some_and(|child| child.loss == least))
@@ -278,9 +288,9 @@ impl Mirror {
     }
 
     /// An attachment could not be made.
-    pub(crate) fn give_up(&mut self, slot: Slot, reason: FaultReason) {
-        let (now, retry) = (self.now, self.policy.retry);
-        self.calm = None;
+    pub(crate) fn give_up(&mut self, slot: ChildSlot, reason: FaultReason) {
+        let (now, retry) = (self.now, self.config.retry);
+        self.steady = None;
         let Some(child) = self.child_mut(slot) else { return };
         let (replica, session) = (child.replica, child.session.take());
         child.attached = false;
@@ -294,7 +304,7 @@ impl Mirror {
         let state = child.state;
         self.effects.extend(session.map(|session| Effect::Detach { child: replica, session }));
         self.effects.push_back(Effect::ChildChanged(replica, state));
-        self.poke = true;
+        self.needs_rescan = true;
     }
 
     pub(crate) fn lost(&mut self, session: Session, why: AttachFault) {
@@ -307,22 +317,22 @@ impl Mirror {
     }
 
     /// A child has failed. What becomes of the record is decided when the event is over.
-    pub(crate) fn fail(&mut self, slot: Slot, reason: FaultReason) {
+    pub(crate) fn fail(&mut self, slot: ChildSlot, reason: FaultReason) {
         let Some(child) = self.child(slot) else { return };
         if !child.attached {
             return self.give_up(slot, reason);
         }
-        self.leave_writers(
+        self.leave_write_targets(
             slot,
-            Some(Problem::new(Kind::NodeUnavailable, child_failed(child.replica, reason))),
+            Some(Problem::new(ProblemKind::NodeUnavailable, child_failed(child.replica, reason))),
         );
         self.change_child(slot, ChildEvent::Failed(reason));
         self.give_up(slot, reason);
     }
 
     /// A child gets no more writes: what it may lack or lose is remembered before anything else is.
-    pub(crate) fn leave_writers(&mut self, slot: Slot, why: Option<Problem>) {
-        self.calm = None;
+    pub(crate) fn leave_write_targets(&mut self, slot: ChildSlot, why: Option<Problem>) {
+        self.steady = None;
         let Some(child) = self.child_mut(slot) else { return };
         let (replica, state, had) = (child.replica, child.state, child.had);
         (child.kept, child.keeping) = (0, None);
@@ -335,9 +345,9 @@ impl Mirror {
                 missed.add(&risk);
             }
         }
-        if !self.dirty.doubt.is_empty() && state == ChildState::InSync {
-            let others = self.in_sync().without(Slots::one(slot));
-            self.lost |= self.least_loss(Slots::one(slot)) < self.least_loss(others);
+        if !self.dirty.resync.is_empty() && state == ChildState::InSync {
+            let others = self.in_sync().without(ChildSet::one(slot));
+            self.lost |= self.least_loss(ChildSet::one(slot)) < self.least_loss(others);
         }
         for op in self.ops.values_mut() {
             op.done.remove(slot);
@@ -345,11 +355,11 @@ impl Mirror {
             op.again.remove(slot);
         }
         self.end_job(slot, why);
-        self.poke = true;
+        self.needs_rescan = true;
     }
 
-    pub(crate) fn change_child(&mut self, slot: Slot, event: ChildEvent) {
-        self.calm = None;
+    pub(crate) fn change_child(&mut self, slot: ChildSlot, event: ChildEvent) {
+        self.steady = None;
         let Some(child) = self.child_mut(slot) else { return };
         if let Ok(state) = child.state.on(event) {
             child.state = state;
@@ -361,14 +371,14 @@ impl Mirror {
     /// Takes what was found with copies in sync, when the volume is opened. Those that lost what no
     /// flush covered are counted, the one with the newest note as the first: if another one was
     /// rolled back, it has more.
-    pub(crate) fn adopt_notes(&mut self, from: Slots) {
-        let mut crashed: alloc::vec::Vec<(NoteStamp, Slot)> = alloc::vec::Vec::new();
-        let notes: alloc::vec::Vec<(Slot, Box<Note>)> = from
+    pub(crate) fn adopt_notes(&mut self, from: ChildSet) {
+        let mut crashed: alloc::vec::Vec<(SyncStamp, ChildSlot)> = alloc::vec::Vec::new();
+        let notes: alloc::vec::Vec<(ChildSlot, Box<SyncMetadata>)> = from
             .iter()
             .filter_map(|slot| Some((slot, self.child_mut(slot)?.note.take()?)))
             .collect();
         for (slot, note) in &notes {
-            if note.label.epoch == self.recorder.epoch() {
+            if note.label.epoch == self.record_writer.epoch() {
                 // This target was open before; a number stands for one note.
                 self.version = self.version.max(note.sequence);
             }
@@ -392,7 +402,7 @@ impl Mirror {
         }
     }
 
-    fn adopt(&mut self, note: &Note) {
+    fn adopt(&mut self, note: &SyncMetadata) {
         self.reserved.adopt(note);
         let next = self.version + 1;
         self.dirty.adopt(&note.intents, next, self.now);
@@ -401,7 +411,7 @@ impl Mirror {
             *newest = (*newest).max(*left);
         }
         for (replica, missed) in &note.missed {
-            if self.recorder.is_stale_member(*replica) {
+            if self.record_writer.is_stale_member(*replica) {
                 let none = self.dirty.none();
                 self.dirty.missed.entry(*replica).or_insert(none).add(missed);
             }

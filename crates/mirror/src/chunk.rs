@@ -4,13 +4,13 @@ use alloc::collections::VecDeque;
 
 use block::{Instant, Lba, Span};
 
-use crate::slots::{Slot, Slots};
+use crate::child_set::{ChildSet, ChildSlot};
 
 /// For whom a chunk is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Whose {
+pub(crate) enum CopyPurpose {
     /// The rebuild of this child.
-    Rebuild(Slot),
+    Rebuild(ChildSlot),
     /// The copies in sync, where they may differ.
     Resync,
     /// The copies in sync, where one of them may be damaged: this check.
@@ -34,24 +34,24 @@ pub(crate) enum Step {
 
 /// A chunk under way.
 #[derive(Debug)]
-pub(crate) struct Copy {
-    pub(crate) whose: Whose,
+pub(crate) struct ChunkCopy {
+    pub(crate) whose: CopyPurpose,
     pub(crate) region: u64,
     pub(crate) span: Span,
     pub(crate) buffer: u32,
-    pub(crate) source: Option<Slot>,
+    pub(crate) source: Option<ChildSlot>,
     /// Sources that could not read the piece that is being copied.
-    pub(crate) bad: Slots,
+    pub(crate) bad: ChildSet,
     /// Those of them that hold it without a proven checksum, and the one that was told to believe.
-    pub(crate) unproven: Slots,
-    pub(crate) believed: Slots,
+    pub(crate) unproven: ChildSet,
+    pub(crate) believed: ChildSet,
     /// Who still needs the piece that is being copied.
-    pub(crate) needy: Slots,
+    pub(crate) needy: ChildSet,
     /// Those that hold something else, proven.
-    pub(crate) differing: Slots,
+    pub(crate) differing: ChildSet,
     /// Those whose bytes are damaged.
-    pub(crate) damaged: Slots,
-    pub(crate) outstanding: Slots,
+    pub(crate) damaged: ChildSet,
+    pub(crate) outstanding: ChildSet,
     /// What is left: blocks that hold something, and holes.
     pub(crate) pieces: VecDeque<(Span, bool)>,
     pub(crate) step: Step,
@@ -63,7 +63,7 @@ pub(crate) struct Copy {
     pub(crate) open: bool,
 }
 
-impl Copy {
+impl ChunkCopy {
     /// Whether it may go on without an answer.
     pub(crate) fn is_stuck(&self) -> bool {
         self.outstanding.is_empty() && self.step != Step::Queued
@@ -85,14 +85,14 @@ impl Copy {
 
     /// Nothing is known of the piece that comes first now.
     pub(crate) fn forget_piece(&mut self) {
-        (self.bad, self.unproven, self.believed) = (Slots::NONE, Slots::NONE, Slots::NONE);
-        (self.differing, self.damaged) = (Slots::NONE, Slots::NONE);
+        (self.bad, self.unproven, self.believed) = (ChildSet::NONE, ChildSet::NONE, ChildSet::NONE);
+        (self.differing, self.damaged) = (ChildSet::NONE, ChildSet::NONE);
     }
 
     /// Those that had the piece damaged, as far as that is worth telling.
-    pub(crate) fn damaged(&self) -> Slots {
+    pub(crate) fn damaged(&self) -> ChildSet {
         match self.whose {
-            Whose::Check(_) => self.damaged.either(self.bad),
+            CopyPurpose::Check(_) => self.damaged.either(self.bad),
             _ => self.damaged.either(self.bad.without(self.unproven)),
         }
     }

@@ -14,21 +14,21 @@
 //! Invariants:
 //! - **L1** A label is written only after the store took the record that it repeats. So a label
 //!   that is newer than the record shows a store that went back, and nothing else.
-//! - **L2** `Note::settled` names a note that every copy which anybody may call in sync had then.
-//!   So a copy in sync with an older one was rolled back, and nothing else.
+//! - **L2** `SyncMetadata::settled` names a note that every copy which anybody may call in sync had
+//!   then. So a copy in sync with an older one was rolled back, and nothing else.
 //! - **L3** Whatever hosts wrote to a copy since its note was kept lies in the intents of that
 //!   note.
 
 use alloc::vec::Vec;
 
 use model::{
-    ChildEvent, ConflictReason, Epoch, FaultReason, LabelConflict, Note, NoteStamp, Recorded,
-    ReplicaId, StopCause, TargetEvent,
+    ChildEvent, ConflictReason, Epoch, FaultReason, LabelConflict, RecordedState, ReplicaId,
+    StopCause, SyncMetadata, SyncStamp, TargetEvent,
 };
 
-use crate::api::{Effect, Found};
+use crate::api::{Effect, ReplicaInfo};
+use crate::child_set::{ChildSet, ChildSlot};
 use crate::mirror::Mirror;
-use crate::slots::{Slot, Slots};
 
 impl Mirror {
     /// Copies that contradict the store or what is known of them, and how.
@@ -37,12 +37,12 @@ impl Mirror {
     }
 
     /// How a note contradicts the record (L1).
-    pub(crate) fn contradiction(&self, note: &Note) -> Option<ConflictReason> {
+    pub(crate) fn contradiction(&self, note: &SyncMetadata) -> Option<ConflictReason> {
         #[cfg(test)]
         if self.broken == crate::tests::Broken::LabelsBelieved {
             return None;
         }
-        let record = self.recorder.stored();
+        let record = self.record_writer.stored();
         let is_other = note.label.epoch == record.epoch() && note.owner != record.target();
         ConflictReason::of(&note.label, record).or_else(|| {
             let (epoch, owner) = (record.epoch(), note.owner);
@@ -51,7 +51,7 @@ impl Mirror {
     }
 
     /// A copy contradicts the record. It is left as it is.
-    pub(crate) fn contradicts(&mut self, slot: Slot, reason: ConflictReason) {
+    pub(crate) fn contradicts(&mut self, slot: ChildSlot, reason: ConflictReason) {
         let Some(replica) = self.child(slot).map(|child| child.replica) else { return };
         let conflict = LabelConflict { replica, reason };
         if self.opened {
@@ -73,7 +73,7 @@ impl Mirror {
 
     /// The store holds an earlier ownership than ours, which every copy remembers.
     pub(crate) fn store_is_behind(&mut self, record: Epoch) {
-        let label = self.recorder.epoch();
+        let label = self.record_writer.epoch();
         let reason = ConflictReason::NewerEpoch { label, record };
         let used: Vec<ReplicaId> =
             self.each_child().filter(|(_, one)| one.attached).map(|(_, one)| one.replica).collect();
@@ -85,7 +85,7 @@ impl Mirror {
 
     fn lose_volume(&mut self, cause: StopCause) {
         self.on(TargetEvent::Stop(cause));
-        self.poke = true;
+        self.needs_rescan = true;
         self.down();
     }
 
@@ -98,8 +98,8 @@ impl Mirror {
     }
 
     /// The version of a note of this target, as copies name it.
-    pub(crate) fn stamp(&self, sequence: u64) -> NoteStamp {
-        NoteStamp { epoch: self.recorder.epoch(), sequence }
+    pub(crate) fn stamp(&self, sequence: u64) -> SyncStamp {
+        SyncStamp { epoch: self.record_writer.epoch(), sequence }
     }
 
     /// What every copy that anybody may call in sync has acknowledged (L2), and every one that may
@@ -108,7 +108,7 @@ impl Mirror {
         if !self.is_settled() {
             return;
         }
-        let all = self.must().either(self.writers());
+        let all = self.required_acks().either(self.write_targets());
         let kept = all.iter().map(|slot| self.child(slot).map_or(0, |child| child.kept));
         if let Some(kept @ 1..) = kept.min() {
             self.settled = self.settled.max(Some(self.stamp(kept)));
@@ -116,7 +116,7 @@ impl Mirror {
     }
 
     /// The newest claim of a note found with any copy, and whose it is.
-    fn claim(&self) -> Option<(NoteStamp, ReplicaId)> {
+    fn claim(&self) -> Option<(SyncStamp, ReplicaId)> {
         let claim =
             |child: &crate::child::Child| Some((child.note.as_ref()?.settled?, child.replica));
         self.each_child().filter_map(|(_, child)| claim(child)).max()
@@ -124,13 +124,16 @@ impl Mirror {
 
     /// Of the copies in sync that are here, those that were rolled back; and the claim that
     /// says so.
-    pub(crate) fn rolled_back(&self, there: Slots) -> (Slots, Option<(NoteStamp, ReplicaId)>) {
+    pub(crate) fn rolled_back(
+        &self,
+        there: ChildSet,
+    ) -> (ChildSet, Option<(SyncStamp, ReplicaId)>) {
         let claim = self.claim();
         #[cfg(test)]
         if self.broken == crate::tests::Broken::NotesNotCompared {
-            return (Slots::NONE, claim);
+            return (ChildSet::NONE, claim);
         }
-        let is_older = |slot: &Slot| {
+        let is_older = |slot: &ChildSlot| {
             let note = self.child(*slot).and_then(|child| child.note.as_ref());
             note.map(|note| note.stamp()) < claim.map(|(stamp, _)| stamp)
         };
@@ -138,7 +141,7 @@ impl Mirror {
     }
 
     /// Copies that were rolled back are stale without a map: they lack everything.
-    pub(crate) fn demote(&mut self, rolled: Slots, known_by: Option<ReplicaId>) {
+    pub(crate) fn demote(&mut self, rolled: ChildSet, known_by: Option<ReplicaId>) {
         for slot in rolled.iter() {
             let Some(child) = self.child_mut(slot) else { continue };
             let replica = child.replica;
@@ -147,7 +150,7 @@ impl Mirror {
                 reason: ConflictReason::RolledBack { known_by },
             });
             self.change_child(slot, ChildEvent::Failed(FaultReason::RolledBack));
-            self.change_child(slot, ChildEvent::Reopened(Recorded::Stale));
+            self.change_child(slot, ChildEvent::Reopened(RecordedState::Stale));
             self.dirty.missed.remove(&replica);
         }
     }
@@ -157,7 +160,7 @@ impl Mirror {
         let shown: Vec<_> = self
             .each_child()
             .filter_map(|(_, child)| Some((child.replica, child.note.clone()?)))
-            .filter(|(replica, _)| !self.recorder.wants_in_sync(*replica))
+            .filter(|(replica, _)| !self.record_writer.wants_in_sync(*replica))
             .collect();
         for (replica, note) in shown {
             self.judge_map(replica, Some(&note));
@@ -166,11 +169,11 @@ impl Mirror {
 
     /// A stale copy that shows an older note than it is known to have had was rolled back, and
     /// lacks everything.
-    fn judge_map(&mut self, replica: ReplicaId, note: Option<&Note>) {
+    fn judge_map(&mut self, replica: ReplicaId, note: Option<&SyncMetadata>) {
         let known = self.known_note(replica);
         #[cfg(test)]
         let known = known.filter(|_| self.broken != crate::tests::Broken::NotesNotCompared);
-        if note.map(Note::stamp) < known {
+        if note.map(SyncMetadata::stamp) < known {
             let reason = ConflictReason::RolledBack { known_by: None };
             self.tell_conflict(LabelConflict { replica, reason });
             self.dirty.missed.remove(&replica);
@@ -178,7 +181,7 @@ impl Mirror {
     }
 
     /// The newest note that a copy is known to have had.
-    fn known_note(&self, replica: ReplicaId) -> Option<NoteStamp> {
+    fn known_note(&self, replica: ReplicaId) -> Option<SyncStamp> {
         let child = self.slot_of(replica).and_then(|slot| self.child(slot));
         let had = child.filter(|_| self.opened).and_then(|child| child.had);
         had.max(self.left.get(&replica).copied())
@@ -186,7 +189,7 @@ impl Mirror {
 
     /// Whether a copy of a former target knows that those which this one was opened with had newer
     /// notes than they showed.
-    fn knows_better(&self, found: &Found) -> bool {
+    fn knows_better(&self, found: &ReplicaInfo) -> bool {
         let claim = found.note.as_ref().and_then(|note| note.settled);
         claim
             .zip(self.base)
@@ -194,7 +197,7 @@ impl Mirror {
     }
 
     /// Compares what a copy that comes back shows with what is known of it; whether it may be used.
-    pub(crate) fn judge_return(&mut self, slot: Slot, found: &Found) -> bool {
+    pub(crate) fn judge_return(&mut self, slot: ChildSlot, found: &ReplicaInfo) -> bool {
         let Some(replica) = self.child(slot).map(|child| child.replica) else { return false };
         if self.knows_better(found) {
             // What this target was opened with was rolled back: this copy has what is lost there.
@@ -206,8 +209,8 @@ impl Mirror {
             self.give_up(slot, FaultReason::LabelConflict);
             return false;
         }
-        let is_older = found.note.as_ref().map(Note::stamp) < self.known_note(replica);
-        if is_older && self.recorder.wants_in_sync(replica) {
+        let is_older = found.note.as_ref().map(SyncMetadata::stamp) < self.known_note(replica);
+        if is_older && self.record_writer.wants_in_sync(replica) {
             self.contradicts(slot, ConflictReason::RolledBack { known_by: None });
             return false;
         }

@@ -21,12 +21,12 @@
 
 use core::time::Duration;
 
-use block::{Blame, Completion, Instant};
+use block::{Completion, ErrorClass, Instant};
 
 use crate::api::Effect;
 use crate::child::reason;
+use crate::child_set::{ChildSet, ChildSlot};
 use crate::mirror::{Mirror, Pending, Purpose, Ticket};
-use crate::slots::{Slot, Slots};
 
 impl Mirror {
     /// Whether reads may be answered now.
@@ -37,16 +37,16 @@ impl Mirror {
             crate::tests::Broken::ReadUnsettled => return self.opened,
             _ => {}
         }
-        self.opened && self.lapsed(now, self.policy.lease).is_empty()
+        self.opened && self.lapsed(now, self.config.lease).is_empty()
     }
 
     /// Copies that may be called in sync and have proved nothing for so long.
-    fn lapsed(&self, now: Instant, time: Duration) -> Slots {
-        let is_fresh = |slot: &Slot| {
+    fn lapsed(&self, now: Instant, time: Duration) -> ChildSet {
+        let is_fresh = |slot: &ChildSlot| {
             let proved = self.child(*slot).filter(|child| child.attached)?.proved?;
             (proved.after(time) > now).then_some(())
         };
-        self.must().iter().filter(|slot| is_fresh(slot).is_none()).collect()
+        self.required_acks().iter().filter(|slot| is_fresh(slot).is_none()).collect()
     }
 
     /// A copy has done what was asked of it.
@@ -61,14 +61,14 @@ impl Mirror {
 
     /// Asks copies whose last proof is half over, while there are reads.
     pub(crate) fn renew_lease(&mut self) {
-        let due = self.lapsed(self.now, self.policy.lease / 2);
-        if !due.is_empty() && !self.policy.lease.is_zero() {
+        let due = self.lapsed(self.now, self.config.lease / 2);
+        if !due.is_empty() && !self.config.lease.is_zero() {
             self.prove(due, 0);
         }
     }
 
     /// Asks copies for a proof that is sent after the I/O with this number.
-    fn prove(&mut self, slots: Slots, since: u64) {
+    fn prove(&mut self, slots: ChildSet, since: u64) {
         for slot in slots.iter() {
             let asks = self.child(slot).and_then(|child| child.proving);
             if asks.is_some_and(|io| io > since) {
@@ -89,13 +89,13 @@ impl Mirror {
         child.proving = child.proving.filter(|asked| *asked != io);
         if let Err(fault) = result {
             let current = child.is_current(pending.session);
-            match fault.blame() {
-                Blame::Owner => self.fenced(),
+            match fault.class() {
+                ErrorClass::Owner => self.fenced(),
                 _ if current => self.fail(pending.slot, reason(fault)),
                 _ => {}
             }
         }
-        self.poke = true;
+        self.needs_rescan = true;
     }
 
     /// Ends a read whose answer is known, now or when every copy in sync has proved that nobody
@@ -114,21 +114,21 @@ impl Mirror {
         if self.holds_lease(self.now) || self.is_proved_since(since) {
             return true;
         }
-        let older = |slot: &Slot| self.child(*slot).is_some_and(|one| one.proved_io <= since);
-        let older = self.must().iter().filter(older).collect();
+        let older = |slot: &ChildSlot| self.child(*slot).is_some_and(|one| one.proved_io <= since);
+        let older = self.required_acks().iter().filter(older).collect();
         self.prove(older, since);
         false
     }
 
     fn is_proved_since(&self, since: u64) -> bool {
-        let is_later = |slot: Slot| {
+        let is_later = |slot: ChildSlot| {
             self.child(slot).is_some_and(|child| child.attached && child.proved_io > since)
         };
-        self.opened && self.must().iter().all(is_later)
+        self.opened && self.required_acks().iter().all(is_later)
     }
 
     /// Whether what a copy read around the mirror may be answered now. If not, it comes back
-    /// ([`Mirror::come_back`]).
+    /// ([`Mirror::bypass_failed`]).
     pub fn may_answer(&self, now: Instant) -> bool {
         #[cfg(test)]
         if self.broken == crate::tests::Broken::BypassUnchecked {
@@ -141,19 +141,19 @@ impl Mirror {
     /// was fenced; else when those that are not there were given time, and a former owner that
     /// cannot be reached has stopped answering reads.
     pub(crate) fn open_at(&self) -> Instant {
-        let must = self.must();
+        let must = self.required_acks();
         let all = must.without(self.in_sync()).is_empty();
         let fenced = must.iter().filter_map(|slot| self.child(slot)?.fenced).min();
-        let lease = self.policy.lease + self.policy.lease / 4;
+        let lease = self.config.lease + self.config.lease / 4;
         let over = fenced.map_or(self.begun, |fenced| fenced.after(lease));
-        let patience = self.begun.after(self.policy.open_wait);
+        let patience = self.begun.after(self.config.open_wait);
         #[cfg(test)]
         match self.broken {
             crate::tests::Broken::WaitFromStart if !all => return patience,
             crate::tests::Broken::GivenUpForgotten if all => return self.begun,
             _ => {}
         }
-        match (all, self.recorder.stored().has_unfenced()) {
+        match (all, self.record_writer.stored().has_unfenced()) {
             (true, false) => self.begun,
             (true, true) => over,
             (false, _) => patience.max(over),

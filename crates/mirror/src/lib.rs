@@ -6,11 +6,11 @@
 //!
 //! | to | use |
 //! |---|---|
-//! | open a volume whose epoch was taken | [`Mirror::open`] with an [`Opening`] |
+//! | open a volume whose epoch was taken | [`Mirror::open`] with an [`OpenParams`] |
 //! | hand in a host's command | [`Mirror::submit`], ends with [`Effect::Done`] |
-//! | read a local copy without it | [`Mirror::ask_around`], [`Mirror::went_around`] |
-//! | hand in such a read that failed | [`Mirror::come_back`] |
-//! | change something | [`Mirror::order`], ends with [`Effect::Answer`] |
+//! | read a local copy without it | [`Mirror::try_bypass`], [`Mirror::bypass_done`] |
+//! | hand in such a read that failed | [`Mirror::bypass_failed`] |
+//! | change something | [`Mirror::request`], ends with [`Effect::Answer`] |
 //! | keep the reservations of hosts | [`Mirror::keep_reservations`], ends with [`Effect::Answer`] |
 //! | say what happened | [`Mirror::apply`] |
 //! | do what it asks | [`Mirror::poll`] until it says nothing more |
@@ -52,26 +52,26 @@ extern crate std;
 mod api;
 mod check;
 mod child;
+mod child_set;
 mod chunk;
+mod chunk_copy;
+mod config;
 mod conflict;
-mod copy;
-mod dirty;
+mod dirty_map;
+mod intent_log;
 mod lease;
 mod mirror;
-mod note;
-mod order;
-mod pace;
-mod policy;
 mod read;
 mod rebuild;
 mod record;
+mod report;
+mod requests;
 mod reservation;
 mod resize;
-mod slots;
+mod shutdown;
 mod snapshot;
 mod source;
 mod state;
-mod stop;
 #[cfg(test)]
 #[expect(
     clippy::as_conversions,
@@ -79,13 +79,14 @@ mod stop;
     reason = "tests count in small numbers"
 )]
 mod tests;
+mod throttle;
 mod write;
 
 pub use api::{
-    Answer, AttachFault, Attempt, Buffer, Effect, Event, Found, Io, Opening, Order, RebuildOrder,
-    Session, StoreFault, Token,
+    Answer, AttachFault, Attempt, Buffer, CommandId, Effect, Event, MirrorRequest, OpenParams,
+    RebuildCommand, ReplicaInfo, RequestId, Session, StoreFault,
 };
 pub use check::Checked;
+pub use config::MirrorConfig;
 pub use mirror::Mirror;
-pub use policy::Policy;
 pub use reservation::Readiness;

@@ -3,25 +3,27 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
-use block::{BlockSize, Blocks, Command, Completion, Fault, Geometry, Instant, Lane, Numbered};
+use block::{
+    BlockSize, Blocks, Command, Completion, Geometry, Instant, IoError, RangeQueue, SequenceMap,
+};
 use model::{
-    ChildState, ChildStatus, LabelConflict, NoteStamp, Problem, Progress, Rebuild, ReplicaId,
-    SnapshotId, TargetId, TargetState, Timestamp,
+    LabelConflict, Problem, Progress, Rebuild, ReplicaId, SnapshotId, SyncStamp, TargetId,
+    TargetState, Timestamp,
 };
 
-use crate::api::{Answer, Effect, Event, Io, Opening, Session, Token};
+use crate::api::{Answer, CommandId, Effect, Event, OpenParams, RequestId, Session};
 use crate::check::Checks;
 use crate::child::Child;
-use crate::chunk::Copy;
-use crate::dirty::Dirty;
-use crate::pace::{Bucket, Yielding};
-use crate::policy::Policy;
+use crate::child_set::{ChildSet, ChildSlot};
+use crate::chunk::ChunkCopy;
+use crate::config::MirrorConfig;
+use crate::dirty_map::DirtyMaps;
 use crate::rebuild::{Job, Resync};
-use crate::record::Recorder;
-use crate::resize::Resizing;
-use crate::slots::{Slot, Slots};
-use crate::snapshot::{Leftovers, Snapshotting};
-use crate::stop::Stopping;
+use crate::record::RecordWriter;
+use crate::resize::ActiveResize;
+use crate::shutdown::ActiveShutdown;
+use crate::snapshot::{ActiveSnapshot, OrphanSnapshots};
+use crate::throttle::{RebuildThrottle, TokenBucket};
 use crate::write::Op;
 
 /// Number of something in the lane: a command, a copy or a snapshot. Never used twice.
@@ -43,7 +45,7 @@ pub(crate) enum Purpose {
 /// Something asked of a replica.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pending {
-    pub(crate) slot: Slot,
+    pub(crate) slot: ChildSlot,
     pub(crate) session: Session,
     pub(crate) purpose: Purpose,
     pub(crate) sent: Instant,
@@ -51,15 +53,19 @@ pub(crate) struct Pending {
 
 /// What commands need to know of the children while nothing but commands is under way.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Calm {
-    pub(crate) in_sync: Slots,
-    pub(crate) writers: Slots,
-    pub(crate) must: Slots,
+pub(crate) struct SteadyState {
+    pub(crate) in_sync: ChildSet,
+    pub(crate) write_targets: ChildSet,
+    pub(crate) required_acks: ChildSet,
 }
 
-impl Calm {
-    fn of(mirror: &Mirror) -> Calm {
-        Calm { in_sync: mirror.in_sync(), writers: mirror.writers(), must: mirror.must() }
+impl SteadyState {
+    fn of(mirror: &Mirror) -> SteadyState {
+        SteadyState {
+            in_sync: mirror.in_sync(),
+            write_targets: mirror.write_targets(),
+            required_acks: mirror.required_acks(),
+        }
     }
 }
 
@@ -67,42 +73,42 @@ impl Calm {
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own, not a state")]
 pub struct Mirror {
-    pub(crate) policy: Policy,
+    pub(crate) config: MirrorConfig,
     pub(crate) geometry: Geometry,
-    pub(crate) recorder: Recorder,
+    pub(crate) record_writer: RecordWriter,
     pub(crate) state: TargetState,
     pub(crate) children: Vec<Option<Child>>,
-    pub(crate) dirty: Dirty,
+    pub(crate) dirty: DirtyMaps,
     /// Number of the newest note, and what of it the sequence on disk is.
     pub(crate) version: u64,
-    pub(crate) lane: Lane<Ticket>,
-    pub(crate) ops: Numbered<Op>,
-    /// How many reads go around it, see `ask_around`.
-    pub(crate) around: usize,
-    pub(crate) copies: BTreeMap<Ticket, Copy>,
+    pub(crate) ranges: RangeQueue<Ticket>,
+    pub(crate) ops: SequenceMap<Op>,
+    /// How many reads go around it, see `try_bypass`.
+    pub(crate) bypass_reads: usize,
+    pub(crate) copies: BTreeMap<Ticket, ChunkCopy>,
     pub(crate) checks: Checks,
     /// Commands that wait for their limits, in order.
     pub(crate) paced: VecDeque<Ticket>,
     /// Reads that wait until their blocks are out of doubt, or checked.
-    pub(crate) aside: Vec<Ticket>,
-    pub(crate) buckets: (Bucket, Bucket),
+    pub(crate) awaiting_resync: Vec<Ticket>,
+    pub(crate) buckets: (TokenBucket, TokenBucket),
     /// Commands that had to wait for them.
-    pub(crate) held_back: u64,
-    pub(crate) rebuild_bucket: Bucket,
-    pub(crate) ios: Numbered<Pending>,
-    pub(crate) jobs: BTreeMap<Slot, Job>,
+    pub(crate) throttled: u64,
+    pub(crate) rebuild_bucket: TokenBucket,
+    pub(crate) ios: SequenceMap<Pending>,
+    pub(crate) jobs: BTreeMap<ChildSlot, Job>,
     pub(crate) resync: Resync,
     pub(crate) history: VecDeque<Rebuild>,
-    pub(crate) snapshot: Option<Snapshotting>,
-    pub(crate) leftovers: Leftovers,
-    pub(crate) resizing: Option<Resizing>,
-    pub(crate) reserved: crate::reservation::Reserved,
-    pub(crate) stopping: Option<Stopping>,
+    pub(crate) snapshot: Option<ActiveSnapshot>,
+    pub(crate) orphans: OrphanSnapshots,
+    pub(crate) resizing: Option<ActiveResize>,
+    pub(crate) reserved: crate::reservation::ReservationState,
+    pub(crate) stopping: Option<ActiveShutdown>,
     /// Orders that wait for the set of replicas to be recorded.
-    pub(crate) waiting_orders: Vec<(Token, model::Generation)>,
+    pub(crate) waiting_requests: Vec<(CommandId, model::Generation)>,
     pub(crate) effects: VecDeque<Effect>,
     pub(crate) ready: Vec<Ticket>,
-    pub(crate) yielding: Yielding,
+    pub(crate) throttle: RebuildThrottle,
     /// When the first command or copy that a child was too busy for may go again.
     pub(crate) wake_at: Option<Instant>,
     pub(crate) free_buffers: Vec<u32>,
@@ -120,21 +126,21 @@ pub struct Mirror {
     pub(crate) conflicts: Vec<LabelConflict>,
     pub(crate) suspected: Vec<LabelConflict>,
     /// A note that every copy in sync has.
-    pub(crate) settled: Option<NoteStamp>,
+    pub(crate) settled: Option<SyncStamp>,
     /// The oldest of the notes that it was opened with, and the last one before its own.
-    pub(crate) base: Option<(NoteStamp, u64)>,
+    pub(crate) base: Option<(SyncStamp, u64)>,
     /// The newest note that each copy had when it left.
-    pub(crate) left: BTreeMap<ReplicaId, NoteStamp>,
+    pub(crate) left: BTreeMap<ReplicaId, SyncStamp>,
     /// When the newest note was made.
     pub(crate) noted: Instant,
     /// Since when hosts wait, and whether they have waited long enough.
     pub(crate) hold_from: Option<Instant>,
     pub(crate) failing: bool,
     /// Something changed that commands may wait for.
-    pub(crate) poke: bool,
+    pub(crate) needs_rescan: bool,
     /// Something, if nothing but commands is under way, and nothing changed that others look at
     /// since everything was looked at. Whatever changes a child or the record takes it away first.
-    pub(crate) calm: Option<Calm>,
+    pub(crate) steady: Option<SteadyState>,
     pub(crate) sweep_at: Option<Instant>,
     pub(crate) own_flush: Option<Ticket>,
     pub(crate) now: Instant,
@@ -146,44 +152,44 @@ pub struct Mirror {
 
 impl Mirror {
     /// Opens a volume whose record was just taken with a new epoch.
-    pub fn open(opening: Opening, now: Instant) -> Result<Mirror, Problem> {
-        let Opening { record, size, children, limits, policy, wall } = opening;
+    pub fn open(opening: OpenParams, now: Instant) -> Result<Mirror, Problem> {
+        let OpenParams { record, size, children, limits, config, wall } = opening;
         let geometry = Geometry::new(BlockSize::B4096, size)
-            .map_err(|bad| Problem::new(model::Kind::OutOfRange, bad))?;
+            .map_err(|bad| Problem::new(model::ProblemKind::OutOfRange, bad))?;
         let mut mirror = Mirror {
             geometry,
             state: TargetState::Init,
             children: Vec::new(),
-            dirty: Dirty::new(policy.region),
+            dirty: DirtyMaps::new(config.region),
             version: 0,
-            lane: Lane::default(),
-            ops: Numbered::default(),
-            around: 0,
+            ranges: RangeQueue::default(),
+            ops: SequenceMap::default(),
+            bypass_reads: 0,
             copies: BTreeMap::new(),
             checks: Checks::default(),
             paced: VecDeque::new(),
-            aside: Vec::new(),
+            awaiting_resync: Vec::new(),
             buckets: (
-                Bucket::new(limits.iops, now),
-                Bucket::new(limits.bytes_per_second.map(|size| size.bytes().0), now),
+                TokenBucket::new(limits.iops, now),
+                TokenBucket::new(limits.bytes_per_second.map(|size| size.bytes().0), now),
             ),
-            held_back: 0,
-            rebuild_bucket: Bucket::new(policy.rebuild_limit.map(|size| size.bytes().0), now),
-            ios: Numbered::default(),
+            throttled: 0,
+            rebuild_bucket: TokenBucket::new(config.rebuild_limit.map(|size| size.bytes().0), now),
+            ios: SequenceMap::default(),
             jobs: BTreeMap::new(),
             resync: Resync::default(),
             history: VecDeque::new(),
             snapshot: None,
-            leftovers: Leftovers::default(),
+            orphans: OrphanSnapshots::default(),
             resizing: None,
-            reserved: crate::reservation::Reserved::default(),
+            reserved: crate::reservation::ReservationState::default(),
             stopping: None,
-            waiting_orders: Vec::new(),
+            waiting_requests: Vec::new(),
             effects: VecDeque::new(),
             ready: Vec::new(),
-            yielding: Yielding::default(),
+            throttle: RebuildThrottle::default(),
             wake_at: None,
-            free_buffers: (0..policy.copies).rev().collect(),
+            free_buffers: (0..config.copies).rev().collect(),
             last_io: 0,
             last_session: 0,
             last_ticket: 0,
@@ -199,15 +205,15 @@ impl Mirror {
             noted: now,
             hold_from: Some(now),
             failing: false,
-            poke: true,
-            calm: None,
+            needs_rescan: true,
+            steady: None,
             sweep_at: None,
             own_flush: None,
             now,
             begun: now,
             wall,
-            recorder: Recorder::new(record),
-            policy,
+            record_writer: RecordWriter::new(record),
+            config,
             #[cfg(test)]
             broken: crate::tests::Broken::Nothing,
         };
@@ -222,7 +228,7 @@ impl Mirror {
     }
 
     /// Takes a host's command. Its bytes stay the owner's, and must stay as they are until it ends.
-    pub fn submit(&mut self, token: Token, command: Command, now: Instant) {
+    pub fn submit(&mut self, token: CommandId, command: Command, now: Instant) {
         self.take(Op::new(Some(token), command, now), now);
     }
 
@@ -237,16 +243,16 @@ impl Mirror {
         self.serve();
     }
 
-    pub(crate) fn admit(&self, command: Command) -> Result<(), Fault> {
+    pub(crate) fn admit(&self, command: Command) -> Result<(), IoError> {
         command.check(self.geometry)?;
-        if let Some(fault) = self.verdict() {
+        if let Some(fault) = self.terminal_error() {
             return Err(fault);
         }
         if self.stopping.is_some() {
-            return Err(Fault::Unreachable);
+            return Err(IoError::Unreachable);
         }
-        if self.ops.len() + self.around >= self.policy.commands {
-            return Err(Fault::Busy);
+        if self.ops.len() + self.bypass_reads >= self.config.commands {
+            return Err(IoError::Busy);
         }
         Ok(())
     }
@@ -254,8 +260,8 @@ impl Mirror {
     /// Says what happened.
     pub fn apply(&mut self, event: Event, now: Instant) {
         self.pass(now);
-        self.calm =
-            self.calm.filter(|_| matches!(event, Event::Ended { result: Ok(Answer::Done), .. }));
+        self.steady =
+            self.steady.filter(|_| matches!(event, Event::Ended { result: Ok(Answer::Done), .. }));
         match event {
             Event::Attached { session, result } => self.attached(session, result),
             Event::Lost { session, why } => self.lost(session, why),
@@ -273,13 +279,13 @@ impl Mirror {
             let of_copies = self.copies.values().filter_map(|copy| copy.not_before);
             self.wake_at = of_ops.chain(of_copies).filter(|at| *at > self.now).min();
         }
-        self.poke = true;
+        self.needs_rescan = true;
         self.run();
     }
 
     /// A child was too busy: when to ask it again.
     pub(crate) fn later(&mut self) -> Instant {
-        let at = self.now.after(self.policy.busy.0);
+        let at = self.now.after(self.config.busy.0);
         self.wake_at = Some(self.wake_at.map_or(at, |earlier| earlier.min(at)));
         at
     }
@@ -288,9 +294,9 @@ impl Mirror {
         self.now = self.now.max(now);
     }
 
-    fn ended(&mut self, io: Io, result: Result<Answer, Fault>) {
+    fn ended(&mut self, io: RequestId, result: Result<Answer, IoError>) {
         let Some(pending) = self.ios.remove(io.0) else { return };
-        self.calm = self.calm.filter(|_| matches!(pending.purpose, Purpose::Op(_)));
+        self.steady = self.steady.filter(|_| matches!(pending.purpose, Purpose::Op(_)));
         let done = result.as_ref().map(|_| ()).map_err(|fault| *fault);
         if done.is_ok() {
             self.proved(&pending, io.0);
@@ -301,7 +307,7 @@ impl Mirror {
             Purpose::Keep(version) => self.kept(pending, version, done),
             Purpose::JobFlush => self.job_flushed(pending, done),
             Purpose::Snapshot => self.snapshot_answered(pending, &result),
-            Purpose::Leftover(id) => self.leftover_answered(pending, id, done),
+            Purpose::Leftover(id) => self.orphan_answered(pending, id, done),
             Purpose::Measure => self.measured(pending, &result),
             Purpose::Prove => self.prove_answered(pending, io.0, done),
         }
@@ -310,36 +316,40 @@ impl Mirror {
     /// Goes on with commands. That is all there is to do while nothing else is under way, and they
     /// do not stir anything else up.
     fn serve(&mut self) {
-        if self.calm.is_some() {
+        if self.steady.is_some() {
             self.pump_pace();
             while let Some(ticket) = self.ready.pop() {
                 self.granted(ticket);
             }
         }
-        if self.calm.is_none() || self.poke || !self.aside.is_empty() {
+        if self.steady.is_none() || self.needs_rescan || !self.awaiting_resync.is_empty() {
             self.run();
         }
     }
 
     /// Whether nothing but commands is under way.
-    fn is_calm(&self) -> bool {
+    fn is_steady(&self) -> bool {
         let is_changing =
             self.snapshot.is_some() || self.resizing.is_some() || self.stopping.is_some();
         let has_others = !self.jobs.is_empty()
             || !self.copies.is_empty()
             || !self.checks.is_empty()
-            || !self.aside.is_empty()
-            || !self.waiting_orders.is_empty();
+            || !self.awaiting_resync.is_empty()
+            || !self.waiting_requests.is_empty();
         self.opened && self.hold_from.is_none() && !self.failing && !is_changing && !has_others
     }
 
     /// What is known while nothing but commands is under way, else found out.
-    pub(crate) fn known(&self, known: fn(Calm) -> Slots, find: impl Fn(&Mirror) -> Slots) -> Slots {
-        match self.calm {
-            Some(calm) => {
+    pub(crate) fn cached_or(
+        &self,
+        known: fn(SteadyState) -> ChildSet,
+        find: impl Fn(&Mirror) -> ChildSet,
+    ) -> ChildSet {
+        match self.steady {
+            Some(steady) => {
                 #[cfg(test)]
-                assert_eq!(known(calm), find(self), "something changed that commands rely on");
-                known(calm)
+                assert_eq!(known(steady), find(self), "something changed that commands rely on");
+                known(steady)
             }
             None => find(self),
         }
@@ -347,7 +357,7 @@ impl Mirror {
 
     /// Thinks until nothing more happens by itself.
     fn run(&mut self) {
-        self.calm = None;
+        self.steady = None;
         loop {
             self.pump_attach();
             self.pump_confirm();
@@ -355,16 +365,16 @@ impl Mirror {
             self.reconcile();
             self.pump_record();
             self.pump_pace();
-            self.pump_aside();
+            self.pump_awaiting_resync();
             while let Some(ticket) = self.ready.pop() {
                 self.granted(ticket);
             }
-            if core::mem::take(&mut self.poke) {
+            if core::mem::take(&mut self.needs_rescan) {
                 self.advance_all();
             }
             self.pump_rebuilds();
             self.pump_copies();
-            self.pump_sweep();
+            self.expire_intents();
             self.pump_snapshot();
             self.pump_resize();
             self.pump_stop();
@@ -372,12 +382,12 @@ impl Mirror {
             self.update_state();
             self.pump_reservations();
             self.forget_removed();
-            self.pump_orders();
-            if self.ready.is_empty() && !self.poke {
+            self.pump_requests();
+            if self.ready.is_empty() && !self.needs_rescan {
                 break;
             }
         }
-        self.calm = self.is_calm().then(|| Calm::of(self));
+        self.steady = self.is_steady().then(|| SteadyState::of(self));
         #[cfg(test)]
         self.check();
     }
@@ -398,7 +408,7 @@ impl Mirror {
         for ticket in self.ops.those(|op| op.granted && op.outstanding.is_empty()) {
             self.advance(ticket);
         }
-        let idle = |(ticket, copy): (&Ticket, &Copy)| copy.is_stuck().then_some(*ticket);
+        let idle = |(ticket, copy): (&Ticket, &ChunkCopy)| copy.is_stuck().then_some(*ticket);
         let tickets: Vec<Ticket> = self.copies.iter().filter_map(idle).collect();
         for ticket in tickets {
             self.advance_copy(ticket);
@@ -408,9 +418,9 @@ impl Mirror {
     /// When to call [`Mirror::tick`], if nothing happens before.
     pub fn timeout(&self) -> Option<Instant> {
         let mut at = [
-            self.hold_from.filter(|_| !self.failing).map(|from| from.after(self.policy.hold)),
+            self.hold_from.filter(|_| !self.failing).map(|from| from.after(self.config.hold)),
             (!self.opened).then(|| self.open_at()).filter(|at| *at > self.now),
-            self.recorder.retry_at(),
+            self.record_writer.retry_at(),
             self.sweep_at,
             self.wake_at,
             self.stopping.as_ref().map(|stopping| stopping.deadline),
@@ -425,7 +435,7 @@ impl Mirror {
             at = at.into_iter().chain(opens.into_iter().flatten()).min();
         }
         if !self.jobs.is_empty() || !self.checks.is_empty() {
-            let next = self.yielding.next(self.now, &self.policy);
+            let next = self.throttle.next(self.now, &self.config);
             at = at.into_iter().chain(self.rebuild_bucket.opens()).chain(next).min();
         }
         if self.is_down() { None } else { at }
@@ -437,17 +447,21 @@ impl Mirror {
     }
 
     /// Names something asked of a child, if it is attached.
-    pub(crate) fn ask(&mut self, slot: Slot, purpose: Purpose) -> Option<(Io, &Child, Session)> {
+    pub(crate) fn ask(
+        &mut self,
+        slot: ChildSlot,
+        purpose: Purpose,
+    ) -> Option<(RequestId, &Child, Session)> {
         let sent = self.now;
         self.last_io += 1;
-        let io = Io(self.last_io);
+        let io = RequestId(self.last_io);
         let child = self.children.get(usize::from(slot.0))?.as_ref()?;
         let session = child.session.filter(|_| child.attached)?;
         self.ios.insert(io.0, Pending { slot, session, purpose, sent });
         Some((io, child, session))
     }
 
-    pub(crate) fn done(&mut self, token: Option<Token>, result: Completion) {
+    pub(crate) fn done(&mut self, token: Option<CommandId>, result: Completion) {
         self.effects.extend(token.map(|token| Effect::Done { token, result }));
     }
 
@@ -455,40 +469,8 @@ impl Mirror {
         self.wall.after(self.now.since(self.begun))
     }
 
-    /// The shape of the volume.
-    pub fn geometry(&self) -> Geometry {
-        self.geometry
-    }
-
-    /// How it serves.
-    pub fn state(&self) -> TargetState {
-        self.state
-    }
-
-    /// Its children.
-    pub fn children(&self) -> Vec<ChildStatus> {
-        let progress = |slot| self.jobs.get(&slot).map(|job| job.rebuild.progress);
-        self.each_child()
-            .map(|(slot, child)| ChildStatus {
-                replica: child.replica,
-                state: child.state,
-                progress: progress(slot).filter(|_| child.state == ChildState::Rebuilding),
-            })
-            .collect()
-    }
-
-    /// How many commands of hosts had to wait for a limit.
-    pub fn held_back(&self) -> u64 {
-        self.held_back
-    }
-
-    /// Rebuilds that run or wait, then those that ended, newest last.
-    pub fn rebuilds(&self) -> impl Iterator<Item = &Rebuild> {
-        self.history.iter().chain(self.jobs.values().map(|job| &job.rebuild))
-    }
-
     pub(crate) fn target(&self) -> TargetId {
-        self.recorder.target()
+        self.record_writer.target()
     }
 
     pub(crate) fn progress(&self, total: Blocks, done: Blocks, copied: Blocks) -> Progress {

@@ -8,41 +8,41 @@
 //! being written when all copies crashed is proven by none.
 //!
 //! While nothing else is under way, a read of a local copy needs none of this, and goes around the
-//! mirror ([`Mirror::ask_around`]). If it fails, it comes back ([`Mirror::come_back`]).
+//! mirror ([`Mirror::try_bypass`]). If it fails, it comes back ([`Mirror::bypass_failed`]).
 
-use block::{Blame, Claim, Command, Completion, Fault, Instant};
+use block::{Command, Completion, ErrorClass, Instant, IoError, RangeAccess};
 
-use crate::api::{Session, Token};
+use crate::api::{CommandId, Session};
 use crate::child::{Child, reason};
+use crate::child_set::{ChildSet, ChildSlot};
 use crate::mirror::{Mirror, Pending, Ticket};
-use crate::slots::{Slot, Slots};
 use crate::write::Op;
 
 impl Mirror {
     /// The attachment that a read may be asked of at once, without a word to the mirror before it
-    /// has ended ([`Mirror::went_around`]): that of a local copy in sync, if no command is under
+    /// has ended ([`Mirror::bypass_done`]): that of a local copy in sync, if no command is under
     /// way that it might have to wait for (W2), and R1 and R2 hold. Later ones may overtake it.
     ///
     /// It may leave something to poll for ([`Mirror::is_stirred`]).
-    pub fn ask_around(&mut self, command: Command, now: Instant) -> Option<Session> {
+    pub fn try_bypass(&mut self, command: Command, now: Instant) -> Option<Session> {
         self.now = self.now.max(now);
-        let calm = self.calm?;
+        let steady = self.steady?;
         let Command::Read { span } = command else { return None };
-        let is_alone = self.lane.is_empty();
+        let is_alone = self.ranges.is_empty();
         #[cfg(test)]
         let is_alone = is_alone || self.broken == crate::tests::Broken::AroundOthers;
         let must_wait = !is_alone
             || !self.paced.is_empty()
             || self.has_limits()
-            || self.dirty.doubt.touches(span);
+            || self.dirty.resync.touches(span);
         let may_read = self.may_read() && self.holds_lease(self.now);
         if must_wait || !may_read || self.admit(command).is_err() {
             return None;
         }
         self.renew_lease();
-        let child = self.quickest(calm.in_sync).and_then(|slot| self.child(slot))?;
+        let child = self.quickest(steady.in_sync).and_then(|slot| self.child(slot))?;
         let session = child.session.filter(|_| child.attached && child.local)?;
-        self.around += 1;
+        self.bypass_reads += 1;
         Some(session)
     }
 
@@ -54,9 +54,9 @@ impl Mirror {
     /// A read that went around has ended; if it was answered well, [`Mirror::may_answer`] says
     /// whether its host may know; one that failed comes back next. Whether there is
     /// something to poll for.
-    pub fn went_around(&mut self, now: Instant) -> bool {
-        self.around = self.around.saturating_sub(1);
-        let is_awaited = self.around == 0 && self.stopping.is_some();
+    pub fn bypass_done(&mut self, now: Instant) -> bool {
+        self.bypass_reads = self.bypass_reads.saturating_sub(1);
+        let is_awaited = self.bypass_reads == 0 && self.stopping.is_some();
         if is_awaited {
             self.tick(now);
         }
@@ -65,22 +65,22 @@ impl Mirror {
 
     /// Takes a read whose copy could not be asked around, or failed: what that has wrong is read
     /// elsewhere and repaired, as if it had been asked by the mirror.
-    pub fn come_back(
+    pub fn bypass_failed(
         &mut self,
-        token: Token,
+        token: CommandId,
         command: Command,
-        from: (Session, Fault),
+        from: (Session, IoError),
         now: Instant,
     ) {
         let (session, fault) = from;
         let mut op = Op::new(Some(token), command, now);
-        let of_it = |(slot, child): (Slot, &Child)| child.is_current(session).then_some(slot);
-        if matches!(fault.blame(), Blame::Medium | Blame::Bug)
+        let of_it = |(slot, child): (ChildSlot, &Child)| child.is_current(session).then_some(slot);
+        if matches!(fault.class(), ErrorClass::Medium | ErrorClass::Bug)
             && let Some(slot) = self.each_child().find_map(of_it)
         {
             op.declined.insert(slot);
             op.fault = Some(fault);
-            if matches!(fault, Fault::Unproven { .. }) {
+            if matches!(fault, IoError::Unproven { .. }) {
                 op.unproven.insert(slot);
             }
         }
@@ -108,7 +108,7 @@ impl Mirror {
             };
             if !doubtful.is_empty() {
                 self.resync.hurry(doubtful);
-                return self.step_aside(ticket);
+                return self.await_resync(ticket);
             }
         }
         let Some(slot) = self.quickest(self.in_sync().without(declined)) else {
@@ -121,11 +121,11 @@ impl Mirror {
             };
         };
         self.renew_lease();
-        self.send(ticket, Slots::one(slot), command);
+        self.send(ticket, ChildSet::one(slot), command);
     }
 
     /// Has the blocks of a read checked that no copy could answer, once.
-    fn check_or_fail(&mut self, ticket: Ticket, fault: Fault) {
+    fn check_or_fail(&mut self, ticket: Ticket, fault: IoError) {
         let may_help = |op: &&mut Op| {
             let is_long = op.command.span().is_some_and(|span| span.len().0 > 1);
             op.check.is_none() && (is_long || !op.unproven.is_empty())
@@ -136,36 +136,36 @@ impl Mirror {
         };
         if let Some(op) = self.ops.get_mut(ticket) {
             (op.check, op.fault) = (Some(check), None);
-            (op.unproven, op.declined) = (Slots::NONE, Slots::NONE);
+            (op.unproven, op.declined) = (ChildSet::NONE, ChildSet::NONE);
         }
-        self.step_aside(ticket);
-        self.poke = true;
+        self.await_resync(ticket);
+        self.needs_rescan = true;
     }
 
     /// A read that waits for a comparison must not keep that from the blocks: it leaves the lane.
-    fn step_aside(&mut self, ticket: Ticket) {
+    fn await_resync(&mut self, ticket: Ticket) {
         if let Some(op) = self.ops.get_mut(ticket) {
             op.granted = false;
-            self.aside.push(ticket);
+            self.awaiting_resync.push(ticket);
             #[cfg(test)]
             if self.broken == crate::tests::Broken::ReadInTheWay {
                 return;
             }
-            self.lane.leave(ticket, &mut self.ready);
+            self.ranges.leave(ticket, &mut self.ready);
         }
     }
 
     /// Lets reads back into the lane whose blocks are out of doubt, and all if they are to fail.
-    pub(crate) fn pump_aside(&mut self) {
-        let failing = self.verdict().is_some();
-        for ticket in core::mem::take(&mut self.aside) {
+    pub(crate) fn pump_awaiting_resync(&mut self) {
+        let failing = self.terminal_error().is_some();
+        for ticket in core::mem::take(&mut self.awaiting_resync) {
             let Some(op) = self.ops.get(ticket) else { continue };
             let (command, check) = (op.command, op.check);
-            let waits = command.span().is_some_and(|span| self.dirty.doubt.touches(span))
+            let waits = command.span().is_some_and(|span| self.dirty.resync.touches(span))
                 || check.is_some_and(|check| self.checks.contains(check));
             if waits && !failing {
-                self.aside.push(ticket);
-            } else if self.lane.enter(ticket, Claim::of(command)) {
+                self.awaiting_resync.push(ticket);
+            } else if self.ranges.enter(ticket, RangeAccess::of(command)) {
                 self.ready.push(ticket);
             }
         }
@@ -180,8 +180,8 @@ impl Mirror {
     }
 
     /// A local child, else the one that answered fastest lately.
-    pub(crate) fn quickest(&self, of: Slots) -> Option<Slot> {
-        let score = |slot: &Slot| {
+    pub(crate) fn quickest(&self, of: ChildSet) -> Option<ChildSlot> {
+        let score = |slot: &ChildSlot| {
             self.child(*slot).map(|child| (!child.local, child.latency, child.replica))
         };
         of.iter().min_by_key(score)
@@ -198,16 +198,16 @@ impl Mirror {
                 }
                 return self.repair(ticket, bad);
             }
-            Err(fault) => match fault.blame() {
-                Blame::Medium | Blame::Bug => {
+            Err(fault) => match fault.class() {
+                ErrorClass::Medium | ErrorClass::Bug => {
                     op.declined.insert(from.slot);
                     op.fault = Some(fault);
-                    if matches!(fault, Fault::Unproven { .. }) {
+                    if matches!(fault, IoError::Unproven { .. }) {
                         op.unproven.insert(from.slot);
                     }
                 }
-                Blame::Path => self.fail(from.slot, reason(fault)),
-                Blame::Caller | Blame::Capacity | Blame::Owner => {
+                ErrorClass::Path => self.fail(from.slot, reason(fault)),
+                ErrorClass::Caller | ErrorClass::Capacity | ErrorClass::Owner => {
                     op.answered = Some(Err(fault));
                     return self.answer_read(ticket);
                 }
@@ -219,13 +219,13 @@ impl Mirror {
     /// Good bytes are in the host's buffer. Copies that had them wrong are checked block by block,
     /// and what is damaged there is rewritten; if too many checks are under way, a later read or
     /// scrub finds them.
-    fn repair(&mut self, ticket: Ticket, bad: Slots) {
+    fn repair(&mut self, ticket: Ticket, bad: ChildSet) {
         let is_bad = !bad.both(self.in_sync()).is_empty();
         let Some(op) = self.ops.get_mut(ticket) else { return };
         op.answered = Some(Ok(()));
         let span = op.command.span().filter(|_| is_bad);
         if span.and_then(|span| self.check_for_read(span)).is_some() {
-            self.poke = true;
+            self.needs_rescan = true;
         }
         self.answer_read(ticket);
     }

@@ -19,16 +19,16 @@ use alloc::vec::Vec;
 
 use block::{Blocks, Command, Completion, Lba, Span};
 use model::{
-    ChildEvent, ChildState, Extent, FaultReason, Problem, Rebuild, RebuildEvent, RebuildId,
-    RebuildPlan, RebuildState, Regions, SetChange,
+    ChildEvent, ChildState, FaultReason, Problem, Rebuild, RebuildEvent, RebuildId, RebuildKind,
+    RebuildPlan, RebuildState, RegionSet, SetChange,
 };
 
 use crate::api::{Buffer, Effect};
 use crate::child::reason;
-use crate::chunk::{Copy, Whose};
+use crate::child_set::ChildSlot;
+use crate::chunk::{ChunkCopy, CopyPurpose};
 use crate::mirror::{Mirror, Pending, Purpose};
-use crate::pace::Hosts;
-use crate::slots::Slot;
+use crate::throttle::HostLoad;
 
 /// Regions copied before a flush makes them count.
 const CHECKPOINT: u64 = 64;
@@ -91,7 +91,7 @@ impl Parts {
     }
 
     /// What was copied of these does not count.
-    fn spoil(&mut self, regions: &Regions) {
+    fn spoil(&mut self, regions: &RegionSet) {
         for (region, part) in &mut self.regions {
             if regions.contains(*region) {
                 part.fine = false;
@@ -108,9 +108,9 @@ pub(crate) struct Job {
     pub(crate) rebuild: Rebuild,
     pub(crate) parts: Parts,
     /// Copied, but no flush was sent since.
-    copied: Regions,
+    copied: RegionSet,
     /// Copied before the flush that is under way.
-    flushing: Option<Regions>,
+    flushing: Option<RegionSet>,
     cursor: u64,
     total: u64,
     /// Blocks that were written.
@@ -121,7 +121,7 @@ pub(crate) struct Job {
 
 impl Job {
     /// Regions that are in doubt have to be copied again.
-    pub(crate) fn redo(&mut self, regions: &Regions) {
+    pub(crate) fn redo(&mut self, regions: &RegionSet) {
         self.parts.spoil(regions);
         for region in regions.iter() {
             self.copied.remove(region);
@@ -151,7 +151,7 @@ impl Resync {
         }
     }
 
-    pub(crate) fn redo(&mut self, regions: &Regions) {
+    pub(crate) fn redo(&mut self, regions: &RegionSet) {
         self.parts.spoil(regions);
     }
 }
@@ -162,42 +162,45 @@ impl Mirror {
         if !self.opened || self.is_down() {
             return;
         }
-        if self.must().len() < 2 && !self.dirty.doubt.is_empty() {
+        if self.required_acks().len() < 2 && !self.dirty.resync.is_empty() {
             // There is nobody to differ from.
-            self.dirty.doubt = self.dirty.none();
-            self.poke = true;
+            self.dirty.resync = self.dirty.none();
+            self.needs_rescan = true;
         }
-        if self.dirty.doubt.is_empty() {
+        if self.dirty.resync.is_empty() {
             self.forget_losses();
         }
         let stale = self.children_that(|state| state == ChildState::Stale);
         for slot in stale.iter() {
             let wanted = self.child(slot).is_some_and(|child| !child.unwanted && child.attached);
-            let turn = self.jobs.len() < self.policy.rebuilds.max(1);
+            let turn = self.jobs.len() < self.config.rebuilds.max(1);
             if wanted && turn && self.stopping.is_none() && !self.in_sync().is_empty() {
                 self.begin_rebuild(slot);
             }
         }
-        let slots: Vec<Slot> = self.jobs.keys().copied().collect();
+        let slots: Vec<ChildSlot> = self.jobs.keys().copied().collect();
         for slot in slots {
             self.check_job(slot);
         }
     }
 
-    fn begin_rebuild(&mut self, slot: Slot) {
+    fn begin_rebuild(&mut self, slot: ChildSlot) {
         let Some(replica) = self.child(slot).map(|child| child.replica) else { return };
         // While anybody may call it in sync its note must not look like that of such a copy: it
         // gets none, and no writes, before it is recorded stale.
-        if !self.recorder.is_stale_member(replica) || self.must().contains(slot) {
+        if !self.record_writer.is_stale_member(replica) || self.required_acks().contains(slot) {
             return;
         }
-        let extent =
-            if self.dirty.missed.contains_key(&replica) { Extent::Delta } else { Extent::Full };
+        let extent = if self.dirty.missed.contains_key(&replica) {
+            RebuildKind::Partial
+        } else {
+            RebuildKind::Full
+        };
         let all = self.dirty.all(self.geometry.blocks());
         let total = self.dirty.missed.entry(replica).or_insert(all).len();
         let sources = self.in_sync().iter().filter_map(|slot| Some(self.child(slot)?.replica));
         let plan = RebuildPlan {
-            volume: self.recorder.volume(),
+            volume: self.record_writer.volume(),
             target: self.target(),
             replica,
             sources: sources.collect(),
@@ -226,18 +229,19 @@ impl Mirror {
             child.loss = 0;
         }
         self.change_child(slot, ChildEvent::Began);
-        self.poke = true;
+        self.needs_rescan = true;
     }
 
     /// Flushes, records or ends a rebuild when it is time.
-    fn check_job(&mut self, slot: Slot) {
+    fn check_job(&mut self, slot: ChildSlot) {
         let Some(replica) = self.child(slot).map(|child| child.replica) else { return };
         let Some(job) = self.jobs.get_mut(&slot) else { return };
         for region in job.parts.take_finished() {
             job.copied.insert(region);
         }
         if job.proposed {
-            let synced = self.recorder.is_recorded() && self.recorder.wants_in_sync(replica);
+            let synced =
+                self.record_writer.is_recorded() && self.record_writer.wants_in_sync(replica);
             if synced {
                 self.dirty.missed.remove(&replica);
                 self.change_note();
@@ -263,13 +267,13 @@ impl Mirror {
         if flush_now {
             self.flush_job(slot);
         } else if complete && has_note && !snapshotting {
-            job.proposed = self.recorder.change(SetChange::Synced(replica)).is_ok();
-            self.poke = true;
+            job.proposed = self.record_writer.change(SetChange::Synced(replica)).is_ok();
+            self.needs_rescan = true;
         }
     }
 
     /// **D2**: what was copied counts after this flush.
-    fn flush_job(&mut self, slot: Slot) {
+    fn flush_job(&mut self, slot: ChildSlot) {
         let none = self.dirty.none();
         let Some((io, child, session)) = self.ask(slot, Purpose::JobFlush) else { return };
         let child = child.replica;
@@ -284,8 +288,8 @@ impl Mirror {
         let current = self.child(from.slot).filter(|child| child.is_current(from.session));
         let Some(replica) = current.map(|child| child.replica) else { return };
         if let Err(fault) = result {
-            return match fault.blame() {
-                block::Blame::Owner => self.fenced(),
+            return match fault.class() {
+                block::ErrorClass::Owner => self.fenced(),
                 _ => self.fail(from.slot, reason(fault)),
             };
         }
@@ -294,7 +298,7 @@ impl Mirror {
         if let (Some(flushed), Some(missed)) = (flushed, self.dirty.missed.get_mut(&replica)) {
             flushed.iter().for_each(|region| missed.remove(region));
         }
-        self.poke = true;
+        self.needs_rescan = true;
     }
 
     /// Starts copies while there is room for them.
@@ -302,7 +306,7 @@ impl Mirror {
         if !self.opened || self.is_down() {
             return;
         }
-        let most = usize::try_from(self.policy.copies).unwrap_or(1);
+        let most = usize::try_from(self.config.copies).unwrap_or(1);
         while !self.free_buffers.is_empty() && self.copies.len() < most {
             // Hosts may wait for what is in doubt or checked for a read; they never wait for a
             // rebuild.
@@ -314,19 +318,19 @@ impl Mirror {
     }
 
     fn next_resync(&mut self) -> bool {
-        if self.dirty.doubt.is_empty() || !self.is_settled() {
+        if self.dirty.resync.is_empty() || !self.is_settled() {
             return false;
         }
         let size = self.geometry.blocks();
         if self.resync.parts.regions.values().all(|part| part.next >= part.end) {
             let begun = |region: &u64| self.resync.parts.regions.contains_key(region);
             let urgent = self.resync.urgent.iter().copied();
-            let mut wanted = urgent.chain(self.dirty.doubt.iter());
-            let free = |region: &u64| !begun(region) && self.dirty.doubt.contains(*region);
+            let mut wanted = urgent.chain(self.dirty.resync.iter());
+            let free = |region: &u64| !begun(region) && self.dirty.resync.contains(*region);
             let Some(region) = wanted.find(free) else { return false };
             drop(wanted);
-            let Some(span) = self.dirty.doubt.span(region, size) else {
-                self.dirty.doubt.remove(region);
+            let Some(span) = self.dirty.resync.span(region, size) else {
+                self.dirty.resync.remove(region);
                 return true;
             };
             if !self.dirty.is_marked(span, self.durable_version()) {
@@ -335,29 +339,29 @@ impl Mirror {
             self.resync.urgent.retain(|other| *other != region);
             self.resync.parts.begin(region, span);
         }
-        let Some((region, span)) = self.resync.parts.chunk(self.policy.chunk) else { return false };
-        self.start_copy(Whose::Resync, region, span);
+        let Some((region, span)) = self.resync.parts.chunk(self.config.chunk) else { return false };
+        self.start_copy(CopyPurpose::Resync, region, span);
         true
     }
 
     /// Whether what nobody waits for is to wait for hosts.
     fn must_yield(&self) -> bool {
-        let hosts = self.yielding.hosts(self.now, &self.policy);
-        let begun = |copy: &Copy| copy.whose != Whose::Resync;
-        if hosts != Hosts::Away && self.copies.values().any(begun) {
+        let hosts = self.throttle.hosts(self.now, &self.config);
+        let begun = |copy: &ChunkCopy| copy.whose != CopyPurpose::Resync;
+        if hosts != HostLoad::Away && self.copies.values().any(begun) {
             return true;
         }
-        hosts == Hosts::Served && self.yielding.not_before.is_some_and(|at| self.now < at)
+        hosts == HostLoad::Served && self.throttle.not_before.is_some_and(|at| self.now < at)
     }
 
     fn next_rebuild(&mut self, yields: bool) -> bool {
         if !self.rebuild_bucket.is_open(self.now) || self.in_sync().is_empty() || yields {
             return false;
         }
-        let is_served = self.yielding.hosts(self.now, &self.policy) == Hosts::Served;
-        let most = if is_served { self.policy.small_chunk } else { self.policy.chunk };
+        let is_served = self.throttle.hosts(self.now, &self.config) == HostLoad::Served;
+        let most = if is_served { self.config.small_chunk } else { self.config.chunk };
         // Jobs take turns: the one with the fewest chunks under way is next.
-        let mut slots: Vec<(usize, Slot)> = (self.jobs.iter())
+        let mut slots: Vec<(usize, ChildSlot)> = (self.jobs.iter())
             .filter(|(_, job)| job.is_running() && !job.proposed)
             .map(|(slot, _)| (self.copies_for(*slot), *slot))
             .collect();
@@ -365,17 +369,17 @@ impl Mirror {
         slots.into_iter().any(|(_, slot)| self.next_chunk(slot, most))
     }
 
-    fn copies_for(&self, slot: Slot) -> usize {
-        self.copies.values().filter(|copy| copy.whose == Whose::Rebuild(slot)).count()
+    fn copies_for(&self, slot: ChildSlot) -> usize {
+        self.copies.values().filter(|copy| copy.whose == CopyPurpose::Rebuild(slot)).count()
     }
 
-    fn next_chunk(&mut self, slot: Slot, most: Blocks) -> bool {
+    fn next_chunk(&mut self, slot: ChildSlot, most: Blocks) -> bool {
         let Some(replica) = self.child(slot).map(|child| child.replica) else { return false };
         let size = self.geometry.blocks();
         let Some(missed) = self.dirty.missed.get_mut(&replica) else { return false };
         let Some(job) = self.jobs.get_mut(&slot) else { return false };
         if job.parts.regions.values().all(|part| part.next >= part.end) {
-            let doubt = &self.dirty.doubt;
+            let doubt = &self.dirty.resync;
             let free = |region: &u64| {
                 let flushing = job.flushing.as_ref().is_some_and(|set| set.contains(*region));
                 !flushing
@@ -388,7 +392,7 @@ impl Mirror {
             job.cursor = region + 1;
             let Some(span) = missed.span(region, size) else {
                 missed.remove(region);
-                self.poke = true;
+                self.needs_rescan = true;
                 return true;
             };
             job.parts.begin(region, span);
@@ -396,31 +400,31 @@ impl Mirror {
         let Some((region, span)) = job.parts.chunk(most) else { return false };
         let bytes = self.geometry.block_size().bytes_of(span.len());
         self.rebuild_bucket.take(bytes.map_or(0, |bytes| bytes.0));
-        self.start_copy(Whose::Rebuild(slot), region, span);
+        self.start_copy(CopyPurpose::Rebuild(slot), region, span);
         true
     }
 
     /// A rebuild ends because its child takes no more writes.
-    pub(crate) fn end_job(&mut self, slot: Slot, why: Option<Problem>) {
-        self.drop_copies(Whose::Rebuild(slot));
+    pub(crate) fn end_job(&mut self, slot: ChildSlot, why: Option<Problem>) {
+        self.drop_copies(CopyPurpose::Rebuild(slot));
         self.close_job(slot, why.map_or(RebuildEvent::Cancel, RebuildEvent::Fail));
     }
 
-    fn close_job(&mut self, slot: Slot, event: RebuildEvent) {
+    fn close_job(&mut self, slot: ChildSlot, event: RebuildEvent) {
         let Some(mut job) = self.jobs.remove(&slot) else { return };
         let now = self.wall();
         if job.rebuild.on(event, now).is_ok() {
             self.effects.push_back(Effect::RebuildChanged(Box::new(job.rebuild.clone())));
             self.history.push_back(job.rebuild);
-            while self.history.len() > self.policy.history {
+            while self.history.len() > self.config.history {
                 self.history.pop_front();
             }
         }
-        self.poke = true;
+        self.needs_rescan = true;
     }
 
-    pub(crate) fn rebuild_failed(&mut self, slot: Slot, problem: Problem) {
-        self.leave_writers(slot, Some(problem));
+    pub(crate) fn rebuild_failed(&mut self, slot: ChildSlot, problem: Problem) {
+        self.leave_write_targets(slot, Some(problem));
         self.fail(slot, FaultReason::RebuildFailed);
     }
 }

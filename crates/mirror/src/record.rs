@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Invariants:
-//! - **W1** `must` holds every copy that anybody may call in sync: the last set that is stored and
-//!   on the labels, the one that is stored, and those whose answer is not known.
+//! - **W1** `required_acks` holds every copy that anybody may call in sync: the last set that is
+//!   stored and on the labels, the one that is stored, and those whose answer is not known.
 //! - **S1** the last copy in sync is never recorded stale (`model::ReplicaSet` refuses it too).
 
 use alloc::boxed::Box;
@@ -18,17 +18,17 @@ use core::time::Duration;
 
 use block::{Bytes, Instant};
 use model::{
-    ChildState, Epoch, Label, ReplicaId, ReplicaSet, SetChange, SetRefused, TargetId, TargetRecord,
-    VolumeId,
+    ChildState, Epoch, ReplicaId, ReplicaLabel, ReplicaSet, SetChange, SetRefused, TargetId,
+    TargetRecord, VolumeId,
 };
 
-use crate::api::{Effect, Io, StoreFault};
+use crate::api::{Effect, RequestId, StoreFault};
+use crate::child_set::ChildSet;
 use crate::mirror::Mirror;
-use crate::slots::Slots;
 
 /// What is recorded, and what is wanted to be.
 #[derive(Debug)]
-pub(crate) struct Recorder {
+pub(crate) struct RecordWriter {
     /// What the store holds, as far as is known.
     stored: TargetRecord,
     /// Copies in sync of the last set that is stored and labelled.
@@ -37,19 +37,19 @@ pub(crate) struct Recorder {
     uncertain: BTreeSet<ReplicaId>,
     /// What is wanted.
     set: ReplicaSet,
-    asked: Option<(Io, TargetRecord)>,
+    asked: Option<(RequestId, TargetRecord)>,
     /// The note that has the label of what is stored.
     label_version: Option<u64>,
     retry_at: Option<Instant>,
     backoff: Duration,
     away: bool,
     /// The store is asked whether it still holds what it held.
-    confirming: Option<Io>,
+    confirming: Option<RequestId>,
 }
 
-impl Recorder {
-    pub(crate) fn new(record: TargetRecord) -> Recorder {
-        Recorder {
+impl RecordWriter {
+    pub(crate) fn new(record: TargetRecord) -> RecordWriter {
+        RecordWriter {
             recorded: record.set().in_sync().clone(),
             uncertain: BTreeSet::new(),
             set: record.set().clone(),
@@ -93,9 +93,9 @@ impl Recorder {
         self.set.replicas().contains(&replica) && !self.wants_in_sync(replica)
     }
 
-    pub(crate) fn label(&self, replica: ReplicaId, size: Bytes) -> Label {
+    pub(crate) fn label(&self, replica: ReplicaId, size: Bytes) -> ReplicaLabel {
         let set = self.stored.set().clone();
-        Label { volume: self.volume(), replica, size: size.into(), epoch: self.epoch(), set }
+        ReplicaLabel { volume: self.volume(), replica, size: size.into(), epoch: self.epoch(), set }
     }
 
     /// Whether the store was asked and did not answer.
@@ -123,7 +123,7 @@ impl Recorder {
     }
 
     /// How the stored record says the target ended.
-    pub(crate) fn end(&self) -> model::End {
+    pub(crate) fn end(&self) -> model::ShutdownState {
         self.stored.end()
     }
 
@@ -139,21 +139,23 @@ impl Recorder {
 
 impl Mirror {
     /// Copies that somebody may call in sync: a write that one of them lacks is not acknowledged.
-    pub(crate) fn must(&self) -> Slots {
+    pub(crate) fn required_acks(&self) -> ChildSet {
         #[cfg(test)]
         if self.broken == crate::tests::Broken::AckBeforeRecord {
-            let set = self.recorder.set.in_sync().iter();
+            let set = self.record_writer.set.in_sync().iter();
             return set.filter_map(|replica| self.slot_of(*replica)).collect();
         }
-        self.known(
-            |calm| calm.must,
-            |mirror| mirror.recorder.all().filter_map(|replica| mirror.slot_of(*replica)).collect(),
+        self.cached_or(
+            |steady| steady.required_acks,
+            |mirror| {
+                mirror.record_writer.all().filter_map(|replica| mirror.slot_of(*replica)).collect()
+            },
         )
     }
 
     /// Whether every copy that somebody may call in sync takes writes.
     pub(crate) fn is_settled(&self) -> bool {
-        self.opened && self.must().without(self.writers()).is_empty()
+        self.opened && self.required_acks().without(self.write_targets()).is_empty()
     }
 
     /// Decides what the set should be, from what the children are.
@@ -171,52 +173,55 @@ impl Mirror {
         };
         // Nearly always nobody, which needs no memory.
         let lost: Vec<ReplicaId> =
-            self.recorder.set.in_sync().iter().copied().filter(is_lost).collect();
+            self.record_writer.set.in_sync().iter().copied().filter(is_lost).collect();
         for replica in lost {
-            if self.recorder.change(SetChange::Stale(replica)).is_ok() {
-                self.poke = true;
+            if self.record_writer.change(SetChange::Stale(replica)).is_ok() {
+                self.needs_rescan = true;
             }
         }
     }
 
     pub(crate) fn pump_record(&mut self) {
-        let recorder = &mut self.recorder;
-        let due = recorder.retry_at.is_none_or(|at| at <= self.now);
+        let record_writer = &mut self.record_writer;
+        let due = record_writer.retry_at.is_none_or(|at| at <= self.now);
         // Before it has opened, labels may still show that the record is not to be believed.
-        if recorder.asked.is_some() || !due || !self.opened || self.state_is_closing() {
+        if record_writer.asked.is_some() || !due || !self.opened || self.state_is_closing() {
             return;
         }
-        let recorder = &mut self.recorder;
-        if recorder.set.generation() == recorder.stored.set().generation() {
-            recorder.retry_at = None;
+        let record_writer = &mut self.record_writer;
+        if record_writer.set.generation() == record_writer.stored.set().generation() {
+            record_writer.retry_at = None;
             return;
         }
-        let Ok(record) = recorder.stored.record(recorder.epoch(), recorder.set.clone()) else {
+        let Ok(record) =
+            record_writer.stored.record(record_writer.epoch(), record_writer.set.clone())
+        else {
             return;
         };
-        recorder.uncertain.extend(recorder.set.in_sync());
-        recorder.retry_at = None;
+        record_writer.uncertain.extend(record_writer.set.in_sync());
+        record_writer.retry_at = None;
         self.send_record(record);
     }
 
     pub(crate) fn send_record(&mut self, record: TargetRecord) {
         self.last_io += 1;
-        let io = Io(self.last_io);
+        let io = RequestId(self.last_io);
         self.effects.push_back(Effect::Record { io, record: Box::new(record.clone()) });
-        self.recorder.asked = Some((io, record));
+        self.record_writer.asked = Some((io, record));
     }
 
     /// Asks the store whether it still holds what it held: it writes nothing.
     pub(crate) fn pump_confirm(&mut self) {
-        let due = self.recorder.retry_at.is_none_or(|at| at <= self.now);
+        let due = self.record_writer.retry_at.is_none_or(|at| at <= self.now);
         if self.suspected.is_empty() || self.is_down() || !due {
             return;
         }
-        if self.recorder.confirming.is_none() {
+        if self.record_writer.confirming.is_none() {
             self.last_io += 1;
-            let (io, record) = (Io(self.last_io), Box::new(self.recorder.stored.clone()));
+            let (io, record) =
+                (RequestId(self.last_io), Box::new(self.record_writer.stored.clone()));
             self.effects.push_back(Effect::Record { io, record });
-            (self.recorder.confirming, self.recorder.retry_at) = (Some(io), None);
+            (self.record_writer.confirming, self.record_writer.retry_at) = (Some(io), None);
         }
     }
 
@@ -231,53 +236,53 @@ impl Mirror {
 
     /// The store did not answer: it is asked again.
     fn record_later(&mut self) {
-        let (first, most) = self.policy.retry;
-        let recorder = &mut self.recorder;
-        recorder.away = true;
-        recorder.backoff = (recorder.backoff * 2).clamp(first, most);
-        recorder.retry_at = Some(self.now.after(recorder.backoff));
+        let (first, most) = self.config.retry;
+        let record_writer = &mut self.record_writer;
+        record_writer.away = true;
+        record_writer.backoff = (record_writer.backoff * 2).clamp(first, most);
+        record_writer.retry_at = Some(self.now.after(record_writer.backoff));
     }
 
-    pub(crate) fn recorded(&mut self, io: Io, result: Result<(), StoreFault>) {
-        if self.recorder.confirming.take_if(|asked| *asked == io).is_some() {
-            self.poke = true;
+    pub(crate) fn recorded(&mut self, io: RequestId, result: Result<(), StoreFault>) {
+        if self.record_writer.confirming.take_if(|asked| *asked == io).is_some() {
+            self.needs_rescan = true;
             return self.confirmed(result);
         }
-        let Some((_, record)) = self.recorder.asked.take_if(|(asked, _)| *asked == io) else {
+        let Some((_, record)) = self.record_writer.asked.take_if(|(asked, _)| *asked == io) else {
             return;
         };
         match result {
             Ok(()) => {
                 let version = self.change_note();
-                let recorder = &mut self.recorder;
-                recorder.stored = record;
-                recorder.uncertain.clear();
-                (recorder.away, recorder.backoff) = (false, Duration::ZERO);
-                recorder.label_version = Some(version);
+                let record_writer = &mut self.record_writer;
+                record_writer.stored = record;
+                record_writer.uncertain.clear();
+                (record_writer.away, record_writer.backoff) = (false, Duration::ZERO);
+                record_writer.label_version = Some(version);
             }
             Err(StoreFault::Fenced) => self.fenced(),
             Err(StoreFault::Away) => self.record_later(),
             Err(StoreFault::Behind { epoch }) => self.store_is_behind(epoch),
         }
-        self.poke = true;
+        self.needs_rescan = true;
     }
 
     /// Labels follow the store; when they have, the set is recorded.
     pub(crate) fn settle_labels(&mut self) {
         let durable = self.durable_version();
-        if self.recorder.label_version.is_some_and(|version| version <= durable) {
-            self.recorder.label_version = None;
+        if self.record_writer.label_version.is_some_and(|version| version <= durable) {
+            self.record_writer.label_version = None;
             // So that each copy says that the others have this label.
             self.change_note();
-            self.recorder.recorded = self.recorder.stored.set().in_sync().clone();
-            self.poke = true;
+            self.record_writer.recorded = self.record_writer.stored.set().in_sync().clone();
+            self.needs_rescan = true;
         }
     }
 
     /// Whether every copy of the volume is in sync.
     pub(crate) fn is_whole(&self) -> bool {
-        self.recorder.set.is_whole()
-            && self.recorder.is_recorded()
+        self.record_writer.set.is_whole()
+            && self.record_writer.is_recorded()
             && self.each_child().all(|(_, child)| child.state == ChildState::InSync)
     }
 }

@@ -22,9 +22,9 @@
 use alloc::vec::Vec;
 
 use block::Instant;
-use model::{Epoch, HostReservations, Kind, Note, Problem};
+use model::{Epoch, HostReservations, Problem, ProblemKind, SyncMetadata};
 
-use crate::api::Token;
+use crate::api::CommandId;
 use crate::mirror::Mirror;
 
 /// Most states that wait to be kept.
@@ -32,23 +32,23 @@ const WAITING: usize = 64;
 
 /// The reservations of a volume, and who waits until they are kept.
 #[derive(Debug, Default)]
-pub(crate) struct Reserved {
+pub(crate) struct ReservationState {
     state: HostReservations,
     /// The newest note that was found.
     found: Option<(Epoch, u64)>,
     /// Who waits for which version of the note.
-    keeping: Vec<(Token, u64)>,
+    keeping: Vec<(CommandId, u64)>,
     /// Who waits for a proof of ownership, and the last I/O that was named before it asked.
-    proving: Vec<(Token, u64)>,
+    proving: Vec<(CommandId, u64)>,
 }
 
-impl Reserved {
+impl ReservationState {
     pub(crate) fn state(&self) -> &HostReservations {
         &self.state
     }
 
     /// Takes what was found with a copy in sync, if nothing newer was.
-    pub(crate) fn adopt(&mut self, note: &Note) {
+    pub(crate) fn adopt(&mut self, note: &SyncMetadata) {
         let age = (note.label.epoch, note.sequence);
         if self.found.is_none_or(|found| found < age) {
             (self.state, self.found) = ((*note.reservations).clone(), Some(age));
@@ -87,7 +87,7 @@ impl Mirror {
 
     /// Keeps the reservations of hosts with the volume, instead of those before; it ends with an
     /// [`Effect::Answer`](crate::Effect::Answer).
-    pub fn keep_reservations(&mut self, token: Token, state: HostReservations, now: Instant) {
+    pub fn keep_reservations(&mut self, token: CommandId, state: HostReservations, now: Instant) {
         self.now = self.now.max(now);
         if let Err(problem) = self.admit_reservation(self.reserved.keeping.len()) {
             self.answer(token, Err(problem));
@@ -102,7 +102,7 @@ impl Mirror {
     /// Proves that this target owns the volume (H2): it ends well, with an
     /// [`Effect::Answer`](crate::Effect::Answer), when every copy that anybody may call in sync has
     /// done something for it within the lease, or since this was asked.
-    pub fn prove_ownership(&mut self, token: Token, now: Instant) {
+    pub fn prove_ownership(&mut self, token: CommandId, now: Instant) {
         self.now = self.now.max(now);
         if let Err(problem) = self.admit_reservation(self.reserved.proving.len()) {
             self.answer(token, Err(problem));
@@ -115,11 +115,11 @@ impl Mirror {
     /// Whether one more may wait, beside so many.
     fn admit_reservation(&self, waiting: usize) -> Result<(), Problem> {
         if self.is_down() || self.stopping.is_some() {
-            Err(Problem::new(Kind::Fenced, "the target is shut down; ask the newer one"))
+            Err(Problem::new(ProblemKind::Fenced, "the target is shut down; ask the newer one"))
         } else if !self.opened {
-            Err(Problem::new(Kind::Unavailable, "the volume opens; try again"))
+            Err(Problem::new(ProblemKind::Unavailable, "the volume opens; try again"))
         } else if waiting >= WAITING {
-            Err(Problem::new(Kind::Busy, "too many reservations wait; try again"))
+            Err(Problem::new(ProblemKind::Busy, "too many reservations wait; try again"))
         } else {
             Ok(())
         }
@@ -148,7 +148,7 @@ impl Mirror {
         self.reserved.keeping = waiting;
         if self.failing {
             let detail = "a copy in sync is away, and that cannot be recorded; try again";
-            self.refuse_reservations(&Problem::new(Kind::Unavailable, detail));
+            self.refuse_reservations(&Problem::new(ProblemKind::Unavailable, detail));
         }
     }
 

@@ -2,68 +2,70 @@
 
 use alloc::format;
 
-use block::{Blame, BlockSize, Blocks, Fault, Geometry};
-use model::{Kind, Problem, Regions, ReplicaId};
+use block::{BlockSize, Blocks, ErrorClass, Geometry, IoError};
+use model::{Problem, ProblemKind, RegionSet, ReplicaId};
 
-use crate::api::{Answer, Effect, Token};
+use crate::api::{Answer, CommandId, Effect};
 use crate::child::reason;
+use crate::child_set::ChildSet;
 use crate::mirror::{Mirror, Pending, Purpose};
-use crate::slots::Slots;
 
 /// A growth under way.
 #[derive(Debug)]
-pub(crate) struct Resizing {
-    token: Token,
+pub(crate) struct ActiveResize {
+    token: CommandId,
     wanted: Geometry,
-    outstanding: Slots,
+    outstanding: ChildSet,
     problem: Option<Problem>,
     /// The note whose labels have the new size.
     version: Option<u64>,
 }
 
 impl Mirror {
-    pub(crate) fn resize(&mut self, token: Token, size: Blocks) {
+    pub(crate) fn resize(&mut self, token: CommandId, size: Blocks) {
         if size == self.geometry.blocks() {
             return self.answer(token, Ok(()));
         }
         let refused = |kind, detail: &str| Err(Problem::new(kind, detail));
         if self.resizing.is_some() {
-            return self
-                .answer(token, refused(Kind::Busy, "another growth is under way; try again"));
+            return self.answer(
+                token,
+                refused(ProblemKind::Busy, "another growth is under way; try again"),
+            );
         }
         if size < self.geometry.blocks() {
             let detail = format!("a volume cannot shrink; it has {}", self.geometry.blocks());
-            return self.answer(token, Err(Problem::new(Kind::OutOfRange, detail)));
+            return self.answer(token, Err(Problem::new(ProblemKind::OutOfRange, detail)));
         }
         let wanted = match Geometry::new(BlockSize::B4096, size) {
-            Ok(wanted) if size.0.div_ceil(self.policy.region.get()) <= Regions::MOST => wanted,
+            Ok(wanted) if size.0.div_ceil(self.config.region.get()) <= RegionSet::MOST => wanted,
             _ => {
                 let detail = "so much larger it can be after its target was opened anew";
-                return self.answer(token, refused(Kind::OutOfRange, detail));
+                return self.answer(token, refused(ProblemKind::OutOfRange, detail));
             }
         };
         if !self.is_settled() {
             let detail = "a copy in sync is away; try again";
-            return self.answer(token, refused(Kind::Unavailable, detail));
+            return self.answer(token, refused(ProblemKind::Unavailable, detail));
         }
-        let mut outstanding = Slots::NONE;
-        for slot in self.writers().iter() {
+        let mut outstanding = ChildSet::NONE;
+        for slot in self.write_targets().iter() {
             let Some((io, child, session)) = self.ask(slot, Purpose::Measure) else { continue };
             let child = child.replica;
             self.effects.push_back(Effect::Measure { io, child, session });
             outstanding.insert(slot);
         }
-        let resizing = Resizing { token, wanted, outstanding, problem: None, version: None };
+        let resizing = ActiveResize { token, wanted, outstanding, problem: None, version: None };
         self.resizing = Some(resizing);
     }
 
     /// The blocks of so many regions.
     pub(crate) fn of_regions(&self, regions: u64) -> Blocks {
-        Blocks(regions.saturating_mul(self.policy.region.get())).min(self.geometry.blocks())
+        Blocks(regions.saturating_mul(self.config.region.get())).min(self.geometry.blocks())
     }
 
-    pub(crate) fn measured(&mut self, from: Pending, result: &Result<Answer, Fault>) {
-        self.poke = true;
+    pub(crate) fn measured(&mut self, from: Pending, result: &Result<Answer, IoError>) {
+        self.needs_rescan = true;
         let Some(child) = self.child(from.slot) else { return };
         let (replica, current) = (child.replica, child.is_current(from.session));
         let Some(resizing) = &mut self.resizing else { return };
@@ -75,8 +77,8 @@ impl Mirror {
             }
             Err(fault) => {
                 let detail = format!("replica {replica} did not tell its size: {fault}; try again");
-                resizing.problem.get_or_insert(Problem::new(Kind::Unavailable, detail));
-                if fault.blame() == Blame::Owner {
+                resizing.problem.get_or_insert(Problem::new(ProblemKind::Unavailable, detail));
+                if fault.class() == ErrorClass::Owner {
                     self.fenced();
                 } else if current {
                     self.fail(from.slot, reason(*fault));
@@ -112,5 +114,5 @@ impl Mirror {
 }
 
 fn too_small(replica: ReplicaId) -> Problem {
-    Problem::new(Kind::OutOfRange, format!("replica {replica} is smaller; resize it first"))
+    Problem::new(ProblemKind::OutOfRange, format!("replica {replica} is smaller; resize it first"))
 }

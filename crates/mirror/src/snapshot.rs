@@ -15,13 +15,13 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::vec::Vec;
 
-use block::{Blame, Claim, Completion, Fault, Instant};
-use model::{Kind, Problem, ReplicaId, SnapshotId};
+use block::{Completion, ErrorClass, Instant, IoError, RangeAccess};
+use model::{Problem, ProblemKind, ReplicaId, SnapshotId};
 
-use crate::api::{Answer, Attempt, Effect, Token};
+use crate::api::{Answer, Attempt, CommandId, Effect};
 use crate::child::reason;
+use crate::child_set::{ChildSet, ChildSlot};
 use crate::mirror::{Mirror, Pending, Purpose, Ticket};
-use crate::slots::{Slot, Slots};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -36,13 +36,13 @@ const MOST_LEFT: usize = 64;
 
 /// Snapshots of attempts that failed, which copies have to drop.
 #[derive(Debug, Default)]
-pub(crate) struct Leftovers {
+pub(crate) struct OrphanSnapshots {
     of: BTreeMap<ReplicaId, BTreeSet<SnapshotId>>,
     /// Copies that are being asked to.
-    asked: Slots,
+    asked: ChildSet,
 }
 
-impl Leftovers {
+impl OrphanSnapshots {
     /// A copy that was removed has nothing to drop for us any more.
     pub(crate) fn forget(&mut self, replica: ReplicaId) {
         self.of.remove(&replica);
@@ -51,37 +51,37 @@ impl Leftovers {
 
 /// A snapshot under way.
 #[derive(Debug)]
-pub(crate) struct Snapshotting {
-    token: Token,
+pub(crate) struct ActiveSnapshot {
+    token: CommandId,
     id: SnapshotId,
     attempt: Attempt,
     /// Until when it may wait.
     pub(crate) deadline: Instant,
     stage: Stage,
-    asked: Slots,
-    outstanding: Slots,
+    asked: ChildSet,
+    outstanding: ChildSet,
     /// Copies that had it.
-    old: Slots,
+    old: ChildSet,
     /// The attempts in which copies took it, of which nothing is no target's.
     by: BTreeSet<Option<Attempt>>,
     problem: Option<Problem>,
 }
 
 impl Mirror {
-    pub(crate) fn take_snapshot(&mut self, token: Token, id: SnapshotId, attempt: Attempt) {
+    pub(crate) fn take_snapshot(&mut self, token: CommandId, id: SnapshotId, attempt: Attempt) {
         if self.snapshot.is_some() {
-            let problem = Problem::new(Kind::Busy, "a snapshot is being taken; try again");
+            let problem = Problem::new(ProblemKind::Busy, "a snapshot is being taken; try again");
             return self.answer(token, Err(problem));
         }
-        self.snapshot = Some(Snapshotting {
+        self.snapshot = Some(ActiveSnapshot {
             token,
             id,
             attempt,
-            deadline: self.now.after(self.policy.hold),
+            deadline: self.now.after(self.config.hold),
             stage: Stage::Waiting,
-            asked: Slots::NONE,
-            outstanding: Slots::NONE,
-            old: Slots::NONE,
+            asked: ChildSet::NONE,
+            outstanding: ChildSet::NONE,
+            old: ChildSet::NONE,
             by: BTreeSet::new(),
             problem: None,
         });
@@ -96,65 +96,65 @@ impl Mirror {
     fn can_snapshot(&self) -> bool {
         let has_leftover = |slot| {
             let child = self.child(slot);
-            child.is_some_and(|child| self.leftovers.of.contains_key(&child.replica))
+            child.is_some_and(|child| self.orphans.of.contains_key(&child.replica))
         };
         self.is_settled()
-            && self.dirty.doubt.is_empty()
-            && self.must() == self.in_sync()
-            && !self.must().iter().any(has_leftover)
+            && self.dirty.resync.is_empty()
+            && self.required_acks() == self.in_sync()
+            && !self.required_acks().iter().any(has_leftover)
     }
 
     /// Lets copies that are back drop what is left of attempts that failed.
-    fn pump_leftovers(&mut self) {
+    fn pump_orphans(&mut self) {
         let is_late = self.stopping.is_some() || self.is_down();
-        if self.leftovers.of.is_empty() || self.is_snapshotting() || is_late {
+        if self.orphans.of.is_empty() || self.is_snapshotting() || is_late {
             return;
         }
-        let (leftovers, children) = (&self.leftovers, self.each_child());
-        let due: Vec<(Slot, SnapshotId)> = children
-            .filter(|(slot, child)| child.attached && !leftovers.asked.contains(*slot))
-            .filter_map(|(slot, child)| Some((slot, *leftovers.of.get(&child.replica)?.first()?)))
+        let (orphans, children) = (&self.orphans, self.each_child());
+        let due: Vec<(ChildSlot, SnapshotId)> = children
+            .filter(|(slot, child)| child.attached && !orphans.asked.contains(*slot))
+            .filter_map(|(slot, child)| Some((slot, *orphans.of.get(&child.replica)?.first()?)))
             .collect();
         for (slot, snapshot) in due {
             let asked = self.ask(slot, Purpose::Leftover(snapshot));
             let Some((io, child, session)) = asked else { continue };
             let child = child.replica;
             self.effects.push_back(Effect::DropSnapshot { io, child, session, snapshot });
-            self.leftovers.asked.insert(slot);
+            self.orphans.asked.insert(slot);
         }
     }
 
-    pub(crate) fn leftover_answered(&mut self, from: Pending, id: SnapshotId, result: Completion) {
-        self.leftovers.asked.remove(from.slot);
-        self.poke = true;
+    pub(crate) fn orphan_answered(&mut self, from: Pending, id: SnapshotId, result: Completion) {
+        self.orphans.asked.remove(from.slot);
+        self.needs_rescan = true;
         let Some(child) = self.child(from.slot) else { return };
         let (replica, current) = (child.replica, child.is_current(from.session));
-        match result.map_err(|fault| (fault, fault.blame())) {
-            Err((_, Blame::Owner)) => self.fenced(),
+        match result.map_err(|fault| (fault, fault.class())) {
+            Err((_, ErrorClass::Owner)) => self.fenced(),
             // Asked again, now or when it is back.
-            Err((Fault::Busy, _)) => {}
-            Err((fault, Blame::Path)) if current => self.fail(from.slot, reason(fault)),
-            Err((_, Blame::Path)) => {}
+            Err((IoError::Busy, _)) => {}
+            Err((fault, ErrorClass::Path)) if current => self.fail(from.slot, reason(fault)),
+            Err((_, ErrorClass::Path)) => {}
             // What it cannot drop, nobody takes for a snapshot of another moment.
-            Ok(()) | Err(_) => self.forget_leftover(replica, id),
+            Ok(()) | Err(_) => self.forget_orphan(replica, id),
         }
     }
 
-    fn forget_leftover(&mut self, replica: ReplicaId, id: SnapshotId) {
-        if let Some(left) = self.leftovers.of.get_mut(&replica) {
+    fn forget_orphan(&mut self, replica: ReplicaId, id: SnapshotId) {
+        if let Some(left) = self.orphans.of.get_mut(&replica) {
             left.remove(&id);
             if left.is_empty() {
-                self.leftovers.of.remove(&replica);
+                self.orphans.of.remove(&replica);
             }
         }
     }
 
     /// These copies may have a snapshot that is not to be.
-    fn remember_leftovers(&mut self, of: Slots, id: SnapshotId) {
+    fn remember_orphans(&mut self, of: ChildSet, id: SnapshotId) {
         let replicas: Vec<ReplicaId> =
             of.iter().filter_map(|slot| Some(self.child(slot)?.replica)).collect();
         for replica in replicas {
-            let left = self.leftovers.of.entry(replica).or_default();
+            let left = self.orphans.of.entry(replica).or_default();
             if left.len() < MOST_LEFT {
                 left.insert(id);
             }
@@ -162,18 +162,19 @@ impl Mirror {
     }
 
     pub(crate) fn pump_snapshot(&mut self) {
-        self.pump_leftovers();
+        self.pump_orphans();
         let can = self.can_snapshot();
         let Some(snapshot) = &self.snapshot else { return };
         match snapshot.stage {
             Stage::Waiting if self.now >= snapshot.deadline => {
-                let problem = Problem::new(Kind::TimedOut, "copies do not agree yet; try again");
+                let problem =
+                    Problem::new(ProblemKind::TimedOut, "copies do not agree yet; try again");
                 self.end_snapshot(Err(problem));
             }
             Stage::Waiting if can => {
                 let ticket = self.next_ticket();
                 self.snapshot_stage(Stage::InLane(ticket));
-                if self.lane.enter(ticket, Claim::Still) {
+                if self.ranges.enter(ticket, RangeAccess::Still) {
                     self.ready.push(ticket);
                 }
             }
@@ -188,28 +189,28 @@ impl Mirror {
         if let Some(snapshot) = &mut self.snapshot {
             snapshot.stage = stage;
         }
-        self.poke = true;
+        self.needs_rescan = true;
     }
 
     /// No write is under way, and none begins.
     pub(crate) fn snapshot_granted(&mut self, ticket: Ticket) {
-        let mine = |snapshot: &Snapshotting| snapshot.stage == Stage::InLane(ticket);
+        let mine = |snapshot: &ActiveSnapshot| snapshot.stage == Stage::InLane(ticket);
         if !self.snapshot.as_ref().is_some_and(mine) {
-            return self.lane.leave(ticket, &mut self.ready);
+            return self.ranges.leave(ticket, &mut self.ready);
         }
         if !self.can_snapshot() {
-            self.lane.leave(ticket, &mut self.ready);
+            self.ranges.leave(ticket, &mut self.ready);
             return self.snapshot_stage(Stage::Waiting);
         }
         self.snapshot_stage(Stage::Taking(ticket));
-        let to = self.must();
+        let to = self.required_acks();
         if let Some(snapshot) = &mut self.snapshot {
             snapshot.asked = to;
         }
         self.ask_snapshot(to, true);
     }
 
-    fn ask_snapshot(&mut self, to: Slots, take: bool) {
+    fn ask_snapshot(&mut self, to: ChildSet, take: bool) {
         let asked = self.snapshot.as_ref().map(|snapshot| (snapshot.id, snapshot.attempt));
         let Some((id, attempt)) = asked else { return };
         for slot in to.iter() {
@@ -226,14 +227,14 @@ impl Mirror {
         }
     }
 
-    pub(crate) fn snapshot_answered(&mut self, from: Pending, result: &Result<Answer, Fault>) {
+    pub(crate) fn snapshot_answered(&mut self, from: Pending, result: &Result<Answer, IoError>) {
         if let Some(snapshot) = &mut self.snapshot {
             snapshot.outstanding.remove(from.slot);
             let (is_dropping, id) = (matches!(snapshot.stage, Stage::Dropping(_)), snapshot.id);
             match result {
                 Ok(_) if is_dropping => {
                     if let Some(replica) = self.child(from.slot).map(|child| child.replica) {
-                        self.forget_leftover(replica, id);
+                        self.forget_orphan(replica, id);
                     }
                 }
                 Ok(Answer::WasThere(by)) if *by != Some(snapshot.attempt) => {
@@ -244,24 +245,30 @@ impl Mirror {
                 Err(_) => {}
             }
         }
-        self.poke = true;
+        self.needs_rescan = true;
         let Err(fault) = *result else { return };
         let Some(child) = self.child(from.slot) else { return };
         let (replica, current) = (child.replica, child.is_current(from.session));
         let stage = self.snapshot.as_ref().map(|snapshot| snapshot.stage);
-        if fault == Fault::Busy && current {
+        if fault == IoError::Busy && current {
             // It was not begun: again, until the child says something else.
-            return self
-                .ask_snapshot(Slots::one(from.slot), !matches!(stage, Some(Stage::Dropping(_))));
+            return self.ask_snapshot(
+                ChildSet::one(from.slot),
+                !matches!(stage, Some(Stage::Dropping(_))),
+            );
         }
         if let Some(snapshot) = &mut self.snapshot {
-            let kind = if fault == Fault::NoSpace { Kind::NoSpace } else { Kind::Unavailable };
+            let kind = if fault == IoError::NoSpace {
+                ProblemKind::NoSpace
+            } else {
+                ProblemKind::Unavailable
+            };
             let detail = format!("replica {replica} took no snapshot: {fault}; try again");
             snapshot.problem.get_or_insert(Problem::new(kind, detail));
         }
-        match fault.blame() {
-            Blame::Owner => self.fenced(),
-            Blame::Path | Blame::Medium | Blame::Bug if current => {
+        match fault.class() {
+            ErrorClass::Owner => self.fenced(),
+            ErrorClass::Path | ErrorClass::Medium | ErrorClass::Bug if current => {
                 self.fail(from.slot, reason(fault));
             }
             _ => {}
@@ -282,14 +289,14 @@ impl Mirror {
         if is_mixed && matches!(stage, Stage::Taking(_)) {
             let detail = "some copies have it from another moment; delete it there, or choose \
                           another id";
-            snapshot.problem.get_or_insert(Problem::new(Kind::AlreadyExists, detail));
+            snapshot.problem.get_or_insert(Problem::new(ProblemKind::AlreadyExists, detail));
         }
         let (id, taken) = (snapshot.id, asked.without(snapshot.old));
         match (stage, snapshot.problem.clone()) {
             (Stage::Taking(ticket), Some(_)) => {
                 // All or none.
                 self.snapshot_stage(Stage::Dropping(ticket));
-                self.remember_leftovers(taken, id);
+                self.remember_orphans(taken, id);
                 #[cfg(test)]
                 if self.broken == crate::tests::Broken::HalfSnapshot {
                     return;
@@ -297,7 +304,7 @@ impl Mirror {
                 self.ask_snapshot(taken, false);
             }
             (Stage::Taking(ticket) | Stage::Dropping(ticket), problem) => {
-                self.lane.leave(ticket, &mut self.ready);
+                self.ranges.leave(ticket, &mut self.ready);
                 self.end_snapshot(problem.map_or(Ok(()), Err));
             }
             _ => {}

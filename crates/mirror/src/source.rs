@@ -13,27 +13,27 @@
 //! Invariant (**U1**): a block without a proven checksum is believed only when every copy that is
 //! recorded in sync was asked and none could prove it, and never one whose checksum is wrong.
 
-use block::{Fault, Span};
-use model::{Kind, Problem};
+use block::{IoError, Span};
+use model::{Problem, ProblemKind};
 
 use crate::api::Effect;
-use crate::chunk::{Step, Whose};
+use crate::child_set::{ChildSet, ChildSlot};
+use crate::chunk::{CopyPurpose, Step};
 use crate::mirror::{Mirror, Purpose, Ticket};
-use crate::slots::{Slot, Slots};
 
 impl Mirror {
-    pub(crate) fn pick_source(&mut self, ticket: Ticket) -> Option<Slot> {
+    pub(crate) fn pick_source(&mut self, ticket: Ticket) -> Option<ChildSlot> {
         let copy = self.copies.get(&ticket)?;
         let (whose, bad) = (copy.whose, copy.bad);
         let mut able = self.in_sync().without(bad);
         match whose {
-            Whose::Rebuild(_) => {}
-            Whose::Resync => {
+            CopyPurpose::Rebuild(_) => {}
+            CopyPurpose::Resync => {
                 able = self.least_lossy(able);
                 // If those that have the most cannot read it, what is left may be older.
                 self.lost |= self.least_loss(bad) < self.least_loss(able);
             }
-            Whose::Check(check) => {
+            CopyPurpose::Check(check) => {
                 let named = self.believed_by(check).both(able);
                 able = if named.is_empty() { able } else { named };
             }
@@ -48,14 +48,14 @@ impl Mirror {
     }
 
     /// The source cannot read the piece: block by block, then from elsewhere.
-    pub(crate) fn read_elsewhere(&mut self, ticket: Ticket, (bad, fault): (Slot, Fault)) {
+    pub(crate) fn read_elsewhere(&mut self, ticket: Ticket, (bad, fault): (ChildSlot, IoError)) {
         let Some(copy) = self.copies.get_mut(&ticket) else { return };
         if copy.split() {
             self.all_need(ticket);
             return self.read_piece(ticket);
         }
         copy.bad.insert(bad);
-        if matches!(fault, Fault::Unproven { .. }) && !copy.believed.contains(bad) {
+        if matches!(fault, IoError::Unproven { .. }) && !copy.believed.contains(bad) {
             copy.unproven.insert(bad);
         }
         let whose = copy.whose;
@@ -80,13 +80,13 @@ impl Mirror {
         let all_asked = self.joining().is_empty() && self.is_settled();
         #[cfg(test)]
         let able = match self.broken {
-            crate::tests::Broken::NeverAccepted => Slots::NONE,
+            crate::tests::Broken::NeverAccepted => ChildSet::NONE,
             _ => able,
         };
         let Some(slot) = self.least_lossy(able).iter().next().filter(|_| all_asked) else {
             return false;
         };
-        if copy.whose == Whose::Resync {
+        if copy.whose == CopyPurpose::Resync {
             self.lost |= self.least_loss(bad.without(able)) < self.least_loss(able);
         }
         let Some((io, child, session)) = self.ask(slot, Purpose::Copy(ticket)) else {
@@ -99,7 +99,7 @@ impl Mirror {
     }
 
     /// A copy believes the piece: it is the source.
-    pub(crate) fn accepted(&mut self, ticket: Ticket, slot: Slot) {
+    pub(crate) fn accepted(&mut self, ticket: Ticket, slot: ChildSlot) {
         let Some(copy) = self.copies.get_mut(&ticket) else { return };
         let span = copy.piece();
         copy.bad.remove(slot);
@@ -112,10 +112,10 @@ impl Mirror {
     }
 
     /// A copy that had the piece damaged has it again.
-    pub(crate) fn repaired(&mut self, ticket: Ticket, slot: Slot, span: Span) {
+    pub(crate) fn repaired(&mut self, ticket: Ticket, slot: ChildSlot, span: Span) {
         let Some(replica) = self.child(slot).map(|child| child.replica) else { return };
         self.effects.push_back(Effect::Repaired(replica, span));
-        if let Some(Whose::Check(check)) = self.copies.get(&ticket).map(|copy| copy.whose) {
+        if let Some(CopyPurpose::Check(check)) = self.copies.get(&ticket).map(|copy| copy.whose) {
             self.note_repaired(check, span);
         }
     }
@@ -134,28 +134,32 @@ impl Mirror {
     }
 
     /// Copies that may be recorded in sync already although they are not yet.
-    fn joining(&self) -> Slots {
-        self.must().both(self.writers()).without(self.in_sync())
+    fn joining(&self) -> ChildSet {
+        self.required_acks().both(self.write_targets()).without(self.in_sync())
     }
 
     /// No copy in sync can read the piece.
-    pub(crate) fn unreadable(&mut self, ticket: Ticket, whose: Whose) {
+    pub(crate) fn unreadable(&mut self, ticket: Ticket, whose: CopyPurpose) {
         let joining = self.joining();
         let Some(copy) = self.copies.get(&ticket) else { return };
         let (span, was_unproven) = (copy.piece(), !copy.unproven.is_empty());
         match whose {
             // One that is about to join is compared with, and may be able to: it is asked then.
-            Whose::Resync | Whose::Check(_) if !joining.is_empty() => self.end_copy(ticket, false),
+            CopyPurpose::Resync | CopyPurpose::Check(_) if !joining.is_empty() => {
+                self.end_copy(ticket, false);
+            }
             // Not everybody was asked who may be able to prove it.
             _ if was_unproven && !(joining.is_empty() && self.is_settled()) => {
                 self.end_copy(ticket, false);
             }
-            Whose::Check(check) if self.note_unreadable(check, span) => self.give_up_piece(ticket),
+            CopyPurpose::Check(check) if self.note_unreadable(check, span) => {
+                self.give_up_piece(ticket);
+            }
             // Hosts get an error for this block anyway, whichever copy they ask.
-            Whose::Resync | Whose::Check(_) => self.piece_done(ticket),
-            Whose::Rebuild(slot) => {
+            CopyPurpose::Resync | CopyPurpose::Check(_) => self.piece_done(ticket),
+            CopyPurpose::Rebuild(slot) => {
                 let detail = alloc::format!("no copy in sync can read {span}; restore it");
-                self.rebuild_failed(slot, Problem::new(Kind::NoHealthyReplica, detail));
+                self.rebuild_failed(slot, Problem::new(ProblemKind::NoHealthyReplica, detail));
                 self.end_copy(ticket, false);
             }
         }

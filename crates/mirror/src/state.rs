@@ -7,7 +7,9 @@
 
 use alloc::vec::Vec;
 
-use model::{ConflictReason, HoldCause, Kind, Problem, ReplicaId, TargetEvent, TargetState};
+use model::{
+    ConflictReason, Problem, ProblemKind, ReplicaId, SuspendReason, TargetEvent, TargetState,
+};
 
 use crate::api::Effect;
 use crate::mirror::Mirror;
@@ -19,7 +21,7 @@ impl Mirror {
             return;
         }
         let there = self.in_sync();
-        let all = self.must().without(there).is_empty();
+        let all = self.required_acks().without(there).is_empty();
         let waited = self.open_at() <= self.now;
         if there.is_empty() || !waited || !self.suspected.is_empty() {
             return;
@@ -32,7 +34,7 @@ impl Mirror {
             if all {
                 let reason = ConflictReason::RolledBack { known_by };
                 there.iter().for_each(|slot| self.contradicts(slot, reason));
-                self.poke = true;
+                self.needs_rescan = true;
             }
             return;
         }
@@ -40,7 +42,7 @@ impl Mirror {
         self.adopt_notes(believed);
         self.judge_stale();
         // What is in doubt a stale copy may lack, too.
-        let doubt = self.dirty.doubt.clone();
+        let doubt = self.dirty.resync.clone();
         self.dirty.missed.values_mut().for_each(|missed| missed.add(&doubt));
         self.opened = true;
         // Copies in sync that are not here now may hold other bytes, and lack some.
@@ -53,16 +55,17 @@ impl Mirror {
         let there = believed;
         if self.least_loss(there) > 0 && !all {
             // A copy that is away may be the only one that has what these lost.
-            self.lost = !self.dirty.doubt.is_empty();
+            self.lost = !self.dirty.resync.is_empty();
         }
         self.change_note();
-        let whole = self.must().without(there).is_empty() && self.recorder.set().is_whole();
+        let whole =
+            self.required_acks().without(there).is_empty() && self.record_writer.set().is_whole();
         self.on(if whole { TargetEvent::OpenedWhole } else { TargetEvent::OpenedPartial });
-        self.poke = true;
+        self.needs_rescan = true;
     }
 
     fn absent_in_sync(&self) -> Vec<ReplicaId> {
-        let absent = self.must().without(self.in_sync());
+        let absent = self.required_acks().without(self.in_sync());
         absent.iter().filter_map(|slot| Some(self.child(slot)?.replica)).collect()
     }
 
@@ -84,7 +87,7 @@ impl Mirror {
         if self.is_settled() && !self.in_sync().is_empty() {
             self.hold_from = None;
             if core::mem::take(&mut self.failing) {
-                self.poke = true;
+                self.needs_rescan = true;
             }
             self.on(TargetEvent::Resumed);
             self.on(if self.is_whole() { TargetEvent::Recovered } else { TargetEvent::Lost });
@@ -92,19 +95,19 @@ impl Mirror {
         }
         let from = *self.hold_from.get_or_insert(self.now);
         if self.in_sync().is_empty() {
-            self.on(TargetEvent::Held(HoldCause::NoChild));
-        } else if self.recorder.is_away() {
-            self.on(TargetEvent::Held(HoldCause::NotRecorded));
+            self.on(TargetEvent::Suspended(SuspendReason::NoChild));
+        } else if self.record_writer.is_away() {
+            self.on(TargetEvent::Suspended(SuspendReason::NotRecorded));
         }
-        if !self.failing && self.now >= from.after(self.policy.hold) {
+        if !self.failing && self.now >= from.after(self.config.hold) {
             self.failing = true;
             let detail = "no copy could be read in time; check again later";
-            self.drop_checks(&Problem::new(Kind::Unavailable, detail));
+            self.drop_checks(&Problem::new(ProblemKind::Unavailable, detail));
             let nobody = self.in_sync().is_empty();
-            let cause = if nobody { HoldCause::NoChild } else { HoldCause::NotRecorded };
-            self.on(TargetEvent::Held(cause));
-            self.on(TargetEvent::HoldExpired);
-            self.poke = true;
+            let cause = if nobody { SuspendReason::NoChild } else { SuspendReason::NotRecorded };
+            self.on(TargetEvent::Suspended(cause));
+            self.on(TargetEvent::SuspendExpired);
+            self.needs_rescan = true;
         }
     }
 

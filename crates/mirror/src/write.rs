@@ -1,40 +1,40 @@
 //! Writes and flushes: to every child that takes writes, acknowledged by every copy in sync.
 //!
 //! ```text
-//!   limits ──► lane (W2) ──► marks (W3) ──► all writers ──► every `must` has it (W1) ──► Done
+//!   limits ──► queue (W2) ──► marks (W3) ──► all targets ──► `required_acks` have it (W1) ──► Done
 //!                                                ▲              │
 //!                                                └── again ◄────┘ a copy in sync came back
 //! ```
 
 use alloc::vec::Vec;
 
-use block::{Blame, Claim, Command, Completion, Fault, Instant, Kind};
+use block::{Command, CommandKind, Completion, ErrorClass, Instant, IoError, RangeAccess};
 use model::FaultReason;
 
-use crate::api::{Buffer, Effect, Token};
+use crate::api::{Buffer, CommandId, Effect};
 use crate::child::reason;
+use crate::child_set::ChildSet;
 use crate::mirror::{Mirror, Pending, Purpose, Ticket};
-use crate::slots::Slots;
 
 /// A command under way.
 #[derive(Debug)]
 pub(crate) struct Op {
     /// Whose it is; ours if nobody's.
-    pub(crate) token: Option<Token>,
+    pub(crate) token: Option<CommandId>,
     pub(crate) command: Command,
     pub(crate) started: Instant,
     /// Nothing that came before conflicts with it.
     pub(crate) granted: bool,
     /// It was sent to children; of a change, its regions are open.
     pub(crate) begun: bool,
-    pub(crate) outstanding: Slots,
+    pub(crate) outstanding: ChildSet,
     /// Children that have completed it since they were last attached.
-    pub(crate) done: Slots,
+    pub(crate) done: ChildSet,
     /// Children that refused a change, or hold bad blocks where a read wants to look.
-    pub(crate) declined: Slots,
-    pub(crate) fault: Option<Fault>,
+    pub(crate) declined: ChildSet,
+    pub(crate) fault: Option<IoError>,
     /// Children that hold blocks of a read without proof.
-    pub(crate) unproven: Slots,
+    pub(crate) unproven: ChildSet,
     /// A read waits or has waited for this check.
     pub(crate) check: Option<u64>,
     /// How a read ends, once that may be said (R1).
@@ -44,36 +44,36 @@ pub(crate) struct Op {
     pub(crate) not_before: Option<Instant>,
     pub(crate) busy: u32,
     /// Children that were busy.
-    pub(crate) again: Slots,
+    pub(crate) again: ChildSet,
     /// When a flush was sent, by the count of the dirty maps.
     pub(crate) flush: u64,
 }
 
 impl Op {
-    pub(crate) fn new(token: Option<Token>, command: Command, started: Instant) -> Op {
+    pub(crate) fn new(token: Option<CommandId>, command: Command, started: Instant) -> Op {
         Op {
             token,
             command,
             started,
             granted: false,
             begun: false,
-            outstanding: Slots::NONE,
-            done: Slots::NONE,
-            declined: Slots::NONE,
+            outstanding: ChildSet::NONE,
+            done: ChildSet::NONE,
+            declined: ChildSet::NONE,
             fault: None,
-            unproven: Slots::NONE,
+            unproven: ChildSet::NONE,
             check: None,
             answered: None,
             since: 0,
             not_before: None,
             busy: 0,
-            again: Slots::NONE,
+            again: ChildSet::NONE,
             flush: 0,
         }
     }
 
     fn is_read(&self) -> bool {
-        matches!(self.command.kind(), Kind::Read | Kind::Compare)
+        matches!(self.command.kind(), CommandKind::Read | CommandKind::Compare)
     }
 }
 
@@ -83,7 +83,7 @@ impl Mirror {
         let ticket = self.next_ticket();
         op.since = self.last_io;
         if op.token.is_some() {
-            self.yielding.came(self.now);
+            self.throttle.came(self.now);
         }
         self.ops.insert(ticket, op);
         self.paced.push_back(ticket);
@@ -104,23 +104,26 @@ impl Mirror {
             let (command, ours, came) = (op.command, op.token.is_none(), op.started);
             let (iops, bytes) = &mut self.buckets;
             let open = iops.is_open(self.now) & bytes.is_open(self.now);
-            if !open && !ours && self.verdict().is_none() {
+            if !open && !ours && self.terminal_error().is_none() {
                 return;
             }
             self.paced.pop_front();
             if !ours {
-                self.held_back += u64::from(came < self.now);
+                self.throttled += u64::from(came < self.now);
                 let (iops, bytes) = &mut self.buckets;
                 iops.take(1);
                 let blocks = command.span().filter(|_| moves_bytes(command));
                 let bytes_of = |span: block::Span| self.geometry.block_size().bytes_of(span.len());
                 bytes.take(blocks.and_then(bytes_of).map_or(0, |bytes| bytes.0));
             }
-            let claim = Claim::of(command);
+            let claim = RangeAccess::of(command);
             #[cfg(test)]
-            let claim =
-                if self.broken == crate::tests::Broken::NoOrder { Claim::Free } else { claim };
-            if self.lane.enter(ticket, claim) {
+            let claim = if self.broken == crate::tests::Broken::NoOrder {
+                RangeAccess::Free
+            } else {
+                claim
+            };
+            if self.ranges.enter(ticket, claim) {
                 self.ready.push(ticket);
             }
         }
@@ -130,7 +133,7 @@ impl Mirror {
     pub(crate) fn flush_ourselves(&mut self) {
         let ticket = self.enter(Op::new(None, Command::Flush, self.now));
         self.own_flush = Some(ticket);
-        self.poke = true;
+        self.needs_rescan = true;
     }
 
     /// Does what can be done for a command that waits for nobody's answer.
@@ -139,7 +142,7 @@ impl Mirror {
         if !op.outstanding.is_empty() {
             return;
         }
-        if let Some(fault) = self.verdict() {
+        if let Some(fault) = self.terminal_error() {
             return self.finish(ticket, Err(fault));
         }
         if op.not_before.is_some_and(|at| at > self.now) {
@@ -171,10 +174,10 @@ impl Mirror {
                 return;
             }
             self.dirty.begin(span);
-            let writers = self.writers();
+            let write_targets = self.write_targets();
             let absent: Vec<_> = self
                 .each_child()
-                .filter(|(slot, _)| !writers.contains(*slot))
+                .filter(|(slot, _)| !write_targets.contains(*slot))
                 .map(|(_, child)| child.replica)
                 .collect();
             #[cfg(test)]
@@ -188,7 +191,7 @@ impl Mirror {
         if let Some(op) = self.ops.get_mut(ticket) {
             (op.begun, op.flush) = (true, flush);
         }
-        self.send(ticket, self.writers(), command);
+        self.send(ticket, self.write_targets(), command);
     }
 
     fn may_begin(&self) -> bool {
@@ -206,22 +209,22 @@ impl Mirror {
         if self.broken == crate::tests::Broken::FlushInDoubt {
             return false;
         }
-        command == Command::Flush && !self.dirty.doubt.is_empty()
+        command == Command::Flush && !self.dirty.resync.is_empty()
     }
 
     /// Ends a change or a flush if it may end, or sends it where it is missing.
     fn advance_write(&mut self, ticket: Ticket) {
         self.judge_refusals(ticket);
         let Some(op) = self.ops.get(ticket) else { return };
-        let missing = self.must().without(op.done);
+        let missing = self.required_acks().without(op.done);
         // Those that were busy, and a copy that was away as the last one and came back.
-        let again = missing.either(op.again).both(self.writers());
+        let again = missing.either(op.again).both(self.write_targets());
         let command = op.command;
         if missing.is_empty() && again.is_empty() {
             return self.finish(ticket, Ok(()));
         }
         if let Some(op) = self.ops.get_mut(ticket) {
-            op.again = Slots::NONE;
+            op.again = ChildSet::NONE;
         }
         if !again.is_empty() {
             self.send(ticket, again, command);
@@ -244,15 +247,15 @@ impl Mirror {
             }
             return;
         }
-        let reason = match fault.blame() {
-            Blame::Capacity => FaultReason::NoSpace,
+        let reason = match fault.class() {
+            ErrorClass::Capacity => FaultReason::NoSpace,
             _ => FaultReason::IoError,
         };
         declined.iter().for_each(|slot| self.fail(slot, reason));
     }
 
     /// Sends a command to children.
-    pub(crate) fn send(&mut self, ticket: Ticket, to: Slots, command: Command) {
+    pub(crate) fn send(&mut self, ticket: Ticket, to: ChildSet, command: Command) {
         let Some(token) = self.ops.get(ticket).map(|op| op.token) else { return };
         let buffer = match token {
             Some(token) if moves_bytes(command) => Buffer::Host(token),
@@ -270,12 +273,12 @@ impl Mirror {
 
     /// A child has answered a command.
     pub(crate) fn op_answered(&mut self, ticket: Ticket, from: Pending, result: Completion) {
-        let most = self.policy.busy.1;
+        let most = self.config.busy.1;
         let Some(op) = self.ops.get_mut(ticket) else { return };
         op.outstanding.remove(from.slot);
         let is_read = op.is_read();
         if let Err(fault) = result
-            && fault.blame() == Blame::Owner
+            && fault.class() == ErrorClass::Owner
         {
             return self.fenced();
         }
@@ -286,7 +289,7 @@ impl Mirror {
         }
         let Some(op) = self.ops.get_mut(ticket) else { return };
         match result {
-            Err(Fault::Busy) if op.busy < most => {
+            Err(IoError::Busy) if op.busy < most => {
                 op.busy += 1;
                 op.again.insert(from.slot);
                 let later = self.later();
@@ -296,7 +299,7 @@ impl Mirror {
             }
             _ if is_read => return self.read_answered(ticket, from, result),
             Ok(()) => op.done.insert(from.slot),
-            Err(fault) if matches!(fault.blame(), Blame::Caller | Blame::Capacity) => {
+            Err(fault) if matches!(fault.class(), ErrorClass::Caller | ErrorClass::Capacity) => {
                 op.declined.insert(from.slot);
                 op.fault = Some(fault);
             }
@@ -315,13 +318,13 @@ impl Mirror {
                 // Some copies may have it, others not.
                 let mut regions = self.dirty.none();
                 self.dirty.regions(span).for_each(|region| regions.insert(region));
-                self.doubt(&regions);
+                self.mark_for_resync(&regions);
             }
         }
         if op.command == Command::Flush && result.is_ok() {
             self.dirty.flushed(op.flush);
             if op.token.is_some() && core::mem::take(&mut self.lost) {
-                result = Err(Fault::Medium { span: self.geometry.span() });
+                result = Err(IoError::Medium { span: self.geometry.span() });
             }
         }
         if self.own_flush == Some(ticket) {
@@ -329,33 +332,33 @@ impl Mirror {
             self.sweep_at = self.sweep_at.map(|_| self.now);
         }
         if op.token.is_some() {
-            self.yielding.ended(self.now.since(op.started), self.now, &self.policy);
+            self.throttle.ended(self.now.since(op.started), self.now, &self.config);
         }
-        self.lane.leave(ticket, &mut self.ready);
+        self.ranges.leave(ticket, &mut self.ready);
         self.done(op.token, result);
-        self.poke |= self.stopping.is_some();
+        self.needs_rescan |= self.stopping.is_some();
     }
 
     /// Copies in sync may differ in these regions; others are not to rely on them either.
-    pub(crate) fn doubt(&mut self, regions: &model::Regions) {
+    pub(crate) fn mark_for_resync(&mut self, regions: &model::RegionSet) {
         self.dirty.missed.values_mut().for_each(|missed| missed.add(regions));
         self.jobs.values_mut().for_each(|job| job.redo(regions));
         self.resync.redo(regions);
-        if self.must().len() > 1 {
-            self.dirty.doubt.add(regions);
+        if self.required_acks().len() > 1 {
+            self.dirty.resync.add(regions);
         }
-        self.poke = true;
+        self.needs_rescan = true;
     }
 
     /// How every command ends that cannot be served: nothing while they may wait.
-    pub(crate) fn verdict(&self) -> Option<Fault> {
+    pub(crate) fn terminal_error(&self) -> Option<IoError> {
         if self.is_fenced() {
-            return Some(Fault::Fenced);
+            return Some(IoError::Fenced);
         }
-        (self.failing || self.is_down()).then_some(Fault::Unreachable)
+        (self.failing || self.is_down()).then_some(IoError::Unreachable)
     }
 }
 
 fn moves_bytes(command: Command) -> bool {
-    matches!(command.kind(), Kind::Read | Kind::Write | Kind::Compare)
+    matches!(command.kind(), CommandKind::Read | CommandKind::Write | CommandKind::Compare)
 }

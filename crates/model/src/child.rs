@@ -23,7 +23,7 @@ use core::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Illegal, Progress, ReplicaId};
+use crate::{InvalidTransition, Progress, ReplicaId};
 
 /// A replica that a target is to use, and the way there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,7 +122,7 @@ pub enum ChildEvent {
     /// It is taken away on purpose.
     Detached,
     /// It can be reached again, and the target's record says this of it.
-    Reopened(Recorded),
+    Reopened(RecordedState),
     /// Its rebuild began.
     Began,
     /// Its rebuild was stopped before the end; nothing is wrong with it.
@@ -133,7 +133,7 @@ pub enum ChildEvent {
 
 /// What the target's record says of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recorded {
+pub enum RecordedState {
     /// It has every acknowledged write.
     InSync,
     /// It may lack some.
@@ -142,18 +142,18 @@ pub enum Recorded {
 
 impl ChildState {
     /// The only way from one state to another.
-    pub fn on(self, event: ChildEvent) -> Result<ChildState, Illegal> {
+    pub fn on(self, event: ChildEvent) -> Result<ChildState, InvalidTransition> {
         use ChildState::{Faulted, InSync, Offline, Rebuilding, Stale};
         match (self, event) {
             (Stale, ChildEvent::Began) => Ok(Rebuilding),
             (Rebuilding, ChildEvent::Copied)
-            | (Faulted { .. } | Offline, ChildEvent::Reopened(Recorded::InSync)) => Ok(InSync),
+            | (Faulted { .. } | Offline, ChildEvent::Reopened(RecordedState::InSync)) => Ok(InSync),
             (Rebuilding, ChildEvent::Interrupted)
-            | (Faulted { .. } | Offline, ChildEvent::Reopened(Recorded::Stale)) => Ok(Stale),
+            | (Faulted { .. } | Offline, ChildEvent::Reopened(RecordedState::Stale)) => Ok(Stale),
             // The first reason is the cause, later ones are its consequences: they are refused.
             (InSync | Stale | Rebuilding, ChildEvent::Failed(reason)) => Ok(Faulted { reason }),
             (InSync | Stale | Rebuilding | Faulted { .. }, ChildEvent::Detached) => Ok(Offline),
-            (from, event) => Err(Illegal { from: from.name(), event: event.name() }),
+            (from, event) => Err(InvalidTransition { from: from.name(), event: event.name() }),
         }
     }
 

@@ -9,7 +9,7 @@ use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Epoch, Generation, Label, ReplicaId, TargetId, TargetRecord};
+use crate::{Epoch, Generation, ReplicaId, ReplicaLabel, TargetId, TargetRecord};
 
 /// A copy whose label or note contradicts the record of its volume. What it holds is left as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,7 +69,7 @@ pub enum ConflictReason {
 impl ConflictReason {
     /// How a label contradicts the record that its target has just read; nothing if it does not.
     /// An older label does not: its target may have died between the record and the label.
-    pub fn of(label: &Label, record: &TargetRecord) -> Option<ConflictReason> {
+    pub fn of(label: &ReplicaLabel, record: &TargetRecord) -> Option<ConflictReason> {
         let (ours, theirs) = (record.stamp(), label.stamp());
         if theirs.epoch > ours.epoch {
             return Some(ConflictReason::NewerEpoch { label: theirs.epoch, record: ours.epoch });

@@ -32,7 +32,7 @@ pub struct BlockDevice {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<DevicePath>,
     /// What keeps a pool from being made on it; empty: nothing.
-    pub obstacles: Vec<Obstacle>,
+    pub obstacles: Vec<IneligibleReason>,
 }
 
 /// How a disk writes: what decides whether data survives a loss of power there, and at what cost.
@@ -122,7 +122,7 @@ pub enum DeviceKind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "camelCase")]
-pub enum Obstacle {
+pub enum IneligibleReason {
     /// Too small for a pool.
     TooSmall,
     /// It takes no writes.

@@ -5,10 +5,10 @@ use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::stored::Record;
+use crate::envelope::Versioned;
 use crate::{
     HostName, NodeName, PoolName, ReplicaId, SnapshotGroupId, SnapshotId, TargetId, Timestamp,
-    VolumeId, WatchName,
+    VolumeId, WebhookName,
 };
 
 /// Something that happened.
@@ -44,7 +44,8 @@ pub enum Subject {
     Target(TargetId),
     Snapshot(SnapshotId),
     SnapshotGroup(SnapshotGroupId),
-    Watch(WatchName),
+    #[serde(alias = "watch")]
+    Webhook(WebhookName),
 }
 
 impl fmt::Display for Subject {
@@ -58,7 +59,7 @@ impl fmt::Display for Subject {
             Subject::Target(id) => write!(f, "target {id}"),
             Subject::Snapshot(id) => write!(f, "snapshot {id}"),
             Subject::SnapshotGroup(id) => write!(f, "group {id}"),
-            Subject::Watch(name) => write!(f, "watch {name}"),
+            Subject::Webhook(name) => write!(f, "webhook {name}"),
         }
     }
 }
@@ -131,7 +132,7 @@ pub enum EventName {
     HealingResumed,
 }
 
-impl Record for Event {
+impl Versioned for Event {
     const KIND: &'static str = "event";
     const VERSION: u32 = 1;
 }

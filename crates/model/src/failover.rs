@@ -18,8 +18,10 @@ use core::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::stored::Record;
-use crate::{FailoverId, HostName, Illegal, NodeName, Nqn, Problem, TargetId, Timestamp, VolumeId};
+use crate::envelope::Versioned;
+use crate::{
+    FailoverId, HostName, InvalidTransition, NodeName, Nqn, Problem, TargetId, Timestamp, VolumeId,
+};
 
 /// One failover of one volume. A volume has one at a time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,20 +30,20 @@ use crate::{FailoverId, HostName, Illegal, NodeName, Nqn, Problem, TargetId, Tim
 pub struct Failover {
     id: FailoverId,
     volume: VolumeId,
-    cause: Cause,
+    cause: FailoverReason,
     from: TargetId,
     hosts: BTreeMap<HostName, Nqn>,
     started_at: Timestamp,
     updated_at: Timestamp,
     retries: u32,
-    stage: Stage,
+    stage: FailoverStage,
 }
 
 /// Why a target is moved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "camelCase", deny_unknown_fields)]
-pub enum Cause {
+pub enum FailoverReason {
     /// A host lost its path.
     PathLost {
         /// Which host.
@@ -67,7 +69,7 @@ pub enum Cause {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "name", rename_all = "camelCase", deny_unknown_fields)]
-pub enum Stage {
+pub enum FailoverStage {
     /// It is asked for.
     Init {},
     /// The volume gets a target elsewhere; the old one is fenced.
@@ -96,7 +98,7 @@ pub enum Stage {
 
 /// What can happen to a failover.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum StageEvent {
+pub enum FailoverEvent {
     /// It is taken up.
     Begin,
     /// The volume has a new target.
@@ -114,56 +116,58 @@ pub enum StageEvent {
     Fail(Problem),
 }
 
-impl Stage {
+impl FailoverStage {
     /// The only way from one stage to another.
-    pub fn on(self, event: StageEvent) -> Result<Stage, Illegal> {
-        use Stage::{DeleteTarget, Errored, Init, ReplacePath, RepublishVolume, Successful};
+    pub fn on(self, event: FailoverEvent) -> Result<FailoverStage, InvalidTransition> {
+        use FailoverStage::{
+            DeleteTarget, Errored, Init, ReplacePath, RepublishVolume, Successful,
+        };
         match (self, event) {
-            (Init {}, StageEvent::Begin) | (ReplacePath { .. }, StageEvent::Unreachable) => {
+            (Init {}, FailoverEvent::Begin) | (ReplacePath { .. }, FailoverEvent::Unreachable) => {
                 Ok(RepublishVolume {})
             }
-            (RepublishVolume {}, StageEvent::Republished { to }) => Ok(ReplacePath { to }),
-            (ReplacePath { to }, StageEvent::PathsReplaced) => Ok(DeleteTarget { to }),
-            (DeleteTarget { to }, StageEvent::TargetDeleted) => Ok(Successful { to }),
-            (Init {} | RepublishVolume {} | ReplacePath { .. }, StageEvent::Fail(problem)) => {
+            (RepublishVolume {}, FailoverEvent::Republished { to }) => Ok(ReplacePath { to }),
+            (ReplacePath { to }, FailoverEvent::PathsReplaced) => Ok(DeleteTarget { to }),
+            (DeleteTarget { to }, FailoverEvent::TargetDeleted) => Ok(Successful { to }),
+            (Init {} | RepublishVolume {} | ReplacePath { .. }, FailoverEvent::Fail(problem)) => {
                 Ok(Errored { problem })
             }
-            (from, event) => Err(Illegal { from: from.name(), event: event.name() }),
+            (from, event) => Err(InvalidTransition { from: from.name(), event: event.name() }),
         }
     }
 
     /// Whether nothing more will happen.
     pub fn is_ended(&self) -> bool {
-        matches!(self, Stage::Successful { .. } | Stage::Errored { .. })
+        matches!(self, FailoverStage::Successful { .. } | FailoverStage::Errored { .. })
     }
 
     /// The stage in a word.
     pub fn name(&self) -> &'static str {
         match self {
-            Stage::Init {} => "init",
-            Stage::RepublishVolume {} => "republishVolume",
-            Stage::ReplacePath { .. } => "replacePath",
-            Stage::DeleteTarget { .. } => "deleteTarget",
-            Stage::Successful { .. } => "successful",
-            Stage::Errored { .. } => "errored",
+            FailoverStage::Init {} => "init",
+            FailoverStage::RepublishVolume {} => "republishVolume",
+            FailoverStage::ReplacePath { .. } => "replacePath",
+            FailoverStage::DeleteTarget { .. } => "deleteTarget",
+            FailoverStage::Successful { .. } => "successful",
+            FailoverStage::Errored { .. } => "errored",
         }
     }
 }
 
-impl StageEvent {
+impl FailoverEvent {
     fn name(&self) -> &'static str {
         match self {
-            StageEvent::Begin => "begin",
-            StageEvent::Republished { .. } => "republished",
-            StageEvent::Unreachable => "unreachable",
-            StageEvent::PathsReplaced => "pathsReplaced",
-            StageEvent::TargetDeleted => "targetDeleted",
-            StageEvent::Fail(_) => "fail",
+            FailoverEvent::Begin => "begin",
+            FailoverEvent::Republished { .. } => "republished",
+            FailoverEvent::Unreachable => "unreachable",
+            FailoverEvent::PathsReplaced => "pathsReplaced",
+            FailoverEvent::TargetDeleted => "targetDeleted",
+            FailoverEvent::Fail(_) => "fail",
         }
     }
 }
 
-impl fmt::Display for Stage {
+impl fmt::Display for FailoverStage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
@@ -175,7 +179,7 @@ pub struct FailoverPlan {
     /// Of which volume.
     pub volume: VolumeId,
     /// Why.
-    pub cause: Cause,
+    pub cause: FailoverReason,
     /// The target to leave.
     pub from: TargetId,
     /// The hosts whose paths must be replaced, each with its NQN: the new target lets them in, also
@@ -188,12 +192,12 @@ impl Failover {
     pub fn new(id: FailoverId, plan: FailoverPlan, now: Timestamp) -> Failover {
         let FailoverPlan { volume, cause, from, hosts } = plan;
         let (started_at, updated_at) = (now, now);
-        let stage = Stage::Init {};
+        let stage = FailoverStage::Init {};
         Failover { id, volume, cause, from, hosts, started_at, updated_at, retries: 0, stage }
     }
 
     /// Takes an event, or refuses it and stays as it is.
-    pub fn on(&mut self, event: StageEvent, now: Timestamp) -> Result<(), Illegal> {
+    pub fn on(&mut self, event: FailoverEvent, now: Timestamp) -> Result<(), InvalidTransition> {
         self.stage = self.stage.clone().on(event)?;
         (self.retries, self.updated_at) = (0, now);
         Ok(())
@@ -216,7 +220,7 @@ impl Failover {
     }
 
     /// Why.
-    pub fn cause(&self) -> &Cause {
+    pub fn cause(&self) -> &FailoverReason {
         &self.cause
     }
 
@@ -231,7 +235,7 @@ impl Failover {
     }
 
     /// How far it is.
-    pub fn stage(&self) -> &Stage {
+    pub fn stage(&self) -> &FailoverStage {
         &self.stage
     }
 
@@ -251,7 +255,7 @@ impl Failover {
     }
 }
 
-impl Record for Failover {
+impl Versioned for Failover {
     const KIND: &'static str = "failover";
     const VERSION: u32 = 1;
 }

@@ -8,7 +8,7 @@ use core::num::NonZeroU64;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Kind, Problem};
+use crate::{Problem, ProblemKind};
 
 /// How far a recovery goes ahead: at a thousand changes a second somebody else needs fifty days.
 const LEAP: u64 = 1 << 32;
@@ -70,8 +70,8 @@ growing! {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[cfg_attr(feature = "schema", schemars(rename = "OrderOf{T}"))]
-pub struct Order<T> {
+#[cfg_attr(feature = "schema", schemars(rename = "VersionedSpecOf{T}"))]
+pub struct VersionedSpec<T> {
     /// Number of this content.
     pub generation: Generation,
     /// The wanted content.
@@ -80,7 +80,7 @@ pub struct Order<T> {
 
 /// What an order asks of somebody who already has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admitted {
+pub enum Admission {
     /// Something new: do it.
     New,
     /// The same order again: answer as the first time.
@@ -89,7 +89,7 @@ pub enum Admitted {
 
 /// Why an order was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum GenerationConflict {
     /// It was overtaken by a later one.
     #[error("generation {sent} is late: {have} has been seen; read the newest state and try again")]
     Stale {
@@ -103,27 +103,27 @@ pub enum Refused {
     SameNumberOtherContent(Generation),
 }
 
-impl<T: PartialEq> Order<T> {
+impl<T: PartialEq> VersionedSpec<T> {
     /// Whether this order may follow the one that is held.
-    pub fn admit(&self, held: Option<&Order<T>>) -> Result<Admitted, Refused> {
-        let Some(held) = held else { return Ok(Admitted::New) };
+    pub fn admit(&self, held: Option<&VersionedSpec<T>>) -> Result<Admission, GenerationConflict> {
+        let Some(held) = held else { return Ok(Admission::New) };
         let (sent, have) = (self.generation, held.generation);
         if sent < have {
-            return Err(Refused::Stale { sent, have });
+            return Err(GenerationConflict::Stale { sent, have });
         }
         if sent > have {
-            return Ok(Admitted::New);
+            return Ok(Admission::New);
         }
         let same = self.spec == held.spec;
-        same.then_some(Admitted::Again).ok_or(Refused::SameNumberOtherContent(sent))
+        same.then_some(Admission::Again).ok_or(GenerationConflict::SameNumberOtherContent(sent))
     }
 }
 
-impl From<Refused> for Problem {
-    fn from(refused: Refused) -> Problem {
+impl From<GenerationConflict> for Problem {
+    fn from(refused: GenerationConflict) -> Problem {
         let kind = match refused {
-            Refused::Stale { .. } => Kind::StaleGeneration,
-            Refused::SameNumberOtherContent(_) => Kind::GenerationReused,
+            GenerationConflict::Stale { .. } => ProblemKind::StaleGeneration,
+            GenerationConflict::SameNumberOtherContent(_) => ProblemKind::GenerationReused,
         };
         Problem::new(kind, refused)
     }
@@ -145,15 +145,15 @@ mod tests {
     proptest! {
         #[test]
         fn generations_never_go_back(sent in prop::collection::vec((1u64..8, 0u8..3), 0..40)) {
-            let mut held: Option<Order<u8>> = None;
+            let mut held: Option<VersionedSpec<u8>> = None;
             for (number, spec) in sent {
-                let order = Order { generation: Generation::new(number).unwrap(), spec };
+                let order = VersionedSpec { generation: Generation::new(number).unwrap(), spec };
                 let before = held.clone();
                 match order.admit(held.as_ref()) {
-                    Ok(Admitted::New) => held = Some(order),
-                    Ok(Admitted::Again) => prop_assert_eq!(Some(&order), held.as_ref()),
-                    Err(Refused::Stale { sent, have }) => prop_assert!(sent < have),
-                    Err(Refused::SameNumberOtherContent(number)) => {
+                    Ok(Admission::New) => held = Some(order),
+                    Ok(Admission::Again) => prop_assert_eq!(Some(&order), held.as_ref()),
+                    Err(GenerationConflict::Stale { sent, have }) => prop_assert!(sent < have),
+                    Err(GenerationConflict::SameNumberOtherContent(number)) => {
                         prop_assert_eq!(Some(number), held.as_ref().map(|held| held.generation));
                     }
                 }

@@ -7,12 +7,12 @@ use core::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    HostName, InstanceId, Invalid, Labels, Liveness, MachineId, Nqn, Object, Spec, Timestamp,
-    VolumeId, labels,
+    HostName, InstanceId, Labels, Liveness, MachineId, Nqn, Resource, Spec, Timestamp,
+    ValidationError, VolumeId, labels,
 };
 
 /// A host. It comes into being with the first heartbeat of its agent.
-pub type Host = Object<HostSpec>;
+pub type Host = Resource<HostSpec>;
 
 /// What is wanted of a host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -130,11 +130,11 @@ impl Spec for HostSpec {
     type Status = HostStatus;
     type Change = HostChange;
 
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), ValidationError> {
         labels::check(&self.labels)
     }
 
-    fn check(&self, _: &HostChange) -> Result<(), Invalid> {
+    fn check(&self, _: &HostChange) -> Result<(), ValidationError> {
         Ok(())
     }
 

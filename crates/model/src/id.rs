@@ -8,7 +8,7 @@ use core::str::FromStr;
 
 use uuid::Uuid;
 
-use crate::Invalid;
+use crate::ValidationError;
 use crate::text::as_text;
 
 macro_rules! ids {
@@ -19,9 +19,9 @@ macro_rules! ids {
 
         impl $name {
             /// The id with this UUID, which must not be nil.
-            pub fn new(uuid: Uuid) -> Result<$name, Invalid> {
+            pub fn new(uuid: Uuid) -> Result<$name, ValidationError> {
                 if uuid.is_nil() {
-                    return Err(Invalid::text($what, "nil", "give a random UUID, not the nil one"));
+                    return Err(ValidationError::text($what, "nil", "give a random UUID"));
                 }
                 Ok($name(uuid))
             }
@@ -45,9 +45,9 @@ macro_rules! ids {
         }
 
         impl FromStr for $name {
-            type Err = Invalid;
+            type Err = ValidationError;
 
-            fn from_str(text: &str) -> Result<$name, Invalid> {
+            fn from_str(text: &str) -> Result<$name, ValidationError> {
                 parse($what, text).and_then($name::new)
             }
         }
@@ -94,9 +94,14 @@ impl RebuildId {
 }
 
 /// Only the form with hyphens: one spelling for keys, names and searches.
-fn parse(what: &'static str, text: &str) -> Result<Uuid, Invalid> {
-    let refused =
-        || Invalid::text(what, text, "give a UUID such as 5f0c54a1-9d6e-4b6a-8a53-0c1f4b7f8a10");
+fn parse(what: &'static str, text: &str) -> Result<Uuid, ValidationError> {
+    let refused = || {
+        ValidationError::text(
+            what,
+            text,
+            "give a UUID such as 5f0c54a1-9d6e-4b6a-8a53-0c1f4b7f8a10",
+        )
+    };
     if text.len() != uuid::fmt::Hyphenated::LENGTH {
         return Err(refused());
     }

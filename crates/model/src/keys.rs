@@ -12,14 +12,14 @@
 //! /holdfast/event/NUMBER               something that happened; 20 digits, so that order is order
 //! ```
 //!
-//! The kind in a key is the kind in the record ([`crate::stored`]).
+//! The kind in a key is the kind in the record ([`crate::envelope`]).
 
 use alloc::format;
 use alloc::string::String;
 use core::fmt::Display;
 
 use crate::VolumeId;
-use crate::stored::Record;
+use crate::envelope::Versioned;
 
 /// Every key of Holdfast begins with this.
 pub const ROOT: &str = "/holdfast/";
@@ -28,12 +28,12 @@ pub const ROOT: &str = "/holdfast/";
 pub const LEADER: &str = "/holdfast/leader";
 
 /// What the keys of all records of a kind begin with.
-pub fn all<R: Record>() -> String {
+pub fn all<R: Versioned>() -> String {
     format!("{ROOT}{}/", R::KIND)
 }
 
 /// The key of one record.
-pub fn of<R: Record>(id: impl Display) -> String {
+pub fn of<R: Versioned>(id: impl Display) -> String {
     format!("{ROOT}{}/{id}", R::KIND)
 }
 

@@ -2,7 +2,7 @@
 
 use alloc::collections::BTreeMap;
 
-use crate::{Invalid, LabelKey, LabelValue};
+use crate::{LabelKey, LabelValue, ValidationError};
 
 /// What people stick on things to choose by.
 pub type Labels = BTreeMap<LabelKey, LabelValue>;
@@ -11,10 +11,10 @@ pub type Labels = BTreeMap<LabelKey, LabelValue>;
 pub const MOST_LABELS: usize = 64;
 
 /// Refuses more labels than anybody needs.
-pub(crate) fn check(labels: &Labels) -> Result<(), Invalid> {
+pub(crate) fn check(labels: &Labels) -> Result<(), ValidationError> {
     if labels.len() <= MOST_LABELS {
         return Ok(());
     }
     let remedy = alloc::format!("give at most {MOST_LABELS} labels");
-    Err(Invalid::new("labels", alloc::format!("({} of them)", labels.len()), remedy))
+    Err(ValidationError::new("labels", alloc::format!("({} of them)", labels.len()), remedy))
 }

@@ -30,52 +30,54 @@ extern crate alloc;
 mod child;
 mod conflict;
 mod device;
+pub mod envelope;
 mod event;
 mod failover;
 mod generation;
 mod host;
 mod id;
-mod illegal;
-mod invalid;
+mod invalid_transition;
 pub mod keys;
 mod labels;
 mod lifecycle;
-mod limits;
 mod liveness;
-mod memo;
 mod name;
 mod node;
-mod note;
 mod nqn;
-mod object;
 mod pool;
 mod problem;
+mod qos;
 mod quarantine;
 mod rebuild;
-mod regions;
+mod region_set;
 mod replica;
 mod replica_set;
 mod reservation;
+mod resource;
 mod size;
 mod snapshot;
 mod snapshot_group;
+mod spec_backup;
 mod store_mark;
-pub mod stored;
+mod sync_metadata;
 mod target;
 mod target_record;
 mod text;
 mod timestamp;
 mod topology;
 mod usage;
+mod validation_error;
 mod volume;
-mod watch;
+mod webhook;
 
-pub use child::{Child, ChildEvent, ChildPath, ChildState, ChildStatus, FaultReason, Recorded};
+pub use child::{
+    Child, ChildEvent, ChildPath, ChildState, ChildStatus, FaultReason, RecordedState,
+};
 pub use conflict::{ConflictReason, LabelConflict};
-pub use device::{BlockDevice, DeviceKind, DiskTraits, Obstacle, WriteCache};
+pub use device::{BlockDevice, DeviceKind, DiskTraits, IneligibleReason, WriteCache};
 pub use event::{Event, EventName, Severity, Subject};
-pub use failover::{Cause, Failover, FailoverPlan, Stage, StageEvent};
-pub use generation::{Admitted, Epoch, Generation, Order, Refused};
+pub use failover::{Failover, FailoverEvent, FailoverPlan, FailoverReason, FailoverStage};
+pub use generation::{Admission, Epoch, Generation, GenerationConflict, VersionedSpec};
 pub use host::{
     Host, HostAddress, HostChange, HostSpec, HostStatus, PathReport, PathState, PathStatus,
 };
@@ -83,33 +85,32 @@ pub use id::{
     FailoverId, InstanceId, MachineId, PoolUuid, PublicationId, RebuildId, ReplicaId,
     SnapshotGroupId, SnapshotId, StoreId, TargetId, VolumeId,
 };
-pub use illegal::Illegal;
-pub use invalid::Invalid;
+pub use invalid_transition::InvalidTransition;
 pub use labels::{Labels, MOST_LABELS};
-pub use lifecycle::{Life, Lifecycle, Operation, Outcome};
-pub use limits::Limits;
-pub use liveness::{Absence, Doubt, Liveness, Sign};
-pub use memo::Memo;
+pub use lifecycle::{Lifecycle, LifecycleEvent, Operation, Outcome};
+pub use liveness::{Liveness, LivenessEvent, OfflineReason, UnknownReason};
 pub use name::{
     AffinityGroup, CallbackUrl, CordonName, DevicePath, HostName, KeyName, LabelKey, LabelValue,
-    NodeName, PoolName, WatchName,
+    NodeName, PoolName, WebhookName,
 };
 pub use node::{DrainStatus, Heartbeat, Node, NodeAddress, NodeChange, NodeSpec, NodeStatus};
-pub use note::{Note, NoteStamp};
-pub use nqn::{Named, Nqn};
-pub use object::{Object, Spec};
+pub use nqn::{Nqn, NqnKind};
 pub use pool::{
-    DiskStatus, Pool, PoolChange, PoolSpec, PoolState, PoolStatus, Symptom, SymptomKind,
+    DiskFinding, DiskFindingKind, DiskStatus, Pool, PoolChange, PoolSpec, PoolState, PoolStatus,
 };
-pub use problem::{Blame, Csi, Kind, Problem};
+pub use problem::{CsiCode, ErrorClass, Problem, ProblemKind};
+pub use qos::QosLimits;
 pub use quarantine::{Quarantine, QuarantineCause};
-pub use rebuild::{Extent, Progress, Rebuild, RebuildEvent, RebuildPlan, RebuildState};
-pub use regions::Regions;
-pub use replica::{Label, Replica, ReplicaChange, ReplicaSpec, ReplicaState, ReplicaStatus, Stamp};
+pub use rebuild::{Progress, Rebuild, RebuildEvent, RebuildKind, RebuildPlan, RebuildState};
+pub use region_set::RegionSet;
+pub use replica::{
+    Replica, ReplicaChange, ReplicaLabel, ReplicaSpec, ReplicaState, ReplicaStatus, Stamp,
+};
 pub use replica_set::{ReplicaSet, SetChange, SetRefused};
 pub use reservation::{
     HeldReservation, HostIdentifier, HostReservations, Registrant, ReservationKind,
 };
+pub use resource::{Resource, Spec};
 pub use size::Size;
 pub use snapshot::{
     Consistency, Snapshot, SnapshotChange, SnapshotCopy, SnapshotLabel, SnapshotSpec,
@@ -118,17 +119,20 @@ pub use snapshot::{
 pub use snapshot_group::{
     SnapshotGroup, SnapshotGroupChange, SnapshotGroupSpec, SnapshotGroupStatus,
 };
+pub use spec_backup::SpecBackup;
 pub use store_mark::{StoreMark, StoreSequence};
+pub use sync_metadata::{SyncMetadata, SyncStamp};
 pub use target::{
-    Ana, HeldIo, HoldCause, StopCause, Target, TargetChange, TargetEvent, TargetSpec, TargetState,
-    TargetStatus,
+    Ana, StopCause, SuspendReason, SuspendedIo, Target, TargetChange, TargetEvent, TargetSpec,
+    TargetState, TargetStatus,
 };
-pub use target_record::{End, TargetRecord};
+pub use target_record::{ShutdownState, TargetRecord};
 pub use timestamp::Timestamp;
 pub use topology::{LabelRules, Topology, Zones};
 pub use usage::Usage;
+pub use validation_error::ValidationError;
 pub use volume::{
-    Encryption, Policy, Source, Volume, VolumeChange, VolumeReplica, VolumeSpec, VolumeState,
+    Encryption, Source, Volume, VolumeChange, VolumePolicy, VolumeReplica, VolumeSpec, VolumeState,
     VolumeStatus, VolumeTarget,
 };
-pub use watch::{Watch, WatchChange, WatchSpec, WatchStatus};
+pub use webhook::{Webhook, WebhookChange, WebhookSpec, WebhookStatus};

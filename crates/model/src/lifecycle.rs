@@ -19,7 +19,7 @@ use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Illegal, Problem, Timestamp};
+use crate::{InvalidTransition, Problem, Timestamp};
 
 /// Where a resource is in its life. `C` is what can be changed about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,7 +72,7 @@ pub enum Outcome {
 
 /// What can happen to a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Life<C> {
+pub enum LifecycleEvent<C> {
     /// All of it exists.
     Made,
     /// Somebody wants to change it.
@@ -91,31 +91,32 @@ pub enum Life<C> {
 
 impl<C> Lifecycle<C> {
     /// The only way from one state to another.
-    pub fn on(self, event: Life<C>) -> Result<Lifecycle<C>, Illegal> {
+    pub fn on(self, event: LifecycleEvent<C>) -> Result<Lifecycle<C>, InvalidTransition> {
         use Lifecycle::{Created, Creating, Deleted, Deleting};
         match (self, event) {
-            (Creating {}, Life::Made)
-            | (Deleting {}, Life::Keep)
-            | (Created { operation: Some(Operation { outcome: Some(_), .. }) }, Life::Commit) => {
-                Ok(Created { operation: None })
-            }
-            (Created { operation: None }, Life::Begin(operation))
+            (Creating {}, LifecycleEvent::Made)
+            | (Deleting {}, LifecycleEvent::Keep)
+            | (
+                Created { operation: Some(Operation { outcome: Some(_), .. }) },
+                LifecycleEvent::Commit,
+            ) => Ok(Created { operation: None }),
+            (Created { operation: None }, LifecycleEvent::Begin(operation))
                 if operation.outcome.is_none() =>
             {
                 Ok(Created { operation: Some(operation) })
             }
-            (Created { operation: Some(mut operation) }, Life::End(outcome))
+            (Created { operation: Some(mut operation) }, LifecycleEvent::End(outcome))
                 if operation.outcome.is_none() =>
             {
                 operation.outcome = Some(outcome);
                 Ok(Created { operation: Some(operation) })
             }
-            // Deleting again is the same wish again.
-            (Creating {} | Created { operation: None } | Deleting {}, Life::Delete) => {
+            // Deleting again is the same request again.
+            (Creating {} | Created { operation: None } | Deleting {}, LifecycleEvent::Delete) => {
                 Ok(Deleting {})
             }
-            (Deleting {}, Life::Gone) => Ok(Deleted {}),
-            (from, event) => Err(Illegal { from: from.name(), event: event.name() }),
+            (Deleting {}, LifecycleEvent::Gone) => Ok(Deleted {}),
+            (from, event) => Err(InvalidTransition { from: from.name(), event: event.name() }),
         }
     }
 
@@ -145,16 +146,16 @@ impl<C> Lifecycle<C> {
     }
 }
 
-impl<C> Life<C> {
+impl<C> LifecycleEvent<C> {
     fn name(&self) -> &'static str {
         match self {
-            Life::Made => "made",
-            Life::Begin(_) => "begin",
-            Life::End(_) => "end",
-            Life::Commit => "commit",
-            Life::Delete => "delete",
-            Life::Gone => "gone",
-            Life::Keep => "keep",
+            LifecycleEvent::Made => "made",
+            LifecycleEvent::Begin(_) => "begin",
+            LifecycleEvent::End(_) => "end",
+            LifecycleEvent::Commit => "commit",
+            LifecycleEvent::Delete => "delete",
+            LifecycleEvent::Gone => "gone",
+            LifecycleEvent::Keep => "keep",
         }
     }
 }

@@ -17,7 +17,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Illegal;
+use crate::InvalidTransition;
 
 /// Whether a node or host answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,12 +29,12 @@ pub enum Liveness {
     /// Not heard, or not heard enough of.
     Unknown {
         /// Why.
-        reason: Doubt,
+        reason: UnknownReason,
     },
     /// It does not answer.
     Offline {
         /// Why.
-        reason: Absence,
+        reason: OfflineReason,
     },
 }
 
@@ -42,7 +42,7 @@ pub enum Liveness {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub enum Doubt {
+pub enum UnknownReason {
     /// Not one heartbeat since this control plane started.
     NotSeen,
     /// A heartbeat is late, its deadline has not come.
@@ -55,7 +55,7 @@ pub enum Doubt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub enum Absence {
+pub enum OfflineReason {
     /// The deadline for its heartbeat passed.
     Lapsed,
     /// It said goodbye: a clean stop.
@@ -68,7 +68,7 @@ pub enum Absence {
 
 /// What can be noticed about a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sign {
+pub enum LivenessEvent {
     /// A heartbeat came and the machine was listed.
     Heartbeat,
     /// A heartbeat did not come when it should.
@@ -87,25 +87,35 @@ pub enum Sign {
 
 impl Liveness {
     /// Before the first sign.
-    pub const NOT_SEEN: Liveness = Liveness::Unknown { reason: Doubt::NotSeen };
+    pub const NOT_SEEN: Liveness = Liveness::Unknown { reason: UnknownReason::NotSeen };
 
     /// The only way from one state to another.
-    pub fn on(self, sign: Sign) -> Result<Liveness, Illegal> {
+    pub fn on(self, sign: LivenessEvent) -> Result<Liveness, InvalidTransition> {
         use Liveness::{Offline, Online, Unknown};
         match (self, sign) {
-            (_, Sign::Heartbeat) => Ok(Online),
+            (_, LivenessEvent::Heartbeat) => Ok(Online),
             // An absent machine is not brought back into doubt by one more thing it did not do.
-            (Online | Unknown { .. }, Sign::Late) => Ok(Unknown { reason: Doubt::Late }),
-            (Online | Unknown { .. }, Sign::ListingFailed) => {
-                Ok(Unknown { reason: Doubt::ListingFailed })
+            (Online | Unknown { .. }, LivenessEvent::Late) => {
+                Ok(Unknown { reason: UnknownReason::Late })
             }
-            (Online | Unknown { .. }, Sign::Lapsed) => Ok(Offline { reason: Absence::Lapsed }),
-            (Online | Unknown { .. }, Sign::Left) => Ok(Offline { reason: Absence::Left }),
-            (Online | Unknown { .. }, Sign::Refused) => Ok(Offline { reason: Absence::Refused }),
-            (Online | Unknown { .. }, Sign::Unresponsive) => {
-                Ok(Offline { reason: Absence::Unresponsive })
+            (Online | Unknown { .. }, LivenessEvent::ListingFailed) => {
+                Ok(Unknown { reason: UnknownReason::ListingFailed })
             }
-            (Offline { .. }, sign) => Err(Illegal { from: "offline", event: sign.name() }),
+            (Online | Unknown { .. }, LivenessEvent::Lapsed) => {
+                Ok(Offline { reason: OfflineReason::Lapsed })
+            }
+            (Online | Unknown { .. }, LivenessEvent::Left) => {
+                Ok(Offline { reason: OfflineReason::Left })
+            }
+            (Online | Unknown { .. }, LivenessEvent::Refused) => {
+                Ok(Offline { reason: OfflineReason::Refused })
+            }
+            (Online | Unknown { .. }, LivenessEvent::Unresponsive) => {
+                Ok(Offline { reason: OfflineReason::Unresponsive })
+            }
+            (Offline { .. }, sign) => {
+                Err(InvalidTransition { from: "offline", event: sign.name() })
+            }
         }
     }
 
@@ -115,16 +125,16 @@ impl Liveness {
     }
 }
 
-impl Sign {
+impl LivenessEvent {
     fn name(self) -> &'static str {
         match self {
-            Sign::Heartbeat => "heartbeat",
-            Sign::Late => "late",
-            Sign::ListingFailed => "listingFailed",
-            Sign::Lapsed => "lapsed",
-            Sign::Left => "left",
-            Sign::Refused => "refused",
-            Sign::Unresponsive => "unresponsive",
+            LivenessEvent::Heartbeat => "heartbeat",
+            LivenessEvent::Late => "late",
+            LivenessEvent::ListingFailed => "listingFailed",
+            LivenessEvent::Lapsed => "lapsed",
+            LivenessEvent::Left => "left",
+            LivenessEvent::Refused => "refused",
+            LivenessEvent::Unresponsive => "unresponsive",
         }
     }
 }

@@ -8,7 +8,7 @@ use core::borrow::Borrow;
 use core::fmt;
 use core::str::FromStr;
 
-use crate::Invalid;
+use crate::ValidationError;
 use crate::text::as_text;
 
 macro_rules! names {
@@ -25,12 +25,12 @@ macro_rules! names {
         }
 
         impl FromStr for $name {
-            type Err = Invalid;
+            type Err = ValidationError;
 
-            fn from_str(text: &str) -> Result<$name, Invalid> {
+            fn from_str(text: &str) -> Result<$name, ValidationError> {
                 match $check(text) {
                     Ok(()) => Ok($name(text.to_string())),
-                    Err(remedy) => Err(Invalid::text($what, without_user(text), remedy)),
+                    Err(remedy) => Err(ValidationError::text($what, without_user(text), remedy)),
                 }
             }
         }
@@ -66,8 +66,8 @@ names! {
     AffinityGroup = "affinity group", grouped;
     /// An absolute path of a disk, partition or file on a node.
     DevicePath = "device path", path;
-    /// A wish to be called when something happens.
-    WatchName = "watch name", dns;
+    /// A request to be called when something happens.
+    WebhookName = "webhook name", dns;
     /// Where events are posted to: `http` or `https`, without a user, a password or a fragment.
     CallbackUrl = "callback URL", callback;
     /// Key of a label, as in Kubernetes: `zone` or `example.org/disk-type`.
@@ -174,13 +174,16 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn check<T: FromStr<Err = Invalid>>(good: &[&str], bad: &[&str]) {
+    fn check<T: FromStr<Err = ValidationError>>(good: &[&str], bad: &[&str]) {
         for text in good {
             assert!(text.parse::<T>().is_ok(), "{text:?}");
         }
         for text in bad {
             let refused = text.parse::<T>().err().unwrap_or_else(|| panic!("{text:?} was taken"));
-            assert!(!refused.remedy().is_empty() && refused.kind() == crate::Kind::InvalidArgument);
+            assert!(
+                !refused.remedy().is_empty()
+                    && refused.kind() == crate::ProblemKind::InvalidArgument
+            );
         }
     }
 

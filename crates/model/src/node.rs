@@ -8,12 +8,12 @@ use core::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CordonName, InstanceId, Invalid, Kind, LabelKey, LabelValue, Labels, Liveness, NodeName, Nqn,
-    Object, ReplicaId, Spec, StoreMark, TargetId, Timestamp, labels,
+    CordonName, InstanceId, LabelKey, LabelValue, Labels, Liveness, NodeName, Nqn, ProblemKind,
+    ReplicaId, Resource, Spec, StoreMark, TargetId, Timestamp, ValidationError, labels,
 };
 
 /// A node. It comes into being with its first heartbeat.
-pub type Node = Object<NodeSpec>;
+pub type Node = Resource<NodeSpec>;
 
 /// What is wanted of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -159,21 +159,22 @@ impl Spec for NodeSpec {
     type Status = NodeStatus;
     type Change = NodeChange;
 
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), ValidationError> {
         if self.address.data.is_empty() {
             let remedy = "give at least one address and port for NVMe/TCP";
-            return Err(Invalid::new("address.data", "[]", remedy));
+            return Err(ValidationError::new("address.data", "[]", remedy));
         }
         labels::check(&self.labels)
     }
 
-    fn check(&self, change: &NodeChange) -> Result<(), Invalid> {
+    fn check(&self, change: &NodeChange) -> Result<(), ValidationError> {
         match change {
             NodeChange::Uncordon { cordon }
                 if !self.cordons.contains(cordon) && !self.drains.contains(cordon) =>
             {
                 let remedy = "it is not cordoned or draining for this reason; see its spec";
-                Err(Invalid::text("cordon", cordon.as_str(), remedy).of_kind(Kind::NotFound))
+                Err(ValidationError::text("cordon", cordon.as_str(), remedy)
+                    .of_kind(ProblemKind::NotFound))
             }
             _ => Ok(()),
         }

@@ -6,7 +6,7 @@ use core::fmt;
 use core::str::FromStr;
 
 use crate::text::as_text;
-use crate::{Invalid, NodeName, PublicationId, ReplicaId, VolumeId};
+use crate::{NodeName, PublicationId, ReplicaId, ValidationError, VolumeId};
 
 /// An NVMe qualified name: `nqn.YYYY-MM.reverse.domain:anything`, at most 223 bytes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -14,7 +14,7 @@ pub struct Nqn(String);
 
 /// What one of our own names stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Named {
+pub enum NqnKind {
     /// The subsystem hosts connect to, the same wherever the target is.
     Volume(VolumeId),
     /// The subsystem a target connects to.
@@ -45,7 +45,7 @@ impl Nqn {
     /// The name under which the engine of a node connects to replicas.
     ///
     /// Names of nodes may be longer than what is left of an NQN; such a node must be renamed.
-    pub fn node(name: &NodeName) -> Result<Nqn, Invalid> {
+    pub fn node(name: &NodeName) -> Result<Nqn, ValidationError> {
         format!("{OURS}node:{name}").parse()
     }
 
@@ -56,13 +56,13 @@ impl Nqn {
     }
 
     /// What this name stands for, if it is one of ours.
-    pub fn named(&self) -> Option<Named> {
+    pub fn named(&self) -> Option<NqnKind> {
         let (kind, id) = self.0.strip_prefix(OURS)?.split_once(':')?;
         match kind {
-            "volume" => id.parse().ok().map(Named::Volume),
-            "replica" => id.parse().ok().map(Named::Replica),
-            "node" => id.parse().ok().map(Named::Node),
-            "publication" => id.parse().ok().map(Named::Publication),
+            "volume" => id.parse().ok().map(NqnKind::Volume),
+            "replica" => id.parse().ok().map(NqnKind::Replica),
+            "node" => id.parse().ok().map(NqnKind::Node),
+            "publication" => id.parse().ok().map(NqnKind::Publication),
             _ => None,
         }
     }
@@ -74,10 +74,10 @@ impl Nqn {
 }
 
 impl FromStr for Nqn {
-    type Err = Invalid;
+    type Err = ValidationError;
 
-    fn from_str(text: &str) -> Result<Nqn, Invalid> {
-        let refused = |why: String| Err(Invalid::text("NQN", text, why));
+    fn from_str(text: &str) -> Result<Nqn, ValidationError> {
+        let refused = |why: String| Err(ValidationError::text("NQN", text, why));
         if text.len() > Nqn::LONGEST {
             return refused(format!("it may have at most {} bytes", Nqn::LONGEST));
         }
@@ -175,10 +175,10 @@ mod tests {
             let node: NodeName = name.parse().unwrap();
             let publication = PublicationId::new(Uuid::from_u128(bits)).unwrap();
             for (nqn, named) in [
-                (Nqn::publication(publication), Named::Publication(publication)),
-                (Nqn::volume(volume), Named::Volume(volume)),
-                (Nqn::replica(replica), Named::Replica(replica)),
-                (Nqn::node(&node).unwrap(), Named::Node(node)),
+                (Nqn::publication(publication), NqnKind::Publication(publication)),
+                (Nqn::volume(volume), NqnKind::Volume(volume)),
+                (Nqn::replica(replica), NqnKind::Replica(replica)),
+                (Nqn::node(&node).unwrap(), NqnKind::Node(node)),
             ] {
                 let again: Nqn = nqn.to_string().parse().unwrap();
                 prop_assert_eq!(again.named(), Some(named));

@@ -8,12 +8,12 @@ use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    CordonName, DevicePath, Invalid, Kind, Labels, NodeName, Object, PoolName, PoolUuid, Size,
-    Spec, labels,
+    CordonName, DevicePath, Labels, NodeName, PoolName, PoolUuid, ProblemKind, Resource, Size,
+    Spec, ValidationError, labels,
 };
 
 /// A pool. Its identity is written on its disks; node and paths only say where it hangs.
-pub type Pool = Object<PoolSpec>;
+pub type Pool = Resource<PoolSpec>;
 
 /// What is wanted of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,12 +115,12 @@ pub enum PoolState {
     /// It works, but errors or stalls say that a disk is not well: nothing new goes there.
     Suspect {
         /// What was seen.
-        symptoms: Vec<Symptom>,
+        symptoms: Vec<DiskFinding>,
     },
     /// It does not work.
     Faulted {
         /// What was seen.
-        symptoms: Vec<Symptom>,
+        symptoms: Vec<DiskFinding>,
     },
     /// Closed, or its node is away.
     Offline,
@@ -132,11 +132,11 @@ pub enum PoolState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub struct Symptom {
+pub struct DiskFinding {
     /// The disk.
     pub disk: DevicePath,
     /// What is wrong.
-    pub kind: SymptomKind,
+    pub kind: DiskFindingKind,
     /// With numbers, for people.
     pub detail: String,
 }
@@ -145,7 +145,7 @@ pub struct Symptom {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub enum SymptomKind {
+pub enum DiskFindingKind {
     /// It is not there.
     Missing,
     /// It answers with errors.
@@ -199,39 +199,44 @@ impl Spec for PoolSpec {
     type Status = PoolStatus;
     type Change = PoolChange;
 
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), ValidationError> {
         if self.disks.is_empty() || self.disks.len() > PoolSpec::MOST_DISKS {
             let count = format!("({} of them)", self.disks.len());
             let remedy = format!("give 1 to {} disks", PoolSpec::MOST_DISKS);
-            return Err(Invalid::new("disks", count, remedy));
+            return Err(ValidationError::new("disks", count, remedy));
         }
         let mut seen = BTreeSet::new();
         if let Some(twice) = self.disks.iter().find(|disk| !seen.insert(*disk)) {
-            return Err(Invalid::text("disks", twice.as_str(), "name each disk once"));
+            return Err(ValidationError::text("disks", twice.as_str(), "name each disk once"));
         }
         if let Some(size) = self.cluster_size {
             size.check("clusterSize", PoolSpec::LEAST_CLUSTER, PoolSpec::MOST_CLUSTER)?;
             if !size.bytes().0.is_power_of_two() {
-                return Err(Invalid::new("clusterSize", size, "give a power of two, such as 1MiB"));
+                return Err(ValidationError::new(
+                    "clusterSize",
+                    size,
+                    "give a power of two, such as 1MiB",
+                ));
             }
         }
         labels::check(&self.labels)
     }
 
-    fn check(&self, change: &PoolChange) -> Result<(), Invalid> {
-        let wrong =
-            |field, text: &str, remedy, kind| Err(Invalid::text(field, text, remedy).of_kind(kind));
+    fn check(&self, change: &PoolChange) -> Result<(), ValidationError> {
+        let wrong = |field, text: &str, remedy, kind| {
+            Err(ValidationError::text(field, text, remedy).of_kind(kind))
+        };
         match change {
             PoolChange::Uncordon { cordon } if !self.cordons.contains(cordon) => {
                 let remedy = "it is not cordoned for this reason; see its spec";
-                wrong("cordon", cordon.as_str(), remedy, Kind::NotFound)
+                wrong("cordon", cordon.as_str(), remedy, ProblemKind::NotFound)
             }
             PoolChange::Import { node, .. } if !self.exported => {
-                wrong("node", node.as_str(), "export the pool first", Kind::InUse)
+                wrong("node", node.as_str(), "export the pool first", ProblemKind::InUse)
             }
             PoolChange::AddDisk { disk } if self.exported => {
                 let remedy = "the pool is exported; import it first";
-                wrong("disk", disk.as_str(), remedy, Kind::NotSupported)
+                wrong("disk", disk.as_str(), remedy, ProblemKind::NotSupported)
             }
             _ => Ok(()),
         }

@@ -11,39 +11,39 @@ use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Invalid;
+use crate::ValidationError;
 
 macro_rules! kinds {
     ($($kind:ident $name:literal $http:literal $csi:ident $title:literal;)+) => {
         /// What went wrong, for programs.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-        pub enum Kind {
+        pub enum ProblemKind {
             $(#[doc = $title] #[serde(rename = $name)] $kind,)+
         }
 
-        impl Kind {
+        impl ProblemKind {
             /// Every kind, in the order of the table.
-            pub const ALL: &[Kind] = &[$(Kind::$kind,)+];
+            pub const ALL: &[ProblemKind] = &[$(ProblemKind::$kind,)+];
 
             /// Its stable name on the wire.
             pub fn name(self) -> &'static str {
-                match self { $(Kind::$kind => $name,)+ }
+                match self { $(ProblemKind::$kind => $name,)+ }
             }
 
             /// The HTTP status of an answer with this kind.
             pub fn http(self) -> u16 {
-                match self { $(Kind::$kind => $http,)+ }
+                match self { $(ProblemKind::$kind => $http,)+ }
             }
 
             /// The gRPC code of a CSI answer with this kind.
-            pub fn csi(self) -> Csi {
-                match self { $(Kind::$kind => Csi::$csi,)+ }
+            pub fn csi(self) -> CsiCode {
+                match self { $(ProblemKind::$kind => CsiCode::$csi,)+ }
             }
 
             /// The kind in words, the same for every problem of this kind.
             pub fn title(self) -> &'static str {
-                match self { $(Kind::$kind => $title,)+ }
+                match self { $(ProblemKind::$kind => $title,)+ }
             }
         }
     };
@@ -87,7 +87,7 @@ kinds! {
 
 /// Who must act on a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Blame {
+pub enum ErrorClass {
     /// The caller: the same request will fail again.
     Caller,
     /// Nobody: the same request may succeed later.
@@ -98,38 +98,38 @@ pub enum Blame {
     Bug,
 }
 
-impl Kind {
+impl ProblemKind {
     /// Who must act; the HTTP status says the same.
-    pub fn blame(self) -> Blame {
+    pub fn class(self) -> ErrorClass {
         match self.http() {
-            400..500 => Blame::Caller,
-            503 => Blame::Retry,
-            507 => Blame::Operator,
-            _ => Blame::Bug,
+            400..500 => ErrorClass::Caller,
+            503 => ErrorClass::Retry,
+            507 => ErrorClass::Operator,
+            _ => ErrorClass::Bug,
         }
     }
 
     /// The kind with this name on the wire.
-    pub fn from_name(name: &str) -> Option<Kind> {
-        Kind::ALL.iter().copied().find(|kind| kind.name() == name)
+    pub fn from_name(name: &str) -> Option<ProblemKind> {
+        ProblemKind::ALL.iter().copied().find(|kind| kind.name() == name)
     }
 
     /// The kind to take for a status that came without one we know.
-    pub fn of_status(status: u16) -> Kind {
-        let first = Kind::ALL.iter().copied().find(|kind| kind.http() == status);
+    pub fn of_status(status: u16) -> ProblemKind {
+        let first = ProblemKind::ALL.iter().copied().find(|kind| kind.http() == status);
         match status {
-            409 => Kind::InUse,
-            503 => Kind::Unavailable,
+            409 => ProblemKind::InUse,
+            503 => ProblemKind::Unavailable,
             _ => first.unwrap_or(match status {
-                400..500 => Kind::InvalidArgument,
-                502 | 504 => Kind::Unavailable,
-                _ => Kind::Internal,
+                400..500 => ProblemKind::InvalidArgument,
+                502 | 504 => ProblemKind::Unavailable,
+                _ => ProblemKind::Internal,
             }),
         }
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for ProblemKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
@@ -138,7 +138,7 @@ impl fmt::Display for Kind {
 /// gRPC status codes that CSI knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are gRPC's")]
-pub enum Csi {
+pub enum CsiCode {
     InvalidArgument,
     DeadlineExceeded,
     NotFound,
@@ -154,23 +154,23 @@ pub enum Csi {
     Unauthenticated,
 }
 
-impl Csi {
+impl CsiCode {
     /// The number gRPC gives the code.
     pub fn number(self) -> u8 {
         match self {
-            Csi::InvalidArgument => 3,
-            Csi::DeadlineExceeded => 4,
-            Csi::NotFound => 5,
-            Csi::AlreadyExists => 6,
-            Csi::PermissionDenied => 7,
-            Csi::ResourceExhausted => 8,
-            Csi::FailedPrecondition => 9,
-            Csi::Aborted => 10,
-            Csi::OutOfRange => 11,
-            Csi::Unimplemented => 12,
-            Csi::Internal => 13,
-            Csi::Unavailable => 14,
-            Csi::Unauthenticated => 16,
+            CsiCode::InvalidArgument => 3,
+            CsiCode::DeadlineExceeded => 4,
+            CsiCode::NotFound => 5,
+            CsiCode::AlreadyExists => 6,
+            CsiCode::PermissionDenied => 7,
+            CsiCode::ResourceExhausted => 8,
+            CsiCode::FailedPrecondition => 9,
+            CsiCode::Aborted => 10,
+            CsiCode::OutOfRange => 11,
+            CsiCode::Unimplemented => 12,
+            CsiCode::Internal => 13,
+            CsiCode::Unavailable => 14,
+            CsiCode::Unauthenticated => 16,
         }
     }
 }
@@ -185,7 +185,7 @@ impl Csi {
 #[error("{detail}")]
 pub struct Problem {
     /// What went wrong, for programs.
-    pub kind: Kind,
+    pub kind: ProblemKind,
     /// What went wrong this time and what to do, for people.
     pub detail: String,
     /// The field that is to blame, as a path of JSON names.
@@ -196,13 +196,13 @@ pub struct Problem {
 
 impl Problem {
     /// A problem of this kind.
-    pub fn new(kind: Kind, detail: impl fmt::Display) -> Problem {
+    pub fn new(kind: ProblemKind, detail: impl fmt::Display) -> Problem {
         Problem { kind, detail: detail.to_string(), field: None, request: None }
     }
 }
 
-impl From<Invalid> for Problem {
-    fn from(invalid: Invalid) -> Problem {
+impl From<ValidationError> for Problem {
+    fn from(invalid: ValidationError) -> Problem {
         let field = Some(invalid.field().to_string());
         Problem { field, ..Problem::new(invalid.kind(), invalid) }
     }
@@ -229,7 +229,8 @@ struct Wire {
 
 impl From<Wire> for Problem {
     fn from(wire: Wire) -> Problem {
-        let kind = Kind::from_name(&wire.kind).unwrap_or_else(|| Kind::of_status(wire.status));
+        let kind = ProblemKind::from_name(&wire.kind)
+            .unwrap_or_else(|| ProblemKind::of_status(wire.status));
         Problem { kind, detail: wire.detail, field: wire.field, request: wire.request }
     }
 }
@@ -255,12 +256,12 @@ mod tests {
 
     #[test]
     fn the_status_says_who_acts() {
-        for &kind in Kind::ALL {
-            let expected = match kind.blame() {
-                Blame::Caller => 400..=499,
-                Blame::Retry => 503..=503,
-                Blame::Operator => 507..=507,
-                Blame::Bug => 500..=500,
+        for &kind in ProblemKind::ALL {
+            let expected = match kind.class() {
+                ErrorClass::Caller => 400..=499,
+                ErrorClass::Retry => 503..=503,
+                ErrorClass::Operator => 507..=507,
+                ErrorClass::Bug => 500..=500,
             };
             assert!(expected.contains(&kind.http()), "{kind}");
         }
@@ -268,22 +269,22 @@ mod tests {
 
     #[test]
     fn csi_retries_what_http_says_to_try_again() {
-        for &kind in Kind::ALL {
-            let again =
-                [Csi::Aborted, Csi::Unavailable, Csi::DeadlineExceeded].contains(&kind.csi());
-            assert!(kind.blame() != Blame::Retry || again, "{kind}");
+        for &kind in ProblemKind::ALL {
+            let again = [CsiCode::Aborted, CsiCode::Unavailable, CsiCode::DeadlineExceeded]
+                .contains(&kind.csi());
+            assert!(kind.class() != ErrorClass::Retry || again, "{kind}");
         }
     }
 
     #[test]
     fn names_are_stable_and_distinct() {
-        let names: BTreeSet<_> = Kind::ALL.iter().map(|kind| kind.name()).collect();
-        assert_eq!(names.len(), Kind::ALL.len());
-        for &kind in Kind::ALL {
-            assert_eq!(Kind::from_name(kind.name()), Some(kind));
+        let names: BTreeSet<_> = ProblemKind::ALL.iter().map(|kind| kind.name()).collect();
+        assert_eq!(names.len(), ProblemKind::ALL.len());
+        for &kind in ProblemKind::ALL {
+            assert_eq!(ProblemKind::from_name(kind.name()), Some(kind));
             assert_eq!(serde_json::to_string(&kind).unwrap(), format!("\"{kind}\""));
             assert_eq!(format!("{kind:?}").to_lowercase(), kind.name().to_lowercase());
-            assert_eq!(Kind::of_status(kind.http()).http(), kind.http());
+            assert_eq!(ProblemKind::of_status(kind.http()).http(), kind.http());
         }
     }
 
@@ -291,11 +292,13 @@ mod tests {
     fn a_kind_of_a_newer_server_falls_back_to_its_status() {
         let json = r#"{"kind":"moonPhase","status":507,"detail":"wait","new":1}"#;
         let problem: Problem = serde_json::from_str(json).unwrap();
-        assert_eq!((problem.kind, problem.detail.as_str()), (Kind::NoSpace, "wait"));
-        for (status, kind) in
-            [(418, Kind::InvalidArgument), (502, Kind::Unavailable), (599, Kind::Internal)]
-        {
-            assert_eq!(Kind::of_status(status), kind);
+        assert_eq!((problem.kind, problem.detail.as_str()), (ProblemKind::NoSpace, "wait"));
+        for (status, kind) in [
+            (418, ProblemKind::InvalidArgument),
+            (502, ProblemKind::Unavailable),
+            (599, ProblemKind::Internal),
+        ] {
+            assert_eq!(ProblemKind::of_status(status), kind);
         }
     }
 }

@@ -10,8 +10,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::stored::Record;
-use crate::{Epoch, Generation, Label, PoolName, ReplicaId, Size, SnapshotId, Timestamp, VolumeId};
+use crate::envelope::Versioned;
+use crate::{
+    Epoch, Generation, PoolName, ReplicaId, ReplicaLabel, Size, SnapshotId, Timestamp, VolumeId,
+};
 
 /// A copy of a volume that its volume does not count, and that nobody may destroy without proof
 /// that it holds nothing that is needed: kept as it is, exported to nobody.
@@ -58,15 +60,20 @@ pub enum QuarantineCause {
 
 impl Quarantine {
     /// A copy with this label is set aside.
-    pub fn new(label: &Label, pool: PoolName, cause: QuarantineCause, since: Timestamp) -> Self {
-        let Label { volume, replica, size, epoch, .. } = *label;
+    pub fn new(
+        label: &ReplicaLabel,
+        pool: PoolName,
+        cause: QuarantineCause,
+        since: Timestamp,
+    ) -> Self {
+        let ReplicaLabel { volume, replica, size, epoch, .. } = *label;
         let generation = label.set.generation();
         let (rescue, discard) = (None, false);
         Quarantine { replica, volume, pool, size, epoch, generation, cause, since, rescue, discard }
     }
 }
 
-impl Record for Quarantine {
+impl Versioned for Quarantine {
     const KIND: &'static str = "quarantine";
     const VERSION: u32 = 1;
 }

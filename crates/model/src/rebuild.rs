@@ -15,8 +15,10 @@ use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::stored::Record;
-use crate::{Illegal, Problem, RebuildId, ReplicaId, Size, TargetId, Timestamp, VolumeId};
+use crate::envelope::Versioned;
+use crate::{
+    InvalidTransition, Problem, RebuildId, ReplicaId, Size, TargetId, Timestamp, VolumeId,
+};
 
 /// One rebuild, running or ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,7 +36,7 @@ pub struct Rebuild {
     /// The copies it is read from.
     pub sources: BTreeSet<ReplicaId>,
     /// How much has to be looked at.
-    pub extent: Extent,
+    pub extent: RebuildKind,
     /// How far it is.
     pub progress: Progress,
     /// When it was asked for.
@@ -48,11 +50,12 @@ pub struct Rebuild {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub enum Extent {
+pub enum RebuildKind {
     /// Everything that is written.
     Full,
     /// What the copy missed while it was away.
-    Delta,
+    #[serde(alias = "delta")]
+    Partial,
 }
 
 /// How far a rebuild is.
@@ -120,7 +123,7 @@ pub enum RebuildEvent {
 
 impl RebuildState {
     /// The only way from one state to another.
-    pub fn on(self, event: RebuildEvent) -> Result<RebuildState, Illegal> {
+    pub fn on(self, event: RebuildEvent) -> Result<RebuildState, InvalidTransition> {
         use RebuildEvent as E;
         use RebuildState::{Cancelled, Completed, Failed, Paused, Pending, Running};
         match (self, event) {
@@ -129,7 +132,7 @@ impl RebuildState {
             (Running {}, E::Finish) => Ok(Completed {}),
             (Running {} | Paused {}, E::Fail(problem)) => Ok(Failed { problem }),
             (Pending {} | Running {} | Paused {}, E::Cancel) => Ok(Cancelled {}),
-            (from, event) => Err(Illegal { from: from.name(), event: event.name() }),
+            (from, event) => Err(InvalidTransition { from: from.name(), event: event.name() }),
         }
     }
 
@@ -183,7 +186,7 @@ pub struct RebuildPlan {
     /// The copies to read from.
     pub sources: BTreeSet<ReplicaId>,
     /// How much has to be looked at.
-    pub extent: Extent,
+    pub extent: RebuildKind,
 }
 
 impl Rebuild {
@@ -215,14 +218,14 @@ impl Rebuild {
     }
 
     /// Takes an event, or refuses it and stays as it is.
-    pub fn on(&mut self, event: RebuildEvent, now: Timestamp) -> Result<(), Illegal> {
+    pub fn on(&mut self, event: RebuildEvent, now: Timestamp) -> Result<(), InvalidTransition> {
         self.state = self.state.clone().on(event)?;
         self.ended_at = self.state.is_ended().then_some(now);
         Ok(())
     }
 }
 
-impl Record for Rebuild {
+impl Versioned for Rebuild {
     const KIND: &'static str = "rebuild";
     const VERSION: u32 = 1;
 }

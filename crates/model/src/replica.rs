@@ -7,14 +7,14 @@ use core::net::SocketAddr;
 use alloc::vec::Vec;
 use serde::{Deserialize, Serialize};
 
-use crate::stored::Record;
+use crate::envelope::Versioned;
 use crate::{
-    Encryption, Epoch, Generation, Invalid, Kind, Memo, Nqn, Object, PoolName, ReplicaId,
-    ReplicaSet, Size, SnapshotId, Spec, Usage, VolumeId, VolumeSpec,
+    Encryption, Epoch, Generation, Nqn, PoolName, ProblemKind, ReplicaId, ReplicaSet, Resource,
+    Size, SnapshotId, Spec, SpecBackup, Usage, ValidationError, VolumeId, VolumeSpec,
 };
 
 /// A replica.
-pub type Replica = Object<ReplicaSpec>;
+pub type Replica = Resource<ReplicaSpec>;
 
 /// What is wanted of a replica.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,13 +68,13 @@ pub struct ReplicaStatus {
     pub usage: Usage,
     /// What is written on disk with it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub label: Option<Label>,
+    pub label: Option<ReplicaLabel>,
     /// The highest epoch that held it: targets of lower ones are refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence: Option<Epoch>,
     /// What is written there of its volume; engines tell the control plane.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memo: Option<Memo>,
+    pub spec_backup: Option<SpecBackup>,
     /// Where it is exported; empty: nowhere.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<SocketAddr>,
@@ -102,7 +102,7 @@ pub enum ReplicaState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Label {
+pub struct ReplicaLabel {
     /// The volume it is a copy of.
     pub volume: VolumeId,
     /// Which copy.
@@ -124,14 +124,14 @@ pub struct Stamp {
     pub generation: Generation,
 }
 
-impl Label {
+impl ReplicaLabel {
     /// How new it is.
     pub fn stamp(&self) -> Stamp {
         Stamp { epoch: self.epoch, generation: self.set.generation() }
     }
 }
 
-impl Record for Label {
+impl Versioned for ReplicaLabel {
     const KIND: &'static str = "replicaLabel";
     const VERSION: u32 = 1;
 }
@@ -142,16 +142,16 @@ impl Spec for ReplicaSpec {
     type Status = ReplicaStatus;
     type Change = ReplicaChange;
 
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), ValidationError> {
         self.size.check("size", VolumeSpec::LEAST_SIZE, VolumeSpec::MOST_SIZE)
     }
 
     /// A replica may shrink: back to the size of its volume after a growth that failed elsewhere.
-    fn check(&self, change: &ReplicaChange) -> Result<(), Invalid> {
+    fn check(&self, change: &ReplicaChange) -> Result<(), ValidationError> {
         match change {
             ReplicaChange::Resize { size } if *size < self.size && !self.hosts.is_empty() => {
                 let remedy = "it cannot shrink while it is exported";
-                Err(Invalid::new("size", size, remedy).of_kind(Kind::InUse))
+                Err(ValidationError::new("size", size, remedy).of_kind(ProblemKind::InUse))
             }
             _ => Ok(()),
         }

@@ -12,7 +12,7 @@ use alloc::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Epoch, Generation, Kind, Problem, ReplicaId};
+use crate::{Epoch, Generation, Problem, ProblemKind, ReplicaId};
 
 /// The copies of a volume at one generation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -166,9 +166,9 @@ impl ReplicaSet {
 impl From<SetRefused> for Problem {
     fn from(refused: SetRefused) -> Problem {
         let kind = match refused {
-            SetRefused::LastInSync(_) => Kind::LastReplica,
-            SetRefused::NotAMember(_) => Kind::NotFound,
-            SetRefused::NotASet => Kind::InvalidArgument,
+            SetRefused::LastInSync(_) => ProblemKind::LastReplica,
+            SetRefused::NotAMember(_) => ProblemKind::NotFound,
+            SetRefused::NotASet => ProblemKind::InvalidArgument,
         };
         Problem::new(kind, refused)
     }

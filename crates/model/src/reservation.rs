@@ -10,7 +10,7 @@ use core::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Invalid;
+use crate::ValidationError;
 use crate::text::as_text;
 
 /// The registrants of a volume, and the reservation that is held.
@@ -85,11 +85,12 @@ impl fmt::Display for HostIdentifier {
 }
 
 impl FromStr for HostIdentifier {
-    type Err = Invalid;
+    type Err = ValidationError;
 
-    fn from_str(text: &str) -> Result<HostIdentifier, Invalid> {
+    fn from_str(text: &str) -> Result<HostIdentifier, ValidationError> {
         let number = digits(text, 32).and_then(|digits| u128::from_str_radix(digits, 16).ok());
-        let refuse = || Invalid::new("host", text, String::from("give 32 hexadecimal digits"));
+        let refuse =
+            || ValidationError::new("host", text, String::from("give 32 hexadecimal digits"));
         number.map(|number| HostIdentifier(number.to_be_bytes())).ok_or_else(refuse)
     }
 }
@@ -101,11 +102,11 @@ impl fmt::Display for Registrant {
 }
 
 impl FromStr for Registrant {
-    type Err = Invalid;
+    type Err = ValidationError;
 
-    fn from_str(text: &str) -> Result<Registrant, Invalid> {
+    fn from_str(text: &str) -> Result<Registrant, ValidationError> {
         let remedy = || String::from("give 32 and 16 hexadecimal digits with a colon between");
-        let refuse = || Invalid::new("registrant", text, remedy());
+        let refuse = || ValidationError::new("registrant", text, remedy());
         let (host, key) = text.split_once(':').ok_or_else(refuse)?;
         let key = digits(key, 16).and_then(|digits| u64::from_str_radix(digits, 16).ok());
         Ok(Registrant { host: host.parse()?, key: key.ok_or_else(refuse)? })

@@ -9,7 +9,7 @@ use alloc::format;
 use block::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::Invalid;
+use crate::ValidationError;
 
 /// A number of bytes.
 #[derive(
@@ -74,13 +74,13 @@ impl Size {
     }
 
     /// Refuses a size outside `least..=most` or with a part of a block.
-    pub fn check(self, field: &str, least: Size, most: Size) -> Result<(), Invalid> {
+    pub fn check(self, field: &str, least: Size, most: Size) -> Result<(), ValidationError> {
         let whole = self.0.is_multiple_of(Size::BLOCK.0);
         if whole && (least..=most).contains(&self) {
             return Ok(());
         }
         let remedy = format!("give {least} to {most} in steps of {}", Size::BLOCK);
-        Err(Invalid::new(field, self, remedy))
+        Err(ValidationError::new(field, self, remedy))
     }
 }
 
@@ -106,11 +106,12 @@ impl fmt::Display for Size {
 const POWERS: [(&str, u32); 6] = [("k", 1), ("m", 2), ("g", 3), ("t", 4), ("p", 5), ("e", 6)];
 
 impl FromStr for Size {
-    type Err = Invalid;
+    type Err = ValidationError;
 
-    fn from_str(text: &str) -> Result<Size, Invalid> {
-        let refused =
-            |why: &str| Invalid::text("size", text, format!("{why}; write 10GiB, 1.5TiB or 4096"));
+    fn from_str(text: &str) -> Result<Size, ValidationError> {
+        let refused = |why: &str| {
+            ValidationError::text("size", text, format!("{why}; write 10GiB, 1.5TiB or 4096"))
+        };
         let split = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
         let (number, unit) = text.split_at(split);
         let unit = unit_bytes(unit.trim()).ok_or_else(|| refused("the unit is not known"))?;

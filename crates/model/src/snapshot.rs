@@ -4,15 +4,15 @@ use alloc::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::stored::Record;
+use crate::envelope::Versioned;
 use crate::{
-    Invalid, Labels, Object, PoolName, ReplicaId, Size, SnapshotGroupId, SnapshotId, Spec,
-    Timestamp, Usage, VolumeId, labels,
+    Labels, PoolName, ReplicaId, Resource, Size, SnapshotGroupId, SnapshotId, Spec, Timestamp,
+    Usage, ValidationError, VolumeId, labels,
 };
 
 /// A snapshot. Its status is stored with it: when it was taken and where its copies are cannot be
 /// found out again while a pool is away.
-pub type Snapshot = Object<SnapshotSpec>;
+pub type Snapshot = Resource<SnapshotSpec>;
 
 /// What is wanted of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,7 +122,7 @@ pub struct SnapshotLabel {
     pub consistency: Consistency,
 }
 
-impl Record for SnapshotLabel {
+impl Versioned for SnapshotLabel {
     const KIND: &'static str = "snapshotLabel";
     const VERSION: u32 = 1;
 }
@@ -133,11 +133,11 @@ impl Spec for SnapshotSpec {
     type Status = SnapshotStatus;
     type Change = SnapshotChange;
 
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), ValidationError> {
         labels::check(&self.labels)
     }
 
-    fn check(&self, _: &SnapshotChange) -> Result<(), Invalid> {
+    fn check(&self, _: &SnapshotChange) -> Result<(), ValidationError> {
         Ok(())
     }
 

@@ -6,12 +6,12 @@ use alloc::format;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Consistency, Invalid, Labels, Object, SnapshotGroupId, SnapshotId, SnapshotState, Spec,
-    Timestamp, VolumeId, labels,
+    Consistency, Labels, Resource, SnapshotGroupId, SnapshotId, SnapshotState, Spec, Timestamp,
+    ValidationError, VolumeId, labels,
 };
 
 /// A group of snapshots: all of them are taken, or none.
-pub type SnapshotGroup = Object<SnapshotGroupSpec>;
+pub type SnapshotGroup = Resource<SnapshotGroupSpec>;
 
 /// What is wanted of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,20 +61,24 @@ impl Spec for SnapshotGroupSpec {
     type Status = SnapshotGroupStatus;
     type Change = SnapshotGroupChange;
 
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), ValidationError> {
         let count = self.snapshots.len();
         if !(1..=SnapshotGroupSpec::MOST_VOLUMES).contains(&count) {
             let remedy = format!("give 1 to {} volumes", SnapshotGroupSpec::MOST_VOLUMES);
-            return Err(Invalid::new("snapshots", format!("({count} of them)"), remedy));
+            return Err(ValidationError::new("snapshots", format!("({count} of them)"), remedy));
         }
         let mut seen = BTreeSet::new();
         if let Some(twice) = self.snapshots.values().find(|id| !seen.insert(**id)) {
-            return Err(Invalid::new("snapshots", twice, "give each volume its own snapshot id"));
+            return Err(ValidationError::new(
+                "snapshots",
+                twice,
+                "give each volume its own snapshot id",
+            ));
         }
         labels::check(&self.labels)
     }
 
-    fn check(&self, _: &SnapshotGroupChange) -> Result<(), Invalid> {
+    fn check(&self, _: &SnapshotGroupChange) -> Result<(), ValidationError> {
         Ok(())
     }
 

@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::StoreId;
-use crate::stored::Record;
+use crate::envelope::Versioned;
 
 /// A moment in the life of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ impl StoreMark {
     }
 }
 
-impl Record for StoreMark {
+impl Versioned for StoreMark {
     const KIND: &'static str = "storeMark";
     const VERSION: u32 = 1;
 }
@@ -48,7 +48,7 @@ impl StoreSequence {
     pub const ID: &'static str = "cluster";
 }
 
-impl Record for StoreSequence {
+impl Versioned for StoreSequence {
     const KIND: &'static str = "storeSequence";
     const VERSION: u32 = 1;
 }

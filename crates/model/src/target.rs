@@ -19,13 +19,14 @@ use core::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Child, ChildStatus, Epoch, HostName, Illegal, Invalid, Kind, LabelConflict, Limits, NodeName,
-    Nqn, Object, ReplicaId, Size, Spec, TargetId, VolumeId, VolumeSpec,
+    Child, ChildStatus, Epoch, HostName, InvalidTransition, LabelConflict, NodeName, Nqn,
+    ProblemKind, QosLimits, ReplicaId, Resource, Size, Spec, TargetId, ValidationError, VolumeId,
+    VolumeSpec,
 };
 
 /// A target. A volume that moves gets a new one; the old one stays, shut down, until the hosts left
 /// it.
-pub type Target = Object<TargetSpec>;
+pub type Target = Resource<TargetSpec>;
 
 /// What is wanted of a target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,8 +47,8 @@ pub struct TargetSpec {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub hosts: BTreeMap<HostName, Nqn>,
     /// What hosts may ask of it at most.
-    #[serde(default, skip_serializing_if = "Limits::is_none")]
-    pub limits: Limits,
+    #[serde(default, skip_serializing_if = "QosLimits::is_none")]
+    pub limits: QosLimits,
     /// What hosts are told about this path.
     #[serde(default)]
     pub ana: Ana,
@@ -98,7 +99,7 @@ pub enum TargetChange {
     /// Other limits.
     Limit {
         /// The new ones.
-        limits: Limits,
+        limits: QosLimits,
     },
     /// Tell hosts something else about this path.
     SetAna {
@@ -140,11 +141,11 @@ pub enum TargetState {
     /// It serves, but not every child is in sync.
     Degraded,
     /// It cannot serve: no child in sync answers, or the store does not take the new in-sync set.
-    Held {
+    Suspended {
         /// Why.
-        cause: HoldCause,
+        cause: SuspendReason,
         /// What becomes of I/O meanwhile.
-        io: HeldIo,
+        io: SuspendedIo,
     },
     /// It is stopping.
     ShuttingDown {
@@ -162,7 +163,7 @@ pub enum TargetState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub enum HoldCause {
+pub enum SuspendReason {
     /// No child in sync answers.
     NoChild,
     /// The new in-sync set could not be stored.
@@ -173,7 +174,7 @@ pub enum HoldCause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub enum HeldIo {
+pub enum SuspendedIo {
     /// It waits; hosts notice nothing but time.
     Waiting,
     /// It has waited long enough: it fails.
@@ -206,9 +207,9 @@ pub enum TargetEvent {
     /// Every child is in sync again.
     Recovered,
     /// It cannot serve.
-    Held(HoldCause),
+    Suspended(SuspendReason),
     /// It has been held as long as hosts may wait.
-    HoldExpired,
+    SuspendExpired,
     /// It can serve again; whether every child is in sync is yet to be seen.
     Resumed,
     /// It is to stop.
@@ -219,24 +220,28 @@ pub enum TargetEvent {
 
 impl TargetState {
     /// The only way from one state to another.
-    pub fn on(self, event: TargetEvent) -> Result<TargetState, Illegal> {
+    pub fn on(self, event: TargetEvent) -> Result<TargetState, InvalidTransition> {
         use TargetEvent as E;
-        use TargetState::{Degraded, Held, Init, Open, Shutdown, ShuttingDown};
+        use TargetState::{Degraded, Init, Open, Shutdown, ShuttingDown, Suspended};
         match (self, event) {
             (Init, E::OpenedWhole) | (Degraded, E::Recovered) => Ok(Open),
-            (Init, E::OpenedPartial) | (Open | Degraded, E::Lost) | (Held { .. }, E::Resumed) => {
-                Ok(Degraded)
+            (Init, E::OpenedPartial)
+            | (Open | Degraded, E::Lost)
+            | (Suspended { .. }, E::Resumed) => Ok(Degraded),
+            (Open | Degraded, E::Suspended(cause)) => {
+                Ok(Suspended { cause, io: SuspendedIo::Waiting })
             }
-            (Open | Degraded, E::Held(cause)) => Ok(Held { cause, io: HeldIo::Waiting }),
             // Another cause while it is held does not give hosts a new time to wait.
-            (Held { io, .. }, E::Held(cause)) => Ok(Held { cause, io }),
-            (Held { cause, .. }, E::HoldExpired) => Ok(Held { cause, io: HeldIo::Failing }),
+            (Suspended { io, .. }, E::Suspended(cause)) => Ok(Suspended { cause, io }),
+            (Suspended { cause, .. }, E::SuspendExpired) => {
+                Ok(Suspended { cause, io: SuspendedIo::Failing })
+            }
             // A target that is fenced while it stops must not record a clean end.
-            (Init | Open | Degraded | Held { .. }, E::Stop(cause))
+            (Init | Open | Degraded | Suspended { .. }, E::Stop(cause))
             | (ShuttingDown { .. }, E::Stop(cause @ StopCause::Fenced))
             | (ShuttingDown { cause }, E::Stop(StopCause::Ordered)) => Ok(ShuttingDown { cause }),
             (ShuttingDown { cause }, E::Stopped) => Ok(Shutdown { cause }),
-            (from, event) => Err(Illegal { from: from.name(), event: event.name() }),
+            (from, event) => Err(InvalidTransition { from: from.name(), event: event.name() }),
         }
     }
 
@@ -251,7 +256,7 @@ impl TargetState {
             TargetState::Init => "init",
             TargetState::Open => "open",
             TargetState::Degraded => "degraded",
-            TargetState::Held { .. } => "held",
+            TargetState::Suspended { .. } => "suspended",
             TargetState::ShuttingDown { .. } => "shuttingDown",
             TargetState::Shutdown { .. } => "shutdown",
         }
@@ -265,8 +270,8 @@ impl TargetEvent {
             TargetEvent::OpenedPartial => "openedPartial",
             TargetEvent::Lost => "lost",
             TargetEvent::Recovered => "recovered",
-            TargetEvent::Held(_) => "held",
-            TargetEvent::HoldExpired => "holdExpired",
+            TargetEvent::Suspended(_) => "suspended",
+            TargetEvent::SuspendExpired => "suspendExpired",
             TargetEvent::Resumed => "resumed",
             TargetEvent::Stop(_) => "stop",
             TargetEvent::Stopped => "stopped",
@@ -293,7 +298,7 @@ impl Spec for TargetSpec {
     type Status = TargetStatus;
     type Change = TargetChange;
 
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), ValidationError> {
         self.size.check("size", VolumeSpec::LEAST_SIZE, VolumeSpec::MOST_SIZE)?;
         // One more than a volume may have: a replica that replaces another joins before that
         // leaves.
@@ -301,29 +306,29 @@ impl Spec for TargetSpec {
         let count = self.children.len();
         if !(1..=most).contains(&count) {
             let remedy = format!("give 1 to {most} replicas");
-            return Err(Invalid::new("children", format!("({count} of them)"), remedy));
+            return Err(ValidationError::new("children", format!("({count} of them)"), remedy));
         }
         let mut seen = BTreeSet::new();
         if let Some(twice) = self.children.iter().find(|child| !seen.insert(child.replica)) {
-            return Err(Invalid::new("children", twice.replica, "name each replica once"));
+            return Err(ValidationError::new("children", twice.replica, "name each replica once"));
         }
         self.limits.validate().map_err(|invalid| invalid.within("limits"))
     }
 
-    fn check(&self, change: &TargetChange) -> Result<(), Invalid> {
+    fn check(&self, change: &TargetChange) -> Result<(), ValidationError> {
         match change {
             TargetChange::Shutdown {} => Ok(()),
             _ if self.shutdown => {
                 let remedy = "the target is shut down; the volume has another, or needs one";
-                Err(Invalid::new("shutdown", true, remedy).of_kind(Kind::Fenced))
+                Err(ValidationError::new("shutdown", true, remedy).of_kind(ProblemKind::Fenced))
             }
             TargetChange::Resize { size } if *size < self.size => {
                 let remedy = format!("a volume cannot shrink; it has {}", self.size);
-                Err(Invalid::new("size", size, remedy).of_kind(Kind::OutOfRange))
+                Err(ValidationError::new("size", size, remedy).of_kind(ProblemKind::OutOfRange))
             }
             TargetChange::RemoveChild { replica } if self.child(*replica).is_none() => {
                 let remedy = "the target has no such child";
-                Err(Invalid::new("replica", replica, remedy).of_kind(Kind::NotFound))
+                Err(ValidationError::new("replica", replica, remedy).of_kind(ProblemKind::NotFound))
             }
             _ => Ok(()),
         }

@@ -8,10 +8,10 @@ use alloc::format;
 
 use serde::{Deserialize, Serialize};
 
-use crate::stored::Record;
+use crate::envelope::Versioned;
 use crate::{
-    Epoch, Kind, Label, NodeName, Problem, Refused, ReplicaId, ReplicaSet, SetChange, Stamp,
-    TargetId, VolumeId,
+    Epoch, GenerationConflict, NodeName, Problem, ProblemKind, ReplicaId, ReplicaLabel, ReplicaSet,
+    SetChange, Stamp, TargetId, VolumeId,
 };
 
 /// Who owns a volume and which copies may be believed: one record a volume in the store, kept by
@@ -25,7 +25,7 @@ pub struct TargetRecord {
     node: NodeName,
     epoch: Epoch,
     set: ReplicaSet,
-    end: End,
+    end: ShutdownState,
     /// A copy in sync was given up that the next owner will not fence.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     unfenced: bool,
@@ -35,7 +35,7 @@ pub struct TargetRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub enum End {
+pub enum ShutdownState {
     /// It is open, or it ended without saying so: regions with a write intent may differ between
     /// copies.
     Unclean,
@@ -46,12 +46,12 @@ pub enum End {
 impl TargetRecord {
     /// The first ownership of a volume.
     pub fn new(volume: VolumeId, target: TargetId, node: NodeName, set: ReplicaSet) -> Self {
-        let (epoch, end, unfenced) = (Epoch::FIRST, End::Unclean, false);
+        let (epoch, end, unfenced) = (Epoch::FIRST, ShutdownState::Unclean, false);
         TargetRecord { volume, target, node, epoch, set, end, unfenced }
     }
 
     /// The next ownership after the store was lost, from the newest label found on the disks.
-    pub fn recovered(label: &Label, target: TargetId, node: NodeName) -> TargetRecord {
+    pub fn recovered(label: &ReplicaLabel, target: TargetId, node: NodeName) -> TargetRecord {
         let first = TargetRecord::new(label.volume, target, node, label.set.clone());
         TargetRecord { epoch: label.epoch.next(), unfenced: true, ..first }
     }
@@ -59,7 +59,7 @@ impl TargetRecord {
     /// The ownership of a target that serves although the store was lost, with the copies of the
     /// newest label.
     pub fn adopted(
-        label: &Label,
+        label: &ReplicaLabel,
         (target, epoch): (TargetId, Epoch),
         node: NodeName,
     ) -> TargetRecord {
@@ -71,8 +71,8 @@ impl TargetRecord {
     #[must_use]
     pub fn take(&self, target: TargetId, node: NodeName) -> TargetRecord {
         let epoch = self.epoch.next();
-        let unfenced = self.unfenced && self.end == End::Unclean;
-        TargetRecord { target, node, epoch, unfenced, end: End::Unclean, ..self.clone() }
+        let unfenced = self.unfenced && self.end == ShutdownState::Unclean;
+        TargetRecord { target, node, epoch, unfenced, end: ShutdownState::Unclean, ..self.clone() }
     }
 
     /// The record with one more copy, which is stale.
@@ -85,7 +85,7 @@ impl TargetRecord {
     pub fn give_up(&self, replica: ReplicaId) -> Result<TargetRecord, Problem> {
         let was_in_sync = self.set.in_sync().contains(&replica);
         let set = self.set.on(SetChange::Removed(replica))?;
-        let unfenced = self.unfenced || (was_in_sync && self.end == End::Unclean);
+        let unfenced = self.unfenced || (was_in_sync && self.end == ShutdownState::Unclean);
         Ok(TargetRecord { set, unfenced, ..self.clone() })
     }
 
@@ -100,19 +100,19 @@ impl TargetRecord {
                 self.volume,
                 self.set.generation()
             );
-            return Err(Problem::new(Kind::StaleGeneration, detail));
+            return Err(Problem::new(ProblemKind::StaleGeneration, detail));
         }
         if set.generation() == self.set.generation() && set != self.set {
-            let refused = Refused::SameNumberOtherContent(set.generation());
+            let refused = GenerationConflict::SameNumberOtherContent(set.generation());
             return Err(refused.into());
         }
-        Ok(TargetRecord { set, end: End::Unclean, unfenced: false, ..self.clone() })
+        Ok(TargetRecord { set, end: ShutdownState::Unclean, unfenced: false, ..self.clone() })
     }
 
     /// What the owner of `epoch` writes when it has stopped and all is written.
     pub fn close(&self, epoch: Epoch) -> Result<TargetRecord, Problem> {
         self.owned(epoch)?;
-        Ok(TargetRecord { end: End::Clean, unfenced: false, ..self.clone() })
+        Ok(TargetRecord { end: ShutdownState::Clean, unfenced: false, ..self.clone() })
     }
 
     /// The volume.
@@ -141,7 +141,7 @@ impl TargetRecord {
     }
 
     /// Whether the owner ended as it should.
-    pub fn end(&self) -> End {
+    pub fn end(&self) -> ShutdownState {
         self.end
     }
 
@@ -164,11 +164,11 @@ impl TargetRecord {
             "epoch {epoch} does not own volume {}: target {} on node {} does, with epoch {}",
             self.volume, self.target, self.node, self.epoch
         );
-        Err(Problem::new(Kind::Fenced, detail))
+        Err(Problem::new(ProblemKind::Fenced, detail))
     }
 }
 
-impl Record for TargetRecord {
+impl Versioned for TargetRecord {
     const KIND: &'static str = "targetRecord";
     const VERSION: u32 = 1;
 }

@@ -6,7 +6,7 @@ use core::fmt;
 use core::str::FromStr;
 use core::time::Duration;
 
-use crate::Invalid;
+use crate::ValidationError;
 use crate::text::as_text;
 
 /// Milliseconds since 1970-01-01T00:00:00Z, up to the end of the year 9999.
@@ -60,12 +60,12 @@ impl fmt::Display for Timestamp {
 }
 
 impl FromStr for Timestamp {
-    type Err = Invalid;
+    type Err = ValidationError;
 
-    fn from_str(text: &str) -> Result<Timestamp, Invalid> {
+    fn from_str(text: &str) -> Result<Timestamp, ValidationError> {
         read(text).ok_or_else(|| {
             let remedy = "write it as RFC 3339 from 1970 to 9999, such as 2026-11-15T21:30:58.123Z";
-            Invalid::text("timestamp", text, remedy)
+            ValidationError::text("timestamp", text, remedy)
         })
     }
 }

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Invalid, LabelKey, LabelValue, Labels, NodeName};
+use crate::{LabelKey, LabelValue, Labels, NodeName, ValidationError};
 
 /// Rules for the nodes and pools of a volume's replicas.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,16 +68,20 @@ pub enum Zones {
 
 impl Topology {
     /// Refuses rules that no cluster could satisfy.
-    pub(crate) fn validate(&self, replicas: u8) -> Result<(), Invalid> {
+    pub(crate) fn validate(&self, replicas: u8) -> Result<(), ValidationError> {
         let allowed = self.allowed_nodes.len();
         if allowed > 0 && allowed < usize::from(replicas) {
             let remedy = format!("name at least {replicas} nodes, one for each replica, or none");
-            return Err(Invalid::text("allowedNodes", &joined(&self.allowed_nodes), remedy));
+            return Err(ValidationError::text(
+                "allowedNodes",
+                &joined(&self.allowed_nodes),
+                remedy,
+            ));
         }
         let stray = self.preferred_nodes.difference(&self.allowed_nodes).next();
         if let (true, Some(stray)) = (allowed > 0, stray) {
             let remedy = "prefer only nodes that are allowed";
-            return Err(Invalid::text("preferredNodes", stray.as_str(), remedy));
+            return Err(ValidationError::text("preferredNodes", stray.as_str(), remedy));
         }
         self.nodes.validate(replicas).map_err(|invalid| invalid.within("nodes"))?;
         self.pools.validate(replicas).map_err(|invalid| invalid.within("pools"))
@@ -104,10 +108,10 @@ impl LabelRules {
             && self.spread.iter().chain(&self.same_as).all(|key| labels.contains_key(key))
     }
 
-    fn validate(&self, replicas: u8) -> Result<(), Invalid> {
+    fn validate(&self, replicas: u8) -> Result<(), ValidationError> {
         if let Some(key) = self.spread.intersection(&self.same_as).next() {
             let remedy = "values cannot differ and be the same; drop it from spread or from sameAs";
-            return Err(Invalid::text("spread", key.as_str(), remedy));
+            return Err(ValidationError::text("spread", key.as_str(), remedy));
         }
         for (key, included) in &self.include {
             let Some(excluded) = self.exclude.get(key) else { continue };
@@ -115,13 +119,13 @@ impl LabelRules {
                 excluded.is_empty() || (!included.is_empty() && included.is_subset(excluded));
             if nothing_left {
                 let remedy = "exclude leaves nothing of what include asks for; change one of them";
-                return Err(Invalid::text("include", key.as_str(), remedy));
+                return Err(ValidationError::text("include", key.as_str(), remedy));
             }
         }
         let forbidden = |key: &&LabelKey| self.exclude.get(*key).is_some_and(BTreeSet::is_empty);
         if let Some(key) = self.spread.iter().chain(&self.same_as).find(forbidden) {
             let remedy = "spread and sameAs need a label that exclude forbids; change one of them";
-            return Err(Invalid::text("exclude", key.as_str(), remedy));
+            return Err(ValidationError::text("exclude", key.as_str(), remedy));
         }
         for key in &self.spread {
             let values = self.include.get(key).map_or(0, BTreeSet::len);
@@ -129,7 +133,7 @@ impl LabelRules {
                 let remedy = format!(
                     "{replicas} replicas need {replicas} values, but include allows only {values}"
                 );
-                return Err(Invalid::text("spread", key.as_str(), remedy));
+                return Err(ValidationError::text("spread", key.as_str(), remedy));
             }
         }
         Ok(())

@@ -13,13 +13,13 @@ use core::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AffinityGroup, ChildState, Epoch, HostName, Invalid, KeyName, Kind, Labels, Limits, NodeName,
-    Nqn, Object, PoolName, Progress, ReplicaId, ReplicaState, Size, SnapshotId, Spec, TargetId,
-    TargetState, Topology, Usage, VolumeId, labels,
+    AffinityGroup, ChildState, Epoch, HostName, KeyName, Labels, NodeName, Nqn, PoolName,
+    ProblemKind, Progress, QosLimits, ReplicaId, ReplicaState, Resource, Size, SnapshotId, Spec,
+    TargetId, TargetState, Topology, Usage, ValidationError, VolumeId, labels,
 };
 
 /// A volume.
-pub type Volume = Object<VolumeSpec>;
+pub type Volume = Resource<VolumeSpec>;
 
 /// What is wanted of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,13 +47,13 @@ pub struct VolumeSpec {
     pub affinity_group: Option<AffinityGroup>,
     /// What is done without being asked.
     #[serde(default)]
-    pub policy: Policy,
+    pub policy: VolumePolicy,
     /// Where its copies may lie.
     #[serde(default)]
     pub topology: Topology,
     /// What hosts may ask of it at most.
-    #[serde(default, skip_serializing_if = "Limits::is_none")]
-    pub limits: Limits,
+    #[serde(default, skip_serializing_if = "QosLimits::is_none")]
+    pub limits: QosLimits,
     /// How many snapshots it may have; absent: as many as there is room for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_snapshots: Option<u32>,
@@ -92,7 +92,7 @@ pub struct Encryption {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct Policy {
+pub struct VolumePolicy {
     /// Replace lost copies.
     pub self_heal: bool,
     /// How long a lost copy may stay away before it is replaced; absent: as the cluster is set.
@@ -100,9 +100,9 @@ pub struct Policy {
     pub replace_after_seconds: Option<u32>,
 }
 
-impl Default for Policy {
-    fn default() -> Policy {
-        Policy { self_heal: true, replace_after_seconds: None }
+impl Default for VolumePolicy {
+    fn default() -> VolumePolicy {
+        VolumePolicy { self_heal: true, replace_after_seconds: None }
     }
 }
 
@@ -292,9 +292,9 @@ impl VolumeSpec {
             source: None,
             encryption: None,
             affinity_group: None,
-            policy: Policy::default(),
+            policy: VolumePolicy::default(),
             topology: Topology::default(),
-            limits: Limits::default(),
+            limits: QosLimits::default(),
             max_snapshots: None,
             labels: Labels::new(),
         }
@@ -319,36 +319,37 @@ impl Spec for VolumeSpec {
     type Status = VolumeStatus;
     type Change = VolumeChange;
 
-    fn validate(&self) -> Result<(), Invalid> {
+    fn validate(&self) -> Result<(), ValidationError> {
         self.size.check("size", VolumeSpec::LEAST_SIZE, VolumeSpec::MOST_SIZE)?;
         if !(1..=VolumeSpec::MOST_REPLICAS).contains(&self.replicas) {
             let remedy = format!("give 1 to {}", VolumeSpec::MOST_REPLICAS);
-            return Err(Invalid::new("replicas", self.replicas, remedy));
+            return Err(ValidationError::new("replicas", self.replicas, remedy));
         }
         self.topology.validate(self.replicas).map_err(|invalid| invalid.within("topology"))?;
         self.limits.validate().map_err(|invalid| invalid.within("limits"))?;
         labels::check(&self.labels)
     }
 
-    fn check(&self, change: &VolumeChange) -> Result<(), Invalid> {
+    fn check(&self, change: &VolumeChange) -> Result<(), ValidationError> {
         match change {
             VolumeChange::Resize { size } if *size < self.size => {
                 let remedy = format!("a volume cannot shrink; it has {}", self.size);
-                Err(Invalid::new("size", size, remedy).of_kind(Kind::OutOfRange))
+                Err(ValidationError::new("size", size, remedy).of_kind(ProblemKind::OutOfRange))
             }
             VolumeChange::CreateSnapshot { snapshot } if self.max_snapshots == Some(0) => {
                 let remedy = "the volume may have no snapshots; raise its maxSnapshots";
-                Err(Invalid::new("snapshot", snapshot, remedy).of_kind(Kind::SnapshotLimit))
+                Err(ValidationError::new("snapshot", snapshot, remedy)
+                    .of_kind(ProblemKind::SnapshotLimit))
             }
             VolumeChange::Modify { spec } => match self.fixed_field(spec) {
                 Some(field @ ("size" | "replicas")) => {
                     let remedy = "it has a request of its own; send its present value here";
-                    Err(Invalid::new(field, "(changed)", remedy))
+                    Err(ValidationError::new(field, "(changed)", remedy))
                 }
                 Some(field) => {
                     let remedy =
                         "it is fixed when the volume is made; clone the volume to change it";
-                    Err(Invalid::new(field, "(changed)", remedy))
+                    Err(ValidationError::new(field, "(changed)", remedy))
                 }
                 None => Ok(()),
             },

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use api::Paging;
-use api::rest::{Control, PoolsAsked, VolumesAsked};
+use api::rest::{Control, PoolQuery, VolumeQuery};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Node as KubernetesNode;
 use k8s_openapi::jiff::{Timestamp, Unit};
@@ -14,7 +14,7 @@ use kube::runtime::controller::Action as Requeue;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::runtime::watcher;
 use kube::{Api, Client, Resource as _, ResourceExt as _};
-use model::{Kind, NodeName, Pool, PoolName, Problem};
+use model::{NodeName, Pool, PoolName, Problem, ProblemKind};
 use serde_json::json;
 
 use crate::disk_pool::{Condition, DiskPool, FINALIZER};
@@ -131,13 +131,13 @@ async fn adopt<C: Control>(context: &Context<C>) -> Result<(), OperatorError> {
 }
 
 async fn pools<C: Control>(control: &C) -> Result<Vec<Pool>, Problem> {
-    let mut query = PoolsAsked::default();
+    let mut query = PoolQuery::default();
     let mut all = Vec::new();
     loop {
         let page = control.pools(query).await?;
         all.extend(page.items);
         let Some(after) = page.after else { return Ok(all) };
-        query = PoolsAsked::default().at(Paging { limit: None, after: Some(after) });
+        query = PoolQuery::default().at(Paging { limit: None, after: Some(after) });
     }
 }
 
@@ -183,7 +183,7 @@ async fn synchronize_node<C: Control>(
     let found = match context.control.node(name.clone()).await {
         Ok(found) => found,
         // It has no engine.
-        Err(problem) if problem.kind == Kind::NotFound => return Ok(later),
+        Err(problem) if problem.kind == ProblemKind::NotFound => return Ok(later),
         Err(problem) => return Err(failed(problem)),
     };
     for change in crate::nodes::changes(&node, found.spec()) {
@@ -222,13 +222,13 @@ impl<C: Control> Context<C> {
         let unreachable = |problem: Problem| Observed::Unreachable { reason: problem.detail };
         let pool = match self.control.pool(name.clone()).await {
             Ok(pool) => Box::new(pool),
-            Err(problem) if problem.kind == Kind::NotFound => return Observed::Absent,
+            Err(problem) if problem.kind == ProblemKind::NotFound => return Observed::Absent,
             Err(problem) => return unreachable(problem),
         };
         if resource.metadata.deletion_timestamp.is_none() {
             return Observed::Present { pool, volumes: Vec::new() };
         }
-        let query = VolumesAsked { pool: Some(name), ..VolumesAsked::default() };
+        let query = VolumeQuery { pool: Some(name), ..VolumeQuery::default() };
         match self.control.volumes(query).await {
             Ok(page) => {
                 let volumes = page.items.iter().map(|volume| volume.id().to_string()).collect();
@@ -268,7 +268,7 @@ impl<C: Control> Context<C> {
             Action::Create(spec) => self.control.put_pool(name, *spec).await.map(drop),
             Action::Change(change) => self.control.change_pool(name, change, None).await.map(drop),
             Action::Delete => match self.control.delete_pool(name, None).await {
-                Err(problem) if problem.kind != Kind::NotFound => Err(problem),
+                Err(problem) if problem.kind != ProblemKind::NotFound => Err(problem),
                 _ => Ok(()),
             },
             Action::AddFinalizer | Action::RemoveFinalizer => Ok(()),

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use kube::{CustomResource, KubeSchema};
-use model::{Invalid, Labels, PoolSpec, Spec as _};
+use model::{Labels, PoolSpec, Spec as _, ValidationError};
 use serde::{Deserialize, Serialize};
 
 /// Keeps a resource until the operator has destroyed its pool.
@@ -130,7 +130,7 @@ pub struct Condition {
 
 impl DiskPoolSpec {
     /// The pool that is asked for.
-    pub fn pool_spec(&self) -> Result<PoolSpec, Invalid> {
+    pub fn pool_spec(&self) -> Result<PoolSpec, ValidationError> {
         let disks = self.disks.iter().map(|disk| disk.parse()).collect::<Result<_, _>>()?;
         let spec = PoolSpec {
             node: self.node.parse()?,
@@ -147,10 +147,10 @@ impl DiskPoolSpec {
     }
 
     /// The labels that the pool must have; absent: they are not managed here.
-    pub fn labels(&self) -> Result<Option<Labels>, Invalid> {
+    pub fn labels(&self) -> Result<Option<Labels>, ValidationError> {
         let Some(labels) = &self.labels else { return Ok(None) };
         let pair = |(key, value): (&String, &String)| Ok((key.parse()?, value.parse()?));
-        labels.iter().map(pair).collect::<Result<_, Invalid>>().map(Some)
+        labels.iter().map(pair).collect::<Result<_, ValidationError>>().map(Some)
     }
 
     /// A resource for a pool that exists.

@@ -8,8 +8,8 @@
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 use model::{
-    DiskStatus, Kind, Lifecycle, Pool, PoolChange, PoolSpec, PoolState, PoolStatus, Problem,
-    Symptom,
+    DiskFinding, DiskStatus, Lifecycle, Pool, PoolChange, PoolSpec, PoolState, PoolStatus, Problem,
+    ProblemKind,
 };
 
 use crate::disk_pool::{Condition, Disk, DiskPool, DiskPoolSpec, DiskPoolStatus, FINALIZER, READY};
@@ -116,7 +116,7 @@ pub fn refused(decision: Decision, problem: &Problem, now: Timestamp) -> Decisio
     let (reason, doing) = match &action {
         Some(Action::Create(_)) => ("CreateFailed", "the pool cannot be created"),
         Some(Action::Change(_)) => ("ChangeFailed", "the pool cannot be changed"),
-        Some(Action::Delete) if problem.kind == Kind::InUse => {
+        Some(Action::Delete) if problem.kind == ProblemKind::InUse => {
             ("InUse", "the pool cannot be destroyed")
         }
         Some(Action::Delete) => ("DeleteFailed", "the pool cannot be destroyed"),
@@ -293,7 +293,7 @@ impl Draft<'_> {
     }
 
     fn fill(&mut self, seen: &PoolStatus) {
-        let findings: &[Symptom] = match &seen.state {
+        let findings: &[DiskFinding] = match &seen.state {
             PoolState::Suspect { symptoms } | PoolState::Faulted { symptoms } => symptoms,
             PoolState::Online | PoolState::Offline | PoolState::Unknown => &[],
         };
@@ -320,7 +320,7 @@ fn uuid(pool: &Pool) -> Option<String> {
 
 /// How a pool is, for people and for programs.
 fn health(seen: &PoolStatus, spec: &PoolSpec) -> (&'static str, Ready<'static>) {
-    let details = |symptoms: &[Symptom]| {
+    let details = |symptoms: &[DiskFinding]| {
         let all: Vec<_> =
             symptoms.iter().map(|one| format!("{}: {}", one.disk, one.detail)).collect();
         all.join("; ")

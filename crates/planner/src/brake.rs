@@ -24,7 +24,7 @@ use alloc::vec::Vec;
 use model::NodeName;
 
 use crate::View;
-use crate::member::{Condition, Leave, Member, Situation};
+use crate::member::{Condition, Member, MoveReason, VolumeHealth};
 use crate::view::{NodeView, exists};
 
 /// Why no new copies are made, and for how many volumes that matters.
@@ -142,19 +142,21 @@ fn both(mut one: Brake, other: Brake) -> Brake {
 
 impl Brake {
     /// Whether it holds a volume that wants a copy for what was lost.
-    pub(crate) fn holds(&self, situation: &Situation<'_>) -> bool {
+    pub(crate) fn holds(&self, health: &VolumeHealth<'_>) -> bool {
         let away = |member: &Member<'_>| {
             let is_lost = member.condition == Condition::Lost;
             is_lost && member.node.is_none_or(|node| self.nodes.contains(node))
         };
-        self.holds_all || situation.members.iter().any(away)
+        self.holds_all || health.members.iter().any(away)
     }
 }
 
 /// Whether a copy that a volume wants is one for what was lost, and not one that somebody asked
 /// for.
-pub(crate) fn concerns(view: &View<'_>, situation: &Situation<'_>) -> bool {
-    let by_word = |leave: &Option<Leave>| matches!(leave, Some(Leave::Draining | Leave::Asked));
-    let kept = situation.members.iter().filter(|member| !by_word(&member.leave)).count();
-    kept >= usize::from(situation.wanted) && !situation.is_virgin(view)
+pub(crate) fn concerns(view: &View<'_>, health: &VolumeHealth<'_>) -> bool {
+    let by_word = |leave: &Option<MoveReason>| {
+        matches!(leave, Some(MoveReason::Draining | MoveReason::Asked))
+    };
+    let kept = health.members.iter().filter(|member| !by_word(&member.leave)).count();
+    kept >= usize::from(health.wanted) && !health.is_virgin(view)
 }

@@ -10,7 +10,7 @@ use crate::View;
 /// in mind.
 #[derive(Clone, Debug, Default)]
 pub struct Budget {
-    pools: BTreeMap<PoolName, Taken>,
+    pools: BTreeMap<PoolName, PoolBudget>,
     rebuilds: u32,
     rebuilds_by_node: BTreeMap<NodeName, u32>,
     targets: BTreeMap<NodeName, u32>,
@@ -22,7 +22,7 @@ pub struct Budget {
 
 /// What is taken in one pool.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Taken {
+pub(crate) struct PoolBudget {
     pub(crate) bytes: Size,
     pub(crate) committed: Size,
     pub(crate) replicas: u32,
@@ -34,7 +34,7 @@ impl Budget {
         Budget::default()
     }
 
-    pub(crate) fn taken(&self, pool: &PoolName) -> Taken {
+    pub(crate) fn taken(&self, pool: &PoolName) -> PoolBudget {
         self.pools.get(pool).copied().unwrap_or_default()
     }
 

@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use model::{
-    Epoch, Generation, Label, Lifecycle, PoolName, Replica, ReplicaId, Size, TargetId,
+    Epoch, Generation, Lifecycle, PoolName, Replica, ReplicaId, ReplicaLabel, Size, TargetId,
     TargetRecord, Volume, VolumeChange,
 };
 
@@ -70,17 +70,18 @@ pub fn conflict<'f>(
     // A growth that failed in the end has made the copies larger before.
     let size = replicas.iter().fold(wanted, |size, replica| size.max(replica.spec().size));
     let mut copies = BTreeMap::new();
-    let mut weigh = |replica, pool: &PoolName, label: Option<&Label>, fence: Option<Epoch>| {
-        let label = label.filter(|label| label.volume == id && label.replica == replica);
-        let claim = Claim::of(label, fence);
-        let contradicts = label.zip(record).is_some_and(|(label, record)| {
-            label.set.generation() == record.set().generation() && label.set != *record.set()
-        });
-        let stored = Claim::stored(record, size);
-        if contradicts || claim.says_more_than(&stored) {
-            copies.insert(replica, (pool.clone(), claim));
-        }
-    };
+    let mut weigh =
+        |replica, pool: &PoolName, label: Option<&ReplicaLabel>, fence: Option<Epoch>| {
+            let label = label.filter(|label| label.volume == id && label.replica == replica);
+            let claim = Claim::of(label, fence);
+            let contradicts = label.zip(record).is_some_and(|(label, record)| {
+                label.set.generation() == record.set().generation() && label.set != *record.set()
+            });
+            let stored = Claim::stored(record, size);
+            if contradicts || claim.says_more_than(&stored) {
+                copies.insert(replica, (pool.clone(), claim));
+            }
+        };
     for replica in replicas {
         let Some(status) = &replica.status else { continue };
         let label = status.label.as_ref();
@@ -89,14 +90,14 @@ pub fn conflict<'f>(
             weigh(*replica.id(), &replica.spec().pool, label, status.fence);
         }
     }
-    for (replica, stray) in &facts.stray_replicas {
-        let label = stray.label.as_ref().filter(|label| label.volume == id);
+    for (replica, orphan) in &facts.orphan_replicas {
+        let label = orphan.label.as_ref().filter(|label| label.volume == id);
         if label.is_some_and(|label| has_a_say(facts, label, &members)) {
-            weigh(*replica, &stray.pool, label, None);
+            weigh(*replica, &orphan.pool, label, None);
         }
     }
     let owned = record.map(TargetRecord::epoch);
-    let newer = facts.stray_targets.iter().filter(|(_, it)| it.volume == id);
+    let newer = facts.orphan_targets.iter().filter(|(_, it)| it.volume == id);
     let newer = newer.filter(|(_, it)| Some(it.epoch) > owned);
     let targets: BTreeMap<_, _> = newer.map(|(target, it)| (*target, it.epoch)).collect();
     let is_none = copies.is_empty() && targets.is_empty() && unseen.is_empty();
@@ -106,7 +107,7 @@ pub fn conflict<'f>(
 /// Whether a copy that nobody knows is of the history of its volume, and not of another volume that
 /// had the same id or of a branch that was abandoned; in doubt it is. What is set aside was judged
 /// then.
-pub fn has_a_say(facts: &Facts, label: &Label, members: &BTreeSet<ReplicaId>) -> bool {
+pub fn has_a_say(facts: &Facts, label: &ReplicaLabel, members: &BTreeSet<ReplicaId>) -> bool {
     let is_of_it = match (facts.records.get(&label.volume), label.set.origin()) {
         (Some(record), _) => !is_apart(label, record),
         (None, Some(origin)) => {
@@ -118,12 +119,12 @@ pub fn has_a_say(facts: &Facts, label: &Label, members: &BTreeSet<ReplicaId>) ->
 }
 
 /// Whether a label and a record name a copy in common.
-fn akin(label: &Label, record: &TargetRecord) -> bool {
+fn akin(label: &ReplicaLabel, record: &TargetRecord) -> bool {
     label.set.replicas().intersection(record.set().replicas()).next().is_some()
 }
 
 impl Claim {
-    fn of(label: Option<&Label>, fence: Option<Epoch>) -> Claim {
+    fn of(label: Option<&ReplicaLabel>, fence: Option<Epoch>) -> Claim {
         Claim {
             epoch: label.map(|label| label.epoch).max(fence),
             generation: label.map(|label| label.set.generation()),

@@ -10,8 +10,8 @@ use alloc::vec::Vec;
 
 use model::{DrainStatus, NodeName, PoolName};
 
-use crate::member::Situation;
-use crate::place::{Wish, choose_target, find};
+use crate::member::VolumeHealth;
+use crate::place::{NodePreference, choose_target, find};
 use crate::view::{exists, is_going};
 use crate::{Budget, View};
 
@@ -26,8 +26,10 @@ pub fn drain_status(view: &View<'_>, node: &NodeName) -> DrainStatus {
         let Some(volume) = volume.filter(|_| current && !target.spec().hosts.is_empty()) else {
             continue;
         };
-        let situation = Situation::new(view, volume);
-        if let Err(none) = choose_target(view, &mut Budget::new(), &situation, Wish::default()) {
+        let health = VolumeHealth::new(view, volume);
+        if let Err(none) =
+            choose_target(view, &mut Budget::new(), &health, NodePreference::default())
+        {
             status.blocked.push(format!("target of volume {}: {none}", volume.id()));
         }
     }
@@ -39,20 +41,20 @@ pub fn drain_status(view: &View<'_>, node: &NodeName) -> DrainStatus {
         status.replicas.insert(*replica.id());
         let volume = facts.volumes.get(&replica.spec().volume).filter(|volume| exists(*volume));
         let Some(volume) = volume.filter(|_| !is_going(replica)) else { continue };
-        let situation = Situation::new(view, volume);
-        if situation.count_good() >= usize::from(situation.wanted) {
+        let health = VolumeHealth::new(view, volume);
+        if health.count_good() >= usize::from(health.wanted) {
             continue;
         }
-        if situation.good().next().is_none() {
+        if health.good().next().is_none() {
             let reason = "no copy in sync answers to copy from";
             status.blocked.push(format!("copy of volume {}: {reason}", volume.id()));
             continue;
         }
-        let coming = situation.members.iter().filter(|member| member.is_coming()).count();
-        if situation.count_good() + coming >= usize::from(situation.wanted) {
+        let coming = health.members.iter().filter(|member| member.is_coming()).count();
+        if health.count_good() + coming >= usize::from(health.wanted) {
             continue;
         }
-        if let Err(none) = find(view, &mut Budget::new(), &situation.ask(view), |_| None) {
+        if let Err(none) = find(view, &mut Budget::new(), &health.ask(view), |_| None) {
             status.blocked.push(format!("copy of volume {}: {none}", volume.id()));
         }
     }

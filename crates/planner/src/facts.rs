@@ -7,8 +7,8 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use model::{
-    Epoch, Failover, FailoverId, HostName, Label, Lifecycle, Node, NodeName, Pool, PoolName,
-    Quarantine, Replica, ReplicaId, Size, Snapshot, SnapshotId, SnapshotLabel, Source, Subject,
+    Epoch, Failover, FailoverId, HostName, Lifecycle, Node, NodeName, Pool, PoolName, Quarantine,
+    Replica, ReplicaId, ReplicaLabel, Size, Snapshot, SnapshotId, SnapshotLabel, Source, Subject,
     Target, TargetId, TargetRecord, Timestamp, Volume, VolumeId,
 };
 
@@ -31,19 +31,19 @@ pub struct Facts {
     /// Volumes as they were.
     pub snapshots: BTreeMap<SnapshotId, Snapshot>,
     /// Copies on the move. Other work on their volumes goes on meanwhile: a move may take hours.
-    pub moves: BTreeMap<VolumeId, Move>,
+    pub moves: BTreeMap<VolumeId, ReplicaMove>,
     /// Targets on the move, and the last that were.
     pub failovers: BTreeMap<FailoverId, Failover>,
     /// Pools that engines have and of which there is no spec.
     pub stray_pools: BTreeSet<(NodeName, PoolName)>,
     /// Copies that engines report and of which there is no spec.
-    pub stray_replicas: BTreeMap<ReplicaId, Stray<Label>>,
+    pub orphan_replicas: BTreeMap<ReplicaId, Orphan<ReplicaLabel>>,
     /// Copies that are set aside; they are among those without a spec.
     pub quarantined: BTreeMap<ReplicaId, Quarantine>,
     /// Targets that engines report and of which there is no spec.
-    pub stray_targets: BTreeMap<TargetId, StrayTarget>,
+    pub orphan_targets: BTreeMap<TargetId, OrphanTarget>,
     /// Copies of snapshots that engines report and that no snapshot counts as its own.
-    pub stray_snapshots: BTreeMap<(PoolName, SnapshotId), Stray<SnapshotLabel>>,
+    pub orphan_snapshots: BTreeMap<(PoolName, SnapshotId), Orphan<SnapshotLabel>>,
     /// Since when a copy that should be there cannot be used.
     pub missing: BTreeMap<ReplicaId, Timestamp>,
     /// When too few nodes answered for the last time; see [`Plan::brake`](crate::Plan).
@@ -66,7 +66,7 @@ pub struct Facts {
 
 /// A copy in another place instead of the one it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Move {
+pub struct ReplicaMove {
     /// The one to leave.
     pub from: ReplicaId,
     /// The one to make.
@@ -106,7 +106,7 @@ pub struct Reservation {
 
 /// Something in a pool that nobody asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stray<L> {
+pub struct Orphan<L> {
     /// Where it was found.
     pub pool: PoolName,
     /// What is written on disk with it; absent: it cannot be read, or is not ours.
@@ -115,7 +115,7 @@ pub struct Stray<L> {
 
 /// A target on an engine that nobody asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StrayTarget {
+pub struct OrphanTarget {
     /// Where it was found.
     pub node: NodeName,
     /// What it serves.

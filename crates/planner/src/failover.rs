@@ -7,10 +7,10 @@ use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
 
-use model::{Cause, Failover, Stage, Subject, Target, TargetState, VolumeId};
+use model::{Failover, FailoverReason, FailoverStage, Subject, Target, TargetState, VolumeId};
 
-use crate::member::{Member, Situation};
-use crate::place::{NoPlace, Wish, choose_target};
+use crate::member::{Member, VolumeHealth};
+use crate::place::{NodePreference, Unplaceable, choose_target};
 use crate::plan::Round;
 use crate::view::{NodeView, exists, is_going};
 use crate::{Step, View};
@@ -27,7 +27,7 @@ pub(crate) fn is_moving(view: &View<'_>, volume: VolumeId) -> bool {
 }
 
 fn is_over(failover: &Failover) -> bool {
-    matches!(failover.stage(), Stage::Successful { .. } | Stage::Errored { .. })
+    matches!(failover.stage(), FailoverStage::Successful { .. } | FailoverStage::Errored { .. })
 }
 
 /// Goes on with failovers, and begins those that are due.
@@ -43,7 +43,7 @@ pub(crate) fn run(round: &mut Round<'_, '_>) {
             continue;
         }
         if let Some(target) = view.target(*volume.id()).filter(|target| exists(target)) {
-            watch(round, &Situation::new(view, volume), target);
+            watch(round, &VolumeHealth::new(view, volume), target);
         }
     }
 }
@@ -53,48 +53,50 @@ fn go_on(round: &mut Round<'_, '_>, failover: &Failover) {
     let volume = failover.volume();
     let Some(object) = view.facts.volumes.get(&volume) else { return };
     match failover.stage() {
-        Stage::RepublishVolume {} => {
-            let wish = Wish { asked: None, or_again: Some(failover.from()) };
-            match choose(round, &Situation::new(view, object), wish) {
+        FailoverStage::RepublishVolume {} => {
+            let preference = NodePreference { asked: None, or_again: Some(failover.from()) };
+            match choose(round, &VolumeHealth::new(view, object), preference) {
                 Ok(node) => round.push(Step::Republish { failover: failover.id(), volume, node }),
                 Err(reason) => round.block(Subject::Volume(volume), reason),
             }
         }
-        Stage::ReplacePath { to } => {
+        FailoverStage::ReplacePath { to } => {
             let target = view.target_by_id(*to);
             let node = target.and_then(|target| view.node(&target.spec().node));
             if target.is_none_or(is_going) || node.is_none_or(NodeView::is_absent) {
                 round.push(Step::Reroute { failover: failover.id(), volume });
             }
         }
-        Stage::DeleteTarget { .. } => {
+        FailoverStage::DeleteTarget { .. } => {
             let old = view.target_by_id(failover.from());
             let node = old.and_then(|target| view.node(&target.spec().node));
             if node.is_some_and(NodeView::is_online) {
                 round.push(Step::GoOnDeleting(Subject::Target(failover.from())));
             }
         }
-        Stage::Init {} | Stage::Successful { .. } | Stage::Errored { .. } => {}
+        FailoverStage::Init {}
+        | FailoverStage::Successful { .. }
+        | FailoverStage::Errored { .. } => {}
     }
 }
 
 /// A node for a new target of the volume, or why there is none.
 fn choose(
     round: &mut Round<'_, '_>,
-    situation: &Situation<'_>,
-    wish: Wish<'_>,
+    health: &VolumeHealth<'_>,
+    preference: NodePreference<'_>,
 ) -> Result<model::NodeName, String> {
-    if situation.good().next().is_none() {
+    if health.good().next().is_none() {
         return Err(String::from("it wants a target, but no copy in sync answers"));
     }
-    let none = |none: NoPlace| format!("it wants a target elsewhere: {none}");
-    choose_target(round.view, &mut round.budget, situation, wish).map_err(none)
+    let none = |none: Unplaceable| format!("it wants a target elsewhere: {none}");
+    choose_target(round.view, &mut round.budget, health, preference).map_err(none)
 }
 
 /// Looks whether the target of a volume can stay as it is.
-fn watch(round: &mut Round<'_, '_>, situation: &Situation<'_>, target: &Target) {
+fn watch(round: &mut Round<'_, '_>, health: &VolumeHealth<'_>, target: &Target) {
     let view = round.view;
-    let Some((cause, wish)) = reason_to_move(view, situation, target) else {
+    let Some((cause, preference)) = reason_to_move(view, health, target) else {
         let online = view.node(&target.spec().node).is_some_and(NodeView::is_online);
         if online && target.status.is_none() {
             let (target, generation) = (*target.id(), target.generation());
@@ -102,14 +104,14 @@ fn watch(round: &mut Round<'_, '_>, situation: &Situation<'_>, target: &Target) 
         }
         return;
     };
-    let volume = *situation.volume.id();
-    let seen = situation.volume.generation();
+    let volume = *health.volume.id();
+    let seen = health.volume.generation();
     let from = *target.id();
     if target.spec().hosts.is_empty() {
         let force = view.node(&target.spec().node).is_none_or(|node| !node.is_online());
         return round.push(Step::Close { volume, seen, target: from, force });
     }
-    match choose(round, situation, wish) {
+    match choose(round, health, preference) {
         Ok(node) => round.push(Step::BeginFailover { volume, seen, from, node, cause }),
         Err(reason) => round.block(Subject::Volume(volume), reason),
     }
@@ -117,35 +119,42 @@ fn watch(round: &mut Round<'_, '_>, situation: &Situation<'_>, target: &Target) 
 
 fn reason_to_move<'a>(
     view: &View<'_>,
-    situation: &Situation<'_>,
+    health: &VolumeHealth<'_>,
     target: &'a Target,
-) -> Option<(Cause, Wish<'a>)> {
+) -> Option<(FailoverReason, NodePreference<'a>)> {
     let name = &target.spec().node;
     let node = view.node(name)?;
-    let elsewhere = Wish::default();
+    let elsewhere = NodePreference::default();
     if node.is_absent() {
-        return Some((Cause::NodeLapsed { node: name.clone() }, elsewhere));
+        return Some((FailoverReason::NodeLapsed { node: name.clone() }, elsewhere));
     }
     let state = target.status.as_ref().map(|status| status.state);
     if matches!(state, Some(TargetState::Shutdown { .. })) && node.is_online() {
         // It will never serve again, but its node may.
-        return Some((Cause::Asked {}, Wish { asked: None, or_again: Some(*target.id()) }));
+        return Some((
+            FailoverReason::Asked {},
+            NodePreference { asked: None, or_again: Some(*target.id()) },
+        ));
     }
-    if let Some(cause) = lost_path(view, situation, target) {
+    if let Some(cause) = lost_path(view, health, target) {
         return Some((cause, elsewhere));
     }
     // The copy of a volume with one copy goes first, or the target would only be further from it.
-    let can_follow = situation.members.iter().any(Member::stays_good);
+    let can_follow = health.members.iter().any(Member::stays_good);
     let draining = node.node.spec().is_draining() && can_follow;
-    draining.then(|| (Cause::Drain { node: name.clone() }, elsewhere))
+    draining.then(|| (FailoverReason::Drain { node: name.clone() }, elsewhere))
 }
 
 /// A path to this target that a host of it has lost.
-fn lost_path(view: &View<'_>, situation: &Situation<'_>, target: &Target) -> Option<Cause> {
-    let lost = view.facts.lost_paths.get(situation.volume.id())?;
+fn lost_path(
+    view: &View<'_>,
+    health: &VolumeHealth<'_>,
+    target: &Target,
+) -> Option<FailoverReason> {
+    let lost = view.facts.lost_paths.get(health.volume.id())?;
     let here = target.status.as_ref().map(|status| status.addresses.as_slice())?;
     let ours = lost
         .iter()
         .find(|(host, address)| target.spec().hosts.contains_key(*host) && here.contains(address));
-    ours.map(|(host, address)| Cause::PathLost { host: host.clone(), address: *address })
+    ours.map(|(host, address)| FailoverReason::PathLost { host: host.clone(), address: *address })
 }

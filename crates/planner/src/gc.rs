@@ -10,11 +10,11 @@
 use alloc::format;
 
 use model::{
-    Label, Lifecycle, NodeName, Object, PoolName, Quarantine, QuarantineCause, Replica, ReplicaId,
-    Snapshot, Spec, Subject, Target, Volume, VolumeId,
+    Lifecycle, NodeName, PoolName, Quarantine, QuarantineCause, Replica, ReplicaId, ReplicaLabel,
+    Resource, Snapshot, Spec, Subject, Target, Volume, VolumeId,
 };
 
-use crate::facts::{Stray, StrayTarget};
+use crate::facts::{Orphan, OrphanTarget};
 use crate::plan::Round;
 use crate::quarantine::{Standing, standing};
 use crate::view::{NodeView, exists, is_going};
@@ -52,23 +52,23 @@ pub(crate) fn run(round: &mut Round<'_, '_>) {
             round.block(subject, reason);
         }
     }
-    for (replica, stray) in &facts.stray_replicas {
-        sweep_stray_replica(round, *replica, stray);
+    for (replica, orphan) in &facts.orphan_replicas {
+        sweep_orphan_replica(round, *replica, orphan);
     }
     for quarantine in facts.quarantined.values() {
         sweep_quarantined(round, quarantine);
     }
-    for (target, stray) in &facts.stray_targets {
+    for (target, orphan) in &facts.orphan_targets {
         let subject = Subject::Target(*target);
-        if !is_outlived(round.view, stray) {
+        if !is_outlived(round.view, orphan) {
             let reason = "its engine serves it, but nobody knows it";
             round.block(subject, reason);
-        } else if is_online(round.view, &stray.node) && certain(round, &subject) {
-            let (node, target) = (stray.node.clone(), *target);
+        } else if is_online(round.view, &orphan.node) && certain(round, &subject) {
+            let (node, target) = (orphan.node.clone(), *target);
             round.push(Step::StopTarget { node, target });
         }
     }
-    sweep_stray_snapshots(round);
+    sweep_orphan_snapshots(round);
 }
 
 fn is_online(view: &View<'_>, node: &NodeName) -> bool {
@@ -85,7 +85,11 @@ fn certain(round: &mut Round<'_, '_>, subject: &Subject) -> bool {
 }
 
 /// Whether somebody began to make it, long ago, and is not at it any more.
-fn is_half_made<S: Spec>(round: &mut Round<'_, '_>, object: &Object<S>, subject: &Subject) -> bool {
+fn is_half_made<S: Spec>(
+    round: &mut Round<'_, '_>,
+    object: &Resource<S>,
+    subject: &Subject,
+) -> bool {
     let wait = round.view.settings.half_made_after;
     matches!(object.lifecycle(), Lifecycle::Creating {})
         && round.is_open(subject)
@@ -233,11 +237,15 @@ fn sweep_volume(round: &mut Round<'_, '_>, volume: &Volume) {
     }
 }
 
-fn sweep_stray_replica(round: &mut Round<'_, '_>, replica: ReplicaId, stray: &Stray<Label>) {
+fn sweep_orphan_replica(
+    round: &mut Round<'_, '_>,
+    replica: ReplicaId,
+    orphan: &Orphan<ReplicaLabel>,
+) {
     let view = round.view;
     let subject = Subject::Replica(replica);
-    let Some(label) = stray.label.as_ref().filter(|label| label.replica == replica) else {
-        return round.block(subject, format!("pool {} holds it without a label", stray.pool));
+    let Some(label) = orphan.label.as_ref().filter(|label| label.replica == replica) else {
+        return round.block(subject, format!("pool {} holds it without a label", orphan.pool));
     };
     if view.facts.quarantined.contains_key(&replica) {
         return;
@@ -248,14 +256,14 @@ fn sweep_stray_replica(round: &mut Round<'_, '_>, replica: ReplicaId, stray: &St
         | (Owner::Lives, Standing::Unproven(_)) => false,
         (Owner::Goes, _) | (Owner::Lives, Standing::Superseded) => true,
         (Owner::Lives, Standing::Counted) | (Owner::Missing, _) => {
-            return block_unknown(round, subject, stray, label);
+            return block_unknown(round, subject, orphan, label);
         }
     };
-    if !can_be_deleted(view, &stray.pool) || !certain(round, &subject) {
+    if !can_be_deleted(view, &orphan.pool) || !certain(round, &subject) {
         return;
     }
     if may_go {
-        round.push(Step::DestroyReplica { pool: stray.pool.clone(), replica });
+        round.push(Step::DestroyReplica { pool: orphan.pool.clone(), replica });
     } else {
         round.push(Step::Quarantine { replica });
     }
@@ -267,7 +275,7 @@ fn is_given_up(view: &View<'_>, pool: &PoolName) -> bool {
         || view.node_of(pool).is_none_or(|node| is_going(node.node))
 }
 
-fn is_unproven(view: &View<'_>, replica: ReplicaId, label: &Label) -> bool {
+fn is_unproven(view: &View<'_>, replica: ReplicaId, label: &ReplicaLabel) -> bool {
     matches!(standing(view.facts, replica, label), Standing::Unproven(_))
 }
 
@@ -292,7 +300,7 @@ fn sweep_quarantined(round: &mut Round<'_, '_>, quarantine: &Quarantine) {
         );
         return round.block(subject, reason);
     }
-    let label = view.facts.stray_replicas.get(replica).and_then(|stray| stray.label.as_ref());
+    let label = view.facts.orphan_replicas.get(replica).and_then(|orphan| orphan.label.as_ref());
     let is_over = view.now.since(quarantine.since) >= view.settings.quarantine;
     let may_go = match owner(view, *volume) {
         Owner::Goes => true,
@@ -307,25 +315,30 @@ fn sweep_quarantined(round: &mut Round<'_, '_>, quarantine: &Quarantine) {
     }
 }
 
-fn block_unknown(round: &mut Round<'_, '_>, subject: Subject, stray: &Stray<Label>, label: &Label) {
+fn block_unknown(
+    round: &mut Round<'_, '_>,
+    subject: Subject,
+    orphan: &Orphan<ReplicaLabel>,
+    label: &ReplicaLabel,
+) {
     let reason = format!(
         "pool {} holds a copy of volume {} that nobody knows, and nothing proves that it is not \
          needed; see whether the store is older than the disks, or delete it by hand",
-        stray.pool, label.volume
+        orphan.pool, label.volume
     );
     round.block(subject, reason);
 }
 
 /// Whether a newer owner of the volume is recorded, or the volume goes.
-fn is_outlived(view: &View<'_>, stray: &StrayTarget) -> bool {
-    let record = view.facts.records.get(&stray.volume);
-    record.is_some_and(|record| record.epoch() > stray.epoch)
-        || matches!(owner(view, stray.volume), Owner::Goes)
+fn is_outlived(view: &View<'_>, orphan: &OrphanTarget) -> bool {
+    let record = view.facts.records.get(&orphan.volume);
+    record.is_some_and(|record| record.epoch() > orphan.epoch)
+        || matches!(owner(view, orphan.volume), Owner::Goes)
 }
 
-fn sweep_stray_snapshots(round: &mut Round<'_, '_>) {
+fn sweep_orphan_snapshots(round: &mut Round<'_, '_>) {
     let view = round.view;
-    for (pool, snapshot) in view.facts.stray_snapshots.keys() {
+    for (pool, snapshot) in view.facts.orphan_snapshots.keys() {
         let subject = Subject::Snapshot(*snapshot);
         let known = view.facts.snapshots.get(snapshot);
         // One that is still being taken has not said yet where its copies are.

@@ -17,10 +17,10 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-use model::{Extent, PoolName, RebuildPlan, ReplicaId, Subject, Target, Volume, VolumeChange};
+use model::{PoolName, RebuildKind, RebuildPlan, ReplicaId, Subject, Target, Volume, VolumeChange};
 
-use crate::member::{Condition, Member, Situation};
-use crate::place::{NoPlace, Wish, choose_target, find, take};
+use crate::member::{Condition, Member, VolumeHealth};
+use crate::place::{NodePreference, Unplaceable, choose_target, find, take};
 use crate::plan::Round;
 use crate::view::exists;
 use crate::{Step, View, brake};
@@ -36,16 +36,16 @@ pub(crate) fn run(round: &mut Round<'_, '_>) {
         if !is_ours_to_plan(volume) || moving.contains(volume.id()) || !round.is_open(&subject) {
             continue;
         }
-        let situation = Situation::new(view, volume);
-        match want(view, &situation) {
-            Ok(Some(want)) => cares.push((want.phase(), situation.good().count(), situation, want)),
+        let health = VolumeHealth::new(view, volume);
+        match want(view, &health) {
+            Ok(Some(want)) => cares.push((want.phase(), health.good().count(), health, want)),
             Ok(None) => {}
             Err(reason) => round.block(subject, reason),
         }
     }
-    cares.sort_by_key(|(phase, good, situation, _)| (*phase, *good, *situation.volume.id()));
-    for (_, _, situation, want) in &cares {
-        act(round, situation, want);
+    cares.sort_by_key(|(phase, good, health, _)| (*phase, *good, *health.volume.id()));
+    for (_, _, health, want) in &cares {
+        act(round, health, want);
     }
 }
 
@@ -56,12 +56,12 @@ fn is_ours_to_plan(volume: &Volume) -> bool {
 }
 
 /// What one volume wants next.
-enum Want {
+enum HealAction {
     /// The change under way has reached its end.
     Finish,
     Remove(ReplicaId),
     Attach(ReplicaId),
-    Rebuild(ReplicaId, Extent),
+    Rebuild(ReplicaId, RebuildKind),
     OpenToHeal,
     Add,
     /// Where somebody asked for it.
@@ -69,91 +69,91 @@ enum Want {
     Close,
 }
 
-impl Want {
+impl HealAction {
     /// What frees comes before what takes, and what exists before what is new.
     fn phase(&self) -> u8 {
         match self {
-            Want::Finish | Want::Remove(_) | Want::Close => 0,
-            Want::Rebuild(..) => 1,
-            Want::Attach(_) | Want::OpenToHeal => 2,
-            Want::Add | Want::AddTo(_) => 3,
+            HealAction::Finish | HealAction::Remove(_) | HealAction::Close => 0,
+            HealAction::Rebuild(..) => 1,
+            HealAction::Attach(_) | HealAction::OpenToHeal => 2,
+            HealAction::Add | HealAction::AddTo(_) => 3,
         }
     }
 }
 
 /// What a volume wants next, or why it cannot have it.
-fn want(view: &View<'_>, situation: &Situation<'_>) -> Result<Option<Want>, String> {
-    if is_reached(view, situation) {
-        return Ok(Some(Want::Finish));
+fn want(view: &View<'_>, health: &VolumeHealth<'_>) -> Result<Option<HealAction>, String> {
+    if is_reached(view, health) {
+        return Ok(Some(HealAction::Finish));
     }
-    if let Some(replica) = removable(view, situation) {
-        return Ok(Some(Want::Remove(replica)));
+    if let Some(replica) = removable(view, health) {
+        return Ok(Some(HealAction::Remove(replica)));
     }
-    let deficit = deficit(situation);
-    let stale = situation.members.iter().find(|member| {
+    let deficit = deficit(health);
+    let stale = health.members.iter().find(|member| {
         member.leave.is_none() && matches!(member.condition, Condition::Stale { .. })
     });
-    if (stale.is_some() || deficit > 0) && situation.good().next().is_none() {
+    if (stale.is_some() || deficit > 0) && health.good().next().is_none() {
         let wanted = if stale.is_some() { "to be brought in sync" } else { "another copy" };
         return Err(format!(
             "it wants {wanted}, but no copy in sync answers, and nothing else may be copied; \
              bring back one of: {}",
-            believed(situation)
+            believed(health)
         ));
     }
     if let Some(member) = stale {
-        return Ok(revive(situation, member));
+        return Ok(revive(health, member));
     }
     if deficit > 0 {
-        return Ok(Some(asked_place(view, situation).map_or(Want::Add, Want::AddTo)));
+        return Ok(Some(asked_place(view, health).map_or(HealAction::Add, HealAction::AddTo)));
     }
-    let idle = situation.target.is_some_and(|target| target.spec().hosts.is_empty());
-    let working = situation.members.iter().any(|member| member.condition == Condition::Rebuilding);
-    Ok((idle && !working).then_some(Want::Close))
+    let idle = health.target.is_some_and(|target| target.spec().hosts.is_empty());
+    let working = health.members.iter().any(|member| member.condition == Condition::Rebuilding);
+    Ok((idle && !working).then_some(HealAction::Close))
 }
 
 /// Whether the change or the move under way has nothing left to do.
-fn is_reached(view: &View<'_>, situation: &Situation<'_>) -> bool {
-    let members = &situation.members;
-    let change = situation.volume.lifecycle().operation().map(|operation| &operation.change);
+fn is_reached(view: &View<'_>, health: &VolumeHealth<'_>) -> bool {
+    let members = &health.members;
+    let change = health.volume.lifecycle().operation().map(|operation| &operation.change);
     if let Some(VolumeChange::SetReplicas { replicas }) = change {
         return members.len() == usize::from(*replicas);
     }
     let lacks = |id: ReplicaId| members.iter().all(|member| member.id() != id);
-    view.facts.moves.get(situation.volume.id()).is_some_and(|asked| {
+    view.facts.moves.get(health.volume.id()).is_some_and(|asked| {
         let has_no_place = view.pool(&asked.pool).is_none() && lacks(asked.replica);
         lacks(asked.from) || has_no_place
     })
 }
 
 /// How many copies have to be added.
-fn deficit(situation: &Situation<'_>) -> usize {
-    let heals = situation.spec().policy.self_heal;
+fn deficit(health: &VolumeHealth<'_>) -> usize {
+    let heals = health.spec().policy.self_heal;
     let waited_for = |member: &&Member<'_>| {
         let lost = member.condition == Condition::Lost && member.leave.is_none();
         member.is_coming() || (lost && !heals)
     };
-    let coming = situation.members.iter().filter(waited_for).count();
-    usize::from(situation.wanted).saturating_sub(situation.count_good() + coming)
+    let coming = health.members.iter().filter(waited_for).count();
+    usize::from(health.wanted).saturating_sub(health.count_good() + coming)
 }
 
 /// The worst copy, if there are enough good ones without it.
-fn removable(view: &View<'_>, situation: &Situation<'_>) -> Option<ReplicaId> {
-    let good = situation.count_good();
-    let wanted = usize::from(situation.wanted.max(1));
+fn removable(view: &View<'_>, health: &VolumeHealth<'_>) -> Option<ReplicaId> {
+    let good = health.count_good();
+    let wanted = usize::from(health.wanted.max(1));
     let spare = |member: &&Member<'_>| {
         let others = good - usize::from(member.stays_good());
         let touchable = !matches!(member.condition, Condition::Making | Condition::Resting);
         touchable && others >= wanted
     };
-    let spares = situation.members.iter().filter(spare);
-    spares.min_by_key(|member| worth(view, situation, member)).map(Member::id)
+    let spares = health.members.iter().filter(spare);
+    spares.min_by_key(|member| worth(view, health, member)).map(Member::id)
 }
 
 /// What a copy is worth: the least goes first. The order of the fields is the policy.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a rule of its own")]
-struct Worth {
+struct RemovalRank {
     /// Whether it is in sync and where it should be.
     stays_good: bool,
     /// Whether it holds every acknowledged write.
@@ -171,14 +171,14 @@ struct Worth {
     id: ReplicaId,
 }
 
-fn worth(view: &View<'_>, situation: &Situation<'_>, member: &Member<'_>) -> Worth {
+fn worth(view: &View<'_>, health: &VolumeHealth<'_>, member: &Member<'_>) -> RemovalRank {
     let pool = view.pool(&member.replica.spec().pool);
     let node = member.node.and_then(|name| view.node(name));
     let cordoned = node.is_none_or(|node| node.node.spec().is_cordoned())
         || pool.is_none_or(|pool| pool.pool.spec().is_cordoned());
-    let group = situation.spec().affinity_group.as_ref().and_then(|group| view.group(group));
+    let group = health.spec().affinity_group.as_ref().and_then(|group| view.group(group));
     let shared = group.zip(member.node).and_then(|(group, node)| group.replicas.get(node));
-    Worth {
+    RemovalRank {
         stays_good: member.stays_good(),
         believed: member.believed,
         condition: match member.condition {
@@ -189,7 +189,7 @@ fn worth(view: &View<'_>, situation: &Situation<'_>, member: &Member<'_>) -> Wor
             Condition::Good | Condition::Making | Condition::Resting => 4,
         },
         welcome: !cordoned,
-        local: situation.target.is_some_and(|target| member.node == Some(&target.spec().node)),
+        local: health.target.is_some_and(|target| member.node == Some(&target.spec().node)),
         group_shared: Reverse(shared.copied().unwrap_or(0)),
         fill: Reverse(pool.map_or(0, |pool| pool.used.percent_of(pool.capacity))),
         id: member.id(),
@@ -197,14 +197,14 @@ fn worth(view: &View<'_>, situation: &Situation<'_>, member: &Member<'_>) -> Wor
 }
 
 /// The next thing to do for a copy that answers and has missed writes.
-fn revive(situation: &Situation<'_>, member: &Member<'_>) -> Option<Want> {
+fn revive(health: &VolumeHealth<'_>, member: &Member<'_>) -> Option<HealAction> {
     let Condition::Stale { attached, based } = member.condition else { return None };
-    let Some(target) = situation.target else { return Some(Want::OpenToHeal) };
+    let Some(target) = health.target else { return Some(HealAction::OpenToHeal) };
     if !attached {
-        return Some(Want::Attach(member.id()));
+        return Some(HealAction::Attach(member.id()));
     }
-    let extent = if based { Extent::Delta } else { Extent::Full };
-    serves(target).then_some(Want::Rebuild(member.id(), extent))
+    let extent = if based { RebuildKind::Partial } else { RebuildKind::Full };
+    serves(target).then_some(HealAction::Rebuild(member.id(), extent))
 }
 
 fn serves(target: &Target) -> bool {
@@ -212,14 +212,14 @@ fn serves(target: &Target) -> bool {
 }
 
 /// Where a copy was asked for and is not yet.
-fn asked_place(view: &View<'_>, situation: &Situation<'_>) -> Option<PoolName> {
-    let asked = view.facts.moves.get(situation.volume.id())?;
-    let is_there = situation.members.iter().any(|member| member.id() == asked.replica);
+fn asked_place(view: &View<'_>, health: &VolumeHealth<'_>) -> Option<PoolName> {
+    let asked = view.facts.moves.get(health.volume.id())?;
+    let is_there = health.members.iter().any(|member| member.id() == asked.replica);
     (!is_there).then(|| asked.pool.clone())
 }
 
-fn believed(situation: &Situation<'_>) -> String {
-    let believed = situation.members.iter().filter(|member| member.believed);
+fn believed(health: &VolumeHealth<'_>) -> String {
+    let believed = health.members.iter().filter(|member| member.believed);
     let names: Vec<_> = believed
         .map(|member| match member.node {
             Some(node) => format!("{} on node {node}", member.replica.spec().pool),
@@ -229,37 +229,37 @@ fn believed(situation: &Situation<'_>) -> String {
     if names.is_empty() { String::from("(none is known)") } else { names.join(", ") }
 }
 
-fn act(round: &mut Round<'_, '_>, situation: &Situation<'_>, want: &Want) {
+fn act(round: &mut Round<'_, '_>, health: &VolumeHealth<'_>, want: &HealAction) {
     let view = round.view;
-    let volume = *situation.volume.id();
+    let volume = *health.volume.id();
     let subject = Subject::Volume(volume);
-    let seen = situation.volume.generation();
-    let target = situation.target;
+    let seen = health.volume.generation();
+    let target = health.target;
     match want {
-        Want::Finish => round.push(Step::Finish(subject)),
-        Want::Remove(replica) => {
+        HealAction::Finish => round.push(Step::Finish(subject)),
+        HealAction::Remove(replica) => {
             round.push(Step::RemoveReplica { volume, seen, replica: *replica });
         }
-        Want::Close => {
+        HealAction::Close => {
             let Some(target) = target else { return };
             round.push(Step::Close { volume, seen, target: *target.id(), force: false });
         }
-        Want::Attach(replica) => {
+        HealAction::Attach(replica) => {
             let Some(target) = target else { return };
             round.push(Step::Attach { volume, seen, target: *target.id(), replica: *replica });
         }
-        Want::Rebuild(replica, extent) => {
+        HealAction::Rebuild(replica, extent) => {
             let Some(target) = target else { return };
-            let to = situation.members.iter().find(|member| member.id() == *replica);
+            let to = health.members.iter().find(|member| member.id() == *replica);
             let Some(to) = to.and_then(|member| member.node) else { return };
             if round.budget.take_rebuild(view, [&target.spec().node, to]) {
-                let sources = situation.good().map(Member::id).collect::<BTreeSet<_>>();
+                let sources = health.good().map(Member::id).collect::<BTreeSet<_>>();
                 let (target, replica, extent) = (*target.id(), *replica, *extent);
                 round.push(Step::Rebuild(RebuildPlan { volume, target, replica, sources, extent }));
             }
         }
-        Want::OpenToHeal => {
-            match choose_target(view, &mut round.budget, situation, Wish::default()) {
+        HealAction::OpenToHeal => {
+            match choose_target(view, &mut round.budget, health, NodePreference::default()) {
                 Ok(node) if round.budget.take_rebuild(view, [&node, &node]) => {
                     round.push(Step::OpenToHeal { volume, seen, node });
                 }
@@ -267,28 +267,28 @@ fn act(round: &mut Round<'_, '_>, situation: &Situation<'_>, want: &Want) {
                 Err(none) => round.block(subject, format!("it wants a target to heal: {none}")),
             }
         }
-        Want::Add => add(round, situation, None),
-        Want::AddTo(pool) => add(round, situation, Some(pool)),
+        HealAction::Add => add(round, health, None),
+        HealAction::AddTo(pool) => add(round, health, Some(pool)),
     }
 }
 
-fn add(round: &mut Round<'_, '_>, situation: &Situation<'_>, asked: Option<&PoolName>) {
+fn add(round: &mut Round<'_, '_>, health: &VolumeHealth<'_>, asked: Option<&PoolName>) {
     let view = round.view;
-    let volume = *situation.volume.id();
-    let mut ask = situation.ask(view);
-    if asked.is_none() && brake::concerns(view, situation) {
-        if let Some(brake) = round.brake.as_mut().filter(|brake| brake.holds(situation)) {
+    let volume = *health.volume.id();
+    let mut ask = health.ask(view);
+    if asked.is_none() && brake::concerns(view, health) {
+        if let Some(brake) = round.brake.as_mut().filter(|brake| brake.holds(health)) {
             brake.held += 1;
             let reason = format!("it wants another copy: {}", brake.reason);
             return round.block(Subject::Volume(volume), reason);
         }
         ask.most_fill = Some(view.settings.heal_fill);
     }
-    if !situation.is_virgin(view) && !round.budget.has_rebuild(view) {
+    if !health.is_virgin(view) && !round.budget.has_rebuild(view) {
         return;
     }
     let found = match asked {
-        Some(pool) => view.pool(pool).ok_or_else(NoPlace::default),
+        Some(pool) => view.pool(pool).ok_or_else(Unplaceable::default),
         None => find(view, &mut round.budget, &ask, |_| None),
     };
     let pool = match found {
@@ -299,10 +299,10 @@ fn add(round: &mut Round<'_, '_>, situation: &Situation<'_>, asked: Option<&Pool
         }
     };
     let to = &pool.pool.spec().node;
-    let from = situation.target.map_or(to, |target| &target.spec().node);
-    if situation.is_virgin(view) || round.budget.take_rebuild(view, [from, to]) {
+    let from = health.target.map_or(to, |target| &target.spec().node);
+    if health.is_virgin(view) || round.budget.take_rebuild(view, [from, to]) {
         take(&mut round.budget, &ask, pool);
-        let (seen, pool) = (situation.volume.generation(), pool.pool.id().clone());
+        let (seen, pool) = (health.volume.generation(), pool.pool.id().clone());
         round.push(Step::AddReplica { volume, seen, pool });
     }
 }

@@ -9,11 +9,11 @@ use model::{
 };
 
 use crate::View;
-use crate::place::{Ask, Need, Refusal, breaks_rule};
+use crate::place::{Need, PlacementRequest, Refusal, breaks_rule};
 use crate::view::{NodeView, PoolView, allocated, is_going};
 
 /// A volume and its copies, as they are now.
-pub(crate) struct Situation<'a> {
+pub(crate) struct VolumeHealth<'a> {
     pub(crate) volume: &'a Volume,
     /// With the change under way.
     pub(crate) wanted: u8,
@@ -30,7 +30,7 @@ pub(crate) struct Member<'a> {
     /// Whether it is recorded to hold every acknowledged write.
     pub(crate) believed: bool,
     pub(crate) condition: Condition,
-    pub(crate) leave: Option<Leave>,
+    pub(crate) leave: Option<MoveReason>,
 }
 
 /// What a copy is worth now.
@@ -61,7 +61,7 @@ pub(crate) enum Condition {
 
 /// Why a copy should be somewhere else.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Leave {
+pub(crate) enum MoveReason {
     /// Its node is being emptied.
     Draining,
     /// Somebody asked for it.
@@ -95,8 +95,8 @@ impl Member<'_> {
     }
 }
 
-impl<'a> Situation<'a> {
-    pub(crate) fn new(view: &View<'a>, volume: &'a Volume) -> Situation<'a> {
+impl<'a> VolumeHealth<'a> {
+    pub(crate) fn new(view: &View<'a>, volume: &'a Volume) -> VolumeHealth<'a> {
         let target = view.target(*volume.id());
         let wanted = match volume.lifecycle().operation().map(|operation| &operation.change) {
             Some(VolumeChange::SetReplicas { replicas }) => *replicas,
@@ -105,9 +105,9 @@ impl<'a> Situation<'a> {
         let replicas = view.replicas(*volume.id());
         let members = replicas.iter().filter(|replica| !is_going(**replica));
         let members = members.map(|replica| member(view, volume, target, replica)).collect();
-        let mut situation = Situation { volume, wanted, target, members };
-        situation.find_leavers(view);
-        situation
+        let mut health = VolumeHealth { volume, wanted, target, members };
+        health.find_leavers(view);
+        health
     }
 
     pub(crate) fn spec(&self) -> &'a VolumeSpec {
@@ -137,11 +137,11 @@ impl<'a> Situation<'a> {
             let suspect =
                 pool.is_some_and(|pool| matches!(pool.state(), PoolState::Suspect { .. }));
             member.leave = if asked == Some(member.id()) {
-                Some(Leave::Asked)
+                Some(MoveReason::Asked)
             } else if draining.is_some_and(|node| node.node.spec().is_draining()) {
-                Some(Leave::Draining)
+                Some(MoveReason::Draining)
             } else if suspect && self.volume.spec().policy.self_heal {
-                Some(Leave::Suspect)
+                Some(MoveReason::Suspect)
             } else {
                 member.leave.take()
             };
@@ -162,21 +162,21 @@ impl<'a> Situation<'a> {
             }
             let Some(pool) = view.pool(&member.replica.spec().pool) else { continue };
             match breaks_rule(view, self.volume.spec(), &kept, pool) {
-                Some(refusal) => member.leave = Some(Leave::Misplaced(refusal)),
+                Some(refusal) => member.leave = Some(MoveReason::Misplaced(refusal)),
                 None => kept.push(pool),
             }
         }
     }
 
     /// What one more copy needs, beside those that stay.
-    pub(crate) fn ask<'v>(&self, view: &'v View<'a>) -> Ask<'v, 'a>
+    pub(crate) fn ask<'v>(&self, view: &'v View<'a>) -> PlacementRequest<'v, 'a>
     where
         'a: 'v,
     {
         let stays =
             |member: &&Member<'_>| member.leave.is_none() && member.condition != Condition::Lost;
         let staying = self.members.iter().filter(stays);
-        Ask {
+        PlacementRequest {
             volume: *self.volume.id(),
             spec: self.spec(),
             beside: staying.filter_map(|member| view.pool(&member.replica.spec().pool)).collect(),
@@ -257,7 +257,7 @@ fn crowded(view: &View<'_>, member: &mut Member<'_>) -> Condition {
         return Condition::Stale { attached: true, based: was_in_sync(replica) };
     }
     if pool.largest_full == Some((allocated(replica), *replica.id())) {
-        member.leave = Some(Leave::Full);
+        member.leave = Some(MoveReason::Full);
     }
     Condition::Crowded
 }

@@ -2,10 +2,10 @@
 
 use alloc::format;
 
-use model::{HostName, Kind, Lifecycle, NodeName, Problem, TargetId, Volume};
+use model::{HostName, Lifecycle, NodeName, Problem, ProblemKind, TargetId, Volume};
 
-use crate::member::Situation;
-use crate::place::{Wish, choose_target};
+use crate::member::VolumeHealth;
+use crate::place::{NodePreference, choose_target};
 use crate::view::{NodeView, exists};
 use crate::{Budget, View};
 
@@ -45,12 +45,12 @@ pub fn publish(
 ) -> Result<Publishing, Problem> {
     if !exists(volume) {
         let making = matches!(volume.lifecycle(), Lifecycle::Creating {});
-        let kind = if making { Kind::Busy } else { Kind::Deleting };
+        let kind = if making { ProblemKind::Busy } else { ProblemKind::Deleting };
         let detail = format!("volume {} is {}", volume.id(), volume.lifecycle().name());
         return Err(Problem::new(kind, detail));
     }
-    let situation = Situation::new(view, volume);
-    if let Some(target) = situation.target {
+    let health = VolumeHealth::new(view, volume);
+    if let Some(target) = health.target {
         let hosts = &target.spec().hosts;
         if hosts.contains_key(host) {
             return Ok(Publishing::Already);
@@ -64,7 +64,7 @@ pub fn publish(
                     target.spec().node,
                     volume.id()
                 );
-                return Err(Problem::new(Kind::NodeUnavailable, detail));
+                return Err(Problem::new(ProblemKind::NodeUnavailable, detail));
             }
             return Ok(Publishing::Admit { target: *target.id() });
         }
@@ -73,14 +73,14 @@ pub fn publish(
             "volume {} is used by host {other} and is not shared; unpublish it there first",
             volume.id()
         );
-        return Err(Problem::new(Kind::AlreadyPublished, detail));
+        return Err(Problem::new(ProblemKind::AlreadyPublished, detail));
     }
-    if situation.good().next().is_none() {
+    if health.good().next().is_none() {
         let detail = format!("no copy in sync of volume {} answers", volume.id());
-        return Err(Problem::new(Kind::NoHealthyReplica, detail));
+        return Err(Problem::new(ProblemKind::NoHealthyReplica, detail));
     }
-    let wish = Wish { asked, or_again: None };
-    let node = choose_target(view, &mut Budget::new(), &situation, wish)?;
+    let preference = NodePreference { asked, or_again: None };
+    let node = choose_target(view, &mut Budget::new(), &health, preference)?;
     Ok(Publishing::Open { node })
 }
 
@@ -105,7 +105,7 @@ pub fn unpublish(
             spec.node,
             volume.id()
         );
-        return Err(Problem::new(Kind::NodeUnavailable, detail));
+        return Err(Problem::new(ProblemKind::NodeUnavailable, detail));
     }
     let target = *target.id();
     let others = host.is_some() && spec.hosts.len() > 1;

@@ -23,8 +23,8 @@
 //! labels are seen at different moments.
 
 use model::{
-    Label, Liveness, PoolState, QuarantineCause, Replica, ReplicaId, ReplicaState, TargetRecord,
-    VolumeChange, VolumeId,
+    Liveness, PoolState, QuarantineCause, Replica, ReplicaId, ReplicaLabel, ReplicaState,
+    TargetRecord, VolumeChange, VolumeId,
 };
 
 use crate::Facts;
@@ -42,7 +42,7 @@ pub enum Standing {
 }
 
 /// What a copy is to its volume, by its label.
-pub fn standing(facts: &Facts, replica: ReplicaId, label: &Label) -> Standing {
+pub fn standing(facts: &Facts, replica: ReplicaId, label: &ReplicaLabel) -> Standing {
     let Some(record) = facts.records.get(&label.volume) else {
         return Standing::Unproven(QuarantineCause::Newer);
     };
@@ -61,7 +61,7 @@ pub fn standing(facts: &Facts, replica: ReplicaId, label: &Label) -> Standing {
 
 /// Whether a label knows of something that the record does not. As long as records are written
 /// before labels, by one owner after the other, none does.
-fn is_newer(label: &Label, record: &TargetRecord) -> bool {
+fn is_newer(label: &ReplicaLabel, record: &TargetRecord) -> bool {
     let (has, recorded) = (&label.set, record.set());
     label.epoch > record.epoch()
         || has.generation() > recorded.generation()
@@ -70,7 +70,7 @@ fn is_newer(label: &Label, record: &TargetRecord) -> bool {
 
 /// Whether a copy is of another history than the record is: what its numbers say in comparison with
 /// those of the record means nothing.
-pub(crate) fn is_apart(label: &Label, record: &TargetRecord) -> bool {
+pub(crate) fn is_apart(label: &ReplicaLabel, record: &TargetRecord) -> bool {
     let set = record.set();
     let abandoned = set.forked_at().is_some_and(|fork| label.epoch < fork);
     let counted = set.replicas().contains(&label.replica);

@@ -2,7 +2,7 @@
 
 use model::{PoolState, Subject, Volume};
 
-use crate::member::{Condition, Situation};
+use crate::member::{Condition, VolumeHealth};
 use crate::place::{Refusal, find, take};
 use crate::plan::Round;
 use crate::view::{PoolView, allocated, exists};
@@ -21,11 +21,11 @@ pub(crate) fn run(round: &mut Round<'_, '_>) {
     for replica in replicas.filter(|replica| replica.spec().pool == *fullest.pool.id()) {
         let volume = view.facts.volumes.get(&replica.spec().volume);
         let Some(volume) = volume.filter(|volume| is_quiet(view, volume)) else { continue };
-        let situation = Situation::new(view, volume);
-        if situation.members.iter().any(|member| !member.stays_good()) {
+        let health = VolumeHealth::new(view, volume);
+        if health.members.iter().any(|member| !member.stays_good()) {
             continue;
         }
-        let mut ask = situation.ask(view);
+        let mut ask = health.ask(view);
         ask.beside.retain(|pool| pool.pool.id() != fullest.pool.id());
         let after = fullest.used.minus(allocated(replica)).percent_of(fullest.capacity);
         let closer = |pool: &PoolView<'_>| {
@@ -50,5 +50,5 @@ fn is_quiet(view: &View<'_>, volume: &Volume) -> bool {
         && volume.lifecycle().is_idle()
         && !view.facts.moves.contains_key(volume.id())
         && !view.is_busy(&Subject::Volume(*volume.id()))
-        && Situation::new(view, volume).good().all(|member| member.condition == Condition::Good)
+        && VolumeHealth::new(view, volume).good().all(|member| member.condition == Condition::Good)
 }

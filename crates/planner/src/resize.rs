@@ -3,10 +3,10 @@
 use alloc::format;
 use alloc::vec::Vec;
 
-use model::{Kind, Problem, Size, Subject, Volume, VolumeChange};
+use model::{Problem, ProblemKind, Size, Subject, Volume, VolumeChange};
 
-use crate::member::{Condition, Situation};
-use crate::place::{Need, NoPlace, fits};
+use crate::member::{Condition, VolumeHealth};
+use crate::place::{Need, Unplaceable, fits};
 use crate::plan::Round;
 use crate::view::exists;
 use crate::{Budget, Step, View};
@@ -16,10 +16,10 @@ pub fn check_resize(view: &View<'_>, volume: &Volume, size: Size) -> Result<(), 
     let spec = volume.spec();
     if size < spec.size {
         let detail = format!("volume {} has {} and cannot shrink", volume.id(), spec.size);
-        return Err(Problem::new(Kind::OutOfRange, detail));
+        return Err(Problem::new(ProblemKind::OutOfRange, detail));
     }
     let mut refused = Vec::new();
-    for member in &Situation::new(view, volume).members {
+    for member in &VolumeHealth::new(view, volume).members {
         let name = &member.replica.spec().pool;
         if matches!(member.condition, Condition::Away | Condition::Lost | Condition::Making) {
             let detail = format!(
@@ -27,7 +27,7 @@ pub fn check_resize(view: &View<'_>, volume: &Volume, size: Size) -> Result<(), 
                  wait until it is back or replaced",
                 volume.id()
             );
-            return Err(Problem::new(Kind::NodeUnavailable, detail));
+            return Err(Problem::new(ProblemKind::NodeUnavailable, detail));
         }
         let Some(pool) = view.pool(name) else { continue };
         let need = Need::of_growth(view, spec, size.minus(member.replica.spec().size));
@@ -38,7 +38,7 @@ pub fn check_resize(view: &View<'_>, volume: &Volume, size: Size) -> Result<(), 
             refused.push((name, refusal));
         }
     }
-    if refused.is_empty() { Ok(()) } else { Err(NoPlace::of_pools(refused).into()) }
+    if refused.is_empty() { Ok(()) } else { Err(Unplaceable::of_pools(refused).into()) }
 }
 
 /// Gives every copy and target the size its volume should have.

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use model::{NodeName, Replica, Timestamp};
 
-use crate::member::{Condition, Situation};
+use crate::member::{Condition, VolumeHealth};
 use crate::plan::Round;
 use crate::view::exists;
 use crate::{Step, View};
@@ -44,6 +44,6 @@ pub(crate) fn run(round: &mut Round<'_, '_>) {
 fn is_well(view: &View<'_>, replica: &Replica) -> bool {
     let volume = view.facts.volumes.get(&replica.spec().volume);
     let Some(volume) = volume.filter(|volume| exists(*volume)) else { return false };
-    let members = Situation::new(view, volume).members;
+    let members = VolumeHealth::new(view, volume).members;
     members.iter().all(|member| member.condition == Condition::Good)
 }

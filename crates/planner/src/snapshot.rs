@@ -7,16 +7,16 @@
 use alloc::format;
 use alloc::vec::Vec;
 
-use model::{Kind, Problem, ReplicaId, SnapshotId, VolumeId};
+use model::{Problem, ProblemKind, ReplicaId, SnapshotId, VolumeId};
 
-use crate::member::{Condition, Situation};
-use crate::place::{Need, NoPlace, Refusal, fits};
+use crate::member::{Condition, VolumeHealth};
+use crate::place::{Need, Refusal, Unplaceable, fits};
 use crate::view::{exists, is_going};
 use crate::{Budget, View};
 
 /// A snapshot that somebody wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SnapshotAsk {
+pub struct SnapshotProposal {
     /// Of which volume.
     pub volume: VolumeId,
     /// Its id.
@@ -24,7 +24,7 @@ pub struct SnapshotAsk {
 }
 
 /// The copies that a snapshot is taken of.
-pub fn check_snapshot(view: &View<'_>, ask: SnapshotAsk) -> Result<Vec<ReplicaId>, Problem> {
+pub fn check_snapshot(view: &View<'_>, ask: SnapshotProposal) -> Result<Vec<ReplicaId>, Problem> {
     check(view, &mut Budget::new(), ask)
 }
 
@@ -32,7 +32,7 @@ pub fn check_snapshot(view: &View<'_>, ask: SnapshotAsk) -> Result<Vec<ReplicaId
 /// them can be taken together, or none is.
 pub fn check_snapshot_group(
     view: &View<'_>,
-    asks: &[SnapshotAsk],
+    asks: &[SnapshotProposal],
 ) -> Result<Vec<Vec<ReplicaId>>, Problem> {
     let mut budget = Budget::new();
     asks.iter().map(|ask| check(view, &mut budget, *ask)).collect()
@@ -41,15 +41,15 @@ pub fn check_snapshot_group(
 fn check(
     view: &View<'_>,
     budget: &mut Budget,
-    ask: SnapshotAsk,
+    ask: SnapshotProposal,
 ) -> Result<Vec<ReplicaId>, Problem> {
     let id = ask.volume;
     let Some(volume) = view.facts.volumes.get(&id).filter(|volume| !is_going(*volume)) else {
-        return Err(Problem::new(Kind::NotFound, format!("there is no volume {id}")));
+        return Err(Problem::new(ProblemKind::NotFound, format!("there is no volume {id}")));
     };
     if !exists(volume) {
         let detail = format!("volume {id} is being created; try again when that has ended");
-        return Err(Problem::new(Kind::Busy, detail));
+        return Err(Problem::new(ProblemKind::Busy, detail));
     }
     let others = view.snapshots(id).iter().filter(|have| *have.id() != ask.snapshot).count();
     let most = volume.spec().max_snapshots.and_then(|most| usize::try_from(most).ok());
@@ -58,12 +58,12 @@ fn check(
             "volume {id} has {others} snapshots, all it may have; \
              delete one or raise its maxSnapshots"
         );
-        return Err(Problem::new(Kind::SnapshotLimit, detail));
+        return Err(Problem::new(ProblemKind::SnapshotLimit, detail));
     }
-    let situation = Situation::new(view, volume);
+    let health = VolumeHealth::new(view, volume);
     let need = Need::of_snapshot(view, volume.spec().size);
     let (mut copies, mut refused) = (Vec::new(), Vec::new());
-    for member in situation.members.iter().filter(|member| member.believed) {
+    for member in health.members.iter().filter(|member| member.believed) {
         let name = &member.replica.spec().pool;
         let fit = match view.pool(name) {
             Some(pool) if member.condition == Condition::Good => fits(view, budget, pool, need),
@@ -79,13 +79,13 @@ fn check(
     }
     if !refused.is_empty() {
         let space = refused.iter().any(|(_, refusal)| refusal.is_space());
-        let kind = if space { Kind::NoSpace } else { Kind::NodeUnavailable };
-        let none = NoPlace::of_pools(refused);
+        let kind = if space { ProblemKind::NoSpace } else { ProblemKind::NodeUnavailable };
+        let none = Unplaceable::of_pools(refused);
         return Err(Problem::new(kind, format!("no snapshot of volume {id}: {none}")));
     }
     if copies.is_empty() {
         let detail = format!("no copy in sync of volume {id} is known");
-        return Err(Problem::new(Kind::NoHealthyReplica, detail));
+        return Err(Problem::new(ProblemKind::NoHealthyReplica, detail));
     }
     Ok(copies)
 }

@@ -4,8 +4,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use model::{
-    Cause, FailoverId, Generation, NodeName, PoolName, RebuildPlan, ReplicaId, Size, Subject,
-    TargetId, VolumeId,
+    FailoverId, FailoverReason, Generation, NodeName, PoolName, RebuildPlan, ReplicaId, Size,
+    Subject, TargetId, VolumeId,
 };
 
 use crate::Brake;
@@ -40,7 +40,7 @@ pub enum Step {
         /// Where the new one goes, as things are now.
         node: NodeName,
         /// Why.
-        cause: Cause,
+        cause: FailoverReason,
     },
     /// Make the new target of a failover.
     Republish {

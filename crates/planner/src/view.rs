@@ -6,8 +6,8 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use model::{
-    AffinityGroup, ChildState, FaultReason, Lifecycle, Liveness, Node, NodeName, Object, Pool,
-    PoolName, PoolState, Replica, ReplicaId, ReplicaState, Size, Snapshot, Spec, Subject, Target,
+    AffinityGroup, ChildState, FaultReason, Lifecycle, Liveness, Node, NodeName, Pool, PoolName,
+    PoolState, Replica, ReplicaId, ReplicaState, Resource, Size, Snapshot, Spec, Subject, Target,
     TargetId, Timestamp, VolumeId,
 };
 
@@ -91,12 +91,12 @@ impl PoolView<'_> {
 }
 
 /// Whether it exists and nobody wants it gone.
-pub(crate) fn exists<S: Spec>(object: &Object<S>) -> bool {
+pub(crate) fn exists<S: Spec>(object: &Resource<S>) -> bool {
     matches!(object.lifecycle(), Lifecycle::Created { .. })
 }
 
 /// Whether somebody wants it gone.
-pub(crate) fn is_going<S: Spec>(object: &Object<S>) -> bool {
+pub(crate) fn is_going<S: Spec>(object: &Resource<S>) -> bool {
     matches!(object.lifecycle(), Lifecycle::Deleting {} | Lifecycle::Deleted {})
 }
 

@@ -5,12 +5,12 @@ use alloc::format;
 use alloc::vec::Vec;
 
 use model::{
-    Invalid, Kind, PoolName, Problem, ReplicaId, Size, Source, Topology, Volume, VolumeId,
-    VolumeSpec, Zones,
+    PoolName, Problem, ProblemKind, ReplicaId, Size, Source, Topology, ValidationError, Volume,
+    VolumeId, VolumeSpec, Zones,
 };
 
-use crate::member::{Condition, Situation};
-use crate::place::{Ask, Need, NoPlace, Refusal, Score, admit, find, fits, take};
+use crate::member::{Condition, VolumeHealth};
+use crate::place::{Need, PlacementRequest, Refusal, Score, Unplaceable, admit, find, fits, take};
 use crate::view::{NodeView, PoolView, exists};
 use crate::{Budget, View};
 
@@ -37,7 +37,7 @@ pub fn place_volume(
     let need = Need::of_new(view, spec, written.unwrap_or(Size::ZERO));
     let pools = content.as_ref().map(|content| &content.pools);
     let (beside, taken, most_fill) = (Vec::new(), Vec::new(), None);
-    let ask = Ask { volume, spec, beside, taken, need, content: pools, most_fill };
+    let ask = PlacementRequest { volume, spec, beside, taken, need, content: pools, most_fill };
     let (mut pools, after) = place_all(view, budget, &ask)?;
     *budget = after;
     let Some(content) = content else {
@@ -68,16 +68,16 @@ fn content(view: &View<'_>, spec: &VolumeSpec) -> Result<Option<Content>, Proble
             let source = facts.volumes.get(&volume).filter(|volume| exists(*volume));
             let Some(source) = source else {
                 let detail = format!("there is no volume {volume} to clone");
-                return Err(Problem::new(Kind::NotFound, detail));
+                return Err(Problem::new(ProblemKind::NotFound, detail));
             };
             large_enough(spec, source.spec().size)?;
             same_key(spec, source)?;
-            let situation = Situation::new(view, source);
+            let health = VolumeHealth::new(view, source);
             let pools: BTreeSet<_> =
-                situation.good().map(|member| member.replica.spec().pool.clone()).collect();
+                health.good().map(|member| member.replica.spec().pool.clone()).collect();
             if pools.is_empty() {
                 let detail = format!("no copy in sync of volume {volume} answers");
-                return Err(Problem::new(Kind::NoHealthyReplica, detail));
+                return Err(Problem::new(ProblemKind::NoHealthyReplica, detail));
             }
             Ok(Some(Content { pools, written: view.written(volume) }))
         }
@@ -85,7 +85,7 @@ fn content(view: &View<'_>, spec: &VolumeSpec) -> Result<Option<Content>, Proble
             let source = facts.snapshots.get(&snapshot).filter(|snapshot| exists(*snapshot));
             let Some(status) = source.and_then(|snapshot| snapshot.status.as_ref()) else {
                 let detail = format!("there is no snapshot {snapshot}, or it is not taken yet");
-                return Err(Problem::new(Kind::NotFound, detail));
+                return Err(Problem::new(ProblemKind::NotFound, detail));
             };
             large_enough(spec, status.size)?;
             // Of a volume that has gone the engine knows.
@@ -97,7 +97,7 @@ fn content(view: &View<'_>, spec: &VolumeSpec) -> Result<Option<Content>, Proble
             let pools: BTreeSet<_> = online.map(|(pool, _)| pool.clone()).collect();
             if pools.is_empty() {
                 let detail = format!("no copy of snapshot {snapshot} answers");
-                return Err(Problem::new(Kind::NoHealthyReplica, detail));
+                return Err(Problem::new(ProblemKind::NoHealthyReplica, detail));
             }
             let written = status.copies.values().map(|copy| copy.usage.allocated).max();
             Ok(Some(Content { pools, written: written.unwrap_or(Size::ZERO) }))
@@ -110,7 +110,7 @@ fn large_enough(spec: &VolumeSpec, size: Size) -> Result<(), Problem> {
         return Ok(());
     }
     let detail = format!("the content has {size}; a volume that begins with it needs that much");
-    Err(Problem::new(Kind::OutOfRange, detail))
+    Err(Problem::new(ProblemKind::OutOfRange, detail))
 }
 
 /// What begins with the content of a volume shares its data key: another key for it would be
@@ -126,7 +126,7 @@ fn same_key(spec: &VolumeSpec, source: &Volume) -> Result<(), Problem> {
         None => format!("leave it out: volume {} is not encrypted", source.id()),
     };
     let shown = asked.map_or_else(|| "left out".into(), |key| format!("key {key}"));
-    Err(Invalid::new("encryption", shown, remedy).into())
+    Err(ValidationError::new("encryption", shown, remedy).into())
 }
 
 fn is_up(view: &View<'_>, pool: &PoolView<'_>) -> bool {
@@ -152,7 +152,7 @@ fn seed(
             Err(refusal) => refused.push((name, refusal)),
         }
     }
-    Err(NoPlace::of_pools(refused).into())
+    Err(Unplaceable::of_pools(refused).into())
 }
 
 /// How many first choices are tried before it is given up: each rules out another value of a label
@@ -164,17 +164,25 @@ const FIRST_CHOICES: usize = 64;
 fn place_all<'v>(
     view: &'v View<'_>,
     budget: &Budget,
-    ask: &Ask<'v, '_>,
+    ask: &PlacementRequest<'v, '_>,
 ) -> Result<(Vec<PoolName>, Budget), Problem> {
     let mut not_first: BTreeSet<PoolName> = BTreeSet::new();
     let mut failure = None;
-    let Ask { volume, spec, need, content, most_fill, .. } = *ask;
+    let PlacementRequest { volume, spec, need, content, most_fill, .. } = *ask;
     for _ in 0..FIRST_CHOICES {
         let mut budget = budget.clone();
         let mut beside: Vec<&PoolView<'_>> = Vec::new();
         while beside.len() < usize::from(spec.replicas) {
             let (beside_it, taken) = (beside.clone(), Vec::new());
-            let ask = Ask { volume, spec, beside: beside_it, taken, need, content, most_fill };
+            let ask = PlacementRequest {
+                volume,
+                spec,
+                beside: beside_it,
+                taken,
+                need,
+                content,
+                most_fill,
+            };
             let first = beside.is_empty();
             let tried = |pool: &PoolView<'_>| {
                 (first && not_first.contains(pool.pool.id())).then_some(Refusal::SamePool)
@@ -213,13 +221,13 @@ fn is_tied(topology: &Topology) -> bool {
 
 /// Whether a volume can have so many copies.
 pub fn check_replica_count(view: &View<'_>, volume: &Volume, replicas: u8) -> Result<(), Problem> {
-    let situation = Situation::new(view, volume);
-    let has = situation.members.len();
-    if replicas == 1 && situation.wanted > 1 {
-        return stays_apart(view, volume, &situation);
+    let health = VolumeHealth::new(view, volume);
+    let has = health.members.len();
+    if replicas == 1 && health.wanted > 1 {
+        return stays_apart(view, volume, &health);
     }
     let mut budget = Budget::new();
-    let mut ask = situation.ask(view);
+    let mut ask = health.ask(view);
     for _ in has..usize::from(replicas) {
         let pool = find(view, &mut budget, &ask, |_| None)?;
         take(&mut budget, &ask, pool);
@@ -229,10 +237,10 @@ pub fn check_replica_count(view: &View<'_>, volume: &Volume, replicas: u8) -> Re
 }
 
 /// A group's volumes with one copy each must not share a node: the last copy needs one of its own.
-fn stays_apart(view: &View<'_>, volume: &Volume, situation: &Situation<'_>) -> Result<(), Problem> {
+fn stays_apart(view: &View<'_>, volume: &Volume, health: &VolumeHealth<'_>) -> Result<(), Problem> {
     let group = volume.spec().affinity_group.as_ref().and_then(|group| view.group(group));
     let Some(group) = group else { return Ok(()) };
-    let mut nodes = situation.good().filter_map(|member| member.node);
+    let mut nodes = health.good().filter_map(|member| member.node);
     if nodes.any(|node| group.replicas.get(node).is_none_or(|count| *count <= 1)) {
         return Ok(());
     }
@@ -241,13 +249,13 @@ fn stays_apart(view: &View<'_>, volume: &Volume, situation: &Situation<'_>) -> R
          the last copy would share a node with them",
         volume.id()
     );
-    Err(Problem::new(Kind::NoPlacement, detail))
+    Err(Problem::new(ProblemKind::NoPlacement, detail))
 }
 
 /// For each pool, its place among those that could take one more copy of a volume now, from 1, or
 /// why it could not.
 pub fn rank(view: &View<'_>, volume: &Volume) -> BTreeMap<PoolName, Result<u32, Refusal>> {
-    let (ask, budget) = (Situation::new(view, volume).ask(view), Budget::new());
+    let (ask, budget) = (VolumeHealth::new(view, volume).ask(view), Budget::new());
     let mut ranks = BTreeMap::new();
     let mut good = Vec::new();
     for pool in view.pools.values() {
@@ -268,26 +276,26 @@ pub fn check_move(
     from: ReplicaId,
     asked: Option<&PoolName>,
 ) -> Result<PoolName, Problem> {
-    let situation = Situation::new(view, volume);
-    let Some(member) = situation.members.iter().find(|member| member.id() == from) else {
+    let health = VolumeHealth::new(view, volume);
+    let Some(member) = health.members.iter().find(|member| member.id() == from) else {
         let detail = format!("replica {from} is not a copy of volume {}", volume.id());
-        return Err(Problem::new(Kind::NotFound, detail));
+        return Err(Problem::new(ProblemKind::NotFound, detail));
     };
-    if situation.good().next().is_none() || member.condition == Condition::Making {
+    if health.good().next().is_none() || member.condition == Condition::Making {
         let detail = format!("no copy in sync of volume {} answers", volume.id());
-        return Err(Problem::new(Kind::NoHealthyReplica, detail));
+        return Err(Problem::new(ProblemKind::NoHealthyReplica, detail));
     }
-    let mut ask = situation.ask(view);
+    let mut ask = health.ask(view);
     ask.beside.retain(|pool| *pool.pool.id() != member.replica.spec().pool);
     let mut budget = Budget::new();
     let Some(asked) = asked else {
         return Ok(find(view, &mut budget, &ask, |_| None)?.pool.id().clone());
     };
     let Some(pool) = view.pool(asked) else {
-        return Err(Problem::new(Kind::NotFound, format!("there is no pool {asked}")));
+        return Err(Problem::new(ProblemKind::NotFound, format!("there is no pool {asked}")));
     };
     match admit(view, &budget, &ask, pool) {
         Ok(()) => Ok(asked.clone()),
-        Err(refusal) => Err(NoPlace::of_pools([(asked, refusal)].into()).into()),
+        Err(refusal) => Err(Unplaceable::of_pools([(asked, refusal)].into()).into()),
     }
 }

@@ -5,8 +5,8 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use crate::casts::{index, low16};
 use crate::layout::ClusterSize;
-use crate::widen::{index, low16};
 
 /// Which blocks of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -193,7 +193,7 @@ impl Bits {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Bits {
-        let word = |bytes: &[u8]| crate::wire::le64(bytes, 0);
+        let word = |bytes: &[u8]| crate::codec::le64(bytes, 0);
         let mut bits = Bits::Some(bytes.chunks_exact(8).map(word).collect());
         bits.tidy();
         bits

@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 
 use block::Blocks;
 
-use crate::widen::{count, low32};
-use crate::wire::{Put, Reader};
+use crate::casts::{count, low32};
+use crate::codec::{Put, Reader};
 
 /// An id of 128 bits, as the caller chose it. Zero means none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,19 +20,19 @@ impl Id {
 
 /// Number of a layer. Zero means none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Layer(pub u32);
+pub struct LayerId(pub u32);
 
-impl Layer {
+impl LayerId {
     /// No layer.
-    pub const NONE: Layer = Layer(0);
+    pub const NONE: LayerId = LayerId(0);
 }
 
 /// Longest byte string of an entity.
 pub(crate) const MAX_STRING: usize = 4096;
 
 impl Entity {
-    /// Most bytes of its memo.
-    pub const MOST_MEMO: usize = 16 << 10;
+    /// Most bytes of its spec backup.
+    pub const MOST_SPEC_BACKUP: usize = 16 << 10;
 }
 
 impl Label {
@@ -49,7 +49,7 @@ const _: () = assert!(FIXED == 108);
 
 /// What kind of entity it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum EntityKind {
     /// Takes reads and writes.
     Replica,
     /// Takes reads.
@@ -83,9 +83,9 @@ pub struct Entity {
     /// What it was made from: the replica of a snapshot, the snapshot of a clone.
     pub origin: Id,
     /// Replica or snapshot.
-    pub kind: Kind,
+    pub kind: EntityKind,
     /// Its topmost layer.
-    pub layer: Layer,
+    pub layer: LayerId,
     /// Its size.
     pub size: Blocks,
     /// Whether space for all of it is reserved.
@@ -99,7 +99,7 @@ pub struct Entity {
     /// How it is shared, as the engine wrote it.
     pub share: Vec<u8>,
     /// What is wanted of its volume, as somebody else than the engine wrote it.
-    pub memo: Vec<u8>,
+    pub spec_backup: Vec<u8>,
 }
 
 /// Why an entity cannot be stored.
@@ -134,7 +134,7 @@ impl Entity {
             ("the wrapped key", self.key.len(), MAX_STRING),
             ("the share state", self.share.len(), MAX_STRING),
             ("the label", self.label.opaque.len(), MAX_STRING),
-            ("the memo", self.memo.len(), Entity::MOST_MEMO),
+            ("the spec backup", self.spec_backup.len(), Entity::MOST_SPEC_BACKUP),
             ("the replica set", self.label.set.len(), MAX_SET),
             ("the in-sync set", self.label.in_sync.len(), MAX_SET),
         ];
@@ -154,13 +154,13 @@ impl Entity {
     /// Bytes of its encoding.
     pub(crate) fn encoded_len(&self) -> usize {
         let ids = self.label.set.len() + self.label.in_sync.len();
-        let strings = [&self.key, &self.share, &self.label.opaque, &self.memo];
+        let strings = [&self.key, &self.share, &self.label.opaque, &self.spec_backup];
         MIN_LEN + ids * 16 + strings.map(Vec::len).iter().sum::<usize>()
     }
 
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let start = out.len();
-        let snapshot = u32::from(self.kind == Kind::Snapshot);
+        let snapshot = u32::from(self.kind == EntityKind::Snapshot);
         out.put32(low32(count(self.encoded_len())));
         out.put128(self.id.0);
         out.put128(self.origin.0);
@@ -174,12 +174,12 @@ impl Entity {
         out.put128(self.label.transaction.0);
         debug_assert_eq!(out.len() - start, FIXED);
         for set in [&self.label.set, &self.label.in_sync] {
-            out.put16(crate::widen::low16(count(set.len() * 16)));
+            out.put16(crate::casts::low16(count(set.len() * 16)));
             for id in set {
                 out.put128(id.0);
             }
         }
-        for string in [&self.key, &self.share, &self.label.opaque, &self.memo] {
+        for string in [&self.key, &self.share, &self.label.opaque, &self.spec_backup] {
             out.put_string(string);
         }
     }
@@ -189,7 +189,7 @@ impl Entity {
         let mut body = Reader::new(from.take(len.checked_sub(4)?)?);
         let from = &mut body;
         let (id, origin) = (Id(from.u128()?), Id(from.u128()?));
-        let layer = Layer(from.u32()?);
+        let layer = LayerId(from.u32()?);
         let flags = from.u32()?;
         let (size, created) = (Blocks(from.u64()?), from.u64()?);
         let volume = Id(from.u128()?);
@@ -197,14 +197,25 @@ impl Entity {
         let transaction = Id(from.u128()?);
         let (set, in_sync) = (ids(from.string()?)?, ids(from.string()?)?);
         let (key, share) = (from.string()?.to_vec(), from.string()?.to_vec());
-        let (opaque, memo) = (from.string()?.to_vec(), from.string()?.to_vec());
+        let (opaque, spec_backup) = (from.string()?.to_vec(), from.string()?.to_vec());
         let label = Label { volume, epoch, generation, transaction, set, in_sync, opaque };
-        let kind = if flags & 1 == 0 { Kind::Replica } else { Kind::Snapshot };
+        let kind = if flags & 1 == 0 { EntityKind::Replica } else { EntityKind::Snapshot };
         let thick = flags & 2 != 0;
-        let entity =
-            Entity { id, origin, kind, layer, size, thick, created, label, key, share, memo };
+        let entity = Entity {
+            id,
+            origin,
+            kind,
+            layer,
+            size,
+            thick,
+            created,
+            label,
+            key,
+            share,
+            spec_backup,
+        };
         let agrees = flags >> 3 == 0 && (flags & 4 != 0) == entity.is_encrypted();
-        (body.is_empty() && agrees && layer != Layer::NONE && entity.check().is_ok())
+        (body.is_empty() && agrees && layer != LayerId::NONE && entity.check().is_ok())
             .then_some(entity)
     }
 }

@@ -7,9 +7,9 @@
 use alloc::vec::Vec;
 
 use crate::Id;
+use crate::casts::{count, index, low16, low32};
+use crate::codec::{crc_around, le16, le32, le64, le128, nth_block, set};
 use crate::layout::BLOCK;
-use crate::widen::{count, index, low16, low32};
-use crate::wire::{crc_around, le16, le32, le64, le128, nth_block, set};
 
 /// Most blocks of a group.
 pub(crate) const MAX_GROUP: u64 = 64;

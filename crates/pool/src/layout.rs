@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 
 use block::{Blocks, Bytes};
 
-use crate::widen::{count, low32};
+use crate::casts::{count, low32};
 
 /// Bytes in a block.
 pub const BLOCK: usize = 4096;
@@ -230,7 +230,7 @@ pub(crate) fn plan(disks: &[Blocks], size: ClusterSize) -> Option<Vec<Area>> {
 
 /// All data areas, for turning numbers of clusters into places.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Geography {
+pub(crate) struct DiskLayout {
     areas: Vec<DataArea>,
     shift: u8,
 }
@@ -240,15 +240,15 @@ pub(crate) type PhysicalBlock = u64;
 
 /// Where the sum of a physical block is: page and slot in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct SumAt {
+pub(crate) struct ChecksumAt {
     /// First cluster of the area, and number of the page in it.
     pub(crate) page: u64,
     pub(crate) slot: u16,
 }
 
-impl Geography {
+impl DiskLayout {
     /// From areas that are all sound and numbered without a gap.
-    pub(crate) fn new(areas: &[Area], size: ClusterSize) -> Option<Geography> {
+    pub(crate) fn new(areas: &[Area], size: ClusterSize) -> Option<DiskLayout> {
         let mut found = Vec::new();
         let mut next = 0;
         for area in areas.iter().filter(|area| matches!(area.usage, Use::Data { .. })) {
@@ -259,7 +259,7 @@ impl Geography {
             next = area.first + area.clusters;
             found.push(area);
         }
-        (!found.is_empty()).then_some(Geography { areas: found, shift: size.shift() })
+        (!found.is_empty()).then_some(DiskLayout { areas: found, shift: size.shift() })
     }
 
     /// Number of clusters in all areas.
@@ -280,11 +280,11 @@ impl Geography {
     }
 
     /// Where its sum is.
-    pub(crate) fn sum_at(&self, block: PhysicalBlock) -> SumAt {
+    pub(crate) fn sum_at(&self, block: PhysicalBlock) -> ChecksumAt {
         let area = self.area_of(low32(block >> self.shift));
         let offset = block - (u64::from(area.first) << self.shift);
         let page = (u64::from(area.first) << 32) | (offset / SUMS_PER_PAGE);
-        SumAt { page, slot: crate::widen::low16(offset % SUMS_PER_PAGE) }
+        ChecksumAt { page, slot: crate::casts::low16(offset % SUMS_PER_PAGE) }
     }
 
     /// The place of one copy (0 or 1) of a sums page.

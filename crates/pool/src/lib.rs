@@ -28,25 +28,25 @@ extern crate alloc;
 extern crate std;
 
 mod bits;
-mod breaks;
+mod casts;
 mod checkpoint;
+mod checkpoint_reader;
+mod checksum_page;
+mod checksums;
+mod codec;
+mod create;
 mod entity;
-mod fetch;
 mod journal;
 mod layout;
-mod life;
 mod map;
-mod occupant;
+mod mutation;
 mod pool;
 mod record;
 mod recovery;
+mod signature;
 mod space;
 mod state;
-mod sums;
-mod sums_page;
 mod superblock;
-mod widen;
-mod wire;
 
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
@@ -59,14 +59,14 @@ pub mod testing;
 mod tests;
 
 pub use checkpoint::BadCheckpoint;
-pub use entity::{BadEntity, Entity, Id, Kind, Label, Layer};
+pub use create::{BadPool, NewPool, Probe, Step, assemble, create, wipe};
+pub use entity::{BadEntity, Entity, EntityKind, Id, Label, LayerId};
 pub use layout::{BLOCK, Cluster, ClusterSize, Disk, Place};
-pub use life::{BadPool, NewPool, Probe, Step, assemble, create, wipe};
-pub use occupant::{OCCUPANT_BYTES, Occupant, occupant};
 pub use pool::{
-    About, Buffer, Change, DiskFailed, Effect, Health, Io, KEY_CHECK, Limits, NewReplica,
-    NewSnapshot, Pool, Question, Runs, Token, TornWrites, Usage,
+    BlockQuery, Buffer, Change, CommandId, DiskFailed, Effect, Health, IoId, KEY_CHECK, Limits,
+    NewReplica, NewSnapshot, Pool, QueryKind, Runs, TornWrites, Usage,
 };
 pub use recovery::{ImportError, Recovery};
+pub use signature::{OCCUPANT_BYTES, Signature, find_signature};
 pub use state::Refused;
 pub use superblock::{FORMAT_VERSION, Member, NotSuper, Superblock, super_offset};

@@ -72,11 +72,13 @@ impl Packed {
         self.clone().take()
     }
 
-    pub(crate) fn says(&self, block: u16) -> Says {
+    pub(crate) fn says(&self, block: u16) -> BlockState {
         match self {
-            Packed::Whole(cluster) => Says::At(*cluster),
-            Packed::Part(cluster, words) if bits::contains(words, block) => Says::At(*cluster),
-            Packed::Empty | Packed::Part(..) => Says::Nothing,
+            Packed::Whole(cluster) => BlockState::At(*cluster),
+            Packed::Part(cluster, words) if bits::contains(words, block) => {
+                BlockState::At(*cluster)
+            }
+            Packed::Empty | Packed::Part(..) => BlockState::Nothing,
             Packed::Mixed(entry) => entry.says(block),
         }
     }
@@ -105,7 +107,7 @@ impl Packed {
 
     /// The clusters in which this block is not valid.
     pub(crate) fn vacancies(&self, block: u16) -> impl Iterator<Item = Cluster> + '_ {
-        self.clusters().filter(move |cluster| self.says(block) != Says::At(*cluster))
+        self.clusters().filter(move |cluster| self.says(block) != BlockState::At(*cluster))
     }
 
     /// Whether it has blocks in this cluster, or will.
@@ -142,7 +144,7 @@ impl Packed {
         match self {
             Packed::Empty => 0,
             Packed::Whole(_) => 16,
-            Packed::Part(..) => 16 + crate::widen::count(size.bitmap_bytes()),
+            Packed::Part(..) => 16 + crate::casts::count(size.bitmap_bytes()),
             Packed::Mixed(entry) => entry.encoded_len(size),
         }
     }
@@ -180,7 +182,7 @@ impl Packed {
 
 /// What a layer says of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Says {
+pub(crate) enum BlockState {
     At(Cluster),
     Zero,
     Nothing,
@@ -195,11 +197,11 @@ impl Entry {
         self.fragments.is_empty() && self.zero.is_empty()
     }
 
-    pub(crate) fn says(&self, block: u16) -> Says {
+    pub(crate) fn says(&self, block: u16) -> BlockState {
         match self.fragments.iter().find(|fragment| fragment.valid.contains(block)) {
-            Some(fragment) => Says::At(fragment.cluster),
-            None if self.zero.contains(block) => Says::Zero,
-            None => Says::Nothing,
+            Some(fragment) => BlockState::At(fragment.cluster),
+            None if self.zero.contains(block) => BlockState::Zero,
+            None => BlockState::Nothing,
         }
     }
 
@@ -229,7 +231,7 @@ impl Entry {
 
     /// Bytes of its encoding.
     pub(crate) fn encoded_len(&self, size: ClusterSize) -> u64 {
-        let bitmap = crate::widen::count(size.bitmap_bytes());
+        let bitmap = crate::casts::count(size.bitmap_bytes());
         let bits = |bits: &Bits| if matches!(bits, Bits::Some(_)) { bitmap } else { 0 };
         // A fragment that waits for its first write to complete counts as one block, and another
         // that has them all as one that will lose some to it.

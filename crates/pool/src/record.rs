@@ -6,10 +6,10 @@ use alloc::vec::Vec;
 
 use block::Blocks;
 
-use crate::entity::{self, Entity, Id, Layer};
+use crate::casts::{count, low16};
+use crate::codec::{Put, Reader};
+use crate::entity::{self, Entity, Id, LayerId};
 use crate::layout::Cluster;
-use crate::widen::{count, low16};
-use crate::wire::{Put, Reader};
 
 /// Longest record, with room to spare for the longest entity.
 pub(crate) const MAX_RECORD: usize = 32 << 10;
@@ -19,13 +19,13 @@ const FIRST_WRITE_HEAD: usize = 20;
 const OVERWRITE_HEAD: usize = 16;
 const _: () = assert!(MAX_RECORD >= FIRST_WRITE_HEAD + 4 * 3000);
 const MAX_ENTITY: usize =
-    entity::MIN_LEN + 3 * entity::MAX_STRING + 2 * entity::MAX_SET * 16 + Entity::MOST_MEMO;
+    entity::MIN_LEN + 3 * entity::MAX_STRING + 2 * entity::MAX_SET * 16 + Entity::MOST_SPEC_BACKUP;
 const _: () = assert!(MAX_RECORD >= 24 + 4 + MAX_ENTITY);
 
 /// A run of blocks of one cluster that became valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FirstWrite {
-    pub(crate) layer: Layer,
+    pub(crate) layer: LayerId,
     pub(crate) logical: u32,
     pub(crate) cluster: Cluster,
     pub(crate) first: u16,
@@ -39,7 +39,7 @@ pub(crate) enum Record {
         crcs: Vec<u32>,
     },
     Discard {
-        layer: Layer,
+        layer: LayerId,
         start: u64,
         len: u64,
     },
@@ -49,16 +49,16 @@ pub(crate) enum Record {
     Create(Entity),
     Snapshot {
         source: Id,
-        top: Layer,
+        top: LayerId,
         entity: Entity,
     },
     Delete(Id),
     /// Entries of a hidden layer, up to this logical cluster, move down.
     Move {
-        layer: Layer,
+        layer: LayerId,
         last: u32,
     },
-    Collapse(Layer),
+    Collapse(LayerId),
     Update(Entity),
     Resize {
         id: Id,
@@ -175,7 +175,7 @@ impl Record {
 fn decode_body(kind: u16, from: &mut Reader<'_>) -> Option<Record> {
     Some(match kind {
         1 => {
-            let (layer, logical) = (Layer(from.u32()?), from.u32()?);
+            let (layer, logical) = (LayerId(from.u32()?), from.u32()?);
             let cluster = Cluster(from.u32()?);
             let (first, blocks) = (from.u16()?, from.u16()?);
             let crcs: Vec<u32> = (0..blocks).map(|_| from.u32()).collect::<Option<_>>()?;
@@ -183,7 +183,7 @@ fn decode_body(kind: u16, from: &mut Reader<'_>) -> Option<Record> {
             (!crcs.is_empty()).then_some(Record::FirstWrite { at, crcs })?
         }
         2 => {
-            let layer = Layer(from.u32()?);
+            let layer = LayerId(from.u32()?);
             from.u32()?;
             let (start, len) = (from.u64()?, from.u64()?);
             start.checked_add(len)?;
@@ -192,11 +192,11 @@ fn decode_body(kind: u16, from: &mut Reader<'_>) -> Option<Record> {
         3 => Record::Dirty { region: from.u32()? },
         4 => Record::Create(Entity::decode(from)?),
         5 => {
-            let (source, top) = (Id(from.u128()?), Layer(from.u32()?));
+            let (source, top) = (Id(from.u128()?), LayerId(from.u32()?));
             Record::Snapshot { source, top, entity: Entity::decode(from)? }
         }
         6 => Record::Delete(Id(from.u128()?)),
-        7 => Record::Collapse(Layer(from.u32()?)),
+        7 => Record::Collapse(LayerId(from.u32()?)),
         8 => Record::Update(Entity::decode(from)?),
         9 => Record::Resize { id: Id(from.u128()?), size: Blocks(from.u64()?) },
         11 => {
@@ -207,7 +207,7 @@ fn decode_body(kind: u16, from: &mut Reader<'_>) -> Option<Record> {
             let crcs: Vec<u32> = (0..blocks).map(|_| from.u32()).collect::<Option<_>>()?;
             (!crcs.is_empty()).then_some(Record::Overwrite { first, crcs })?
         }
-        10 => Record::Move { layer: Layer(from.u32()?), last: from.u32()? },
+        10 => Record::Move { layer: LayerId(from.u32()?), last: from.u32()? },
         _ => return None,
     })
 }

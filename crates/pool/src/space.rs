@@ -6,9 +6,9 @@
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
+use crate::casts::{count, index, low32};
+use crate::codec::le64;
 use crate::layout::Cluster;
-use crate::widen::{count, index, low32};
-use crate::wire::le64;
 
 /// The clusters of a pool.
 #[derive(Clone, Debug, Default)]

@@ -9,13 +9,13 @@ use alloc::vec::Vec;
 use block::Blocks;
 
 use crate::Id;
+use crate::casts::{count, index, low16};
+use crate::codec::{le16, le32, le64, le128, set};
 use crate::journal::FAR;
 use crate::layout::{
-    Area, BLOCK, Cluster, ClusterSize, Disk, FIRST_AREA, Geography, MAX_AREAS, MAX_DISKS,
+    Area, BLOCK, Cluster, ClusterSize, Disk, DiskLayout, FIRST_AREA, MAX_AREAS, MAX_DISKS,
     MAX_JOURNAL, Place, Use,
 };
-use crate::widen::{count, index, low16};
-use crate::wire::{le16, le32, le64, le128, set};
 
 /// The format this code writes, and the highest it reads.
 pub const FORMAT_VERSION: u32 = 3;
@@ -185,7 +185,7 @@ impl Superblock {
             && slots[0] == slots[1]
             && slots[2] == slots[3]
             && slots.iter().all(|blocks| blocks.is_some_and(|blocks| blocks > 1))
-            && Geography::new(&self.areas, self.cluster).is_some()
+            && DiskLayout::new(&self.areas, self.cluster).is_some()
             && usize::from(self.number.0) < self.disks.len()
             && self.areas_are_apart()
     }

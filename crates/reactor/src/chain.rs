@@ -1,6 +1,6 @@
 //! What goes out in one send.
 
-use crate::memory::Frozen;
+use crate::memory::SharedBuffer;
 
 /// Pieces of bytes in the order they go on the wire: small ones copied into the chain (headers),
 /// large ones taken along without copying (payloads).
@@ -17,7 +17,7 @@ pub struct Chain {
 #[derive(Debug)]
 enum Piece {
     Copied { start: usize, end: usize },
-    Taken(Frozen),
+    Taken(SharedBuffer),
 }
 
 impl Chain {
@@ -48,7 +48,7 @@ impl Chain {
     }
 
     /// Appends a payload without copying it.
-    pub fn take(&mut self, payload: Frozen) {
+    pub fn take(&mut self, payload: SharedBuffer) {
         if !payload.is_empty() {
             self.len += payload.len();
             self.pieces.push(Piece::Taken(payload));

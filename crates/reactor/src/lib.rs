@@ -19,24 +19,24 @@
 //! Deliberately not here: protocols, retries, TLS, and any knowledge of volumes.
 
 mod chain;
-mod contract;
+mod io;
 mod mailbox;
 mod memory;
-mod moment;
+mod monotonic_time;
 mod slab;
+mod spin_policy;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod timers;
 mod uring;
-mod waiting;
 
 pub use chain::Chain;
-pub use contract::{
+pub use io::{
     Access, Detached, Event, FileId, Handler, Io, Op, OpId, Opened, Outcome, Refused, Socket,
     Space, Token,
 };
 pub use mailbox::{Mailbox, Undelivered};
-pub use memory::{Arena, ArenaError, Buffer, Class, Frozen, PAGE, copy_aside};
-pub use moment::Moment;
+pub use memory::{Arena, ArenaError, Buffer, Class, PAGE, SharedBuffer, copy_nontemporal};
+pub use monotonic_time::MonotonicTime;
 pub use slab::{Key, Slab};
 pub use uring::{Config, Reactor, SetupError, pin_to_core};

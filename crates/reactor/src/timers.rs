@@ -3,20 +3,20 @@
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::moment::Moment;
+use crate::monotonic_time::MonotonicTime;
 use crate::slab::Key;
 
 /// Due times of timers. A timer that was cancelled stays here until it is due or swept; whoever
 /// pops it finds its key gone.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
-    heap: BinaryHeap<Reverse<(Moment, u64, Key)>>,
+    heap: BinaryHeap<Reverse<(MonotonicTime, u64, Key)>>,
     sequence: u64,
     live: usize,
 }
 
 impl Timers {
-    pub(crate) fn add(&mut self, at: Moment, key: Key) {
+    pub(crate) fn add(&mut self, at: MonotonicTime, key: Key) {
         self.sequence += 1;
         self.live += 1;
         self.heap.push(Reverse((at, self.sequence, key)));
@@ -31,12 +31,12 @@ impl Timers {
     }
 
     /// The next time something is due.
-    pub(crate) fn next(&self) -> Option<Moment> {
+    pub(crate) fn next(&self) -> Option<MonotonicTime> {
         self.heap.peek().map(|Reverse((at, ..))| *at)
     }
 
     /// Takes one timer that is due; among those due, the earliest, then the first added.
-    pub(crate) fn pop_due(&mut self, now: Moment) -> Option<Key> {
+    pub(crate) fn pop_due(&mut self, now: MonotonicTime) -> Option<Key> {
         if self.next()? > now {
             return None;
         }
@@ -60,13 +60,13 @@ mod tests {
         let keys: Vec<Key> = (0..3).map(|n| slab.insert(n).unwrap()).collect();
         let mut timers = Timers::default();
         for (at, key) in [20, 10, 10].into_iter().zip(&keys) {
-            timers.add(Moment::from_nanos(at), *key);
+            timers.add(MonotonicTime::from_nanos(at), *key);
         }
-        assert_eq!(timers.pop_due(Moment::from_nanos(9)), None);
-        assert_eq!(timers.pop_due(Moment::from_nanos(15)), Some(keys[1]));
-        assert_eq!(timers.pop_due(Moment::from_nanos(15)), Some(keys[2]));
-        assert_eq!(timers.pop_due(Moment::from_nanos(15)), None);
-        assert_eq!(timers.next(), Some(Moment::from_nanos(20)));
+        assert_eq!(timers.pop_due(MonotonicTime::from_nanos(9)), None);
+        assert_eq!(timers.pop_due(MonotonicTime::from_nanos(15)), Some(keys[1]));
+        assert_eq!(timers.pop_due(MonotonicTime::from_nanos(15)), Some(keys[2]));
+        assert_eq!(timers.pop_due(MonotonicTime::from_nanos(15)), None);
+        assert_eq!(timers.next(), Some(MonotonicTime::from_nanos(20)));
     }
 
     #[test]
@@ -75,7 +75,7 @@ mod tests {
         let mut timers = Timers::default();
         for n in 0..10_000 {
             let key = slab.insert(n).unwrap();
-            timers.add(Moment::from_nanos(u64::MAX), key);
+            timers.add(MonotonicTime::from_nanos(u64::MAX), key);
             slab.remove(key);
             timers.forget_one(|key| slab.get(key).is_some());
         }

@@ -13,10 +13,10 @@ use futures::StreamExt as _;
 use futures::future::{Either, select};
 
 use crate::contract::{
-    Answer, Change, Compare, Is, KeyValue, Keys, Op, Revision, Store, Txn, TxnOutcome, WatchError,
-    WatchFrom, WriteError, printable,
+    Change, Compare, CompareOp, KeyValue, Keys, Op, OpResponse, Revision, Store, Txn, TxnOutcome,
+    WatchError, WatchFrom, WriteError, printable,
 };
-use crate::lease::KeptLease;
+use crate::lease::RenewedLease;
 
 /// Leadership that was won; whether it still lasts, each write finds out.
 #[derive(Clone)]
@@ -24,7 +24,7 @@ pub struct Guard {
     store: Arc<dyn Store>,
     key: Bytes,
     since: Revision,
-    lease: KeptLease,
+    lease: RenewedLease,
 }
 
 /// Why a campaign ended without leadership.
@@ -78,7 +78,7 @@ impl Guard {
         store: Arc<dyn Store>,
         key: impl Into<Bytes>,
         identity: impl Into<Bytes>,
-        lease: KeptLease,
+        lease: RenewedLease,
     ) -> Result<Guard, CampaignError> {
         let (key, identity) = (key.into(), identity.into());
         let race = {
@@ -99,14 +99,14 @@ impl Guard {
     }
 
     /// The lease under which this one leads.
-    pub fn lease(&self) -> &KeptLease {
+    pub fn lease(&self) -> &RenewedLease {
         &self.lease
     }
 
     /// Does `txn` if this one still leads.
     pub async fn txn(&self, txn: Txn) -> Result<TxnOutcome, GuardedError> {
         let guarded = Txn::new()
-            .when(Compare::created(self.key.clone(), Is::Equal, self.since))
+            .when(Compare::created(self.key.clone(), CompareOp::Equal, self.since))
             .then(Op::Txn(txn))
             .otherwise(Op::get(self.key.clone()));
         let outcome = self.store.txn(guarded).await?;
@@ -121,7 +121,7 @@ impl Guard {
         let empty = TxnOutcome { revision, succeeded: true, answers: Vec::new() };
         Ok(match outcome.answers.into_iter().next() {
             // Only the outermost answer carries the revision.
-            Some(Answer::Txn(inner)) => TxnOutcome { revision, ..inner },
+            Some(OpResponse::Txn(inner)) => TxnOutcome { revision, ..inner },
             _ => empty,
         })
     }
@@ -129,7 +129,7 @@ impl Guard {
     /// Lets somebody else lead. Harmless if somebody else does already.
     pub async fn resign(self) -> Result<(), WriteError> {
         let resign = Txn::new()
-            .when(Compare::created(self.key.clone(), Is::Equal, self.since))
+            .when(Compare::created(self.key.clone(), CompareOp::Equal, self.since))
             .then(Op::delete(Keys::One(self.key.clone())));
         self.store.txn(resign).await.map(|_| ())
     }
@@ -140,7 +140,7 @@ async fn win(
     store: &dyn Store,
     key: &Bytes,
     identity: &Bytes,
-    lease: &KeptLease,
+    lease: &RenewedLease,
 ) -> Result<Revision, CampaignError> {
     loop {
         let take = Txn::new()

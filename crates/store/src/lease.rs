@@ -18,23 +18,23 @@ use crate::contract::{Clock, LeaseError, LeaseId, Store};
 /// A lease that is being kept alive. Clones share it; when the last is dropped, the renewals stop
 /// and the lease ends by itself.
 #[derive(Clone, Debug)]
-pub struct KeptLease {
+pub struct RenewedLease {
     id: LeaseId,
     lost: watch::Receiver<bool>,
 }
 
-impl KeptLease {
+impl RenewedLease {
     /// Makes a lease and the future that keeps it alive: run that one.
     pub async fn grant(
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
         ttl: Duration,
-    ) -> Result<(KeptLease, impl Future<Output = ()> + Send + 'static), LeaseError> {
+    ) -> Result<(RenewedLease, impl Future<Output = ()> + Send + 'static), LeaseError> {
         let asked = clock.now();
         let (id, ttl) = store.grant(ttl).await?;
         let (tell, lost) = watch::channel(false);
-        let keeper = Keeper { store, clock, id, ttl, expires: asked + ttl, tell };
-        Ok((KeptLease { id, lost }, keeper.run()))
+        let keeper = LeaseRenewer { store, clock, id, ttl, expires: asked + ttl, tell };
+        Ok((RenewedLease { id, lost }, keeper.run()))
     }
 
     /// Its number.
@@ -56,7 +56,7 @@ impl KeptLease {
     }
 }
 
-struct Keeper {
+struct LeaseRenewer {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     id: LeaseId,
@@ -65,7 +65,7 @@ struct Keeper {
     tell: watch::Sender<bool>,
 }
 
-impl Keeper {
+impl LeaseRenewer {
     async fn run(mut self) {
         let mut pause = self.ttl / 3;
         loop {
@@ -165,7 +165,8 @@ mod tests {
         let store = Arc::new(Cut { store: memory.clone(), cut: AtomicBool::new(false) });
         let ttl = Duration::from_secs(9);
         let shared: Arc<dyn Store> = Arc::<Cut>::clone(&store);
-        let (lease, keeper) = KeptLease::grant(shared, Arc::new(clock.clone()), ttl).await.unwrap();
+        let (lease, keeper) =
+            RenewedLease::grant(shared, Arc::new(clock.clone()), ttl).await.unwrap();
         tokio::spawn(keeper);
         memory.put_leased("a", "1", lease.id()).await.unwrap();
         settle().await;
@@ -192,7 +193,8 @@ mod tests {
         let memory = MemoryStore::new(Arc::new(clock.clone()));
         let ttl = Duration::from_secs(9);
         let shared: Arc<dyn Store> = Arc::new(memory.clone());
-        let (lease, keeper) = KeptLease::grant(shared, Arc::new(clock.clone()), ttl).await.unwrap();
+        let (lease, keeper) =
+            RenewedLease::grant(shared, Arc::new(clock.clone()), ttl).await.unwrap();
         let keeper = tokio::spawn(keeper);
         memory.put_leased("a", "1", lease.id()).await.unwrap();
         drop(lease);

@@ -25,7 +25,7 @@ use packages::Need;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", about = "Every chore of the project")]
-struct Typed {
+struct XtaskArgs {
     #[command(subcommand)]
     chore: Chore,
 }
@@ -72,7 +72,7 @@ enum Chore {
 }
 
 fn main() -> ExitCode {
-    let done = match Typed::parse().chore {
+    let done = match XtaskArgs::parse().chore {
         Chore::Up { rest } => up(&rest),
         Chore::Image { output, name, debug } => image(&output, name.as_deref(), debug),
         Chore::Test { lanes } => lanes::run_all(&lanes),

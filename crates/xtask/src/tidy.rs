@@ -12,6 +12,8 @@ mod ratchet;
 mod signature;
 mod source;
 mod specification;
+mod tour;
+mod vocabulary;
 mod words;
 
 pub(crate) use source::{Source, Tree};

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use api::rest::{Control as _, Remote, VolumeWish};
+use api::rest::{Control as _, Remote, VolumeAction};
 use linux::{Tree, machine};
 use model::{
-    Blame, Heartbeat, HostAddress, HostName, InstanceId, Kind, MachineId, Nqn, Problem, Volume,
-    VolumeId, VolumeTarget,
+    ErrorClass, Heartbeat, HostAddress, HostName, InstanceId, MachineId, Nqn, Problem, ProblemKind,
+    Volume, VolumeId, VolumeTarget,
 };
 use tokio::runtime::Runtime;
 
@@ -45,7 +45,7 @@ impl Asker {
                     Ok(answer) => return Ok(answer),
                     Err(problem) => problem,
                 };
-                if problem.kind.blame() != Blame::Retry || Instant::now() > until {
+                if problem.kind.class() != ErrorClass::Retry || Instant::now() > until {
                     return Err(problem);
                 }
                 tokio::time::sleep(AGAIN).await;
@@ -57,7 +57,7 @@ impl Asker {
         self.patiently(async |remote| remote.volume(volume).await).map_err(|problem| match problem
             .kind
         {
-            Kind::NotFound => AttachError::NoVolume(volume),
+            ProblemKind::NotFound => AttachError::NoVolume(volume),
             _ => AttachError::Control(problem),
         })
     }
@@ -73,7 +73,7 @@ impl Asker {
             match known.map(|known| known.spec().address.clone()) {
                 Ok(known) if known.machine.is_none_or(|it| it == machine) => return Ok(known.nqn),
                 Ok(_) => {}
-                Err(problem) if problem.kind == Kind::NotFound => {}
+                Err(problem) if problem.kind == ProblemKind::NotFound => {}
                 Err(problem) => return Err(AttachError::Control(problem)),
             }
             if Instant::now() > until {
@@ -130,11 +130,11 @@ impl Asker {
             return Err(AttachError::NotPublished { volume, host: host.clone() });
         }
         if change {
-            let wish = VolumeWish::Publish { host: Some(host.clone()), node: None };
+            let action = VolumeAction::Publish { host: Some(host.clone()), node: None };
             let published = self
-                .patiently(async |remote| remote.change_volume(volume, wish.clone(), None).await);
+                .patiently(async |remote| remote.change_volume(volume, action.clone(), None).await);
             published.map_err(|problem| match problem.kind {
-                Kind::AlreadyPublished => AttachError::Elsewhere {
+                ProblemKind::AlreadyPublished => AttachError::Elsewhere {
                     volume,
                     hosts: before
                         .iter()
@@ -158,12 +158,16 @@ impl Asker {
 
     /// Takes the right to use a volume back.
     pub(super) fn unpublish(&self, volume: VolumeId, host: &HostName) -> Result<(), AttachError> {
-        let wish = VolumeWish::Unpublish { host: Some(host.clone()), force: false };
+        let action = VolumeAction::Unpublish { host: Some(host.clone()), force: false };
         let asked =
-            self.patiently(async |remote| remote.change_volume(volume, wish.clone(), None).await);
+            self.patiently(async |remote| remote.change_volume(volume, action.clone(), None).await);
         match asked {
             Ok(_) => Ok(()),
-            Err(problem) if [Kind::NotFound, Kind::NotPublished].contains(&problem.kind) => Ok(()),
+            Err(problem)
+                if [ProblemKind::NotFound, ProblemKind::NotPublished].contains(&problem.kind) =>
+            {
+                Ok(())
+            }
             Err(problem) => Err(AttachError::Control(problem)),
         }
     }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use linux::mounts::{self, MountOptions, MountTable};
 use linux::{Kernel, SystemError, filesystem};
-use model::{HostName, Invalid, Nqn, Problem, Timestamp, Volume, VolumeId};
+use model::{HostName, Nqn, Problem, Timestamp, ValidationError, Volume, VolumeId};
 
 use crate::follow::ClientError;
 use crate::record::{Attachment, ControlPlane, MountRecord, Records, Transport};
@@ -83,7 +83,7 @@ pub enum AttachError {
     Client(#[from] ClientError),
     /// A name makes no sense.
     #[error(transparent)]
-    Invalid(#[from] Invalid),
+    Invalid(#[from] ValidationError),
     /// The kernel refused.
     #[error(transparent)]
     System(#[from] SystemError),

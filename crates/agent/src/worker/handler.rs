@@ -11,7 +11,7 @@ use linux::fuse::{self, Channel, Reaction, Received, RequestId, Session};
 use model::{PathState, PathStatus};
 use nvme::initiator::{Association, Limits, PathId, PathState as InitiatorPath, Policy};
 use nvme::wire::AnaState;
-use reactor::{Event, FileId, Handler, Io, Key, Moment, Op, OpId, Token};
+use reactor::{Event, FileId, Handler, Io, Key, MonotonicTime, Op, OpId, Token};
 use tokio::sync::watch;
 
 use super::{BEAT, NSID, READY, READY_FOR_GOOD, REQUESTS};
@@ -53,16 +53,16 @@ pub(super) struct Worker {
     next_path: u16,
     rotation: Rotation,
     /// When the address in use is left for another; unless it works.
-    rotate_at: Moment,
+    rotate_at: MonotonicTime,
     /// The publication is over: there is no path, and none is made.
     dismissed: bool,
     /// The last message; kept while there is no slot or buffer for it.
     message: Vec<u8>,
     kept: Option<Kept>,
-    tick: Option<(Moment, OpId)>,
-    beat_at: Moment,
+    tick: Option<(MonotonicTime, OpId)>,
+    beat_at: MonotonicTime,
     /// When a successor asks for what its predecessor had.
-    resume_at: Option<Moment>,
+    resume_at: Option<MonotonicTime>,
     phase: Phase,
     seen: watch::Sender<Seen>,
 }
@@ -94,12 +94,12 @@ impl Worker {
             association,
             next_path: 0,
             rotation: Rotation::default(),
-            rotate_at: Moment::default(),
+            rotate_at: MonotonicTime::default(),
             dismissed: false,
             message: vec![0xFF; LARGEST_MESSAGE],
             kept: None,
             tick: None,
-            beat_at: Moment::default(),
+            beat_at: MonotonicTime::default(),
             resume_at: None,
             phase: Phase::Starting,
             seen,
@@ -321,7 +321,7 @@ impl Worker {
     fn arm(&mut self, io: &mut impl Io) {
         let due = self.remote.poll_timeout(io).map(|at| {
             let nanos = at.since(block::Instant::default()).as_nanos();
-            Moment::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+            MonotonicTime::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
         });
         let mut at = self.beat_at;
         for due in due.into_iter().chain(self.resume_at) {

@@ -1,12 +1,12 @@
 //! Orders to misbehave, for tests of everything above. Only with the feature `faults`.
 
-use model::{DevicePath, Invalid, ReplicaId, TargetId};
+use model::{DevicePath, ReplicaId, TargetId, ValidationError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Range;
 use crate::Json;
-use crate::body::Sent;
+use crate::body::JsonBody;
 
 /// All faults of an engine: a `PUT` replaces them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -83,13 +83,13 @@ impl Faults {
 
 impl Json for Faults {}
 
-impl Sent for Faults {
-    fn validate(&self) -> Result<(), Invalid> {
+impl JsonBody for Faults {
+    fn validate(&self) -> Result<(), ValidationError> {
         let count = self.faults.len();
         if count <= Faults::MOST {
             return Ok(());
         }
         let remedy = format!("give at most {}", Faults::MOST);
-        Err(Invalid::new("faults", format!("({count} of them)"), remedy))
+        Err(ValidationError::new("faults", format!("({count} of them)"), remedy))
     }
 }

@@ -1,20 +1,20 @@
 //! Every request of the node API: the one place that says how it looks on the wire.
 
 use model::{
-    BlockDevice, Event, Label, Memo, Order, PoolName, PoolSpec, Rebuild, RebuildId, ReplicaId,
-    ReplicaSpec, SnapshotId, TargetId, TargetSpec,
+    BlockDevice, Event, PoolName, PoolSpec, Rebuild, RebuildId, ReplicaId, ReplicaLabel,
+    ReplicaSpec, SnapshotId, SpecBackup, TargetId, TargetSpec, VersionedSpec,
 };
 
 #[cfg(feature = "faults")]
 use super::Faults;
 use super::{
-    Changed, CheckReport, CheckRequest, Fence, FenceReset, Found, FoundSnapshot, Health, InPool,
-    NodeInfo, Numbered, Pace, PoolRemoval, Range, RebuildWish, Removal, Scrub, SnapshotWish,
-    Statistics, TargetSnapshot,
+    CheckReport, CheckRequest, DeletePool, DeleteReplica, DiffQuery, Fence, FenceReset,
+    GenerationQuery, Health, JobControl, NodeInfo, Observed, ObservedSnapshot, PoolFilter, Range,
+    RebuildRequest, Scrub, SnapshotRequest, Statistics, TargetSnapshot,
 };
 use crate::Method::{Delete, Get, Post, Put};
 use crate::Role::{Admin, Anybody, Editor, Viewer};
-use crate::{Ensured, Gone, NoBody, NoQuery, Page, Paging, Route, Text, Watch};
+use crate::{Applied, Deleted, EventStream, NoBody, NoQuery, Page, Paging, Route, Text};
 
 /// Whether this engine can do its work.
 pub const HEALTH: Route<(), NoQuery, NoBody, Health> =
@@ -25,24 +25,28 @@ pub const NODE: Route<(), NoQuery, NoBody, NodeInfo> =
     Route::new((Get, "/v1/node"), Viewer, "node", "Which engine this is");
 
 /// The pools of this engine, by name.
-pub const POOLS: Route<(), Paging, NoBody, Page<Found<PoolSpec>>> =
+pub const POOLS: Route<(), Paging, NoBody, Page<Observed<PoolSpec>>> =
     Route::new((Get, "/v1/pools"), Viewer, "pools", "The pools of this engine, by name");
 
 /// One pool.
-pub const POOL: Route<(PoolName,), NoQuery, NoBody, Found<PoolSpec>> =
+pub const POOL: Route<(PoolName,), NoQuery, NoBody, Observed<PoolSpec>> =
     Route::new((Get, "/v1/pools/{pool}"), Viewer, "pool", "One pool");
 
 /// Make, import, export or grow a pool, or give it a disk more.
-pub const PUT_POOL: Route<(PoolName,), NoQuery, Order<PoolSpec>, Ensured<Found<PoolSpec>>> =
-    Route::new(
-        (Put, "/v1/pools/{pool}"),
-        Editor,
-        "putPool",
-        "Make, import, export or grow a pool, or give it a disk more",
-    );
+pub const PUT_POOL: Route<
+    (PoolName,),
+    NoQuery,
+    VersionedSpec<PoolSpec>,
+    Applied<Observed<PoolSpec>>,
+> = Route::new(
+    (Put, "/v1/pools/{pool}"),
+    Editor,
+    "putPool",
+    "Make, import, export or grow a pool, or give it a disk more",
+);
 
 /// Destroy a pool that has no replicas and no snapshots.
-pub const DELETE_POOL: Route<(PoolName,), PoolRemoval, NoBody, Gone> = Route::new(
+pub const DELETE_POOL: Route<(PoolName,), DeletePool, NoBody, Deleted> = Route::new(
     (Delete, "/v1/pools/{pool}"),
     Admin,
     "deletePool",
@@ -50,19 +54,19 @@ pub const DELETE_POOL: Route<(PoolName,), PoolRemoval, NoBody, Gone> = Route::ne
 );
 
 /// The replicas of this engine, by id.
-pub const REPLICAS: Route<(), Paging, NoBody, Page<Found<ReplicaSpec>>> =
+pub const REPLICAS: Route<(), Paging, NoBody, Page<Observed<ReplicaSpec>>> =
     Route::new((Get, "/v1/replicas"), Viewer, "replicas", "The replicas of this engine, by id");
 
 /// One replica.
-pub const REPLICA: Route<(ReplicaId,), NoQuery, NoBody, Found<ReplicaSpec>> =
+pub const REPLICA: Route<(ReplicaId,), NoQuery, NoBody, Observed<ReplicaSpec>> =
     Route::new((Get, "/v1/replicas/{replica}"), Viewer, "replica", "One replica");
 
 /// Make a replica, empty or from a snapshot; share it, unshare it, resize it.
 pub const PUT_REPLICA: Route<
     (ReplicaId,),
     NoQuery,
-    Order<ReplicaSpec>,
-    Ensured<Found<ReplicaSpec>>,
+    VersionedSpec<ReplicaSpec>,
+    Applied<Observed<ReplicaSpec>>,
 > = Route::new(
     (Put, "/v1/replicas/{replica}"),
     Editor,
@@ -71,7 +75,7 @@ pub const PUT_REPLICA: Route<
 );
 
 /// Destroy a replica; its snapshots stay.
-pub const DELETE_REPLICA: Route<(ReplicaId,), Removal, NoBody, Gone> = Route::new(
+pub const DELETE_REPLICA: Route<(ReplicaId,), DeleteReplica, NoBody, Deleted> = Route::new(
     (Delete, "/v1/replicas/{replica}"),
     Editor,
     "deleteReplica",
@@ -79,7 +83,7 @@ pub const DELETE_REPLICA: Route<(ReplicaId,), Removal, NoBody, Gone> = Route::ne
 );
 
 /// Write the label of a replica; an older stamp than it has is refused.
-pub const PUT_LABEL: Route<(ReplicaId,), NoQuery, Label, Ensured<Label>> = Route::new(
+pub const PUT_LABEL: Route<(ReplicaId,), NoQuery, ReplicaLabel, Applied<ReplicaLabel>> = Route::new(
     (Put, "/v1/replicas/{replica}/label"),
     Editor,
     "putLabel",
@@ -87,12 +91,13 @@ pub const PUT_LABEL: Route<(ReplicaId,), NoQuery, Label, Ensured<Label>> = Route
 );
 
 /// Write with a replica what is wanted of its volume; an older generation is refused.
-pub const PUT_MEMO: Route<(ReplicaId,), NoQuery, Memo, Ensured<Memo>> = Route::new(
-    (Put, "/v1/replicas/{replica}/memo"),
-    Editor,
-    "putMemo",
-    "Write with a replica what is wanted of its volume; an older generation is refused",
-);
+pub const PUT_SPEC_BACKUP: Route<(ReplicaId,), NoQuery, SpecBackup, Applied<SpecBackup>> =
+    Route::new(
+        (Put, "/v1/replicas/{replica}/spec-backup"),
+        Editor,
+        "putSpecBackup",
+        "Write with a replica what is wanted of its volume; an older generation is refused",
+    );
 
 /// What of a replica is written, in order.
 pub const WRITTEN: Route<(ReplicaId,), Paging, NoBody, Page<Range>> = Route::new(
@@ -111,12 +116,13 @@ pub const SCRUB: Route<(ReplicaId,), NoQuery, NoBody, Scrub> = Route::new(
 );
 
 /// Start, pause, resume or cancel a scrub of a replica.
-pub const PUT_SCRUB: Route<(ReplicaId,), NoQuery, Order<Pace>, Ensured<Scrub>> = Route::new(
-    (Put, "/v1/replicas/{replica}/scrub"),
-    Editor,
-    "putScrub",
-    "Start, pause, resume or cancel a scrub of a replica",
-);
+pub const PUT_SCRUB: Route<(ReplicaId,), NoQuery, VersionedSpec<JobControl>, Applied<Scrub>> =
+    Route::new(
+        (Put, "/v1/replicas/{replica}/scrub"),
+        Editor,
+        "putScrub",
+        "Start, pause, resume or cancel a scrub of a replica",
+    );
 
 /// The fence of a replica.
 pub const FENCE: Route<(ReplicaId,), NoQuery, NoBody, Fence> = Route::new(
@@ -127,7 +133,7 @@ pub const FENCE: Route<(ReplicaId,), NoQuery, NoBody, Fence> = Route::new(
 );
 
 /// Lower the fence of a replica that an absurd epoch locked.
-pub const RESET_FENCE: Route<(ReplicaId,), NoQuery, FenceReset, Ensured<Fence>> = Route::new(
+pub const RESET_FENCE: Route<(ReplicaId,), NoQuery, FenceReset, Applied<Fence>> = Route::new(
     (Put, "/v1/replicas/{replica}/fence"),
     Admin,
     "resetFence",
@@ -135,7 +141,7 @@ pub const RESET_FENCE: Route<(ReplicaId,), NoQuery, FenceReset, Ensured<Fence>> 
 );
 
 /// The snapshots of this engine, by replica and id.
-pub const SNAPSHOTS: Route<(), Paging, NoBody, Page<FoundSnapshot>> = Route::new(
+pub const SNAPSHOTS: Route<(), Paging, NoBody, Page<ObservedSnapshot>> = Route::new(
     (Get, "/v1/snapshots"),
     Viewer,
     "snapshots",
@@ -146,8 +152,8 @@ pub const SNAPSHOTS: Route<(), Paging, NoBody, Page<FoundSnapshot>> = Route::new
 pub const PUT_SNAPSHOT: Route<
     (ReplicaId, SnapshotId),
     NoQuery,
-    SnapshotWish,
-    Ensured<FoundSnapshot>,
+    SnapshotRequest,
+    Applied<ObservedSnapshot>,
 > = Route::new(
     (Put, "/v1/replicas/{replica}/snapshots/{snapshot}"),
     Editor,
@@ -156,7 +162,7 @@ pub const PUT_SNAPSHOT: Route<
 );
 
 /// Delete a snapshot of one replica; clones keep what they need.
-pub const DELETE_SNAPSHOT: Route<(ReplicaId, SnapshotId), InPool, NoBody, Gone> = Route::new(
+pub const DELETE_SNAPSHOT: Route<(ReplicaId, SnapshotId), PoolFilter, NoBody, Deleted> = Route::new(
     (Delete, "/v1/replicas/{replica}/snapshots/{snapshot}"),
     Editor,
     "deleteSnapshot",
@@ -164,7 +170,7 @@ pub const DELETE_SNAPSHOT: Route<(ReplicaId, SnapshotId), InPool, NoBody, Gone> 
 );
 
 /// What a snapshot has that an older one has not, in order.
-pub const CHANGED: Route<(ReplicaId, SnapshotId), Changed, NoBody, Page<Range>> = Route::new(
+pub const CHANGED: Route<(ReplicaId, SnapshotId), DiffQuery, NoBody, Page<Range>> = Route::new(
     (Get, "/v1/replicas/{replica}/snapshots/{snapshot}/changed"),
     Viewer,
     "changed",
@@ -172,24 +178,28 @@ pub const CHANGED: Route<(ReplicaId, SnapshotId), Changed, NoBody, Page<Range>> 
 );
 
 /// The targets of this engine, by id.
-pub const TARGETS: Route<(), Paging, NoBody, Page<Found<TargetSpec>>> =
+pub const TARGETS: Route<(), Paging, NoBody, Page<Observed<TargetSpec>>> =
     Route::new((Get, "/v1/targets"), Viewer, "targets", "The targets of this engine, by id");
 
 /// One target, with its children.
-pub const TARGET: Route<(TargetId,), NoQuery, NoBody, Found<TargetSpec>> =
+pub const TARGET: Route<(TargetId,), NoQuery, NoBody, Observed<TargetSpec>> =
     Route::new((Get, "/v1/targets/{target}"), Viewer, "target", "One target, with its children");
 
 /// Make a target or change it: its children, hosts, size, limits, path state; shut it down.
-pub const PUT_TARGET: Route<(TargetId,), NoQuery, Order<TargetSpec>, Ensured<Found<TargetSpec>>> =
-    Route::new(
-        (Put, "/v1/targets/{target}"),
-        Editor,
-        "putTarget",
-        "Make a target or change it: its children, hosts, size, limits, path state; shut it down",
-    );
+pub const PUT_TARGET: Route<
+    (TargetId,),
+    NoQuery,
+    VersionedSpec<TargetSpec>,
+    Applied<Observed<TargetSpec>>,
+> = Route::new(
+    (Put, "/v1/targets/{target}"),
+    Editor,
+    "putTarget",
+    "Make a target or change it: its children, hosts, size, limits, path state; shut it down",
+);
 
 /// Stop a target and forget it; its replicas stay.
-pub const DELETE_TARGET: Route<(TargetId,), Numbered, NoBody, Gone> = Route::new(
+pub const DELETE_TARGET: Route<(TargetId,), GenerationQuery, NoBody, Deleted> = Route::new(
     (Delete, "/v1/targets/{target}"),
     Editor,
     "deleteTarget",
@@ -200,8 +210,8 @@ pub const DELETE_TARGET: Route<(TargetId,), Numbered, NoBody, Gone> = Route::new
 pub const PUT_TARGET_SNAPSHOT: Route<
     (TargetId, SnapshotId),
     NoQuery,
-    SnapshotWish,
-    Ensured<TargetSnapshot>,
+    SnapshotRequest,
+    Applied<TargetSnapshot>,
 > = Route::new(
     (Put, "/v1/targets/{target}/snapshots/{snapshot}"),
     Editor,
@@ -230,13 +240,17 @@ pub const REBUILD: Route<(RebuildId,), NoQuery, NoBody, Rebuild> =
     Route::new((Get, "/v1/rebuilds/{rebuild}"), Viewer, "rebuild", "One rebuild");
 
 /// Start, pause, resume or cancel a rebuild.
-pub const PUT_REBUILD: Route<(RebuildId,), NoQuery, Order<RebuildWish>, Ensured<Rebuild>> =
-    Route::new(
-        (Put, "/v1/rebuilds/{rebuild}"),
-        Editor,
-        "putRebuild",
-        "Start, pause, resume or cancel a rebuild",
-    );
+pub const PUT_REBUILD: Route<
+    (RebuildId,),
+    NoQuery,
+    VersionedSpec<RebuildRequest>,
+    Applied<Rebuild>,
+> = Route::new(
+    (Put, "/v1/rebuilds/{rebuild}"),
+    Editor,
+    "putRebuild",
+    "Start, pause, resume or cancel a rebuild",
+);
 
 /// What was done and how long it took, for targets, children, replicas and disks.
 pub const STATISTICS: Route<(), Paging, NoBody, Page<Statistics>> = Route::new(
@@ -269,9 +283,9 @@ pub const FAULTS: Route<(), NoQuery, NoBody, Faults> = Route::new(
 
 #[cfg(feature = "faults")]
 /// Inject exactly these faults.
-pub const PUT_FAULTS: Route<(), NoQuery, Faults, Ensured<Faults>> =
+pub const PUT_FAULTS: Route<(), NoQuery, Faults, Applied<Faults>> =
     Route::new((Put, "/v1/faults"), Admin, "putFaults", "Inject exactly these faults");
 
 /// What happens, as it happens; goes on after `Last-Event-ID`.
-pub const EVENTS: Route<(), NoQuery, NoBody, Watch<Event>> =
+pub const EVENTS: Route<(), NoQuery, NoBody, EventStream<Event>> =
     Route::new((Get, "/v1/events"), Viewer, "events", "What happens, as it happens");

@@ -7,10 +7,10 @@ use model::Event;
 
 use super::{Node, routes};
 use crate::events::Log;
-use crate::{Api, Guard, Watch};
+use crate::{ApiRouter, EventStream, Guard};
 
 /// An engine and what it tells.
-pub struct Served<N> {
+pub struct NodeService<N> {
     /// Who answers.
     pub node: N,
     /// What happened there; whoever stops the server closes it first.
@@ -18,12 +18,12 @@ pub struct Served<N> {
 }
 
 /// Every route with its handler, but for the injection of faults: that is no part of the contract.
-pub fn api<N: Node>() -> Api<Served<N>> {
-    let api = Api::new("Holdfast node API", "What the control plane asks of an engine.");
+pub fn api<N: Node>() -> ApiRouter<NodeService<N>> {
+    let api = ApiRouter::new("Holdfast node API", "What the control plane asks of an engine.");
     events(targets(replicas(things(api))))
 }
 
-fn things<N: Node>(api: Api<Served<N>>) -> Api<Served<N>> {
+fn things<N: Node>(api: ApiRouter<NodeService<N>>) -> ApiRouter<NodeService<N>> {
     api.on(&routes::HEALTH, async move |s, _| s.node.health().await)
         .on(&routes::NODE, async move |s, _| s.node.node().await)
         .on(&routes::POOLS, async move |s, r| s.node.pools(r.query).await)
@@ -35,13 +35,15 @@ fn things<N: Node>(api: Api<Served<N>>) -> Api<Served<N>> {
         .on(&routes::METRICS, async move |s, _| s.node.metrics().await)
 }
 
-fn replicas<N: Node>(api: Api<Served<N>>) -> Api<Served<N>> {
+fn replicas<N: Node>(api: ApiRouter<NodeService<N>>) -> ApiRouter<NodeService<N>> {
     api.on(&routes::REPLICAS, async move |s, r| s.node.replicas(r.query).await)
         .on(&routes::REPLICA, async move |s, r| s.node.replica(r.at.0).await)
         .on(&routes::PUT_REPLICA, async move |s, r| s.node.put_replica(r.at.0, r.body).await)
         .on(&routes::DELETE_REPLICA, async move |s, r| s.node.delete_replica(r.at.0, r.query).await)
         .on(&routes::PUT_LABEL, async move |s, r| s.node.put_label(r.at.0, r.body).await)
-        .on(&routes::PUT_MEMO, async move |s, r| s.node.put_memo(r.at.0, r.body).await)
+        .on(&routes::PUT_SPEC_BACKUP, async move |s, r| {
+            s.node.put_spec_backup(r.at.0, r.body).await
+        })
         .on(&routes::WRITTEN, async move |s, r| s.node.written(r.at.0, r.query).await)
         .on(&routes::SCRUB, async move |s, r| s.node.scrub(r.at.0).await)
         .on(&routes::PUT_SCRUB, async move |s, r| s.node.put_scrub(r.at.0, r.body).await)
@@ -57,7 +59,7 @@ fn replicas<N: Node>(api: Api<Served<N>>) -> Api<Served<N>> {
         .on(&routes::CHANGED, async move |s, r| s.node.changed(r.at.0, r.at.1, r.query).await)
 }
 
-fn targets<N: Node>(api: Api<Served<N>>) -> Api<Served<N>> {
+fn targets<N: Node>(api: ApiRouter<NodeService<N>>) -> ApiRouter<NodeService<N>> {
     api.on(&routes::TARGETS, async move |s, r| s.node.targets(r.query).await)
         .on(&routes::TARGET, async move |s, r| s.node.target(r.at.0).await)
         .on(&routes::PUT_TARGET, async move |s, r| s.node.put_target(r.at.0, r.body).await)
@@ -71,22 +73,24 @@ fn targets<N: Node>(api: Api<Served<N>>) -> Api<Served<N>> {
         .on(&routes::PUT_REBUILD, async move |s, r| s.node.put_rebuild(r.at.0, r.body).await)
 }
 
-fn events<N: Node>(api: Api<Served<N>>) -> Api<Served<N>> {
-    api.on(&routes::EVENTS, async move |s, r| Ok(Watch::new(Arc::clone(&s.events), r.last_event)))
+fn events<N: Node>(api: ApiRouter<NodeService<N>>) -> ApiRouter<NodeService<N>> {
+    api.on(&routes::EVENTS, async move |s, r| {
+        Ok(EventStream::new(Arc::clone(&s.events), r.last_event))
+    })
 }
 
 #[cfg(feature = "faults")]
-fn with_faults<N: Node>(api: Api<Served<N>>) -> Api<Served<N>> {
+fn with_faults<N: Node>(api: ApiRouter<NodeService<N>>) -> ApiRouter<NodeService<N>> {
     api.on(&routes::FAULTS, async move |s, _| s.node.faults().await)
         .on(&routes::PUT_FAULTS, async move |s, r| s.node.put_faults(r.body).await)
 }
 
 #[cfg(not(feature = "faults"))]
-fn with_faults<N: Node>(api: Api<Served<N>>) -> Api<Served<N>> {
+fn with_faults<N: Node>(api: ApiRouter<NodeService<N>>) -> ApiRouter<NodeService<N>> {
     api
 }
 
 /// The node API as a service.
 pub fn router<N: Node>(node: N, events: Arc<Log<Event>>, guard: Guard) -> Router {
-    with_faults(api()).router(Arc::new(Served { node, events }), guard)
+    with_faults(api()).router(Arc::new(NodeService { node, events }), guard)
 }

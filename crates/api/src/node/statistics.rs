@@ -29,7 +29,7 @@ pub struct Statistics {
     pub flush: Traffic,
     /// Commands that had to wait for a limit of the target.
     #[serde(default)]
-    pub held_back: u64,
+    pub throttled: u64,
     /// How long the oldest command has been at work that has not ended, in microseconds: 0 if there
     /// is none. Known of targets and disks.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -4,8 +4,8 @@
 //! it too, by calling a control plane over HTTP; so does a fake in a test. [`routes`] is the table
 //! that all of them, and the document, are made from.
 //!
-//! - A thing is made by `PUT` to an id that the caller chose. The same wish again is answered with
-//!   what is there (`unchanged`), another one under the same id is refused as `alreadyExists`.
+//! - A thing is made by `PUT` to an id that the caller chose. The same request again is answered
+//!   with what is there (`unchanged`), another one under the same id is refused as `alreadyExists`.
 //! - It is changed by `POST` to its `changes`: one change a request, as a value, and each of them
 //!   is harmless twice. `If-Match` with the generation of an answer (its `ETag`) refuses a change
 //!   of something that has changed meanwhile.
@@ -16,25 +16,25 @@
 //!
 //! Deliberately not here: deciding and doing (control), what the resources are (model).
 
-mod asked;
-mod carried;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
+mod payloads;
+mod queries;
 mod remote;
 pub mod routes;
 mod serve;
-mod wish;
+mod volume_action;
 
-pub use asked::{
-    EventsAsked, FailoversAsked, GroupsAsked, HostsAsked, LabelMatch, NodesAsked, PoolsAsked,
-    RangesAsked, RebuildsAsked, ReplicasAsked, SnapshotsAsked, TargetsAsked, VolumesAsked,
+pub use payloads::{
+    Backup, Brake, Capacity, Counts, DiscoveredVolume, Health, Issue, Leader, Placement, Purge,
+    PurgeConfirmation, QuarantineCounts, Quarantined, RecoverRequest, Recovery, RescueRequest,
+    Status, StoredSpec, VersionInfo, VolumeCounts, WebhookCall,
 };
-pub use carried::{
-    Alive, Backup, Brake, Capacity, Consent, FoundVolume, Health, Leader, Placement, Purge,
-    QuarantineTally, Quarantined, RecoverWish, Recovery, RescueRequest, Status, StoredSpec, Tally,
-    Trouble, VolumeTally, WatchCall,
+pub use queries::{
+    EventQuery, FailoverQuery, GroupQuery, HostQuery, LabelMatch, NodeQuery, PoolQuery, RangeQuery,
+    RebuildQuery, ReplicaQuery, SnapshotQuery, TargetQuery, VolumeQuery,
 };
 pub use remote::{Contract, Remote};
-pub use routes::{Answered, Control};
-pub use serve::{Served, api, router};
-pub use wish::VolumeWish;
+pub use routes::{ApiResult, Control};
+pub use serve::{ControlService, api, router};
+pub use volume_action::VolumeAction;

@@ -5,18 +5,20 @@ use model::{
     Node, NodeAddress, NodeChange, NodeName, PathReport, Pool, PoolChange, PoolName, PoolSpec,
     Rebuild, RebuildId, Replica, ReplicaId, Snapshot, SnapshotChange, SnapshotGroup,
     SnapshotGroupChange, SnapshotGroupId, SnapshotGroupSpec, SnapshotId, SnapshotSpec, Target,
-    TargetId, Volume, VolumeId, VolumeSpec, WatchChange, WatchName, WatchSpec,
+    TargetId, Volume, VolumeId, VolumeSpec, WebhookChange, WebhookName, WebhookSpec,
 };
 
 use super::{
-    Alive, Answered, Backup, Consent, Control, EventsAsked, FailoversAsked, GroupsAsked, Health,
-    HostsAsked, NodesAsked, Placement, PoolsAsked, Purge, Quarantined, RangesAsked, RebuildsAsked,
-    RecoverWish, Recovery, ReplicasAsked, RescueRequest, SnapshotsAsked, Status, StoredSpec,
-    TargetsAsked, VolumeWish, VolumesAsked, routes,
+    ApiResult, Backup, Control, EventQuery, FailoverQuery, GroupQuery, Health, HostQuery,
+    NodeQuery, Placement, PoolQuery, Purge, PurgeConfirmation, Quarantined, RangeQuery,
+    RebuildQuery, RecoverRequest, Recovery, ReplicaQuery, RescueRequest, SnapshotQuery, Status,
+    StoredSpec, TargetQuery, VersionInfo, VolumeAction, VolumeQuery, routes,
 };
-use crate::heartbeat::{Farewell, Heard};
-use crate::node::{CheckReport, CheckRequest, Fence, FenceReset, Pace, Range, Scrub, Statistics};
-use crate::{Ensured, Gone, NoBody, NoQuery, Page, Paging, Route, Text, Watch};
+use crate::heartbeat::{Deregister, HeartbeatAck};
+use crate::node::{
+    CheckReport, CheckRequest, Fence, FenceReset, JobControl, Range, Scrub, Statistics,
+};
+use crate::{Applied, Deleted, EventStream, NoBody, NoQuery, Page, Paging, Route, Text};
 
 /// A control plane that is called over HTTP. Cheap to clone.
 pub type Remote = crate::remote::Remote<Contract>;
@@ -26,7 +28,7 @@ pub type Remote = crate::remote::Remote<Contract>;
 pub enum Contract {}
 
 impl crate::remote::Contract for Contract {
-    const EVENTS: Route<(), NoQuery, NoBody, Watch<Event>> = routes::EVENTS;
+    const EVENTS: Route<(), NoQuery, NoBody, EventStream<Event>> = routes::EVENTS;
 }
 
 /// The value that is given, or else the other.
@@ -42,7 +44,7 @@ macro_rules! or {
 macro_rules! called {
     ($(
         $constant:ident $name:ident(
-            $(at: $at:ty,)? $(query: $query:ty,)? $(body: $body:ty,)? $(if $seen:ident,)?
+            $(at: $at:ty,)? $(query: $query:ty,)? $(body: $body:ty,)? $(if $if_match:ident,)?
         ) -> $answer:ty;
         $method:ident $path:literal $role:ident $summary:literal;
     )+) => {
@@ -51,8 +53,8 @@ macro_rules! called {
                 fn $name(
                     &self,
                     $(at: $at,)? $(query: $query,)? $(body: $body,)?
-                    $($seen: Option<Generation>,)?
-                ) -> impl Future<Output = Answered<$answer>> + Send {
+                    $($if_match: Option<Generation>,)?
+                ) -> impl Future<Output = ApiResult<$answer>> + Send {
                     self.ask(
                         &routes::$constant,
                         or!([$($at; (at,))?] ()),
@@ -60,7 +62,7 @@ macro_rules! called {
                             or!([$($query; query)?] NoQuery {}),
                             or!([$($body; body)?] NoBody),
                         ),
-                        or!([$(Option<Generation>; $seen)?] None),
+                        or!([$(Option<Generation>; $if_match)?] None),
                     )
                 }
             )+

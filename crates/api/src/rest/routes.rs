@@ -9,23 +9,25 @@ use model::{
     Node, NodeAddress, NodeChange, NodeName, PathReport, Pool, PoolChange, PoolName, PoolSpec,
     Problem, Rebuild, RebuildId, Replica, ReplicaId, Snapshot, SnapshotChange, SnapshotGroup,
     SnapshotGroupChange, SnapshotGroupId, SnapshotGroupSpec, SnapshotId, SnapshotSpec, Target,
-    TargetId, Volume, VolumeId, VolumeSpec, WatchChange, WatchName, WatchSpec,
+    TargetId, Volume, VolumeId, VolumeSpec, WebhookChange, WebhookName, WebhookSpec,
 };
 
 use super::{
-    Alive, Backup, Consent, EventsAsked, FailoversAsked, GroupsAsked, Health, HostsAsked,
-    NodesAsked, Placement, PoolsAsked, Purge, Quarantined, RangesAsked, RebuildsAsked, RecoverWish,
-    Recovery, ReplicasAsked, RescueRequest, SnapshotsAsked, Status, StoredSpec, TargetsAsked,
-    VolumeWish, VolumesAsked,
+    Backup, EventQuery, FailoverQuery, GroupQuery, Health, HostQuery, NodeQuery, Placement,
+    PoolQuery, Purge, PurgeConfirmation, Quarantined, RangeQuery, RebuildQuery, RecoverRequest,
+    Recovery, ReplicaQuery, RescueRequest, SnapshotQuery, Status, StoredSpec, TargetQuery,
+    VersionInfo, VolumeAction, VolumeQuery,
 };
 use crate::Method::{Delete, Get, Post, Put};
 use crate::Role::{Admin, Anybody, Editor, Host as Agent, Node as Engine, Viewer};
-use crate::heartbeat::{Farewell, Heard};
-use crate::node::{CheckReport, CheckRequest, Fence, FenceReset, Pace, Range, Scrub, Statistics};
-use crate::{Ensured, Gone, NoBody, NoQuery, Page, Paging, Route, Text, Watch};
+use crate::heartbeat::{Deregister, HeartbeatAck};
+use crate::node::{
+    CheckReport, CheckRequest, Fence, FenceReset, JobControl, Range, Scrub, Statistics,
+};
+use crate::{Applied, Deleted, EventStream, NoBody, NoQuery, Page, Paging, Route, Text};
 
 /// An answer, or why there is none.
-pub type Answered<T> = Result<T, Problem>;
+pub type ApiResult<T> = Result<T, Problem>;
 
 /// The type that is given, or else the other.
 macro_rules! or {
@@ -41,7 +43,7 @@ macro_rules! or {
 macro_rules! each_route {
     ($then:ident) => {
         $then! {
-            LIVE live() -> Alive;
+            LIVE live() -> VersionInfo;
                 Get "/v1/live" Anybody "Whether this process answers; it asks nobody else";
             READY ready() -> Health;
                 Get "/v1/ready" Anybody "Whether this control plane leads: 503 if another does, \
@@ -59,23 +61,23 @@ what is wrong";
             RECOVERY recovery() -> Recovery;
                 Get "/v1/recover" Viewer "What the disks of the nodes hold that the store does not \
 know";
-            RECOVER recover(body: RecoverWish,) -> Recovery;
+            RECOVER recover(body: RecoverRequest,) -> Recovery;
                 Post "/v1/recover" Admin "Read pools, volumes and snapshots back from the disks, \
 when the store was lost";
             SPECS specs(query: Paging,) -> Page<StoredSpec>;
                 Get "/v1/specs" Viewer "Everything that is stored, by key";
-            KEPT_EVENTS kept_events(query: EventsAsked,) -> Page<Event>;
-                Get "/v1/events/kept" Viewer "What happened lately, the oldest first";
+            EVENT_HISTORY event_history(query: EventQuery,) -> Page<Event>;
+                Get "/v1/events/history" Viewer "What happened lately, the oldest first";
 
-            NODES nodes(query: NodesAsked,) -> Page<Node>;
+            NODES nodes(query: NodeQuery,) -> Page<Node>;
                 Get "/v1/nodes" Viewer "Nodes, by name";
             NODE node(at: NodeName,) -> Node;
                 Get "/v1/nodes/{node}" Viewer "One node, with how far its drain is";
-            CHANGE_NODE change_node(at: NodeName, body: NodeChange, if seen,) -> Ensured<Node>;
+            CHANGE_NODE change_node(at: NodeName, body: NodeChange, if if_match,) -> Applied<Node>;
                 Post "/v1/nodes/{node}/changes" Editor "Label, cordon, drain or uncordon a node";
             NODE_PURGE node_purge(at: NodeName,) -> Purge;
                 Get "/v1/nodes/{node}/purge" Viewer "What a purge of a node would cost";
-            PURGE_NODE purge_node(at: NodeName, body: Consent,) -> Gone;
+            PURGE_NODE purge_node(at: NodeName, body: PurgeConfirmation,) -> Deleted;
                 Post "/v1/nodes/{node}/purge" Admin "Forget a node that is lost, and all on it";
             DEVICES devices(at: NodeName, query: Paging,) -> Page<BlockDevice>;
                 Get "/v1/nodes/{node}/devices" Viewer "Block devices of a node, and what keeps a \
@@ -83,59 +85,61 @@ pool from being made on each";
             STATISTICS statistics(at: NodeName, query: Paging,) -> Page<Statistics>;
                 Get "/v1/nodes/{node}/statistics" Viewer "What was done on a node and how long it \
 took";
-            NODE_HEARTBEAT node_heartbeat(at: NodeName, body: Heartbeat<NodeAddress>,) -> Heard;
+            NODE_HEARTBEAT node_heartbeat(at: NodeName, body: Heartbeat<NodeAddress>,)
+                -> HeartbeatAck;
                 Put "/v1/nodes/{node}/heartbeat" Engine "Show that an engine is there; the first \
 one registers its node";
-            NODE_FAREWELL node_farewell(at: NodeName, query: Farewell,) -> Gone;
+            DEREGISTER_NODE deregister_node(at: NodeName, query: Deregister,) -> Deleted;
                 Delete "/v1/nodes/{node}/heartbeat" Engine "An engine stops on purpose: its node \
 is off-line at once";
 
-            HOSTS hosts(query: HostsAsked,) -> Page<Host>;
+            HOSTS hosts(query: HostQuery,) -> Page<Host>;
                 Get "/v1/hosts" Viewer "Hosts, by name";
             HOST host(at: HostName,) -> Host;
                 Get "/v1/hosts/{host}" Viewer "One host, with the volumes it uses";
-            CHANGE_HOST change_host(at: HostName, body: HostChange, if seen,) -> Ensured<Host>;
+            CHANGE_HOST change_host(at: HostName, body: HostChange, if if_match,) -> Applied<Host>;
                 Post "/v1/hosts/{host}/changes" Editor "Label a host";
-            DELETE_HOST delete_host(at: HostName, if seen,) -> Gone;
+            DELETE_HOST delete_host(at: HostName, if if_match,) -> Deleted;
                 Delete "/v1/hosts/{host}" Admin "Forget a host that is gone and uses nothing";
-            HOST_HEARTBEAT host_heartbeat(at: HostName, body: Heartbeat<HostAddress>,) -> Heard;
+            HOST_HEARTBEAT host_heartbeat(at: HostName, body: Heartbeat<HostAddress>,)
+                -> HeartbeatAck;
                 Put "/v1/hosts/{host}/heartbeat" Agent "Show that the agent of a host is there; \
 the first one registers it";
-            HOST_FAREWELL host_farewell(at: HostName, query: Farewell,) -> Gone;
+            DEREGISTER_HOST deregister_host(at: HostName, query: Deregister,) -> Deleted;
                 Delete "/v1/hosts/{host}/heartbeat" Agent "The agent of a host stops on purpose";
-            HOST_PATHS host_paths(at: HostName, body: PathReport,) -> Heard;
+            HOST_PATHS host_paths(at: HostName, body: PathReport,) -> HeartbeatAck;
                 Put "/v1/hosts/{host}/paths" Agent "Report every path that a host has lost; \
 repeated as long as there is one";
 
-            POOLS pools(query: PoolsAsked,) -> Page<Pool>;
+            POOLS pools(query: PoolQuery,) -> Page<Pool>;
                 Get "/v1/pools" Viewer "Pools, by name";
             POOL pool(at: PoolName,) -> Pool;
                 Get "/v1/pools/{pool}" Viewer "One pool";
-            PUT_POOL put_pool(at: PoolName, body: PoolSpec,) -> Ensured<Pool>;
+            PUT_POOL put_pool(at: PoolName, body: PoolSpec,) -> Applied<Pool>;
                 Put "/v1/pools/{pool}" Editor "Make a pool, or import one that is on the disks";
-            CHANGE_POOL change_pool(at: PoolName, body: PoolChange, if seen,) -> Ensured<Pool>;
+            CHANGE_POOL change_pool(at: PoolName, body: PoolChange, if if_match,) -> Applied<Pool>;
                 Post "/v1/pools/{pool}/changes" Editor "Label, cordon, uncordon, grow, export or \
 import a pool, or give it a disk more";
-            DELETE_POOL delete_pool(at: PoolName, if seen,) -> Gone;
+            DELETE_POOL delete_pool(at: PoolName, if if_match,) -> Deleted;
                 Delete "/v1/pools/{pool}" Admin "Destroy a pool that has no replicas and no \
 snapshots";
             POOL_PURGE pool_purge(at: PoolName,) -> Purge;
                 Get "/v1/pools/{pool}/purge" Viewer "What a purge of a pool would cost";
-            PURGE_POOL purge_pool(at: PoolName, body: Consent,) -> Gone;
+            PURGE_POOL purge_pool(at: PoolName, body: PurgeConfirmation,) -> Deleted;
                 Post "/v1/pools/{pool}/purge" Admin "Forget a pool that is lost, and all in it";
 
-            VOLUMES volumes(query: VolumesAsked,) -> Page<Volume>;
+            VOLUMES volumes(query: VolumeQuery,) -> Page<Volume>;
                 Get "/v1/volumes" Viewer "Volumes, by id";
             VOLUME volume(at: VolumeId,) -> Volume;
                 Get "/v1/volumes/{volume}" Viewer "One volume, with its copies and its target";
-            PUT_VOLUME put_volume(at: VolumeId, body: VolumeSpec,) -> Ensured<Volume>;
+            PUT_VOLUME put_volume(at: VolumeId, body: VolumeSpec,) -> Applied<Volume>;
                 Put "/v1/volumes/{volume}" Editor "Make a volume: empty, from a snapshot, or as a \
 clone of another";
-            CHANGE_VOLUME change_volume(at: VolumeId, body: VolumeWish, if seen,)
-                -> Ensured<Volume>;
+            CHANGE_VOLUME change_volume(at: VolumeId, body: VolumeAction, if if_match,)
+                -> Applied<Volume>;
                 Post "/v1/volumes/{volume}/changes" Editor "Publish, unpublish, republish, resize \
 or modify a volume, or move its copies";
-            DELETE_VOLUME delete_volume(at: VolumeId, if seen,) -> Gone;
+            DELETE_VOLUME delete_volume(at: VolumeId, if if_match,) -> Deleted;
                 Delete "/v1/volumes/{volume}" Editor "Delete a volume that is not published";
             CHECK_VOLUME check_volume(at: VolumeId, body: CheckRequest,) -> CheckReport;
                 Post "/v1/volumes/{volume}/check" Editor "Read a part of a served volume on all \
@@ -144,89 +148,89 @@ copies in sync, compare, and rewrite what is damaged";
                 Get "/v1/volumes/{volume}/placement" Viewer "For each pool, whether a copy of the \
 volume could go there, and why not";
 
-            SNAPSHOTS snapshots(query: SnapshotsAsked,) -> Page<Snapshot>;
+            SNAPSHOTS snapshots(query: SnapshotQuery,) -> Page<Snapshot>;
                 Get "/v1/snapshots" Viewer "Snapshots, by id";
             SNAPSHOT snapshot(at: SnapshotId,) -> Snapshot;
                 Get "/v1/snapshots/{snapshot}" Viewer "One snapshot, with where it lies";
-            PUT_SNAPSHOT put_snapshot(at: SnapshotId, body: SnapshotSpec,) -> Ensured<Snapshot>;
+            PUT_SNAPSHOT put_snapshot(at: SnapshotId, body: SnapshotSpec,) -> Applied<Snapshot>;
                 Put "/v1/snapshots/{snapshot}" Editor "Take a snapshot of a volume";
-            CHANGE_SNAPSHOT change_snapshot(at: SnapshotId, body: SnapshotChange, if seen,)
-                -> Ensured<Snapshot>;
+            CHANGE_SNAPSHOT change_snapshot(at: SnapshotId, body: SnapshotChange, if if_match,)
+                -> Applied<Snapshot>;
                 Post "/v1/snapshots/{snapshot}/changes" Editor "Label a snapshot";
-            DELETE_SNAPSHOT delete_snapshot(at: SnapshotId, if seen,) -> Gone;
+            DELETE_SNAPSHOT delete_snapshot(at: SnapshotId, if if_match,) -> Deleted;
                 Delete "/v1/snapshots/{snapshot}" Editor "Delete a snapshot; volumes made from it \
 keep what they need";
-            RANGES ranges(at: SnapshotId, query: RangesAsked,) -> Page<Range>;
+            RANGES ranges(at: SnapshotId, query: RangeQuery,) -> Page<Range>;
                 Get "/v1/snapshots/{snapshot}/ranges" Viewer "What of a snapshot is written, or \
 has changed since another, in order";
 
-            GROUPS groups(query: GroupsAsked,) -> Page<SnapshotGroup>;
+            GROUPS groups(query: GroupQuery,) -> Page<SnapshotGroup>;
                 Get "/v1/groups" Viewer "Groups of snapshots, by id";
             GROUP group(at: SnapshotGroupId,) -> SnapshotGroup;
                 Get "/v1/groups/{group}" Viewer "One group of snapshots";
             PUT_GROUP put_group(at: SnapshotGroupId, body: SnapshotGroupSpec,)
-                -> Ensured<SnapshotGroup>;
+                -> Applied<SnapshotGroup>;
                 Put "/v1/groups/{group}" Editor "Take snapshots of several volumes at one moment, \
 all or none";
-            CHANGE_GROUP change_group(at: SnapshotGroupId, body: SnapshotGroupChange, if seen,)
-                -> Ensured<SnapshotGroup>;
+            CHANGE_GROUP change_group(at: SnapshotGroupId, body: SnapshotGroupChange, if if_match,)
+                -> Applied<SnapshotGroup>;
                 Post "/v1/groups/{group}/changes" Editor "Label a group of snapshots";
-            DELETE_GROUP delete_group(at: SnapshotGroupId, if seen,) -> Gone;
+            DELETE_GROUP delete_group(at: SnapshotGroupId, if if_match,) -> Deleted;
                 Delete "/v1/groups/{group}" Editor "Delete a group with its snapshots";
 
-            REPLICAS replicas(query: ReplicasAsked,) -> Page<Replica>;
+            REPLICAS replicas(query: ReplicaQuery,) -> Page<Replica>;
                 Get "/v1/replicas" Viewer "Copies of volumes, by id";
             REPLICA replica(at: ReplicaId,) -> Replica;
                 Get "/v1/replicas/{replica}" Viewer "One copy of a volume";
             SCRUB scrub(at: ReplicaId,) -> Scrub;
                 Get "/v1/replicas/{replica}/scrub" Viewer "The scrub of a copy that is under way, \
 or the last";
-            PUT_SCRUB put_scrub(at: ReplicaId, body: Pace,) -> Ensured<Scrub>;
+            PUT_SCRUB put_scrub(at: ReplicaId, body: JobControl,) -> Applied<Scrub>;
                 Put "/v1/replicas/{replica}/scrub" Editor "Start, pause, resume or cancel a scrub \
 of a copy";
 
             FENCE fence(at: ReplicaId,) -> Fence;
                 Get "/v1/replicas/{replica}/fence" Viewer "The highest epoch that ever held a copy";
-            RESET_FENCE reset_fence(at: ReplicaId, body: FenceReset,) -> Ensured<Fence>;
+            RESET_FENCE reset_fence(at: ReplicaId, body: FenceReset,) -> Applied<Fence>;
                 Put "/v1/replicas/{replica}/fence" Admin "Lower the fence of a copy that an absurd \
 epoch locked";
 
             QUARANTINE quarantine(query: Paging,) -> Page<Quarantined>;
                 Get "/v1/quarantine" Viewer "Copies that are set aside instead of destroyed, by id";
-            RESCUE rescue(at: ReplicaId, body: RescueRequest,) -> Ensured<Snapshot>;
+            RESCUE rescue(at: ReplicaId, body: RescueRequest,) -> Applied<Snapshot>;
                 Post "/v1/quarantine/{replica}/snapshot" Editor "Make a snapshot of a copy that is \
 set aside";
-            DISCARD discard(at: ReplicaId,) -> Gone;
+            DISCARD discard(at: ReplicaId,) -> Deleted;
                 Delete "/v1/quarantine/{replica}" Admin "Destroy a copy that is set aside";
 
-            TARGETS targets(query: TargetsAsked,) -> Page<Target>;
+            TARGETS targets(query: TargetQuery,) -> Page<Target>;
                 Get "/v1/targets" Viewer "Targets, by id, with their children";
             TARGET target(at: TargetId,) -> Target;
                 Get "/v1/targets/{target}" Viewer "One target, with its children";
 
-            REBUILDS rebuilds(query: RebuildsAsked,) -> Page<Rebuild>;
+            REBUILDS rebuilds(query: RebuildQuery,) -> Page<Rebuild>;
                 Get "/v1/rebuilds" Viewer "Rebuilds under way and the last that ended, by id";
             REBUILD rebuild(at: RebuildId,) -> Rebuild;
                 Get "/v1/rebuilds/{rebuild}" Viewer "One rebuild";
-            PUT_REBUILD put_rebuild(at: RebuildId, body: Pace,) -> Ensured<Rebuild>;
+            PUT_REBUILD put_rebuild(at: RebuildId, body: JobControl,) -> Applied<Rebuild>;
                 Put "/v1/rebuilds/{rebuild}" Editor "Pause, resume, slow down or cancel a rebuild";
 
-            FAILOVERS failovers(query: FailoversAsked,) -> Page<Failover>;
+            FAILOVERS failovers(query: FailoverQuery,) -> Page<Failover>;
                 Get "/v1/failovers" Viewer "Failovers under way and the last that ended, by id";
 
-            WATCHES watches(query: Paging,) -> Page<model::Watch>;
-                Get "/v1/watches" Viewer "Addresses that are called when something happens, by \
+            WEBHOOKS webhooks(query: Paging,) -> Page<model::Webhook>;
+                Get "/v1/webhooks" Viewer "Addresses that are called when something happens, by \
 name";
-            WATCH watch(at: WatchName,) -> model::Watch;
-                Get "/v1/watches/{watch}" Viewer "One watch, with what became of its calls";
-            PUT_WATCH put_watch(at: WatchName, body: WatchSpec,) -> Ensured<model::Watch>;
-                Put "/v1/watches/{watch}" Admin "Have an address called when something happens";
-            CHANGE_WATCH change_watch(at: WatchName, body: WatchChange, if seen,)
-                -> Ensured<model::Watch>;
-                Post "/v1/watches/{watch}/changes" Admin "Watch something else, or have another \
-address called";
-            DELETE_WATCH delete_watch(at: WatchName, if seen,) -> Gone;
-                Delete "/v1/watches/{watch}" Admin "Call an address no more";
+            WEBHOOK webhook(at: WebhookName,) -> model::Webhook;
+                Get "/v1/webhooks/{webhook}" Viewer "One webhook, with what became of its calls";
+            PUT_WEBHOOK put_webhook(at: WebhookName, body: WebhookSpec,) -> Applied<model::Webhook>;
+                Put "/v1/webhooks/{webhook}" Admin "Have an address called when something happens";
+            CHANGE_WEBHOOK change_webhook(at: WebhookName, body: WebhookChange, if if_match,)
+                -> Applied<model::Webhook>;
+                Post "/v1/webhooks/{webhook}/changes"
+                Admin "Change the filter or the address of a webhook";
+            DELETE_WEBHOOK delete_webhook(at: WebhookName, if if_match,) -> Deleted;
+                Delete "/v1/webhooks/{webhook}" Admin "Call an address no more";
         }
     };
 }
@@ -235,7 +239,7 @@ pub(super) use each_route;
 macro_rules! constants_and_trait {
     ($(
         $constant:ident $name:ident(
-            $(at: $at:ty,)? $(query: $query:ty,)? $(body: $body:ty,)? $(if $seen:ident,)?
+            $(at: $at:ty,)? $(query: $query:ty,)? $(body: $body:ty,)? $(if $if_match:ident,)?
         ) -> $answer:ty;
         $method:ident $path:literal $role:ident $summary:literal;
     )+) => {
@@ -251,16 +255,16 @@ macro_rules! constants_and_trait {
 
         /// A control plane, here or far away. Every function may be called again without harm.
         ///
-        /// `seen` is the generation the caller has seen, if it wants to be refused when there is a
-        /// newer one.
+        /// `if_match` is the generation the caller has seen, if it wants to be refused when there
+        /// is a newer one.
         pub trait Control: Send + Sync + 'static {
             $(
                 #[doc = $summary]
                 fn $name(
                     &self,
                     $(at: $at,)? $(query: $query,)? $(body: $body,)?
-                    $($seen: Option<Generation>,)?
-                ) -> impl Future<Output = Answered<$answer>> + Send;
+                    $($if_match: Option<Generation>,)?
+                ) -> impl Future<Output = ApiResult<$answer>> + Send;
             )+
         }
     };
@@ -269,5 +273,5 @@ macro_rules! constants_and_trait {
 each_route!(constants_and_trait);
 
 /// What happens, as it happens; goes on after `Last-Event-ID`.
-pub const EVENTS: Route<(), NoQuery, NoBody, Watch<Event>> =
+pub const EVENTS: Route<(), NoQuery, NoBody, EventStream<Event>> =
     Route::new((Get, "/v1/events"), Viewer, "events", "What happens, as it happens");

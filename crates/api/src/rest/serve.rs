@@ -7,10 +7,10 @@ use model::Event;
 
 use super::{Control, routes};
 use crate::events::Log;
-use crate::{Api, Guard, Watch};
+use crate::{ApiRouter, EventStream, Guard};
 
 /// A control plane and what it tells.
-pub struct Served<C> {
+pub struct ControlService<C> {
     /// Who answers.
     pub control: C,
     /// What happened there; whoever stops the server closes it first.
@@ -27,26 +27,30 @@ macro_rules! given {
 macro_rules! served {
     ($(
         $constant:ident $name:ident(
-            $(at: $at:ty,)? $(query: $query:ty,)? $(body: $body:ty,)? $(if $seen:ident,)?
+            $(at: $at:ty,)? $(query: $query:ty,)? $(body: $body:ty,)? $(if $if_match:ident,)?
         ) -> $answer:ty;
         $method:ident $path:literal $role:ident $summary:literal;
     )+) => {
         /// Every route with its handler.
-        pub fn api<C: Control>() -> Api<Served<C>> {
-            let mut api = Api::<Served<C>>::new("Holdfast", "Volumes from intent to healed.");
+        pub fn api<C: Control>() -> ApiRouter<ControlService<C>> {
+            let mut api = ApiRouter::<ControlService<C>>::new(
+                "Holdfast",
+                "Volumes from intent to healed.",
+            );
             $(
-                api = api.on(&routes::$constant, async move |served: Arc<Served<C>>, request| {
+                api = api
+                    .on(&routes::$constant, async move |served: Arc<ControlService<C>>, request| {
                     // Some take nothing of it.
                     let _ = &request;
-                    $(let $seen = request.seen;)?
+                    $(let $if_match = request.if_match;)?
                     served.control.$name(
                         $(given!($at; request.at.0),)? $(given!($query; request.query),)?
-                        $(given!($body; request.body),)? $($seen,)?
+                        $(given!($body; request.body),)? $($if_match,)?
                     ).await
                 });
             )+
             api.on(&routes::EVENTS, async move |served, request| {
-                Ok(Watch::new(Arc::clone(&served.events), request.last_event))
+                Ok(EventStream::new(Arc::clone(&served.events), request.last_event))
             })
         }
     };
@@ -56,5 +60,5 @@ routes::each_route!(served);
 
 /// REST as a service.
 pub fn router<C: Control>(control: C, events: Arc<Log<Event>>, guard: Guard) -> Router {
-    api().router(Arc::new(Served { control, events }), guard)
+    api().router(Arc::new(ControlService { control, events }), guard)
 }

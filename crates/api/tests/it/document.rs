@@ -110,7 +110,7 @@ fn resources_fit_their_schemas() {
         ("volume.json", "VolumeSpec", "VolumeStatus"),
         ("snapshot.json", "SnapshotSpec", "SnapshotStatus"),
         ("snapshot-group.json", "SnapshotGroupSpec", "SnapshotGroupStatus"),
-        ("watch.json", "WatchSpec", "WatchStatus"),
+        ("watch.json", "WebhookSpec", "WebhookStatus"),
         ("pool.json", "PoolSpec", "PoolStatus"),
         ("replica.json", "ReplicaSpec", "ReplicaStatus"),
         ("target.json", "TargetSpec", "TargetStatus"),

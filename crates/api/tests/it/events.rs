@@ -1,6 +1,6 @@
 //! Readers of events come, go, and go on where they were.
 
-use api::Seen;
+use api::StreamItem;
 use model::Event;
 
 use crate::fake::{Running, golden};
@@ -11,10 +11,10 @@ fn tell(running: &Running, message: &str) {
     running.events.push(|number| Event { number, message: message.to_owned(), ..sample });
 }
 
-fn message(seen: Option<Seen<Event>>) -> String {
+fn message(seen: Option<StreamItem<Event>>) -> String {
     match seen {
-        Some(Seen::Event(event)) => event.message,
-        Some(Seen::Missed) => "(missed)".to_owned(),
+        Some(StreamItem::Event(event)) => event.message,
+        Some(StreamItem::Missed) => "(missed)".to_owned(),
         None => "(end)".to_owned(),
     }
 }

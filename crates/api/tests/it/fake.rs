@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex};
 
 use api::events::Log;
 use api::node::{
-    Answered, Changed, CheckReport, CheckRequest, Fault, FaultKind, FaultPlace, Faults, Fence,
-    FenceReset, Found, FoundSnapshot, Health, InPool, Node, NodeInfo, Numbered, Pace, PoolRemoval,
-    Range, RebuildWish, Remote, Removal, Run, Scrub, ScrubState, SnapshotWish, Statistics,
-    StatisticsOf, TargetSnapshot, Traffic,
+    ApiResult, CheckReport, CheckRequest, DeletePool, DeleteReplica, DiffQuery, Fault, FaultKind,
+    FaultPlace, Faults, Fence, FenceReset, GenerationQuery, Health, JobControl, Node, NodeInfo,
+    Observed, ObservedSnapshot, PoolFilter, Range, RebuildRequest, Remote, Run, Scrub, ScrubState,
+    SnapshotRequest, Statistics, StatisticsOf, TargetSnapshot, Traffic,
 };
-use api::{Ensured, Gone, Guard, Page, Paging, Server, Text};
+use api::{Applied, Deleted, Guard, Page, Paging, Server, Text};
 use model::*;
 use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
@@ -33,63 +33,64 @@ pub(crate) fn golden<T: DeserializeOwned>(name: &str) -> T {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-pub(crate) fn order<S>(generation: u64, spec: S) -> Order<S> {
-    Order { generation: Generation::new(generation).unwrap(), spec }
+pub(crate) fn order<S>(generation: u64, spec: S) -> VersionedSpec<S> {
+    VersionedSpec { generation: Generation::new(generation).unwrap(), spec }
 }
 
 /// Things of one kind: the last order for each, and the generation of each removal.
 struct Things<S: Spec> {
-    held: BTreeMap<S::Id, Order<S>>,
+    held: BTreeMap<S::Id, VersionedSpec<S>>,
     removed: BTreeMap<S::Id, Generation>,
     status: S::Status,
 }
 
 impl<S: Spec> Things<S> {
-    fn like(sample: &Object<S>) -> Things<S> {
+    fn like(sample: &Resource<S>) -> Things<S> {
         let status = sample.status.clone().unwrap();
         Things { held: BTreeMap::new(), removed: BTreeMap::new(), status }
     }
 
-    fn found(&self, id: &S::Id, order: &Order<S>) -> Found<S> {
+    fn found(&self, id: &S::Id, order: &VersionedSpec<S>) -> Observed<S> {
         let (generation, spec) = (Some(order.generation), order.spec.clone());
-        Found { id: id.clone(), generation, spec, status: self.status.clone() }
+        Observed { id: id.clone(), generation, spec, status: self.status.clone() }
     }
 
-    fn get(&self, id: &S::Id) -> Answered<Found<S>> {
-        let missing = || Problem::new(Kind::NotFound, format!("there is no {} {id}", S::KIND));
+    fn get(&self, id: &S::Id) -> ApiResult<Observed<S>> {
+        let missing =
+            || Problem::new(ProblemKind::NotFound, format!("there is no {} {id}", S::KIND));
         self.held.get(id).map(|order| self.found(id, order)).ok_or_else(missing)
     }
 
-    fn put(&mut self, id: &S::Id, order: Order<S>) -> Answered<Ensured<Found<S>>> {
+    fn put(&mut self, id: &S::Id, order: VersionedSpec<S>) -> ApiResult<Applied<Observed<S>>> {
         if let Some(&have) = self.removed.get(id) {
             let sent = order.generation;
             if sent <= have {
-                return Err(Refused::Stale { sent, have }.into());
+                return Err(GenerationConflict::Stale { sent, have }.into());
             }
         }
         let held = self.held.get(id);
         let admitted = order.admit(held)?;
-        let was_there = held.is_some();
+        let existed = held.is_some();
         self.held.insert(id.clone(), order);
         let now = self.get(id)?;
-        Ok(match (admitted, was_there) {
-            (Admitted::Again, _) => Ensured::unchanged(now),
-            (Admitted::New, true) => Ensured::changed(now),
-            (Admitted::New, false) => Ensured::created(now),
+        Ok(match (admitted, existed) {
+            (Admission::Again, _) => Applied::unchanged(now),
+            (Admission::New, true) => Applied::changed(now),
+            (Admission::New, false) => Applied::created(now),
         })
     }
 
-    fn delete(&mut self, id: &S::Id, sent: Generation) -> Answered<Gone> {
+    fn delete(&mut self, id: &S::Id, sent: Generation) -> ApiResult<Deleted> {
         if let Some(held) = self.held.get(id)
             && sent < held.generation
         {
-            return Err(Refused::Stale { sent, have: held.generation }.into());
+            return Err(GenerationConflict::Stale { sent, have: held.generation }.into());
         }
         self.removed.insert(id.clone(), sent);
-        Ok(Gone { was_there: self.held.remove(id).is_some() })
+        Ok(Deleted { existed: self.held.remove(id).is_some() })
     }
 
-    fn page(&self, paging: &Paging) -> Answered<Page<Found<S>>> {
+    fn page(&self, paging: &Paging) -> ApiResult<Page<Observed<S>>> {
         let all = self.held.iter().map(|(id, order)| self.found(id, order));
         paging.cut(all, |found| found.id.to_string())
     }
@@ -99,7 +100,7 @@ struct State {
     pools: Things<PoolSpec>,
     replicas: Things<ReplicaSpec>,
     targets: Things<TargetSpec>,
-    snapshots: BTreeMap<(ReplicaId, SnapshotId), FoundSnapshot>,
+    snapshots: BTreeMap<(ReplicaId, SnapshotId), ObservedSnapshot>,
     rebuilds: BTreeMap<RebuildId, Rebuild>,
     scrub: Option<Scrub>,
     faults: Faults,
@@ -143,11 +144,11 @@ fn ranges() -> Vec<Range> {
 }
 
 impl Node for Fake {
-    async fn health(&self) -> Answered<Health> {
+    async fn health(&self) -> ApiResult<Health> {
         Ok(Health { version: "0.1.0".to_owned(), instance: id(1) })
     }
 
-    async fn node(&self) -> Answered<NodeInfo> {
+    async fn node(&self) -> ApiResult<NodeInfo> {
         let heartbeat: Heartbeat<NodeAddress> = golden("heartbeat.json");
         Ok(NodeInfo {
             name: good("node-1"),
@@ -158,19 +159,19 @@ impl Node for Fake {
         })
     }
 
-    async fn pools(&self, paging: Paging) -> Answered<Page<Found<PoolSpec>>> {
+    async fn pools(&self, paging: Paging) -> ApiResult<Page<Observed<PoolSpec>>> {
         self.with(|state| state.pools.page(&paging))
     }
 
-    async fn pool(&self, pool: PoolName) -> Answered<Found<PoolSpec>> {
+    async fn pool(&self, pool: PoolName) -> ApiResult<Observed<PoolSpec>> {
         self.with(|state| state.pools.get(&pool))
     }
 
     async fn put_pool(
         &self,
         pool: PoolName,
-        order: Order<PoolSpec>,
-    ) -> Answered<Ensured<Found<PoolSpec>>> {
+        order: VersionedSpec<PoolSpec>,
+    ) -> ApiResult<Applied<Observed<PoolSpec>>> {
         assert_ne!(pool.as_str(), "panic", "asked for");
         if pool.as_str() == "slow" {
             std::future::pending::<()>().await;
@@ -178,63 +179,75 @@ impl Node for Fake {
         self.with(|state| state.pools.put(&pool, order))
     }
 
-    async fn delete_pool(&self, pool: PoolName, order: PoolRemoval) -> Answered<Gone> {
+    async fn delete_pool(&self, pool: PoolName, order: DeletePool) -> ApiResult<Deleted> {
         self.with(|state| {
             let found = state.pools.get(&pool).ok();
             if found.is_some_and(|found| found.spec.uuid != Some(order.uuid)) {
-                return Ok(Gone { was_there: false });
+                return Ok(Deleted { existed: false });
             }
             state.pools.delete(&pool, order.generation)
         })
     }
 
-    async fn replicas(&self, paging: Paging) -> Answered<Page<Found<ReplicaSpec>>> {
+    async fn replicas(&self, paging: Paging) -> ApiResult<Page<Observed<ReplicaSpec>>> {
         self.with(|state| state.replicas.page(&paging))
     }
 
-    async fn replica(&self, replica: ReplicaId) -> Answered<Found<ReplicaSpec>> {
+    async fn replica(&self, replica: ReplicaId) -> ApiResult<Observed<ReplicaSpec>> {
         self.with(|state| state.replicas.get(&replica))
     }
 
     async fn put_replica(
         &self,
         replica: ReplicaId,
-        order: Order<ReplicaSpec>,
-    ) -> Answered<Ensured<Found<ReplicaSpec>>> {
+        order: VersionedSpec<ReplicaSpec>,
+    ) -> ApiResult<Applied<Observed<ReplicaSpec>>> {
         self.with(|state| state.replicas.put(&replica, order))
     }
 
-    async fn delete_replica(&self, replica: ReplicaId, order: Removal) -> Answered<Gone> {
+    async fn delete_replica(&self, replica: ReplicaId, order: DeleteReplica) -> ApiResult<Deleted> {
         self.with(|state| state.replicas.delete(&replica, order.generation))
     }
 
-    async fn put_label(&self, replica: ReplicaId, label: Label) -> Answered<Ensured<Label>> {
+    async fn put_label(
+        &self,
+        replica: ReplicaId,
+        label: ReplicaLabel,
+    ) -> ApiResult<Applied<ReplicaLabel>> {
         assert_eq!(replica, label.replica);
-        Ok(Ensured::changed(label))
+        Ok(Applied::changed(label))
     }
 
-    async fn put_memo(&self, _: ReplicaId, memo: Memo) -> Answered<Ensured<Memo>> {
-        Ok(Ensured::changed(memo))
+    async fn put_spec_backup(
+        &self,
+        _: ReplicaId,
+        spec_backup: SpecBackup,
+    ) -> ApiResult<Applied<SpecBackup>> {
+        Ok(Applied::changed(spec_backup))
     }
 
-    async fn written(&self, _: ReplicaId, paging: Paging) -> Answered<Page<Range>> {
+    async fn written(&self, _: ReplicaId, paging: Paging) -> ApiResult<Page<Range>> {
         paging.cut(ranges(), |range| format!("{:020}", range.offset.bytes().0))
     }
 
-    async fn scrub(&self, replica: ReplicaId) -> Answered<Scrub> {
-        let never = || Problem::new(Kind::NotFound, format!("{replica} was never scrubbed"));
+    async fn scrub(&self, replica: ReplicaId) -> ApiResult<Scrub> {
+        let never = || Problem::new(ProblemKind::NotFound, format!("{replica} was never scrubbed"));
         self.with(|state| state.scrub.clone()).ok_or_else(never)
     }
 
-    async fn fence(&self, _: ReplicaId) -> Answered<Fence> {
+    async fn fence(&self, _: ReplicaId) -> ApiResult<Fence> {
         Ok(Fence { epoch: u64::MAX })
     }
 
-    async fn reset_fence(&self, _: ReplicaId, reset: FenceReset) -> Answered<Ensured<Fence>> {
-        Ok(Ensured::changed(Fence { epoch: reset.epoch }))
+    async fn reset_fence(&self, _: ReplicaId, reset: FenceReset) -> ApiResult<Applied<Fence>> {
+        Ok(Applied::changed(Fence { epoch: reset.epoch }))
     }
 
-    async fn put_scrub(&self, _: ReplicaId, order: Order<Pace>) -> Answered<Ensured<Scrub>> {
+    async fn put_scrub(
+        &self,
+        _: ReplicaId,
+        order: VersionedSpec<JobControl>,
+    ) -> ApiResult<Applied<Scrub>> {
         let state = match order.spec.run {
             Run::Run => ScrubState::Running {},
             Run::Pause => ScrubState::Paused {},
@@ -251,10 +264,10 @@ impl Node for Fake {
             ended_at: None,
         };
         self.with(|state| state.scrub = Some(scrub.clone()));
-        Ok(Ensured::changed(scrub))
+        Ok(Applied::changed(scrub))
     }
 
-    async fn snapshots(&self, paging: Paging) -> Answered<Page<FoundSnapshot>> {
+    async fn snapshots(&self, paging: Paging) -> ApiResult<Page<ObservedSnapshot>> {
         let all: Vec<_> = self.with(|state| state.snapshots.values().cloned().collect());
         paging.cut(all, |found| format!("{} {}", found.label.replica, found.label.snapshot))
     }
@@ -263,19 +276,19 @@ impl Node for Fake {
         &self,
         replica: ReplicaId,
         snapshot: SnapshotId,
-        wish: SnapshotWish,
-    ) -> Answered<Ensured<FoundSnapshot>> {
-        let SnapshotWish { group, taken_at, consistency } = wish;
+        request: SnapshotRequest,
+    ) -> ApiResult<Applied<ObservedSnapshot>> {
+        let SnapshotRequest { group, taken_at, consistency } = request;
         let (volume, size) = (id(10), Size::gib(1));
         let label = SnapshotLabel { snapshot, volume, replica, group, taken_at, size, consistency };
         let (pool, usage) = (good("pool-1"), Usage::default());
-        let found = FoundSnapshot { label, pool, usage, clones: [id(22)].into() };
+        let found = ObservedSnapshot { label, pool, usage, clones: [id(22)].into() };
         self.with(|state| match state.snapshots.get(&(replica, snapshot)) {
-            Some(have) if *have == found => Ok(Ensured::unchanged(found)),
-            Some(_) => Err(Problem::new(Kind::AlreadyExists, "it has other attributes")),
+            Some(have) if *have == found => Ok(Applied::unchanged(found)),
+            Some(_) => Err(Problem::new(ProblemKind::AlreadyExists, "it has other attributes")),
             None => {
                 state.snapshots.insert((replica, snapshot), found.clone());
-                Ok(Ensured::created(found))
+                Ok(Applied::created(found))
             }
         })
     }
@@ -284,40 +297,40 @@ impl Node for Fake {
         &self,
         replica: ReplicaId,
         snapshot: SnapshotId,
-        _: InPool,
-    ) -> Answered<Gone> {
+        _: PoolFilter,
+    ) -> ApiResult<Deleted> {
         let was = self.with(|state| state.snapshots.remove(&(replica, snapshot)));
-        Ok(Gone { was_there: was.is_some() })
+        Ok(Deleted { existed: was.is_some() })
     }
 
     async fn changed(
         &self,
         _: ReplicaId,
         _: SnapshotId,
-        changed: Changed,
-    ) -> Answered<Page<Range>> {
+        changed: DiffQuery,
+    ) -> ApiResult<Page<Range>> {
         let all = if changed.since.is_some() { ranges().split_off(3) } else { ranges() };
         let paging = Paging { limit: changed.limit, after: changed.after };
         paging.cut(all, |range| format!("{:020}", range.offset.bytes().0))
     }
 
-    async fn targets(&self, paging: Paging) -> Answered<Page<Found<TargetSpec>>> {
+    async fn targets(&self, paging: Paging) -> ApiResult<Page<Observed<TargetSpec>>> {
         self.with(|state| state.targets.page(&paging))
     }
 
-    async fn target(&self, target: TargetId) -> Answered<Found<TargetSpec>> {
+    async fn target(&self, target: TargetId) -> ApiResult<Observed<TargetSpec>> {
         self.with(|state| state.targets.get(&target))
     }
 
     async fn put_target(
         &self,
         target: TargetId,
-        order: Order<TargetSpec>,
-    ) -> Answered<Ensured<Found<TargetSpec>>> {
+        order: VersionedSpec<TargetSpec>,
+    ) -> ApiResult<Applied<Observed<TargetSpec>>> {
         self.with(|state| state.targets.put(&target, order))
     }
 
-    async fn delete_target(&self, target: TargetId, order: Numbered) -> Answered<Gone> {
+    async fn delete_target(&self, target: TargetId, order: GenerationQuery) -> ApiResult<Deleted> {
         self.with(|state| state.targets.delete(&target, order.generation))
     }
 
@@ -325,40 +338,41 @@ impl Node for Fake {
         &self,
         _: TargetId,
         snapshot: SnapshotId,
-        wish: SnapshotWish,
-    ) -> Answered<Ensured<TargetSnapshot>> {
+        request: SnapshotRequest,
+    ) -> ApiResult<Applied<TargetSnapshot>> {
         let replicas = [id(20), id(21)].into();
-        Ok(Ensured::created(TargetSnapshot { snapshot, wish, replicas }))
+        Ok(Applied::created(TargetSnapshot { snapshot, request, replicas }))
     }
 
-    async fn check_target(&self, _: TargetId, _: CheckRequest) -> Answered<CheckReport> {
+    async fn check_target(&self, _: TargetId, _: CheckRequest) -> ApiResult<CheckReport> {
         Ok(CheckReport::default())
     }
 
-    async fn rebuilds(&self, paging: Paging) -> Answered<Page<Rebuild>> {
+    async fn rebuilds(&self, paging: Paging) -> ApiResult<Page<Rebuild>> {
         let all: Vec<_> = self.with(|state| state.rebuilds.values().cloned().collect());
         paging.cut(all, |rebuild| rebuild.id.to_string())
     }
 
-    async fn rebuild(&self, rebuild: RebuildId) -> Answered<Rebuild> {
-        let missing = || Problem::new(Kind::NotFound, format!("there is no rebuild {rebuild}"));
+    async fn rebuild(&self, rebuild: RebuildId) -> ApiResult<Rebuild> {
+        let missing =
+            || Problem::new(ProblemKind::NotFound, format!("there is no rebuild {rebuild}"));
         self.with(|state| state.rebuilds.get(&rebuild).cloned()).ok_or_else(missing)
     }
 
     async fn put_rebuild(
         &self,
         rebuild: RebuildId,
-        order: Order<RebuildWish>,
-    ) -> Answered<Ensured<Rebuild>> {
-        let RebuildWish { target, replica, .. } = order.spec;
-        let (sources, extent) = ([id(20)].into(), Extent::Delta);
+        order: VersionedSpec<RebuildRequest>,
+    ) -> ApiResult<Applied<Rebuild>> {
+        let RebuildRequest { target, replica, .. } = order.spec;
+        let (sources, extent) = ([id(20)].into(), RebuildKind::Partial);
         let plan = RebuildPlan { volume: id(10), target, replica, sources, extent };
         let made = Rebuild::new(rebuild, plan, Timestamp::EPOCH);
         self.with(|state| state.rebuilds.insert(rebuild, made.clone()));
-        Ok(Ensured::created(made))
+        Ok(Applied::created(made))
     }
 
-    async fn statistics(&self, paging: Paging) -> Answered<Page<Statistics>> {
+    async fn statistics(&self, paging: Paging) -> ApiResult<Page<Statistics>> {
         let mut read = Traffic { commands: 3, bytes: 12288, errors: 1, ..Traffic::default() };
         for micros in [1, 90, 5000] {
             read.latency.record(micros);
@@ -366,27 +380,27 @@ impl Node for Fake {
         let of = StatisticsOf::Child { target: id(30), replica: id(20) };
         let (write, discard, flush) = (Traffic::default(), Traffic::default(), Traffic::default());
         let (instance, at) = (id(1), Timestamp::EPOCH);
-        let (held_back, oldest_micros) = (0, Some(7));
+        let (throttled, oldest_micros) = (0, Some(7));
         let one =
-            Statistics { of, instance, at, read, write, discard, flush, held_back, oldest_micros };
+            Statistics { of, instance, at, read, write, discard, flush, throttled, oldest_micros };
         paging.cut([one], |one| format!("{:?}", one.of))
     }
 
-    async fn devices(&self, paging: Paging) -> Answered<Page<BlockDevice>> {
+    async fn devices(&self, paging: Paging) -> ApiResult<Page<BlockDevice>> {
         paging.cut([golden("block-device.json")], |device: &BlockDevice| device.path.to_string())
     }
 
-    async fn metrics(&self) -> Answered<Text> {
+    async fn metrics(&self) -> ApiResult<Text> {
         Ok(Text("# TYPE up gauge\nup 1\n".to_owned()))
     }
 
-    async fn faults(&self) -> Answered<Faults> {
+    async fn faults(&self) -> ApiResult<Faults> {
         Ok(self.with(|state| state.faults.clone()))
     }
 
-    async fn put_faults(&self, faults: Faults) -> Answered<Ensured<Faults>> {
+    async fn put_faults(&self, faults: Faults) -> ApiResult<Applied<Faults>> {
         self.with(|state| state.faults = faults.clone());
-        Ok(Ensured::changed(faults))
+        Ok(Applied::changed(faults))
     }
 }
 

@@ -49,7 +49,7 @@ async fn bodies_of_the_wrong_form_name_the_field() {
         (missing, "spec", "missing field `disks`"),
     ] {
         let problem = send(running.address, "PUT /v1/pools/p", &body).await.problem();
-        assert_eq!(problem.kind, Kind::InvalidArgument, "{problem:?}");
+        assert_eq!(problem.kind, ProblemKind::InvalidArgument, "{problem:?}");
         assert_eq!(problem.field.as_deref(), Some(field), "{problem:?}");
         assert!(problem.detail.contains(says), "{problem:?}");
     }
@@ -62,23 +62,23 @@ async fn requests_that_cannot_be_read() {
     let order = pool_order().to_string();
     let twice = format!("{order} {order}");
     for (request, headers, body, kind) in [
-        ("PUT /v1/pools/p", &[json][..], "{", Kind::Malformed),
-        ("PUT /v1/pools/p", &[json], "", Kind::Malformed),
-        ("PUT /v1/pools/p", &[json], twice.as_str(), Kind::Malformed),
-        ("PUT /v1/pools/p", &[], order.as_str(), Kind::WrongMediaType),
-        ("GET /v1/pools", &[], "{}", Kind::Malformed),
-        ("PUT /v1/pools/No_Pool", &[json], order.as_str(), Kind::InvalidArgument),
-        ("GET /v1/targets/7", &[], "", Kind::InvalidArgument),
-        ("GET /v1/targets/%FF", &[], "", Kind::Malformed),
-        ("GET /v1/pools?limit=0", &[], "", Kind::InvalidArgument),
-        ("GET /v1/pools?limit=1001", &[], "", Kind::InvalidArgument),
-        ("GET /v1/pools?limit=x", &[], "", Kind::InvalidArgument),
-        ("GET /v1/pools?page=1", &[], "", Kind::InvalidArgument),
-        ("DELETE /v1/pools/p", &[], "", Kind::InvalidArgument),
-        ("GET /v1/pools", &["if-match: 7"], "", Kind::InvalidArgument),
-        ("GET /v2/pools", &[], "", Kind::NotFound),
-        ("GET /v1/pools/p", &[], "", Kind::NotFound),
-        ("PATCH /v1/pools/p", &[json], order.as_str(), Kind::MethodNotAllowed),
+        ("PUT /v1/pools/p", &[json][..], "{", ProblemKind::Malformed),
+        ("PUT /v1/pools/p", &[json], "", ProblemKind::Malformed),
+        ("PUT /v1/pools/p", &[json], twice.as_str(), ProblemKind::Malformed),
+        ("PUT /v1/pools/p", &[], order.as_str(), ProblemKind::WrongMediaType),
+        ("GET /v1/pools", &[], "{}", ProblemKind::Malformed),
+        ("PUT /v1/pools/No_Pool", &[json], order.as_str(), ProblemKind::InvalidArgument),
+        ("GET /v1/targets/7", &[], "", ProblemKind::InvalidArgument),
+        ("GET /v1/targets/%FF", &[], "", ProblemKind::Malformed),
+        ("GET /v1/pools?limit=0", &[], "", ProblemKind::InvalidArgument),
+        ("GET /v1/pools?limit=1001", &[], "", ProblemKind::InvalidArgument),
+        ("GET /v1/pools?limit=x", &[], "", ProblemKind::InvalidArgument),
+        ("GET /v1/pools?page=1", &[], "", ProblemKind::InvalidArgument),
+        ("DELETE /v1/pools/p", &[], "", ProblemKind::InvalidArgument),
+        ("GET /v1/pools", &["if-match: 7"], "", ProblemKind::InvalidArgument),
+        ("GET /v2/pools", &[], "", ProblemKind::NotFound),
+        ("GET /v1/pools/p", &[], "", ProblemKind::NotFound),
+        ("PATCH /v1/pools/p", &[json], order.as_str(), ProblemKind::MethodNotAllowed),
     ] {
         let answer = ask(running.address, request, headers, body).await;
         assert_eq!(answer.problem().kind, kind, "{request}: {}", answer.body);
@@ -108,14 +108,14 @@ async fn too_much_and_too_slow() {
     let large = " ".repeat(2001);
     let json = ["content-type: application/json"];
     let answer = ask(running.address, "PUT /v1/pools/p", &json, &large).await;
-    assert_eq!(answer.problem().kind, Kind::TooLarge);
+    assert_eq!(answer.problem().kind, ProblemKind::TooLarge);
     // The body never comes whole.
     let slow = "PUT /v1/pools/p HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\
                 content-type: application/json\r\ncontent-length: 100\r\n\r\n{";
-    assert_eq!(raw(running.address, slow.as_bytes()).await.problem().kind, Kind::TimedOut);
+    assert_eq!(raw(running.address, slow.as_bytes()).await.problem().kind, ProblemKind::TimedOut);
     // The handler never answers.
     let answer = send(running.address, "PUT /v1/pools/slow", &pool_order()).await;
-    assert_eq!(answer.problem().kind, Kind::TimedOut);
+    assert_eq!(answer.problem().kind, ProblemKind::TimedOut);
     // The headers are longer than anybody needs: refused before there is a request.
     let long = format!("x-long: {}", "x".repeat(20 << 10));
     assert_eq!(ask(running.address, "GET /v1/node", &[&long], "").await.status, 431);
@@ -125,7 +125,7 @@ async fn too_much_and_too_slow() {
 async fn a_bug_in_a_handler_is_one_answer_and_not_the_end() {
     let running = Running::new().await;
     let answer = send(running.address, "PUT /v1/pools/panic", &pool_order()).await;
-    assert_eq!(answer.problem().kind, Kind::Internal);
+    assert_eq!(answer.problem().kind, ProblemKind::Internal);
     assert!(running.remote().health().await.is_ok());
 }
 
@@ -134,7 +134,7 @@ async fn the_client_says_who_must_act() {
     // A port that was free a moment ago: nobody answers there.
     let port = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     let gone = Remote::plain(good(&format!("127.0.0.1:{port}"))).unwrap();
-    assert_eq!(gone.health().await.unwrap_err().kind, Kind::NodeUnavailable);
+    assert_eq!(gone.health().await.unwrap_err().kind, ProblemKind::NodeUnavailable);
 
     // Somebody listens there, but never answers.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -144,7 +144,7 @@ async fn the_client_says_who_must_act() {
     let health = &api::node::routes::HEALTH;
     let error = client.call(health, (), NoQuery {}, NoBody).await.unwrap_err();
     assert!(matches!(error, CallError::TimedOut { .. }), "{error:?}");
-    assert_eq!(error.blame(), Blame::Retry);
+    assert_eq!(error.class(), ErrorClass::Retry);
 
     // Somebody answers, but with something else.
     let other = TcpListener::bind("127.0.0.1:0").await.unwrap();

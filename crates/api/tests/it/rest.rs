@@ -7,7 +7,7 @@ use std::sync::Arc;
 use api::events::Log;
 use api::rest::fake::Fake;
 use api::rest::{
-    Consent, Control, NodesAsked, Purge, RangesAsked, Remote, VolumeWish, VolumesAsked,
+    Control, NodeQuery, Purge, PurgeConfirmation, RangeQuery, Remote, VolumeAction, VolumeQuery,
 };
 use api::{Effect, Guard, Paging, Server};
 use model::*;
@@ -69,7 +69,7 @@ fn volume_id() -> VolumeId {
     good(VOLUME)
 }
 
-fn wish(size: impl Into<Value>, replicas: impl Into<Value>) -> Value {
+fn request(size: impl Into<Value>, replicas: impl Into<Value>) -> Value {
     json!({ "size": size.into(), "replicas": replicas.into() })
 }
 
@@ -78,35 +78,35 @@ async fn values_that_no_cluster_could_take() {
     let running = running(|_| {}).await;
     let gib = json!(1 << 30);
     let put = format!("PUT /v1/volumes/{VOLUME}");
-    let mut unknown = wish(gib.clone(), json!(1));
+    let mut unknown = request(gib.clone(), json!(1));
     unknown["colour"] = json!("red");
-    let mut deep = wish(gib.clone(), json!(1));
+    let mut deep = request(gib.clone(), json!(1));
     deep["limits"] = json!({ "iops": 0 });
     for (body, field, says) in [
         // wrong type
-        (wish(json!("1GiB"), json!(1)), "size", "expected u64"),
-        (wish(gib.clone(), json!("two")), "replicas", "expected u8"),
-        (wish(json!(1.5), json!(1)), "size", "expected u64"),
+        (request(json!("1GiB"), json!(1)), "size", "expected u64"),
+        (request(gib.clone(), json!("two")), "replicas", "expected u8"),
+        (request(json!(1.5), json!(1)), "size", "expected u64"),
         // unknown field
         (unknown, "colour", "unknown field"),
         // too large
-        (wish(json!(1u64 << 60), json!(1)), "size", "1MiB to 1024TiB"),
-        (wish(gib.clone(), json!(9)), "replicas", "1 to 8"),
+        (request(json!(1u64 << 60), json!(1)), "size", "1MiB to 1024TiB"),
+        (request(gib.clone(), json!(9)), "replicas", "1 to 8"),
         // zero
-        (wish(json!(0), json!(1)), "size", "1MiB to 1024TiB"),
-        (wish(gib.clone(), json!(0)), "replicas", "1 to 8"),
+        (request(json!(0), json!(1)), "size", "1MiB to 1024TiB"),
+        (request(gib.clone(), json!(0)), "replicas", "1 to 8"),
         (deep, "limits.iops", "at least 1"),
         // negative
-        (wish(json!(-1), json!(1)), "size", "expected u64"),
-        (wish(gib.clone(), json!(-1)), "replicas", "expected u8"),
+        (request(json!(-1), json!(1)), "size", "expected u64"),
+        (request(gib.clone(), json!(-1)), "replicas", "expected u8"),
         // overflow
-        (wish(json!(1e30), json!(1)), "size", "expected u64"),
-        (wish(gib.clone(), json!(256)), "replicas", "expected u8"),
+        (request(json!(1e30), json!(1)), "size", "expected u64"),
+        (request(gib.clone(), json!(256)), "replicas", "expected u8"),
         // a part of a block
-        (wish(json!((1 << 30) + 1), json!(1)), "size", "steps of 4KiB"),
+        (request(json!((1 << 30) + 1), json!(1)), "size", "steps of 4KiB"),
     ] {
         let problem = running.refused(&put, &body).await;
-        assert_eq!(problem.kind, Kind::InvalidArgument, "{body}: {problem:?}");
+        assert_eq!(problem.kind, ProblemKind::InvalidArgument, "{body}: {problem:?}");
         assert_eq!(problem.field.as_deref(), Some(field), "{problem:?}");
         assert!(problem.detail.contains(says), "{problem:?}");
     }
@@ -122,37 +122,37 @@ async fn changes_that_make_no_sense() {
     let other = serde_json::to_value(VolumeSpec::new(Size::gib(2), 1)).unwrap();
     let address = &golden::<Value>("node.json")["spec"]["address"];
     for (request, body, kind) in [
-        (change.as_str(), json!({ "kind": "dance" }), Kind::InvalidArgument),
-        (&change, json!({ "kind": "resize", "size": 0 }), Kind::InvalidArgument),
-        (&change, json!({ "kind": "setReplicas", "replicas": 0 }), Kind::InvalidArgument),
-        (&change, json!({ "kind": "resize" }), Kind::InvalidArgument),
-        (&change, smaller, Kind::OutOfRange),
-        (&change, json!({ "kind": "modify", "spec": other }), Kind::InvalidArgument),
-        (&change, json!({ "kind": "republish" }), Kind::NotPublished),
+        (change.as_str(), json!({ "kind": "dance" }), ProblemKind::InvalidArgument),
+        (&change, json!({ "kind": "resize", "size": 0 }), ProblemKind::InvalidArgument),
+        (&change, json!({ "kind": "setReplicas", "replicas": 0 }), ProblemKind::InvalidArgument),
+        (&change, json!({ "kind": "resize" }), ProblemKind::InvalidArgument),
+        (&change, smaller, ProblemKind::OutOfRange),
+        (&change, json!({ "kind": "modify", "spec": other }), ProblemKind::InvalidArgument),
+        (&change, json!({ "kind": "republish" }), ProblemKind::NotPublished),
         (
             &change,
             json!({ "kind": "moveReplica", "replica": "00000000-0000-4000-8000-000000000099" }),
-            Kind::NotFound,
+            ProblemKind::NotFound,
         ),
         (
             "POST /v1/nodes/node-1/changes",
             json!({ "kind": "register", "address": address }),
-            Kind::InvalidArgument,
+            ProblemKind::InvalidArgument,
         ),
         (
             "POST /v1/nodes/node-1/changes",
             json!({ "kind": "uncordon", "cordon": "x" }),
-            Kind::NotFound,
+            ProblemKind::NotFound,
         ),
         (
             "POST /v1/nodes/node-9/changes",
             json!({ "kind": "cordon", "cordon": "x" }),
-            Kind::NotFound,
+            ProblemKind::NotFound,
         ),
         (
             "POST /v1/pools/pool-1/changes",
             json!({ "kind": "cordon", "cordon": "X" }),
-            Kind::InvalidArgument,
+            ProblemKind::InvalidArgument,
         ),
     ] {
         let problem = running.refused(request, &body).await;
@@ -183,13 +183,13 @@ async fn what_is_not_there() {
         &format!("rebuilds/{nobody}"),
     ] {
         let answer = ask(running.address, &format!("GET /v1/{path}"), &[], "").await;
-        assert_eq!(answer.problem().kind, Kind::NotFound, "{path}");
+        assert_eq!(answer.problem().kind, ProblemKind::NotFound, "{path}");
     }
     let remote = running.remote();
-    assert!(!remote.delete_volume(good(nobody), None).await.unwrap().was_there);
+    assert!(!remote.delete_volume(good(nobody), None).await.unwrap().existed);
     let snapshot = SnapshotSpec { volume: good(nobody), group: None, labels: Labels::new() };
     let refused = remote.put_snapshot(good(nobody), snapshot).await.unwrap_err();
-    assert_eq!(refused.kind, Kind::NotFound);
+    assert_eq!(refused.kind, ProblemKind::NotFound);
 }
 
 #[tokio::test]
@@ -201,14 +201,14 @@ async fn again_is_harmless_and_other_content_is_refused() {
     assert_eq!(put(&spec).await.unwrap().effect, Effect::Created);
     assert_eq!(put(&spec).await.unwrap().effect, Effect::Unchanged);
     let other = VolumeSpec::new(Size::gib(2), 1);
-    assert_eq!(put(&other).await.unwrap_err().kind, Kind::AlreadyExists);
-    let grow = VolumeWish::Resize { size: Size::gib(2) };
+    assert_eq!(put(&other).await.unwrap_err().kind, ProblemKind::AlreadyExists);
+    let grow = VolumeAction::Resize { size: Size::gib(2) };
     let grown = remote.change_volume(volume_id(), grow.clone(), None).await.unwrap();
     assert_eq!(grown.effect, Effect::Changed);
     let again = remote.change_volume(volume_id(), grow, None).await.unwrap();
     assert_eq!(again.effect, Effect::Unchanged);
-    assert!(remote.delete_volume(volume_id(), None).await.unwrap().was_there);
-    assert!(!remote.delete_volume(volume_id(), None).await.unwrap().was_there);
+    assert!(remote.delete_volume(volume_id(), None).await.unwrap().existed);
+    assert!(!remote.delete_volume(volume_id(), None).await.unwrap().existed);
 }
 
 #[tokio::test]
@@ -218,18 +218,18 @@ async fn generations_are_told_and_stale_ones_refused() {
     remote.put_volume(volume_id(), VolumeSpec::new(Size::gib(1), 1)).await.unwrap();
     let answer = ask(running.address, &format!("GET /v1/volumes/{VOLUME}"), &[], "").await;
     assert!(answer.head.contains("etag: \"1\""), "{}", answer.head);
-    let grow = |gib| VolumeWish::Resize { size: Size::gib(gib) };
+    let grow = |gib| VolumeAction::Resize { size: Size::gib(gib) };
     let seen = Some(Generation::FIRST);
     let grown = remote.change_volume(volume_id(), grow(2), seen).await.unwrap();
     assert_eq!(grown.now.generation(), Generation::FIRST.next());
     let late = remote.change_volume(volume_id(), grow(3), seen).await.unwrap_err();
-    assert_eq!(late.kind, Kind::StaleGeneration);
+    assert_eq!(late.kind, ProblemKind::StaleGeneration);
     let late = remote.delete_volume(volume_id(), seen).await.unwrap_err();
-    assert_eq!(late.kind, Kind::StaleGeneration);
+    assert_eq!(late.kind, ProblemKind::StaleGeneration);
     let cordon = || NodeChange::Cordon { cordon: good("upgrade") };
     remote.change_node(good("node-1"), cordon(), seen).await.unwrap();
     let late = remote.change_node(good("node-1"), cordon(), seen).await.unwrap_err();
-    assert_eq!(late.kind, Kind::StaleGeneration);
+    assert_eq!(late.kind, ProblemKind::StaleGeneration);
 }
 
 #[tokio::test]
@@ -245,14 +245,17 @@ async fn what_is_busy_going_or_in_use() {
     .await;
     let remote = running.remote();
     remote.put_volume(volume_id(), VolumeSpec::new(Size::gib(1), 1)).await.unwrap();
-    let busy = VolumeWish::Resize { size: Size::gib(2) };
+    let busy = VolumeAction::Resize { size: Size::gib(2) };
     let busy = remote.change_volume(volume_id(), busy, None).await.unwrap_err();
-    assert_eq!((busy.kind, busy.kind.http()), (Kind::Busy, 503));
-    assert_eq!(remote.put_volume(gone, spec).await.unwrap_err().kind, Kind::Deleting);
-    let grow = VolumeWish::Resize { size: Size::gib(900) };
-    assert_eq!(remote.change_volume(gone, grow, None).await.unwrap_err().kind, Kind::Deleting);
+    assert_eq!((busy.kind, busy.kind.http()), (ProblemKind::Busy, 503));
+    assert_eq!(remote.put_volume(gone, spec).await.unwrap_err().kind, ProblemKind::Deleting);
+    let grow = VolumeAction::Resize { size: Size::gib(900) };
+    assert_eq!(
+        remote.change_volume(gone, grow, None).await.unwrap_err().kind,
+        ProblemKind::Deleting
+    );
     let used = remote.delete_pool(good("pool-1"), None).await.unwrap_err();
-    assert_eq!(used.kind, Kind::InUse);
+    assert_eq!(used.kind, ProblemKind::InUse);
 }
 
 #[tokio::test]
@@ -260,11 +263,11 @@ async fn a_published_volume_is_in_use() {
     let running = running(|_| {}).await;
     let remote = running.remote();
     remote.put_volume(volume_id(), VolumeSpec::new(Size::gib(1), 1)).await.unwrap();
-    let publish = |host: &str| VolumeWish::Publish { host: Some(good(host)), node: None };
+    let publish = |host: &str| VolumeAction::Publish { host: Some(good(host)), node: None };
     remote.change_volume(volume_id(), publish("a"), None).await.unwrap();
     let other = remote.change_volume(volume_id(), publish("b"), None).await.unwrap_err();
-    assert_eq!(other.kind, Kind::AlreadyPublished);
-    assert_eq!(remote.delete_volume(volume_id(), None).await.unwrap_err().kind, Kind::InUse);
+    assert_eq!(other.kind, ProblemKind::AlreadyPublished);
+    assert_eq!(remote.delete_volume(volume_id(), None).await.unwrap_err().kind, ProblemKind::InUse);
 }
 
 #[tokio::test]
@@ -272,12 +275,15 @@ async fn no_space_and_no_node() {
     let running = running(|_| {}).await;
     let remote = running.remote();
     let large = remote.put_volume(id(1), VolumeSpec::new(Size::gib(1 << 20), 1)).await;
-    assert_eq!(large.unwrap_err().kind, Kind::NoSpace);
+    assert_eq!(large.unwrap_err().kind, ProblemKind::NoSpace);
     let many = remote.put_volume(id(2), VolumeSpec::new(Size::gib(1), 3)).await;
-    assert_eq!(many.unwrap_err().kind, Kind::NoPlacement);
+    assert_eq!(many.unwrap_err().kind, ProblemKind::NoPlacement);
     let pool = PoolSpec { node: good("node-9"), ..golden::<Pool>("pool.json").order().spec };
     let nowhere = remote.put_pool(good("pool-9"), pool).await.unwrap_err();
-    assert_eq!((nowhere.kind, nowhere.field.as_deref()), (Kind::NodeUnavailable, Some("node")));
+    assert_eq!(
+        (nowhere.kind, nowhere.field.as_deref()),
+        (ProblemKind::NodeUnavailable, Some("node"))
+    );
 }
 
 #[tokio::test]
@@ -289,10 +295,12 @@ async fn a_purge_takes_consent_to_what_is_lost() {
     .await;
     let remote = running.remote();
     assert_eq!(remote.node_purge(good("node-1")).await.unwrap(), cost);
-    let refused = remote.purge_node(good("node-1"), Consent::default()).await.unwrap_err();
-    assert_eq!(refused.kind, Kind::InUse);
-    let knowing = Consent { lost_volumes: cost.lost_volumes, ..Consent::default() };
-    assert!(remote.purge_node(good("node-1"), knowing).await.unwrap().was_there);
+    let refused =
+        remote.purge_node(good("node-1"), PurgeConfirmation::default()).await.unwrap_err();
+    assert_eq!(refused.kind, ProblemKind::InUse);
+    let knowing =
+        PurgeConfirmation { lost_volumes: cost.lost_volumes, ..PurgeConfirmation::default() };
+    assert!(remote.purge_node(good("node-1"), knowing).await.unwrap().existed);
 }
 
 #[tokio::test]
@@ -305,7 +313,7 @@ async fn lists_come_in_pages_and_by_filters() {
         spec.labels = [(good("kind"), good(odd))].into();
         remote.put_volume(id(n), spec).await.unwrap();
     }
-    let mut asked = VolumesAsked { label: Some(good("kind=odd")), ..VolumesAsked::default() };
+    let mut asked = VolumeQuery { label: Some(good("kind=odd")), ..VolumeQuery::default() };
     asked = asked.at(Paging { limit: Some(2), after: None });
     let first = remote.volumes(asked.clone()).await.unwrap();
     assert_eq!(first.items.iter().map(|v| *v.id()).collect::<Vec<_>>(), [id(1), id(3)]);
@@ -315,7 +323,7 @@ async fn lists_come_in_pages_and_by_filters() {
     for bad in ["limit=0", "limit=1001", "limit=x", "state=sad", "node=N", "label=a b", "x=1"] {
         let request = format!("GET /v1/volumes?{}", bad.replace(' ', "%20"));
         let answer = ask(running.address, &request, &[], "");
-        assert_eq!(answer.await.problem().kind, Kind::InvalidArgument, "{bad}");
+        assert_eq!(answer.await.problem().kind, ProblemKind::InvalidArgument, "{bad}");
     }
 }
 
@@ -326,12 +334,12 @@ async fn events_are_told_and_gone_on_with() {
     let told = |number| Event { number, ..event.clone() };
     let mut reader = running.remote().events(None).await.unwrap();
     running.events.push(told);
-    assert_eq!(reader.next().await.unwrap(), Some(api::Seen::Event(told(1))));
+    assert_eq!(reader.next().await.unwrap(), Some(api::StreamItem::Event(told(1))));
     let place = reader.last().map(str::to_owned);
     drop(reader);
     running.events.push(told);
     let mut reader = running.remote().events(place).await.unwrap();
-    assert_eq!(reader.next().await.unwrap(), Some(api::Seen::Event(told(2))));
+    assert_eq!(reader.next().await.unwrap(), Some(api::StreamItem::Event(told(2))));
 }
 
 fn golden_event() -> Event {
@@ -355,7 +363,7 @@ async fn everything_else_is_asked_and_answered() {
     remote.put_volume(volume_id(), VolumeSpec::new(Size::gib(1), 1)).await.unwrap();
     let spec = SnapshotSpec { volume: volume_id(), group: None, labels: Labels::new() };
     remote.put_snapshot(id(40), spec).await.unwrap();
-    assert_eq!(remote.ranges(id(40), RangesAsked::default()).await.unwrap().items.len(), 1);
+    assert_eq!(remote.ranges(id(40), RangeQuery::default()).await.unwrap().items.len(), 1);
     let labels: Labels = [(good("keep"), good("yes"))].into();
     let change = SnapshotChange::Label { labels: labels.clone() };
     let labelled = remote.change_snapshot(id(40), change, None).await.unwrap().now;
@@ -366,5 +374,5 @@ async fn everything_else_is_asked_and_answered() {
     let heartbeat: Heartbeat<NodeAddress> = golden("heartbeat.json");
     let heard = remote.node_heartbeat(good("node-2"), heartbeat).await.unwrap();
     assert!(heard.gone_in_millis > heard.next_in_millis);
-    assert_eq!(remote.nodes(NodesAsked::default()).await.unwrap().items.len(), 2);
+    assert_eq!(remote.nodes(NodeQuery::default()).await.unwrap().items.len(), 2);
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use api::events::Log;
-use api::node::PoolRemoval;
+use api::node::DeletePool;
 use api::node::routes::{DELETE_POOL, NODE, PUT_POOL};
 use api::rest::fake::Fake;
 use api::rest::routes::STATUS;
@@ -43,7 +43,7 @@ fn client(running: &Running, token: Option<&str>) -> Client {
 
 #[tokio::test]
 async fn each_role_may_do_its_part() {
-    use Kind::{PermissionDenied as Denied, Unauthenticated as Unknown};
+    use ProblemKind::{PermissionDenied as Denied, Unauthenticated as Unknown};
     let running = guarded().await;
     let spec = golden::<Pool>("pool.json").order().spec;
     for (token, look, change, destroy) in [
@@ -58,11 +58,11 @@ async fn each_role_may_do_its_part() {
         let pool: PoolName = good("pool-1");
         let looked = client.call(&NODE, (), NoQuery {}, NoBody).await;
         assert_eq!(looked.err().map(kind), look, "{token:?}");
-        let wish = order(1, spec.clone());
-        let changed = client.call(&PUT_POOL, (pool.clone(),), NoQuery {}, wish).await;
+        let request = order(1, spec.clone());
+        let changed = client.call(&PUT_POOL, (pool.clone(),), NoQuery {}, request).await;
         assert_eq!(changed.err().map(kind), change, "{token:?}");
         let (generation, uuid) = (Generation::FIRST, id(1));
-        let last = PoolRemoval { generation, uuid };
+        let last = DeletePool { generation, uuid };
         let destroyed = client.call(&DELETE_POOL, (pool,), last, NoBody).await;
         assert_eq!(destroyed.err().map(kind), destroy, "{token:?}");
     }
@@ -75,7 +75,7 @@ const AGENT: &str = "agent-0123456789abcdef";
 /// control plane calls it where that was said.
 #[tokio::test]
 async fn a_machine_speaks_for_itself_only() {
-    use Kind::PermissionDenied as Denied;
+    use ProblemKind::PermissionDenied as Denied;
     let known = format!(
         "viewer {VIEWER}\neditor {EDITOR}\nadmin {ADMIN}\nnode:n1 {ENGINE}\nhost:h1 {AGENT}\n"
     );
@@ -121,7 +121,7 @@ async fn health_needs_no_token_and_a_wrong_scheme_is_named() {
     let running = guarded().await;
     assert_eq!(ask(running.address, "GET /v1/health", &[], "").await.status, 200);
     let answer = ask(running.address, "GET /v1/node", &["authorization: Basic eDp5"], "").await;
-    assert_eq!(answer.problem().kind, Kind::Unauthenticated);
+    assert_eq!(answer.problem().kind, ProblemKind::Unauthenticated);
     assert!(answer.head.contains("www-authenticate: bearer"), "{}", answer.head);
 }
 
@@ -184,7 +184,7 @@ async fn tls_is_spoken_and_strangers_are_not_believed() {
     };
     assert!(call(&chain).await.is_ok());
     let refused = Problem::from(call(&stranger).await.unwrap_err());
-    assert_eq!(refused.kind, Kind::NodeUnavailable);
+    assert_eq!(refused.kind, ProblemKind::NodeUnavailable);
     assert!(refused.detail.contains("is not believed: invalid peer cert"), "{refused}");
     // One that should have been asked with TLS, and one that cannot be.
     let plain = client(&running, None).call(&NODE, (), NoQuery {}, NoBody).await.unwrap_err();

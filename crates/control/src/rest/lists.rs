@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 
 use api::rest::{
-    EventsAsked, FailoversAsked, GroupsAsked, HostsAsked, NodesAsked, Placement, PoolsAsked, Purge,
-    Quarantined, RebuildsAsked, ReplicasAsked, SnapshotsAsked, StoredSpec, TargetsAsked,
-    VolumesAsked,
+    EventQuery, FailoverQuery, GroupQuery, HostQuery, NodeQuery, Placement, PoolQuery, Purge,
+    Quarantined, RebuildQuery, ReplicaQuery, SnapshotQuery, StoredSpec, TargetQuery, VolumeQuery,
 };
 use api::{Page, Paging};
 use model::{
@@ -14,7 +13,7 @@ use model::{
 };
 
 use super::missing;
-use crate::core::Core;
+use crate::controller::Controller;
 
 /// A page of things that are shown only when they are on it.
 fn page<K: Copy + ToString, T>(
@@ -26,22 +25,22 @@ fn page<K: Copy + ToString, T>(
     Ok(Page { items: items.into_iter().filter_map(show).collect(), after })
 }
 
-pub(super) fn nodes(core: &Core, asked: &NodesAsked) -> Result<Page<Node>, Problem> {
-    let all = core.state().facts.nodes.values().cloned();
+pub(super) fn nodes(controller: &Controller, asked: &NodeQuery) -> Result<Page<Node>, Problem> {
+    let all = controller.state().facts.nodes.values().cloned();
     let fits = |it: &Node| asked.label.as_ref().is_none_or(|it2| it2.admits(&it.spec().labels));
     asked.paging().cut(all.filter(fits), |node| node.id().to_string())
 }
 
-pub(super) fn hosts(core: &Core, asked: &HostsAsked) -> Result<Page<Host>, Problem> {
+pub(super) fn hosts(controller: &Controller, asked: &HostQuery) -> Result<Page<Host>, Problem> {
     let label = asked.label.as_ref();
     let fits = |it: &&Host| label.is_none_or(|label| label.admits(&it.spec().labels));
-    let names = core.state().hosts.values().filter(fits).map(Host::id);
+    let names = controller.state().hosts.values().filter(fits).map(Host::id);
     let Page { items, after } = asked.paging().cut(names, ToString::to_string)?;
-    Ok(Page { items: core.hosts_seen(items), after })
+    Ok(Page { items: controller.hosts_seen(items), after })
 }
 
-pub(super) fn pools(core: &Core, asked: &PoolsAsked) -> Result<Page<Pool>, Problem> {
-    let all = core.state().facts.pools.keys().filter_map(|name| core.pool_seen(name));
+pub(super) fn pools(controller: &Controller, asked: &PoolQuery) -> Result<Page<Pool>, Problem> {
+    let all = controller.state().facts.pools.keys().filter_map(|name| controller.pool_seen(name));
     let fits = |pool: &Pool| {
         asked.node.as_ref().is_none_or(|node| pool.spec().node == *node)
             && asked.label.as_ref().is_none_or(|label| label.admits(&pool.spec().labels))
@@ -49,18 +48,21 @@ pub(super) fn pools(core: &Core, asked: &PoolsAsked) -> Result<Page<Pool>, Probl
     asked.paging().cut(all.filter(fits), |pool| pool.id().to_string())
 }
 
-pub(crate) fn volumes(core: &Core, asked: &VolumesAsked) -> Result<Page<Volume>, Problem> {
+pub(crate) fn volumes(
+    controller: &Controller,
+    asked: &VolumeQuery,
+) -> Result<Page<Volume>, Problem> {
     let fits = |volume: &&Volume| {
         let spec = volume.spec();
         let id = *volume.id();
         let in_pool = |pool: &PoolName| {
-            core.state().replicas_of(id).any(|replica| replica.spec().pool == *pool)
+            controller.state().replicas_of(id).any(|replica| replica.spec().pool == *pool)
         };
         let on_node = |node: &NodeName| {
-            let copies = core.state().replicas_of(id);
-            let mut homes = copies.filter_map(|it| core.state().node_of(&it.spec().pool));
+            let copies = controller.state().replicas_of(id);
+            let mut homes = copies.filter_map(|it| controller.state().node_of(&it.spec().pool));
             homes.any(|home| home.id() == node)
-                || core.target_of(id).is_some_and(|target| target.spec().node == *node)
+                || controller.target_of(id).is_some_and(|target| target.spec().node == *node)
         };
         let group = asked.affinity_group.as_ref();
         asked.label.as_ref().is_none_or(|label| label.admits(&spec.labels))
@@ -68,25 +70,27 @@ pub(crate) fn volumes(core: &Core, asked: &VolumesAsked) -> Result<Page<Volume>,
             && asked.pool.as_ref().is_none_or(in_pool)
             && asked.node.as_ref().is_none_or(on_node)
             && asked.host.as_ref().is_none_or(|host| {
-                core.target_of(id).is_some_and(|target| target.spec().hosts.contains_key(host))
+                controller
+                    .target_of(id)
+                    .is_some_and(|target| target.spec().hosts.contains_key(host))
             })
             && asked.state.is_none_or(|state| {
-                let seen = core.volume_seen(id).and_then(|volume| volume.status);
-                seen.is_some_and(|seen| seen.state == state)
+                let if_match = controller.volume_seen(id).and_then(|volume| volume.status);
+                if_match.is_some_and(|if_match| if_match.state == state)
             })
     };
-    let ids = core.state().facts.volumes.values().filter(fits).map(|volume| *volume.id());
-    page(&asked.paging(), ids, |id| core.volume_seen(id))
+    let ids = controller.state().facts.volumes.values().filter(fits).map(|volume| *volume.id());
+    page(&asked.paging(), ids, |id| controller.volume_seen(id))
 }
 
 /// What is stored, as it is in memory: statuses are not.
-pub(super) fn specs(core: &Core, paging: &Paging) -> Result<Page<StoredSpec>, Problem> {
-    let keys = core.state().keys().map(str::to_owned);
+pub(super) fn specs(controller: &Controller, paging: &Paging) -> Result<Page<StoredSpec>, Problem> {
+    let keys = controller.state().keys().map(str::to_owned);
     let Page { items, after } = paging.cut(keys, String::clone)?;
     let items = items.into_iter().filter_map(|key| {
-        let entry = core.state().entry(&key)?;
+        let entry = controller.state().entry(&key)?;
         let record = entry.encode().ok().and_then(|text| serde_json::from_str(&text).ok())?;
-        let revision = core.state().revision(&key).0;
+        let revision = controller.state().revision(&key).0;
         Some(StoredSpec { key, revision, record })
     });
     Ok(Page { items: items.collect(), after })
@@ -94,14 +98,14 @@ pub(super) fn specs(core: &Core, paging: &Paging) -> Result<Page<StoredSpec>, Pr
 
 /// For each pool, whether a copy of the volume could go there.
 pub(super) fn placement(
-    core: &Core,
+    controller: &Controller,
     id: VolumeId,
     paging: &Paging,
 ) -> Result<Page<Placement>, Problem> {
-    let volume = core.state().volume(id).ok_or_else(|| missing("volume", &id))?;
-    let ranks = core.ranks(volume);
-    let pools = core.state().facts.pools.iter().map(|(name, pool)| {
-        let mut copies = core.state().replicas_of(id);
+    let volume = controller.state().volume(id).ok_or_else(|| missing("volume", &id))?;
+    let ranks = controller.ranks(volume);
+    let pools = controller.state().facts.pools.iter().map(|(name, pool)| {
+        let mut copies = controller.state().replicas_of(id);
         Placement {
             pool: name.clone(),
             node: pool.spec().node.clone(),
@@ -113,52 +117,70 @@ pub(super) fn placement(
     paging.cut(pools, |placement| placement.pool.to_string())
 }
 
-pub(super) fn snapshots(core: &Core, asked: &SnapshotsAsked) -> Result<Page<Snapshot>, Problem> {
-    let all = core.state().facts.snapshots.values().filter(|snapshot| {
+pub(super) fn snapshots(
+    controller: &Controller,
+    asked: &SnapshotQuery,
+) -> Result<Page<Snapshot>, Problem> {
+    let all = controller.state().facts.snapshots.values().filter(|snapshot| {
         let spec = snapshot.spec();
         asked.volume.is_none_or(|volume| spec.volume == volume)
             && asked.group.is_none_or(|group| spec.group == Some(group))
             && asked.label.as_ref().is_none_or(|label| label.admits(&spec.labels))
     });
-    page(&asked.paging(), all.map(|it| *it.id()), |id| core.snapshot_seen(id))
+    page(&asked.paging(), all.map(|it| *it.id()), |id| controller.snapshot_seen(id))
 }
 
-pub(super) fn groups(core: &Core, asked: &GroupsAsked) -> Result<Page<SnapshotGroup>, Problem> {
-    let all = core.state().groups.values().filter(|group| {
+pub(super) fn groups(
+    controller: &Controller,
+    asked: &GroupQuery,
+) -> Result<Page<SnapshotGroup>, Problem> {
+    let all = controller.state().groups.values().filter(|group| {
         asked.label.as_ref().is_none_or(|label| label.admits(&group.spec().labels))
     });
     asked.paging().cut(all.cloned(), |group| group.id().to_string())
 }
 
-pub(super) fn replicas(core: &Core, asked: &ReplicasAsked) -> Result<Page<Replica>, Problem> {
-    let all = core.state().facts.replicas.values().filter(|replica| {
+pub(super) fn replicas(
+    controller: &Controller,
+    asked: &ReplicaQuery,
+) -> Result<Page<Replica>, Problem> {
+    let all = controller.state().facts.replicas.values().filter(|replica| {
         let spec = replica.spec();
-        let home = || core.state().node_of(&spec.pool).map(model::Object::id);
+        let home = || controller.state().node_of(&spec.pool).map(model::Resource::id);
         asked.volume.is_none_or(|volume| spec.volume == volume)
             && asked.pool.as_ref().is_none_or(|pool| spec.pool == *pool)
             && asked.node.as_ref().is_none_or(|node| home() == Some(node))
     });
-    page(&asked.paging(), all.map(|it| *it.id()), |id| core.replica_seen(id))
+    page(&asked.paging(), all.map(|it| *it.id()), |id| controller.replica_seen(id))
 }
 
-pub(super) fn targets(core: &Core, asked: &TargetsAsked) -> Result<Page<Target>, Problem> {
-    let all = core.state().facts.targets.values().filter(|target| {
+pub(super) fn targets(
+    controller: &Controller,
+    asked: &TargetQuery,
+) -> Result<Page<Target>, Problem> {
+    let all = controller.state().facts.targets.values().filter(|target| {
         asked.volume.is_none_or(|volume| target.spec().volume == volume)
             && asked.node.as_ref().is_none_or(|node| target.spec().node == *node)
     });
     asked.paging().cut(all.cloned(), |target| target.id().to_string())
 }
 
-pub(super) fn rebuilds(core: &Core, asked: &RebuildsAsked) -> Result<Page<Rebuild>, Problem> {
-    let all = core.rebuilds_seen().filter(|rebuild| {
+pub(super) fn rebuilds(
+    controller: &Controller,
+    asked: &RebuildQuery,
+) -> Result<Page<Rebuild>, Problem> {
+    let all = controller.rebuilds_seen().filter(|rebuild| {
         asked.volume.is_none_or(|volume| rebuild.volume == volume)
             && asked.running.is_none_or(|running| running != rebuild.state().is_ended())
     });
     asked.paging().cut(all.cloned(), |rebuild| rebuild.id.to_string())
 }
 
-pub(super) fn failovers(core: &Core, asked: &FailoversAsked) -> Result<Page<Failover>, Problem> {
-    let all = core
+pub(super) fn failovers(
+    controller: &Controller,
+    asked: &FailoverQuery,
+) -> Result<Page<Failover>, Problem> {
+    let all = controller
         .state()
         .facts
         .failovers
@@ -167,8 +189,8 @@ pub(super) fn failovers(core: &Core, asked: &FailoversAsked) -> Result<Page<Fail
     asked.paging().cut(all.cloned(), |failover| failover.id().to_string())
 }
 
-pub(super) fn events(core: &Core, asked: &EventsAsked) -> Result<Page<Event>, Problem> {
-    let all = core.state().events.values().filter(|event| {
+pub(super) fn events(controller: &Controller, asked: &EventQuery) -> Result<Page<Event>, Problem> {
+    let all = controller.state().events.values().filter(|event| {
         let about = |subject: Subject| event.subject == subject;
         asked.volume.is_none_or(|volume| about(Subject::Volume(volume)))
             && asked.node.as_ref().is_none_or(|node| about(Subject::Node(node.clone())))
@@ -178,27 +200,27 @@ pub(super) fn events(core: &Core, asked: &EventsAsked) -> Result<Page<Event>, Pr
     asked.paging().cut(all.cloned(), |event| format!("{:020}", event.number))
 }
 
-pub(super) fn node_purge(core: &Core, name: &NodeName) -> Result<Purge, Problem> {
-    core.state().node(name).ok_or_else(|| missing("node", name))?;
-    let mut purge = pools_purge(core, core.pools_on(name));
-    purge.targets = core.targets_on(name).into_iter().collect();
-    purge.blocked.extend(core.why_not_purged(name));
+pub(super) fn node_purge(controller: &Controller, name: &NodeName) -> Result<Purge, Problem> {
+    controller.state().node(name).ok_or_else(|| missing("node", name))?;
+    let mut purge = pools_purge(controller, controller.pools_on(name));
+    purge.targets = controller.targets_on(name).into_iter().collect();
+    purge.blocked.extend(controller.why_not_purged(name));
     Ok(purge)
 }
 
-pub(super) fn pool_purge(core: &Core, name: &PoolName) -> Result<Purge, Problem> {
-    core.state().pool(name).ok_or_else(|| missing("pool", name))?;
-    let mut purge = pools_purge(core, [name.clone()].into());
-    purge.blocked.extend(core.why_pool_not_purged(name));
+pub(super) fn pool_purge(controller: &Controller, name: &PoolName) -> Result<Purge, Problem> {
+    controller.state().pool(name).ok_or_else(|| missing("pool", name))?;
+    let mut purge = pools_purge(controller, [name.clone()].into());
+    purge.blocked.extend(controller.why_pool_not_purged(name));
     Ok(purge)
 }
 
-fn pools_purge(core: &Core, pools: BTreeSet<PoolName>) -> Purge {
-    let replicas: BTreeSet<_> = core.replicas_on(&pools).into_iter().collect();
-    let facts = &core.state().facts;
+fn pools_purge(controller: &Controller, pools: BTreeSet<PoolName>) -> Purge {
+    let replicas: BTreeSet<_> = controller.replicas_on(&pools).into_iter().collect();
+    let facts = &controller.state().facts;
     let volumes =
         replicas.iter().filter_map(|id| facts.replicas.get(id)).map(|it| it.spec().volume);
-    let lost_volumes = core.lost_with(&pools);
+    let lost_volumes = controller.lost_with(&pools);
     let degraded = volumes.filter(|volume| !lost_volumes.contains(volume)).collect();
     let is_lost = |snapshot: &&Snapshot| {
         let copies = snapshot.status.as_ref().map(|status| &status.copies);
@@ -208,18 +230,23 @@ fn pools_purge(core: &Core, pools: BTreeSet<PoolName>) -> Purge {
     };
     let lost_snapshots = facts.snapshots.values().filter(is_lost).map(|it| *it.id()).collect();
     let (targets, blocked) = (BTreeSet::new(), Vec::new());
-    let quarantined = core.quarantined_in(&pools);
+    let quarantined = controller.quarantined_in(&pools);
     Purge { pools, replicas, quarantined, targets, degraded, lost_volumes, lost_snapshots, blocked }
 }
 
-pub(super) fn quarantine(core: &Core, paging: &Paging) -> Result<Page<Quarantined>, Problem> {
-    let Page { items, after } = paging.cut(core.quarantined(), |it| it.replica.to_string())?;
+pub(super) fn quarantine(
+    controller: &Controller,
+    paging: &Paging,
+) -> Result<Page<Quarantined>, Problem> {
+    let Page { items, after } =
+        paging.cut(controller.quarantined(), |it| it.replica.to_string())?;
     let show = |record: &Quarantine| {
-        let node = core.state().pool(&record.pool).map(|pool| pool.spec().node.clone());
-        let usage = node.as_ref().and_then(|node| core.usage_of_unknown(node, record.replica));
+        let node = controller.state().pool(&record.pool).map(|pool| pool.spec().node.clone());
+        let usage =
+            node.as_ref().and_then(|node| controller.usage_of_unknown(node, record.replica));
         Quarantined {
             record: record.clone(),
-            until: core.kept_until(record),
+            until: controller.kept_until(record),
             node,
             used: usage.map(|usage| usage.allocated),
         }

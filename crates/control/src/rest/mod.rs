@@ -1,209 +1,170 @@
-//! REST, answered: wishes go to the core, questions are answered from what it knows, and what only
-//! an engine knows is asked there.
+//! REST, answered: requests go to the core, questions are answered from what it knows, and what
+//! only an engine knows is asked there.
 
-mod consent;
+mod engine_proxy;
 pub(crate) mod lists;
-mod overview;
-mod through;
-mod watches;
+mod lookup;
+mod purge_confirmation;
+mod status;
+mod webhooks;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use api::heartbeat::{Farewell, Heard};
-use api::node::{CheckReport, CheckRequest, Fence, FenceReset, Pace, Range, Scrub, Statistics};
-use api::rest::{
-    Alive, Answered, Backup, Consent, Control, EventsAsked, FailoversAsked, GroupsAsked, Health,
-    HostsAsked, NodesAsked, Placement, PoolsAsked, Purge, Quarantined, RangesAsked, RebuildsAsked,
-    RecoverWish, Recovery, ReplicasAsked, RescueRequest, SnapshotsAsked, Status, StoredSpec,
-    TargetsAsked, VolumeWish, VolumesAsked,
+use api::heartbeat::{Deregister, HeartbeatAck};
+use api::node::{
+    CheckReport, CheckRequest, Fence, FenceReset, JobControl, Range, Scrub, Statistics,
 };
-use api::{Effect, Ensured, Gone, Page, Paging, Text};
+use api::rest::{
+    ApiResult, Backup, Control, EventQuery, FailoverQuery, GroupQuery, Health, HostQuery,
+    NodeQuery, Placement, PoolQuery, Purge, PurgeConfirmation, Quarantined, RangeQuery,
+    RebuildQuery, RecoverRequest, Recovery, ReplicaQuery, RescueRequest, SnapshotQuery, Status,
+    StoredSpec, TargetQuery, VersionInfo, VolumeAction, VolumeQuery,
+};
+use api::{Applied, Deleted, Effect, Page, Paging, Text};
 use model::{
     BlockDevice, Event, Failover, Generation, Heartbeat, Host, HostAddress, HostChange, HostName,
-    Kind, Node, NodeAddress, NodeChange, NodeName, Pool, PoolChange, PoolName, PoolSpec, Problem,
+    Node, NodeAddress, NodeChange, NodeName, Pool, PoolChange, PoolName, PoolSpec, Problem,
     Rebuild, RebuildId, Replica, ReplicaId, Snapshot, SnapshotChange, SnapshotGroup,
     SnapshotGroupChange, SnapshotGroupId, SnapshotGroupSpec, SnapshotId, SnapshotSpec, Target,
-    TargetId, Volume, VolumeId, VolumeSpec, Watch, WatchChange, WatchName, WatchSpec,
+    TargetId, Volume, VolumeId, VolumeSpec, Webhook, WebhookChange, WebhookName, WebhookSpec,
 };
 
-use consent::covered;
+use lookup::{group, host, missing, node, pool, request_of, snapshot, volume};
+use purge_confirmation::covered;
 
-use crate::core::{Core, Done, Input, Wish};
-use crate::shared::Shared;
+use crate::controller::{Controller, Input, Request, RequestOutcome};
+use crate::process_state::ProcessState;
 
 /// The control plane of this process, as REST sees it.
 #[derive(Clone)]
-pub(crate) struct Rest(pub(crate) Arc<Shared>);
+pub(crate) struct Rest(pub(crate) Arc<ProcessState>);
 
-fn ensured<T>(done: Done, now: T) -> Ensured<T> {
+fn ensured<T>(done: RequestOutcome, now: T) -> Applied<T> {
     let effect = match done {
-        Done::Created => Effect::Created,
-        Done::Changed | Done::Gone => Effect::Changed,
-        Done::Unchanged => Effect::Unchanged,
+        RequestOutcome::Created => Effect::Created,
+        RequestOutcome::Changed | RequestOutcome::Gone => Effect::Changed,
+        RequestOutcome::Unchanged => Effect::Unchanged,
     };
-    Ensured { effect, now }
-}
-
-fn missing(kind: &str, id: &dyn std::fmt::Display) -> Problem {
-    Problem::new(Kind::NotFound, format!("there is no {kind} {id}"))
+    Applied { effect, now }
 }
 
 impl Rest {
-    /// A wish, then what it was about as it is now.
-    async fn wish<T>(
+    /// A request, then what it was about as it is now.
+    async fn request<T>(
         &self,
-        wish: Wish,
-        seen: Option<Generation>,
-        look: impl FnOnce(&Core) -> Result<T, Problem>,
-    ) -> Answered<Ensured<T>> {
-        let done = self.0.ask(wish, seen).await?;
-        self.0.read(|core| look(core)).map(|now| ensured(done, now))
+        request: Request,
+        if_match: Option<Generation>,
+        look: impl FnOnce(&Controller) -> Result<T, Problem>,
+    ) -> ApiResult<Applied<T>> {
+        let done = self.0.ask(request, if_match).await?;
+        self.0.read(|controller| look(controller)).map(|now| ensured(done, now))
     }
 
-    async fn gone(&self, wish: Wish, seen: Option<Generation>) -> Answered<Gone> {
-        let done = self.0.ask(wish, seen).await?;
-        Ok(Gone { was_there: done != Done::Unchanged })
+    async fn gone(&self, request: Request, if_match: Option<Generation>) -> ApiResult<Deleted> {
+        let done = self.0.ask(request, if_match).await?;
+        Ok(Deleted { existed: done != RequestOutcome::Unchanged })
     }
 
     /// Asks all nodes what they have. One that does not answer keeps nobody waiting: that it is not
     /// known is seen.
-    async fn list_all(&self) -> Answered<()> {
+    async fn list_all(&self) -> ApiResult<()> {
         let nodes: Vec<NodeName> =
-            self.one(|core| Ok(core.state().facts.nodes.keys().cloned().collect()))?;
-        let asked = nodes.into_iter().map(|node| self.0.ask(Wish::List(node), None));
+            self.one(|controller| Ok(controller.state().facts.nodes.keys().cloned().collect()))?;
+        let asked = nodes.into_iter().map(|node| self.0.ask(Request::List(node), None));
         futures::future::join_all(asked).await;
         Ok(())
     }
 
-    fn one<T>(&self, look: impl FnOnce(&Core) -> Result<T, Problem>) -> Answered<T> {
-        self.0.read(|core| look(core))
-    }
-}
-
-fn volume(core: &Core, id: VolumeId) -> Result<Volume, Problem> {
-    core.volume_seen(id).ok_or_else(|| missing("volume", &id))
-}
-
-fn pool(core: &Core, name: &PoolName) -> Result<Pool, Problem> {
-    core.pool_seen(name).ok_or_else(|| missing("pool", name))
-}
-
-fn node(core: &Core, name: &NodeName) -> Result<Node, Problem> {
-    core.node_seen(name).ok_or_else(|| missing("node", name))
-}
-
-fn host(core: &Core, name: &HostName) -> Result<Host, Problem> {
-    core.host_seen(name).ok_or_else(|| missing("host", name))
-}
-
-fn snapshot(core: &Core, id: SnapshotId) -> Result<Snapshot, Problem> {
-    core.snapshot_seen(id).ok_or_else(|| missing("snapshot", &id))
-}
-
-fn group(core: &Core, id: SnapshotGroupId) -> Result<SnapshotGroup, Problem> {
-    core.state().groups.get(&id).cloned().ok_or_else(|| missing("snapshot group", &id))
-}
-
-fn wish_of(volume: VolumeId, wish: VolumeWish) -> Wish {
-    match wish {
-        VolumeWish::Publish { host, node } => Wish::Publish { volume, host, node },
-        VolumeWish::Unpublish { host, force } => Wish::Unpublish { volume, host, force },
-        VolumeWish::Republish { node } => Wish::Republish { volume, node },
-        VolumeWish::Resize { size } => Wish::Resize { volume, size },
-        VolumeWish::SetReplicas { replicas } => Wish::SetReplicas { volume, replicas },
-        VolumeWish::Modify { spec } => Wish::ModifyVolume(volume, spec),
-        VolumeWish::MoveReplica { replica, pool } => Wish::MoveReplica { volume, replica, pool },
-        VolumeWish::RemoveReplica { replica } => Wish::RemoveReplica { volume, replica },
-        VolumeWish::SetReplicaOffline { replica, offline } => {
-            Wish::SetReplicaOffline { volume, replica, offline }
-        }
-        VolumeWish::RemoveShutdownTargets {} => Wish::DropTargets(volume),
+    fn one<T>(&self, look: impl FnOnce(&Controller) -> Result<T, Problem>) -> ApiResult<T> {
+        self.0.read(|controller| look(controller))
     }
 }
 
 impl Control for Rest {
-    async fn live(&self) -> Answered<Alive> {
-        Ok(Alive { version: env!("CARGO_PKG_VERSION").to_owned() })
+    async fn live(&self) -> ApiResult<VersionInfo> {
+        Ok(VersionInfo { version: env!("CARGO_PKG_VERSION").to_owned() })
     }
 
-    async fn ready(&self) -> Answered<Health> {
+    async fn ready(&self) -> ApiResult<Health> {
         self.one(|_| Ok(()))?;
         self.health().await
     }
 
-    async fn health(&self) -> Answered<Health> {
+    async fn health(&self) -> ApiResult<Health> {
         crate::health::health(&*self.0.store, self.0.who_leads()).await
     }
 
-    async fn status(&self) -> Answered<Status> {
+    async fn status(&self) -> ApiResult<Status> {
         self.status_of_all()
     }
 
-    async fn metrics(&self) -> Answered<Text> {
+    async fn metrics(&self) -> ApiResult<Text> {
         self.metrics_text()
     }
 
-    async fn backup(&self) -> Answered<Backup> {
+    async fn backup(&self) -> ApiResult<Backup> {
         self.export().await
     }
 
-    async fn recovery(&self) -> Answered<Recovery> {
+    async fn recovery(&self) -> ApiResult<Recovery> {
         self.list_all().await?;
-        self.one(|core| Ok(core.recovery(&BTreeSet::new())))
+        self.one(|controller| Ok(controller.recovery(&BTreeSet::new())))
     }
 
-    async fn recover(&self, wish: RecoverWish) -> Answered<Recovery> {
+    async fn recover(&self, request: RecoverRequest) -> ApiResult<Recovery> {
         self.list_all().await?;
-        let found = self.one(|core| Ok(core.recovery(&wish.incomplete)))?;
+        let found = self.one(|controller| Ok(controller.recovery(&request.incomplete)))?;
         // A write holds only so much.
-        while self.0.ask(Wish::Recover(wish.incomplete.clone()), None).await? == Done::Changed {}
+        while self.0.ask(Request::Recover(request.incomplete.clone()), None).await?
+            == RequestOutcome::Changed
+        {}
         // What was unknown is not any more.
         self.list_all().await?;
         Ok(found)
     }
 
-    async fn specs(&self, paging: Paging) -> Answered<Page<StoredSpec>> {
-        self.one(|core| lists::specs(core, &paging))
+    async fn specs(&self, paging: Paging) -> ApiResult<Page<StoredSpec>> {
+        self.one(|controller| lists::specs(controller, &paging))
     }
 
-    async fn kept_events(&self, asked: EventsAsked) -> Answered<Page<Event>> {
-        self.one(|core| lists::events(core, &asked))
+    async fn event_history(&self, asked: EventQuery) -> ApiResult<Page<Event>> {
+        self.one(|controller| lists::events(controller, &asked))
     }
 
-    async fn nodes(&self, asked: NodesAsked) -> Answered<Page<Node>> {
-        self.one(|core| lists::nodes(core, &asked))
+    async fn nodes(&self, asked: NodeQuery) -> ApiResult<Page<Node>> {
+        self.one(|controller| lists::nodes(controller, &asked))
     }
 
-    async fn node(&self, name: NodeName) -> Answered<Node> {
-        self.one(|core| node(core, &name))
+    async fn node(&self, name: NodeName) -> ApiResult<Node> {
+        self.one(|controller| node(controller, &name))
     }
 
     async fn change_node(
         &self,
         name: NodeName,
         change: NodeChange,
-        seen: Option<Generation>,
-    ) -> Answered<Ensured<Node>> {
-        let wish = Wish::ChangeNode(name.clone(), change);
-        self.wish(wish, seen, |core| node(core, &name)).await
+        if_match: Option<Generation>,
+    ) -> ApiResult<Applied<Node>> {
+        let request = Request::ChangeNode(name.clone(), change);
+        self.request(request, if_match, |controller| node(controller, &name)).await
     }
 
-    async fn node_purge(&self, name: NodeName) -> Answered<Purge> {
-        self.one(|core| lists::node_purge(core, &name))
+    async fn node_purge(&self, name: NodeName) -> ApiResult<Purge> {
+        self.one(|controller| lists::node_purge(controller, &name))
     }
 
-    async fn purge_node(&self, name: NodeName, consent: Consent) -> Answered<Gone> {
-        let preview = self.one(|core| lists::node_purge(core, &name));
+    async fn purge_node(&self, name: NodeName, consent: PurgeConfirmation) -> ApiResult<Deleted> {
+        let preview = self.one(|controller| lists::node_purge(controller, &name));
         covered(preview, &consent)?;
-        self.gone(Wish::PurgeNode(name, consent.lost_volumes), None).await
+        self.gone(Request::PurgeNode(name, consent.lost_volumes), None).await
     }
 
-    async fn devices(&self, name: NodeName, paging: Paging) -> Answered<Page<BlockDevice>> {
+    async fn devices(&self, name: NodeName, paging: Paging) -> ApiResult<Page<BlockDevice>> {
         self.devices_of(&name, paging).await
     }
 
-    async fn statistics(&self, name: NodeName, paging: Paging) -> Answered<Page<Statistics>> {
+    async fn statistics(&self, name: NodeName, paging: Paging) -> ApiResult<Page<Statistics>> {
         self.statistics_of(&name, paging).await
     }
 
@@ -211,283 +172,315 @@ impl Control for Rest {
         &self,
         name: NodeName,
         beat: Heartbeat<NodeAddress>,
-    ) -> Answered<Heard> {
+    ) -> ApiResult<HeartbeatAck> {
         self.0.feed(Input::NodeHeard(name, beat));
-        self.one(|core| Ok(core.heartbeat()))
+        self.one(|controller| Ok(controller.heartbeat()))
     }
 
-    async fn node_farewell(&self, name: NodeName, farewell: Farewell) -> Answered<Gone> {
-        let was_there = self.one(|core| Ok(core.state().node(&name).is_some()))?;
+    async fn deregister_node(&self, name: NodeName, farewell: Deregister) -> ApiResult<Deleted> {
+        let existed = self.one(|controller| Ok(controller.state().node(&name).is_some()))?;
         self.0.feed(Input::NodeLeft(name, farewell.instance));
-        Ok(Gone { was_there })
+        Ok(Deleted { existed })
     }
 
-    async fn hosts(&self, asked: HostsAsked) -> Answered<Page<Host>> {
-        self.one(|core| lists::hosts(core, &asked))
+    async fn hosts(&self, asked: HostQuery) -> ApiResult<Page<Host>> {
+        self.one(|controller| lists::hosts(controller, &asked))
     }
 
-    async fn host(&self, name: HostName) -> Answered<Host> {
-        self.one(|core| host(core, &name))
+    async fn host(&self, name: HostName) -> ApiResult<Host> {
+        self.one(|controller| host(controller, &name))
     }
 
     async fn change_host(
         &self,
         name: HostName,
         change: HostChange,
-        seen: Option<Generation>,
-    ) -> Answered<Ensured<Host>> {
-        let wish = Wish::ChangeHost(name.clone(), change);
-        self.wish(wish, seen, |core| host(core, &name)).await
+        if_match: Option<Generation>,
+    ) -> ApiResult<Applied<Host>> {
+        let request = Request::ChangeHost(name.clone(), change);
+        self.request(request, if_match, |controller| host(controller, &name)).await
     }
 
-    async fn delete_host(&self, name: HostName, seen: Option<Generation>) -> Answered<Gone> {
-        self.gone(Wish::DeleteHost(name), seen).await
+    async fn delete_host(
+        &self,
+        name: HostName,
+        if_match: Option<Generation>,
+    ) -> ApiResult<Deleted> {
+        self.gone(Request::DeleteHost(name), if_match).await
     }
 
     async fn host_heartbeat(
         &self,
         name: HostName,
         beat: Heartbeat<HostAddress>,
-    ) -> Answered<Heard> {
-        self.one(|core| core.check_machine(&name, &beat.address))?;
+    ) -> ApiResult<HeartbeatAck> {
+        self.one(|controller| controller.check_machine(&name, &beat.address))?;
         self.0.feed(Input::HostHeard(name, beat));
-        self.one(|core| Ok(core.heartbeat()))
+        self.one(|controller| Ok(controller.heartbeat()))
     }
 
-    async fn host_farewell(&self, name: HostName, farewell: Farewell) -> Answered<Gone> {
-        let was_there = self.one(|core| Ok(core.state().hosts.contains_key(&name)))?;
+    async fn deregister_host(&self, name: HostName, farewell: Deregister) -> ApiResult<Deleted> {
+        let existed = self.one(|controller| Ok(controller.state().hosts.contains_key(&name)))?;
         self.0.feed(Input::HostLeft(name, farewell.instance));
-        Ok(Gone { was_there })
+        Ok(Deleted { existed })
     }
 
-    async fn host_paths(&self, name: HostName, report: model::PathReport) -> Answered<Heard> {
+    async fn host_paths(
+        &self,
+        name: HostName,
+        report: model::PathReport,
+    ) -> ApiResult<HeartbeatAck> {
         self.0.feed(Input::PathsLost(name, report));
-        self.one(|core| Ok(core.heartbeat()))
+        self.one(|controller| Ok(controller.heartbeat()))
     }
 
-    async fn pools(&self, asked: PoolsAsked) -> Answered<Page<Pool>> {
-        self.one(|core| lists::pools(core, &asked))
+    async fn pools(&self, asked: PoolQuery) -> ApiResult<Page<Pool>> {
+        self.one(|controller| lists::pools(controller, &asked))
     }
 
-    async fn pool(&self, name: PoolName) -> Answered<Pool> {
-        self.one(|core| pool(core, &name))
+    async fn pool(&self, name: PoolName) -> ApiResult<Pool> {
+        self.one(|controller| pool(controller, &name))
     }
 
-    async fn put_pool(&self, name: PoolName, spec: PoolSpec) -> Answered<Ensured<Pool>> {
-        let wish = Wish::CreatePool(name.clone(), Box::new(spec));
-        self.wish(wish, None, |core| pool(core, &name)).await
+    async fn put_pool(&self, name: PoolName, spec: PoolSpec) -> ApiResult<Applied<Pool>> {
+        let request = Request::CreatePool(name.clone(), Box::new(spec));
+        self.request(request, None, |controller| pool(controller, &name)).await
     }
 
     async fn change_pool(
         &self,
         name: PoolName,
         change: PoolChange,
-        seen: Option<Generation>,
-    ) -> Answered<Ensured<Pool>> {
-        let wish = Wish::ChangePool(name.clone(), change);
-        self.wish(wish, seen, |core| pool(core, &name)).await
+        if_match: Option<Generation>,
+    ) -> ApiResult<Applied<Pool>> {
+        let request = Request::ChangePool(name.clone(), change);
+        self.request(request, if_match, |controller| pool(controller, &name)).await
     }
 
-    async fn delete_pool(&self, name: PoolName, seen: Option<Generation>) -> Answered<Gone> {
-        self.gone(Wish::DeletePool(name), seen).await
+    async fn delete_pool(
+        &self,
+        name: PoolName,
+        if_match: Option<Generation>,
+    ) -> ApiResult<Deleted> {
+        self.gone(Request::DeletePool(name), if_match).await
     }
 
-    async fn pool_purge(&self, name: PoolName) -> Answered<Purge> {
-        self.one(|core| lists::pool_purge(core, &name))
+    async fn pool_purge(&self, name: PoolName) -> ApiResult<Purge> {
+        self.one(|controller| lists::pool_purge(controller, &name))
     }
 
-    async fn purge_pool(&self, name: PoolName, consent: Consent) -> Answered<Gone> {
-        let preview = self.one(|core| lists::pool_purge(core, &name));
+    async fn purge_pool(&self, name: PoolName, consent: PurgeConfirmation) -> ApiResult<Deleted> {
+        let preview = self.one(|controller| lists::pool_purge(controller, &name));
         covered(preview, &consent)?;
-        self.gone(Wish::PurgePool(name, consent.lost_volumes), None).await
+        self.gone(Request::PurgePool(name, consent.lost_volumes), None).await
     }
 
-    async fn volumes(&self, asked: VolumesAsked) -> Answered<Page<Volume>> {
-        self.one(|core| lists::volumes(core, &asked))
+    async fn volumes(&self, asked: VolumeQuery) -> ApiResult<Page<Volume>> {
+        self.one(|controller| lists::volumes(controller, &asked))
     }
 
-    async fn volume(&self, id: VolumeId) -> Answered<Volume> {
-        self.one(|core| volume(core, id))
+    async fn volume(&self, id: VolumeId) -> ApiResult<Volume> {
+        self.one(|controller| volume(controller, id))
     }
 
-    async fn put_volume(&self, id: VolumeId, spec: VolumeSpec) -> Answered<Ensured<Volume>> {
-        let wish = Wish::CreateVolume(id, Box::new(spec));
-        self.wish(wish, None, |core| volume(core, id)).await
+    async fn put_volume(&self, id: VolumeId, spec: VolumeSpec) -> ApiResult<Applied<Volume>> {
+        let request = Request::CreateVolume(id, Box::new(spec));
+        self.request(request, None, |controller| volume(controller, id)).await
     }
 
     async fn change_volume(
         &self,
         id: VolumeId,
-        wish: VolumeWish,
-        seen: Option<Generation>,
-    ) -> Answered<Ensured<Volume>> {
-        self.wish(wish_of(id, wish), seen, |core| volume(core, id)).await
+        request: VolumeAction,
+        if_match: Option<Generation>,
+    ) -> ApiResult<Applied<Volume>> {
+        self.request(request_of(id, request), if_match, |controller| volume(controller, id)).await
     }
 
-    async fn delete_volume(&self, id: VolumeId, seen: Option<Generation>) -> Answered<Gone> {
-        self.gone(Wish::DeleteVolume(id), seen).await
+    async fn delete_volume(
+        &self,
+        id: VolumeId,
+        if_match: Option<Generation>,
+    ) -> ApiResult<Deleted> {
+        self.gone(Request::DeleteVolume(id), if_match).await
     }
 
-    async fn check_volume(&self, id: VolumeId, body: CheckRequest) -> Answered<CheckReport> {
+    async fn check_volume(&self, id: VolumeId, body: CheckRequest) -> ApiResult<CheckReport> {
         self.check_part(id, body).await
     }
 
-    async fn placement(&self, id: VolumeId, paging: Paging) -> Answered<Page<Placement>> {
-        self.one(|core| lists::placement(core, id, &paging))
+    async fn placement(&self, id: VolumeId, paging: Paging) -> ApiResult<Page<Placement>> {
+        self.one(|controller| lists::placement(controller, id, &paging))
     }
 
-    async fn snapshots(&self, asked: SnapshotsAsked) -> Answered<Page<Snapshot>> {
-        self.one(|core| lists::snapshots(core, &asked))
+    async fn snapshots(&self, asked: SnapshotQuery) -> ApiResult<Page<Snapshot>> {
+        self.one(|controller| lists::snapshots(controller, &asked))
     }
 
-    async fn snapshot(&self, id: SnapshotId) -> Answered<Snapshot> {
-        self.one(|core| snapshot(core, id))
+    async fn snapshot(&self, id: SnapshotId) -> ApiResult<Snapshot> {
+        self.one(|controller| snapshot(controller, id))
     }
 
     async fn put_snapshot(
         &self,
         id: SnapshotId,
         spec: SnapshotSpec,
-    ) -> Answered<Ensured<Snapshot>> {
-        let wish = Wish::CreateSnapshot(id, Box::new(spec));
-        self.wish(wish, None, |core| snapshot(core, id)).await
+    ) -> ApiResult<Applied<Snapshot>> {
+        let request = Request::CreateSnapshot(id, Box::new(spec));
+        self.request(request, None, |controller| snapshot(controller, id)).await
     }
 
     async fn change_snapshot(
         &self,
         id: SnapshotId,
         change: SnapshotChange,
-        seen: Option<Generation>,
-    ) -> Answered<Ensured<Snapshot>> {
-        let wish = Wish::ChangeSnapshot(id, change);
-        self.wish(wish, seen, |core| snapshot(core, id)).await
+        if_match: Option<Generation>,
+    ) -> ApiResult<Applied<Snapshot>> {
+        let request = Request::ChangeSnapshot(id, change);
+        self.request(request, if_match, |controller| snapshot(controller, id)).await
     }
 
-    async fn delete_snapshot(&self, id: SnapshotId, seen: Option<Generation>) -> Answered<Gone> {
-        self.gone(Wish::DeleteSnapshot(id), seen).await
+    async fn delete_snapshot(
+        &self,
+        id: SnapshotId,
+        if_match: Option<Generation>,
+    ) -> ApiResult<Deleted> {
+        self.gone(Request::DeleteSnapshot(id), if_match).await
     }
 
-    async fn ranges(&self, id: SnapshotId, asked: RangesAsked) -> Answered<Page<Range>> {
+    async fn ranges(&self, id: SnapshotId, asked: RangeQuery) -> ApiResult<Page<Range>> {
         self.ranges_of(id, asked).await
     }
 
-    async fn groups(&self, asked: GroupsAsked) -> Answered<Page<SnapshotGroup>> {
-        self.one(|core| lists::groups(core, &asked))
+    async fn groups(&self, asked: GroupQuery) -> ApiResult<Page<SnapshotGroup>> {
+        self.one(|controller| lists::groups(controller, &asked))
     }
 
-    async fn group(&self, id: SnapshotGroupId) -> Answered<SnapshotGroup> {
-        self.one(|core| group(core, id))
+    async fn group(&self, id: SnapshotGroupId) -> ApiResult<SnapshotGroup> {
+        self.one(|controller| group(controller, id))
     }
 
     async fn put_group(
         &self,
         id: SnapshotGroupId,
         spec: SnapshotGroupSpec,
-    ) -> Answered<Ensured<SnapshotGroup>> {
-        let wish = Wish::CreateGroup(id, Box::new(spec));
-        self.wish(wish, None, |core| group(core, id)).await
+    ) -> ApiResult<Applied<SnapshotGroup>> {
+        let request = Request::CreateGroup(id, Box::new(spec));
+        self.request(request, None, |controller| group(controller, id)).await
     }
 
     async fn change_group(
         &self,
         id: SnapshotGroupId,
         change: SnapshotGroupChange,
-        seen: Option<Generation>,
-    ) -> Answered<Ensured<SnapshotGroup>> {
-        let wish = Wish::ChangeGroup(id, change);
-        self.wish(wish, seen, |core| group(core, id)).await
+        if_match: Option<Generation>,
+    ) -> ApiResult<Applied<SnapshotGroup>> {
+        let request = Request::ChangeGroup(id, change);
+        self.request(request, if_match, |controller| group(controller, id)).await
     }
 
-    async fn delete_group(&self, id: SnapshotGroupId, seen: Option<Generation>) -> Answered<Gone> {
-        self.gone(Wish::DeleteGroup(id), seen).await
+    async fn delete_group(
+        &self,
+        id: SnapshotGroupId,
+        if_match: Option<Generation>,
+    ) -> ApiResult<Deleted> {
+        self.gone(Request::DeleteGroup(id), if_match).await
     }
 
-    async fn replicas(&self, asked: ReplicasAsked) -> Answered<Page<Replica>> {
-        self.one(|core| lists::replicas(core, &asked))
+    async fn replicas(&self, asked: ReplicaQuery) -> ApiResult<Page<Replica>> {
+        self.one(|controller| lists::replicas(controller, &asked))
     }
 
-    async fn replica(&self, id: ReplicaId) -> Answered<Replica> {
-        self.one(|core| core.replica_seen(id).ok_or_else(|| missing("replica", &id)))
+    async fn replica(&self, id: ReplicaId) -> ApiResult<Replica> {
+        self.one(|controller| controller.replica_seen(id).ok_or_else(|| missing("replica", &id)))
     }
 
-    async fn scrub(&self, id: ReplicaId) -> Answered<Scrub> {
+    async fn scrub(&self, id: ReplicaId) -> ApiResult<Scrub> {
         self.scrub_of(id).await
     }
 
-    async fn put_scrub(&self, id: ReplicaId, pace: Pace) -> Answered<Ensured<Scrub>> {
+    async fn put_scrub(&self, id: ReplicaId, pace: JobControl) -> ApiResult<Applied<Scrub>> {
         self.pace_scrub(id, pace).await
     }
 
-    async fn quarantine(&self, paging: Paging) -> Answered<Page<Quarantined>> {
-        self.one(|core| lists::quarantine(core, &paging))
+    async fn quarantine(&self, paging: Paging) -> ApiResult<Page<Quarantined>> {
+        self.one(|controller| lists::quarantine(controller, &paging))
     }
 
-    async fn rescue(&self, id: ReplicaId, wish: RescueRequest) -> Answered<Ensured<Snapshot>> {
-        let snapshot_id = wish.snapshot;
-        let wish = Wish::Rescue { replica: id, snapshot: snapshot_id };
-        self.wish(wish, None, |core| snapshot(core, snapshot_id)).await
+    async fn rescue(&self, id: ReplicaId, request: RescueRequest) -> ApiResult<Applied<Snapshot>> {
+        let snapshot_id = request.snapshot;
+        let request = Request::Rescue { replica: id, snapshot: snapshot_id };
+        self.request(request, None, |controller| snapshot(controller, snapshot_id)).await
     }
 
-    async fn discard(&self, id: ReplicaId) -> Answered<Gone> {
-        self.gone(Wish::Discard(id), None).await
+    async fn discard(&self, id: ReplicaId) -> ApiResult<Deleted> {
+        self.gone(Request::Discard(id), None).await
     }
 
-    async fn fence(&self, id: ReplicaId) -> Answered<Fence> {
+    async fn fence(&self, id: ReplicaId) -> ApiResult<Fence> {
         self.fence_of(id).await
     }
 
-    async fn reset_fence(&self, id: ReplicaId, reset: FenceReset) -> Answered<Ensured<Fence>> {
+    async fn reset_fence(&self, id: ReplicaId, reset: FenceReset) -> ApiResult<Applied<Fence>> {
         self.lower_fence(id, reset).await
     }
 
-    async fn targets(&self, asked: TargetsAsked) -> Answered<Page<Target>> {
-        self.one(|core| lists::targets(core, &asked))
+    async fn targets(&self, asked: TargetQuery) -> ApiResult<Page<Target>> {
+        self.one(|controller| lists::targets(controller, &asked))
     }
 
-    async fn target(&self, id: TargetId) -> Answered<Target> {
-        let find = |core: &Core| core.state().facts.targets.get(&id).cloned();
-        self.one(|core| find(core).ok_or_else(|| missing("target", &id)))
+    async fn target(&self, id: TargetId) -> ApiResult<Target> {
+        let find = |controller: &Controller| controller.state().facts.targets.get(&id).cloned();
+        self.one(|controller| find(controller).ok_or_else(|| missing("target", &id)))
     }
 
-    async fn rebuilds(&self, asked: RebuildsAsked) -> Answered<Page<Rebuild>> {
-        self.one(|core| lists::rebuilds(core, &asked))
+    async fn rebuilds(&self, asked: RebuildQuery) -> ApiResult<Page<Rebuild>> {
+        self.one(|controller| lists::rebuilds(controller, &asked))
     }
 
-    async fn rebuild(&self, id: RebuildId) -> Answered<Rebuild> {
-        let find = |core: &Core| core.rebuild_seen(id).cloned();
-        self.one(|core| find(core).ok_or_else(|| missing("rebuild", &id)))
+    async fn rebuild(&self, id: RebuildId) -> ApiResult<Rebuild> {
+        let find = |controller: &Controller| controller.rebuild_seen(id).cloned();
+        self.one(|controller| find(controller).ok_or_else(|| missing("rebuild", &id)))
     }
 
-    async fn put_rebuild(&self, id: RebuildId, pace: Pace) -> Answered<Ensured<Rebuild>> {
+    async fn put_rebuild(&self, id: RebuildId, pace: JobControl) -> ApiResult<Applied<Rebuild>> {
         self.pace_rebuild(id, pace).await
     }
 
-    async fn failovers(&self, asked: FailoversAsked) -> Answered<Page<Failover>> {
-        self.one(|core| lists::failovers(core, &asked))
+    async fn failovers(&self, asked: FailoverQuery) -> ApiResult<Page<Failover>> {
+        self.one(|controller| lists::failovers(controller, &asked))
     }
 
-    async fn watches(&self, paging: Paging) -> Answered<Page<Watch>> {
-        self.watches_page(&paging)
+    async fn webhooks(&self, paging: Paging) -> ApiResult<Page<Webhook>> {
+        self.webhooks_page(&paging)
     }
 
-    async fn watch(&self, name: WatchName) -> Answered<Watch> {
-        self.watch_seen(&name)
+    async fn webhook(&self, name: WebhookName) -> ApiResult<Webhook> {
+        self.webhook_seen(&name)
     }
 
-    async fn put_watch(&self, name: WatchName, spec: WatchSpec) -> Answered<Ensured<Watch>> {
-        self.make_watch(name, spec).await
-    }
-
-    async fn change_watch(
+    async fn put_webhook(
         &self,
-        name: WatchName,
-        change: WatchChange,
-        seen: Option<Generation>,
-    ) -> Answered<Ensured<Watch>> {
-        self.alter_watch(name, change, seen).await
+        name: WebhookName,
+        spec: WebhookSpec,
+    ) -> ApiResult<Applied<Webhook>> {
+        self.make_webhook(name, spec).await
     }
 
-    async fn delete_watch(&self, name: WatchName, seen: Option<Generation>) -> Answered<Gone> {
-        self.drop_watch(name, seen).await
+    async fn change_webhook(
+        &self,
+        name: WebhookName,
+        change: WebhookChange,
+        if_match: Option<Generation>,
+    ) -> ApiResult<Applied<Webhook>> {
+        self.alter_webhook(name, change, if_match).await
+    }
+
+    async fn delete_webhook(
+        &self,
+        name: WebhookName,
+        if_match: Option<Generation>,
+    ) -> ApiResult<Deleted> {
+        self.drop_webhook(name, if_match).await
     }
 }

@@ -4,16 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures::FutureExt as _;
-use model::stored::{decode, encode};
+use model::envelope::{decode, encode};
 use model::{
-    Kind, Lifecycle, NodeName, PoolName, Problem, ReplicaId, TargetRecord, Volume, VolumeId, keys,
+    Lifecycle, NodeName, PoolName, Problem, ProblemKind, ReplicaId, TargetRecord, Volume, VolumeId,
+    keys,
 };
 use store::contract::{KeyValue, Keys, Op, Query, Revision, Store as _, Txn, TxnOutcome};
 use store::testing::{ManualClock, MemoryStore};
 
 use super::content::History;
 use super::{Engine, Loss};
-use crate::core::{Answer, Call};
+use crate::controller::{Call, CallResponse};
 
 /// The world outside of a control plane.
 pub struct Cluster {
@@ -112,24 +113,24 @@ impl Cluster {
     }
 
     /// The control plane asks a node.
-    pub fn call(&mut self, node: &NodeName, call: Call) -> Result<Answer, Problem> {
+    pub fn call(&mut self, node: &NodeName, call: Call) -> Result<CallResponse, Problem> {
         let Some(engine) = self.engines.get_mut(node).filter(|it| it.works() && !it.cut_off) else {
             let detail = format!("node {node} does not answer");
-            return Err(Problem::new(Kind::NodeUnavailable, detail));
+            return Err(Problem::new(ProblemKind::NodeUnavailable, detail));
         };
         let answer = match call {
             Call::List if engine.mute > 0 => {
                 engine.mute -= 1;
-                Err(Problem::new(Kind::TimedOut, format!("node {node} lists nothing")))
+                Err(Problem::new(ProblemKind::TimedOut, format!("node {node} lists nothing")))
             }
             _ if engine.refuses && call != Call::List => {
-                Err(Problem::new(Kind::Overloaded, format!("node {node} does nothing now")))
+                Err(Problem::new(ProblemKind::Overloaded, format!("node {node} does nothing now")))
             }
-            Call::List => Ok(Answer::Listing(Box::new(engine.list()))),
+            Call::List => Ok(CallResponse::Listing(Box::new(engine.list()))),
             Call::PutPool(name, order) => engine.put_pool(&name, &order),
             Call::DeletePool(name, order) => engine.delete_pool(&name, &order),
             Call::PutReplica(id, order) => engine.put_replica(id, order),
-            Call::PutMemo(id, memo) => engine.put_memo(id, memo),
+            Call::PutSpecBackup(id, spec_backup) => engine.put_spec_backup(id, spec_backup),
             Call::DeleteReplica(id, order) => {
                 self.check_deletion(node, id);
                 let engine = self.engines.get_mut(node).ok_or_else(no_engine)?;
@@ -137,11 +138,11 @@ impl Cluster {
             }
             Call::PutTarget(id, order) => return self.put_target(node, id, order),
             Call::DeleteTarget(id, _) => return self.delete_target(node, id),
-            Call::PutTargetSnapshot(target, id, wish) => {
-                return self.put_target_snapshot(node, target, id, wish);
+            Call::PutTargetSnapshot(target, id, request) => {
+                return self.put_target_snapshot(node, target, id, request);
             }
-            Call::PutSnapshot(replica, id, wish) => {
-                let taken = engine.put_snapshot(replica, id, &wish);
+            Call::PutSnapshot(replica, id, request) => {
+                let taken = engine.put_snapshot(replica, id, &request);
                 let volume = engine.replicas.get(&replica).map(|copy| copy.volume);
                 if let Some(volume) = volume.filter(|_| taken.is_ok()) {
                     self.check_read(volume, replica);
@@ -222,5 +223,5 @@ impl Cluster {
 }
 
 pub(crate) fn no_engine() -> Problem {
-    Problem::new(Kind::NodeUnavailable, "no such engine")
+    Problem::new(ProblemKind::NodeUnavailable, "no such engine")
 }

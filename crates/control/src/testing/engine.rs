@@ -2,18 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::node::{Found, FoundSnapshot, PoolRemoval, Removal, Scrub, ScrubState, SnapshotWish};
+use api::node::{
+    DeletePool, DeleteReplica, Observed, ObservedSnapshot, Scrub, ScrubState, SnapshotRequest,
+};
 use model::{
-    Admitted, DiskStatus, Encryption, Generation, Heartbeat, InstanceId, Kind, Label, Memo,
-    NodeAddress, NodeName, Nqn, Order, PoolName, PoolSpec, PoolState, PoolStatus, PoolUuid,
-    Problem, Progress, Rebuild, ReplicaId, ReplicaSet, ReplicaSpec, ReplicaState, ReplicaStatus,
-    Size, SnapshotId, SnapshotLabel, StoreMark, TargetId, TargetSpec, TargetStatus, Timestamp,
-    Usage, VolumeId,
+    Admission, DiskStatus, Encryption, Generation, Heartbeat, InstanceId, NodeAddress, NodeName,
+    Nqn, PoolName, PoolSpec, PoolState, PoolStatus, PoolUuid, Problem, ProblemKind, Progress,
+    Rebuild, ReplicaId, ReplicaLabel, ReplicaSet, ReplicaSpec, ReplicaState, ReplicaStatus, Size,
+    SnapshotId, SnapshotLabel, SpecBackup, StoreMark, TargetId, TargetSpec, TargetStatus,
+    Timestamp, Usage, VersionedSpec, VolumeId,
 };
 use uuid::Uuid;
 
 use super::content::{Content, Data};
-use crate::core::{Answer, Listing};
+use crate::controller::{CallResponse, Inventory};
 
 /// One machine with its engine.
 #[derive(Clone, Debug)]
@@ -38,7 +40,7 @@ pub struct Engine {
     pub replicas: BTreeMap<ReplicaId, Copy>,
     /// Its targets.
     pub targets: BTreeMap<TargetId, Serving>,
-    pub(crate) snapshots: BTreeMap<(ReplicaId, SnapshotId), Kept>,
+    pub(crate) snapshots: BTreeMap<(ReplicaId, SnapshotId), SnapshotReplica>,
     pub(crate) rebuilds: Vec<Rebuild>,
     /// Pools whose disks hang here, whether it uses them or not.
     pub disks: BTreeSet<PoolName>,
@@ -61,16 +63,16 @@ pub struct Copy {
     /// What was last ordered of it.
     pub spec: ReplicaSpec,
     /// What is written with it.
-    pub label: Option<Label>,
+    pub label: Option<ReplicaLabel>,
     /// What is written of its volume.
-    pub memo: Option<Memo>,
+    pub spec_backup: Option<SpecBackup>,
     /// Its blocks.
     pub data: Data,
 }
 
 /// A copy of a snapshot on an engine.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct SnapshotReplica {
     pub(crate) label: SnapshotLabel,
     pub(crate) pool: PoolName,
     pub(crate) content: Content,
@@ -86,7 +88,7 @@ impl Copy {
 /// A target on an engine.
 #[derive(Clone, Debug)]
 pub struct Serving {
-    pub(crate) order: Order<TargetSpec>,
+    pub(crate) order: VersionedSpec<TargetSpec>,
     /// The copies as it last recorded them.
     pub(crate) set: Option<ReplicaSet>,
     /// What it sees.
@@ -180,10 +182,10 @@ impl Engine {
         Heartbeat { instance, version: "0.0.0".into(), address, told }
     }
 
-    pub(crate) fn list(&self) -> Listing {
+    pub(crate) fn list(&self) -> Inventory {
         let replicas = self.replicas.iter().filter(|(_, copy)| self.has_open(&copy.spec.pool));
         let snapshots = self.snapshots.values().filter(|kept| self.has_open(&kept.pool));
-        Listing {
+        Inventory {
             pools: self.pools.keys().filter_map(|name| self.pool(name)).collect(),
             replicas: replicas.filter_map(|(id, _)| self.replica(*id)).collect(),
             targets: self.targets.keys().filter_map(|id| self.target(*id)).collect(),
@@ -207,7 +209,7 @@ impl Engine {
         if self.has_open(pool) { Ok(()) } else { Err(missing("pool", pool)) }
     }
 
-    fn pool(&self, name: &PoolName) -> Option<Found<PoolSpec>> {
+    fn pool(&self, name: &PoolName) -> Option<Observed<PoolSpec>> {
         let (generation, spec) = self.pools.get(name)?;
         let here = self.replicas.values().filter(|it| it.spec.pool == *name);
         let committed = here.fold(Size::ZERO, |sum, it| sum.plus(it.spec.size));
@@ -226,10 +228,10 @@ impl Engine {
             cluster_size: Size::mib(1),
             disks: vec![disk],
         };
-        Some(Found { id: name.clone(), generation: *generation, spec: spec.clone(), status })
+        Some(Observed { id: name.clone(), generation: *generation, spec: spec.clone(), status })
     }
 
-    pub(crate) fn replica(&self, id: ReplicaId) -> Option<Found<ReplicaSpec>> {
+    pub(crate) fn replica(&self, id: ReplicaId) -> Option<Observed<ReplicaSpec>> {
         let replica = self.replicas.get(&id)?;
         let (capacity, allocated) = (replica.spec.size, self.written);
         let usage = Usage { capacity, allocated, ..Usage::default() };
@@ -238,28 +240,28 @@ impl Engine {
             usage,
             label: replica.label.clone(),
             fence: replica.data.fence,
-            memo: replica.memo.clone(),
+            spec_backup: replica.spec_backup.clone(),
             addresses: Vec::new(),
         };
         let (generation, spec) = (replica.generation, replica.spec.clone());
-        Some(Found { id, generation, spec, status })
+        Some(Observed { id, generation, spec, status })
     }
 
-    pub(crate) fn target(&self, id: TargetId) -> Option<Found<TargetSpec>> {
+    pub(crate) fn target(&self, id: TargetId) -> Option<Observed<TargetSpec>> {
         let serving = self.targets.get(&id)?;
         let generation = Some(serving.order.generation);
         let (spec, status) = (serving.order.spec.clone(), serving.status.clone());
-        Some(Found { id, generation, spec, status })
+        Some(Observed { id, generation, spec, status })
     }
 
     pub(crate) fn put_pool(
         &mut self,
         name: &PoolName,
-        order: &Order<PoolSpec>,
-    ) -> Result<Answer, Problem> {
+        order: &VersionedSpec<PoolSpec>,
+    ) -> Result<CallResponse, Problem> {
         if order.spec.node != self.name {
             let detail = format!("this is the engine of node {}", self.name);
-            return Err(Problem::new(Kind::InvalidArgument, detail));
+            return Err(Problem::new(ProblemKind::InvalidArgument, detail));
         }
         if let Some((Some(have), spec)) = self.pools.get(name) {
             admit(order, *have, spec)?;
@@ -267,7 +269,7 @@ impl Engine {
         let had = self.pools.get(name).and_then(|(_, spec)| spec.uuid);
         if had.is_some_and(|had| order.spec.uuid.is_some_and(|wanted| wanted != had)) {
             let detail = format!("there is another pool {name}");
-            return Err(Problem::new(Kind::AlreadyExists, detail));
+            return Err(Problem::new(ProblemKind::AlreadyExists, detail));
         }
         let has_disks = self.disks.contains(name);
         let is_missing = if order.spec.exported {
@@ -280,44 +282,47 @@ impl Engine {
             return Err(missing("pool", name));
         }
         if order.spec.exported && copies.any(|copy| !copy.spec.hosts.is_empty()) {
-            return Err(Problem::new(Kind::InUse, format!("pool {name} has shared replicas")));
+            return Err(Problem::new(
+                ProblemKind::InUse,
+                format!("pool {name} has shared replicas"),
+            ));
         }
         if !order.spec.exported {
             self.disks.insert(name.clone());
         }
         self.pools.insert(name.clone(), (Some(order.generation), order.spec.clone()));
         let found = self.pool(name);
-        found.map(|found| Answer::Pool(Box::new(found))).ok_or_else(|| missing("pool", name))
+        found.map(|found| CallResponse::Pool(Box::new(found))).ok_or_else(|| missing("pool", name))
     }
 
     pub(crate) fn delete_pool(
         &mut self,
         name: &PoolName,
-        order: &PoolRemoval,
-    ) -> Result<Answer, Problem> {
+        order: &DeletePool,
+    ) -> Result<CallResponse, Problem> {
         // Another one of that name stays.
         if self.pool(name).is_some_and(|found| found.status.uuid != order.uuid) {
-            return Ok(Answer::Gone);
+            return Ok(CallResponse::Gone);
         }
         // One that was handed over is forgotten, and its disks stay as they are.
         if self.has_open(name) {
             if self.replicas.values().any(|it| it.spec.pool == *name) {
-                return Err(Problem::new(Kind::InUse, format!("pool {name} has replicas")));
+                return Err(Problem::new(ProblemKind::InUse, format!("pool {name} has replicas")));
             }
             self.disks.remove(name);
         }
         self.pools.remove(name);
-        Ok(Answer::Gone)
+        Ok(CallResponse::Gone)
     }
 
     pub(crate) fn put_replica(
         &mut self,
         id: ReplicaId,
-        order: Order<ReplicaSpec>,
-    ) -> Result<Answer, Problem> {
+        order: VersionedSpec<ReplicaSpec>,
+    ) -> Result<CallResponse, Problem> {
         self.expect_open(&order.spec.pool)?;
         if self.deleted.get(&id).is_some_and(|deleted| *deleted >= order.generation) {
-            return Err(Problem::new(Kind::StaleGeneration, "it was deleted since"));
+            return Err(Problem::new(ProblemKind::StaleGeneration, "it was deleted since"));
         }
         let have = self.replicas.get(&id);
         let mut data = have.map(|have| have.data).unwrap_or_default();
@@ -331,71 +336,78 @@ impl Engine {
             admit(&order, generation, have)?;
         }
         let label = have.and_then(|have| have.label.clone());
-        let memo = have.and_then(|have| have.memo.clone());
+        let spec_backup = have.and_then(|have| have.spec_backup.clone());
         let volume = order.spec.volume;
         let generation = Some(order.generation);
-        let copy = Copy { volume, generation, spec: order.spec, label, memo, data };
+        let copy = Copy { volume, generation, spec: order.spec, label, spec_backup, data };
         self.replicas.insert(id, copy);
         let found = self.replica(id);
-        found.map(|found| Answer::Replica(Box::new(found))).ok_or_else(|| missing("replica", &id))
+        found
+            .map(|found| CallResponse::Replica(Box::new(found)))
+            .ok_or_else(|| missing("replica", &id))
     }
 
-    pub(crate) fn put_memo(&mut self, id: ReplicaId, memo: Memo) -> Result<Answer, Problem> {
+    pub(crate) fn put_spec_backup(
+        &mut self,
+        id: ReplicaId,
+        spec_backup: SpecBackup,
+    ) -> Result<CallResponse, Problem> {
         let copy = self.replicas.get_mut(&id).ok_or_else(|| missing("replica", &id))?;
-        if copy.memo.as_ref().is_some_and(|have| have.generation > memo.generation) {
-            return Err(Problem::new(Kind::StaleGeneration, "a newer one is written"));
+        if copy.spec_backup.as_ref().is_some_and(|have| have.generation > spec_backup.generation) {
+            return Err(Problem::new(ProblemKind::StaleGeneration, "a newer one is written"));
         }
-        copy.memo = Some(memo);
-        Ok(Answer::Memo)
+        copy.spec_backup = Some(spec_backup);
+        Ok(CallResponse::SpecBackup)
     }
 
     pub(crate) fn delete_replica(
         &mut self,
         id: ReplicaId,
-        order: &Removal,
-    ) -> Result<Answer, Problem> {
+        order: &DeleteReplica,
+    ) -> Result<CallResponse, Problem> {
         self.expect_open(&order.pool)?;
         self.deleted.insert(id, order.generation);
         self.replicas.remove(&id);
-        Ok(Answer::Gone)
+        Ok(CallResponse::Gone)
     }
 
     pub(crate) fn put_snapshot(
         &mut self,
         replica: ReplicaId,
         id: SnapshotId,
-        wish: &SnapshotWish,
-    ) -> Result<Answer, Problem> {
+        request: &SnapshotRequest,
+    ) -> Result<CallResponse, Problem> {
         let copy = self.replicas.get(&replica).filter(|copy| self.has_open(&copy.spec.pool));
         let Some(copy) = copy else {
             return Err(missing("replica", &replica));
         };
-        let SnapshotWish { group, taken_at, consistency } = wish.clone();
+        let SnapshotRequest { group, taken_at, consistency } = request.clone();
         let (volume, size) = (copy.volume, copy.spec.size);
         let snapshot = id;
         let label = SnapshotLabel { snapshot, volume, replica, group, taken_at, size, consistency };
         let (pool, content) = (copy.spec.pool.clone(), copy.data.content);
         // Asked twice, it is the one that was taken first.
-        let kept = self.snapshots.entry((replica, id)).or_insert(Kept { label, pool, content });
-        Ok(Answer::Snapshot(Box::new(found_snapshot(kept))))
+        let kept =
+            self.snapshots.entry((replica, id)).or_insert(SnapshotReplica { label, pool, content });
+        Ok(CallResponse::Snapshot(Box::new(found_snapshot(kept))))
     }
 
     pub(crate) fn delete_snapshot(
         &mut self,
         snapshot: (ReplicaId, SnapshotId),
         pool: &PoolName,
-    ) -> Result<Answer, Problem> {
+    ) -> Result<CallResponse, Problem> {
         self.expect_open(pool)?;
         self.snapshots.remove(&snapshot);
-        Ok(Answer::Gone)
+        Ok(CallResponse::Gone)
     }
 
     /// A scrub that ends at once.
-    pub(crate) fn scrub(&self, replica: ReplicaId) -> Result<Answer, Problem> {
+    pub(crate) fn scrub(&self, replica: ReplicaId) -> Result<CallResponse, Problem> {
         if !self.replicas.contains_key(&replica) {
             return Err(missing("replica", &replica));
         }
-        Ok(Answer::Scrub(Box::new(Scrub {
+        Ok(CallResponse::Scrub(Box::new(Scrub {
             generation: Generation::FIRST,
             state: ScrubState::Completed {},
             progress: Progress::default(),
@@ -411,27 +423,27 @@ impl Engine {
     pub(crate) fn label(&mut self, id: ReplicaId, spec: &TargetSpec, set: &ReplicaSet) {
         if let Some(copy) = self.replicas.get_mut(&id) {
             let (volume, epoch, size) = (copy.volume, spec.epoch, spec.size);
-            copy.label = Some(Label { volume, replica: id, size, epoch, set: set.clone() });
+            copy.label = Some(ReplicaLabel { volume, replica: id, size, epoch, set: set.clone() });
         }
     }
 }
 
-fn found_snapshot(kept: &Kept) -> FoundSnapshot {
+fn found_snapshot(kept: &SnapshotReplica) -> ObservedSnapshot {
     let (usage, clones) = (Usage::default(), BTreeSet::new());
     let (label, pool) = (kept.label.clone(), kept.pool.clone());
-    FoundSnapshot { label, pool, usage, clones }
+    ObservedSnapshot { label, pool, usage, clones }
 }
 
 /// Late orders, and two contents under one number, are refused.
 pub(crate) fn admit<S: Clone + PartialEq>(
-    order: &Order<S>,
+    order: &VersionedSpec<S>,
     generation: Generation,
     spec: &S,
-) -> Result<Admitted, Problem> {
-    let held = Order { generation, spec: spec.clone() };
+) -> Result<Admission, Problem> {
+    let held = VersionedSpec { generation, spec: spec.clone() };
     order.admit(Some(&held)).map_err(Problem::from)
 }
 
 pub(crate) fn missing(kind: &str, id: &dyn std::fmt::Display) -> Problem {
-    Problem::new(Kind::NotFound, format!("there is no {kind} {id}"))
+    Problem::new(ProblemKind::NotFound, format!("there is no {kind} {id}"))
 }

@@ -1,6 +1,6 @@
 //! A cluster that has long been in use: many volumes, all well.
 
-use model::stored::encode;
+use model::envelope::encode;
 use model::{
     Labels, Node, NodeName, NodeSpec, Pool, PoolName, PoolSpec, PoolUuid, Replica, ReplicaId,
     ReplicaSpec, Size, Timestamp, Volume, VolumeId, VolumeSpec, keys,
@@ -49,8 +49,8 @@ pub fn fill(cluster: &mut Cluster, (volumes, crowd): (usize, usize), now: Timest
             if let Some(engine) = cluster.engines.get_mut(name) {
                 let (spec, generation) = (replica.spec().clone(), Some(replica.generation()));
                 let data = super::Data::default();
-                let (label, memo) = (None, None);
-                let copy = Copy { volume: id, generation, spec, label, memo, data };
+                let (label, spec_backup) = (None, None);
+                let copy = Copy { volume: id, generation, spec, label, spec_backup, data };
                 engine.replicas.insert(*replica.id(), copy);
             }
         }

@@ -2,30 +2,31 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::node::{RebuildWish, SnapshotWish, TargetSnapshot};
-use model::stored::decode;
+use api::node::{RebuildRequest, SnapshotRequest, TargetSnapshot};
+use model::envelope::decode;
 use model::{
-    Ana, ChildState, ChildStatus, End, Extent, FaultReason, HeldIo, HoldCause, Kind, Lifecycle,
-    NodeName, Order, Problem, Rebuild, RebuildEvent, RebuildId, RebuildPlan, ReplicaId, ReplicaSet,
-    SetChange, SnapshotGroup, SnapshotGroupId, SnapshotId, StopCause, TargetId, TargetRecord,
-    TargetSpec, TargetState, TargetStatus, Timestamp, keys,
+    Ana, ChildState, ChildStatus, FaultReason, Lifecycle, NodeName, Problem, ProblemKind, Rebuild,
+    RebuildEvent, RebuildId, RebuildKind, RebuildPlan, ReplicaId, ReplicaSet, SetChange,
+    ShutdownState, SnapshotGroup, SnapshotGroupId, SnapshotId, StopCause, SuspendReason,
+    SuspendedIo, TargetId, TargetRecord, TargetSpec, TargetState, TargetStatus, Timestamp,
+    VersionedSpec, keys,
 };
 
 use super::Cluster;
 use super::cluster::no_engine;
 use super::content::is_down;
 use super::engine::{Serving, admit, missing};
-use crate::core::Answer;
+use crate::controller::CallResponse;
 
 impl Cluster {
     pub(crate) fn put_target(
         &mut self,
         node: &NodeName,
         id: TargetId,
-        order: Order<TargetSpec>,
-    ) -> Result<Answer, Problem> {
+        order: VersionedSpec<TargetSpec>,
+    ) -> Result<CallResponse, Problem> {
         let volume = order.spec.volume;
-        let fenced = || Problem::new(Kind::Fenced, "another target owns the volume");
+        let fenced = || Problem::new(ProblemKind::Fenced, "another target owns the volume");
         let owns = |(_, record): &(_, TargetRecord)| {
             record.target() == id && record.epoch() == order.spec.epoch
         };
@@ -36,14 +37,14 @@ impl Cluster {
             .iter()
             .find(|(other, serving)| **other != id && serving.order.spec.volume == volume);
         if other.is_some() {
-            return Err(Problem::new(Kind::InUse, "the volume is served here already"));
+            return Err(Problem::new(ProblemKind::InUse, "the volume is served here already"));
         }
         if let Some(have) = engine.targets.get(&id) {
             admit(&order, have.order.generation, &have.order.spec)?;
             if uses_one_in_sync(&record, &have.order.spec)
                 && !uses_one_in_sync(&record, &order.spec)
             {
-                return Err(Problem::new(Kind::LastReplica, "it is the last copy in sync"));
+                return Err(Problem::new(ProblemKind::LastReplica, "it is the last copy in sync"));
             }
         }
         let had = engine.targets.get(&id).map(|have| (have.status.clone(), have.set.clone()));
@@ -58,27 +59,29 @@ impl Cluster {
         engine.targets.insert(id, Serving { order, set: set.flatten(), status });
         self.settle();
         let found = self.engines.get(node).and_then(|engine| engine.target(id));
-        found.map(|found| Answer::Target(Box::new(found))).ok_or_else(|| missing("target", &id))
+        found
+            .map(|found| CallResponse::Target(Box::new(found)))
+            .ok_or_else(|| missing("target", &id))
     }
 
     pub(crate) fn delete_target(
         &mut self,
         node: &NodeName,
         id: TargetId,
-    ) -> Result<Answer, Problem> {
+    ) -> Result<CallResponse, Problem> {
         let engine = self.engines.get_mut(node).ok_or_else(no_engine)?;
-        let Some(gone) = engine.targets.remove(&id) else { return Ok(Answer::Gone) };
+        let Some(gone) = engine.targets.remove(&id) else { return Ok(CallResponse::Gone) };
         let spec = gone.order.spec;
         // One that cannot reach its copies ends without saying that they are equal.
         if let Some((_, record)) = self.record(spec.volume)
             && gone.status.state.serves()
             && record.target() == id
             && let Ok(closed) = record.close(spec.epoch)
-            && record.end() == End::Unclean
+            && record.end() == ShutdownState::Unclean
         {
             self.put_record(&closed);
         }
-        Ok(Answer::Gone)
+        Ok(CallResponse::Gone)
     }
 
     pub(crate) fn put_target_snapshot(
@@ -86,28 +89,28 @@ impl Cluster {
         node: &NodeName,
         target: TargetId,
         snapshot: SnapshotId,
-        wish: SnapshotWish,
-    ) -> Result<Answer, Problem> {
+        request: SnapshotRequest,
+    ) -> Result<CallResponse, Problem> {
         let engine = self.engines.get(node).ok_or_else(no_engine)?;
         let Some(serving) = engine.targets.get(&target) else {
             return Err(missing("target", &target));
         };
-        let not_held = wish.group.and_then(|group| self.not_held(group));
+        let not_held = request.group.and_then(|group| self.not_held(group));
         let in_sync = |child: &&ChildStatus| child.state == ChildState::InSync;
         let replicas: BTreeSet<ReplicaId> =
             serving.status.children.iter().filter(in_sync).map(|child| child.replica).collect();
         self.broken.extend(not_held);
         if replicas.is_empty() {
-            return Err(Problem::new(Kind::Unavailable, "no copy in sync answers"));
+            return Err(Problem::new(ProblemKind::Unavailable, "no copy in sync answers"));
         }
         for engine in self.engines.values_mut() {
             for replica in &replicas {
                 if engine.replicas.contains_key(replica) {
-                    engine.put_snapshot(*replica, snapshot, &wish)?;
+                    engine.put_snapshot(*replica, snapshot, &request)?;
                 }
             }
         }
-        Ok(Answer::TargetSnapshot(Box::new(TargetSnapshot { snapshot, wish, replicas })))
+        Ok(CallResponse::TargetSnapshot(Box::new(TargetSnapshot { snapshot, request, replicas })))
     }
 
     /// While a group is being taken, no host may write to any of its volumes.
@@ -140,12 +143,12 @@ impl Cluster {
         for number in 1..=count {
             let at = Timestamp::from_millis(number.into());
             let id = uuid::Uuid::from_u128((1 << 100) | u128::from(number));
-            let (sources, extent) = (BTreeSet::new(), Extent::Full);
+            let (sources, extent) = (BTreeSet::new(), RebuildKind::Full);
             let plan = RebuildPlan { volume, target, replica, sources, extent };
             let Ok(id) = RebuildId::new(id) else { continue };
             let mut rebuild = Rebuild::new(id, plan, at);
             let end = if number + 3 > count {
-                RebuildEvent::Fail(Problem::new(Kind::Internal, "simulated"))
+                RebuildEvent::Fail(Problem::new(ProblemKind::Internal, "simulated"))
             } else {
                 RebuildEvent::Finish
             };
@@ -158,31 +161,31 @@ impl Cluster {
         &mut self,
         node: &NodeName,
         id: RebuildId,
-        wish: &RebuildWish,
-    ) -> Result<Answer, Problem> {
+        request: &RebuildRequest,
+    ) -> Result<CallResponse, Problem> {
         let engine = self.engines.get(node).ok_or_else(no_engine)?;
-        let Some(serving) = engine.targets.get(&wish.target) else {
-            return Err(missing("target", &wish.target));
+        let Some(serving) = engine.targets.get(&request.target) else {
+            return Err(missing("target", &request.target));
         };
         let volume = serving.order.spec.volume;
-        let child = serving.status.children.iter().find(|child| child.replica == wish.replica);
+        let child = serving.status.children.iter().find(|child| child.replica == request.replica);
         if child.is_none_or(|child| child.state != ChildState::Stale) {
-            return Err(Problem::new(Kind::Busy, "the child is not stale"));
+            return Err(Problem::new(ProblemKind::Busy, "the child is not stale"));
         }
         let (_, record) = self.record(volume).ok_or_else(no_engine)?;
-        let set = record.set().on(SetChange::Synced(wish.replica))?;
+        let set = record.set().on(SetChange::Synced(request.replica))?;
         let source = record.set().in_sync().iter().find_map(|it| self.content(*it));
-        if let (Some(content), Some(to)) = (source, self.data_of(wish.replica)) {
+        if let (Some(content), Some(to)) = (source, self.data_of(request.replica)) {
             to.content = content;
         }
         let synced = record.record(record.epoch(), set)?;
         self.put_record(&synced);
         let plan = RebuildPlan {
             volume,
-            target: wish.target,
-            replica: wish.replica,
+            target: request.target,
+            replica: request.replica,
             sources: record.set().in_sync().clone(),
-            extent: Extent::Full,
+            extent: RebuildKind::Full,
         };
         let mut rebuild = Rebuild::new(id, plan, Timestamp::EPOCH);
         rebuild.on(RebuildEvent::Start, Timestamp::EPOCH)?;
@@ -190,7 +193,7 @@ impl Cluster {
         let engine = self.engines.get_mut(node).ok_or_else(no_engine)?;
         engine.rebuilds.push(rebuild.clone());
         self.settle();
-        Ok(Answer::Rebuild(Box::new(rebuild)))
+        Ok(CallResponse::Rebuild(Box::new(rebuild)))
     }
 
     /// Lets each target see what has become of its copies, and record it.
@@ -251,7 +254,8 @@ impl Cluster {
         }
         let is_ours = |replica: &ReplicaId| at_hand.contains(replica);
         if !set.in_sync().iter().any(is_ours) {
-            let state = TargetState::Held { cause: HoldCause::NoChild, io: HeldIo::Waiting };
+            let state =
+                TargetState::Suspended { cause: SuspendReason::NoChild, io: SuspendedIo::Waiting };
             return (state, children_of(record.set(), &reached));
         }
         for (replica, reached) in &reached {
@@ -306,7 +310,8 @@ impl Cluster {
         if set.in_sync().iter().all(at_hand) {
             return self.serve(spec, &set, reached);
         }
-        let state = TargetState::Held { cause: HoldCause::NotRecorded, io: HeldIo::Waiting };
+        let state =
+            TargetState::Suspended { cause: SuspendReason::NotRecorded, io: SuspendedIo::Waiting };
         (state, children_of(&set, reached))
     }
 

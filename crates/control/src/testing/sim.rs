@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use model::{Kind, NodeName, Problem, Timestamp, VolumeId, keys};
+use model::{NodeName, Problem, ProblemKind, Timestamp, VolumeId, keys};
 use planner::Settings;
 use store::contract::{Revision, Txn};
 
 use super::Cluster;
-use crate::core::{
-    Answer, Asked, Call, CallId, Core, Done, Effect, Entry, Input, Pace, State, Stored, Telling,
-    Ticket, Wish,
+use crate::controller::{
+    Call, CallId, CallResponse, CommitResult, Controller, Effect, Entry, EventDraft, Input,
+    Intervals, PendingRequest, Request, RequestOutcome, State, Ticket,
 };
 
 /// What goes wrong with one effect.
@@ -59,7 +59,7 @@ pub struct Sim {
     /// The world outside.
     pub cluster: Cluster,
     /// The control plane.
-    pub core: Core,
+    pub controller: Controller,
     /// The time.
     pub now: Timestamp,
     /// What is to be done.
@@ -77,11 +77,11 @@ pub struct Sim {
     settings: Settings,
     last_ticket: u64,
     /// What callers were answered.
-    pub answers: BTreeMap<Ticket, Result<Done, Problem>>,
+    pub answers: BTreeMap<Ticket, Result<RequestOutcome, Problem>>,
     /// When, by the clock on the wall: for benchmarks.
     pub answered: BTreeMap<Ticket, Instant>,
     /// What was told.
-    pub told: Vec<Telling>,
+    pub told: Vec<EventDraft>,
     /// Decides which of the pending effects is next; zero: the oldest.
     pub seed: u64,
     /// Whether hosts write to what they can use, whenever something is done.
@@ -99,10 +99,11 @@ impl Sim {
             ..Settings::default()
         };
         let now = Timestamp::from_millis(1_000_000_000);
-        let core = Core::new(State::default(), settings.clone(), Pace::default(), 1, now);
+        let controller =
+            Controller::new(State::default(), settings.clone(), Intervals::default(), 1, now);
         let mut sim = Sim {
             cluster: Cluster::new(nodes),
-            core,
+            controller,
             now,
             pending: VecDeque::new(),
             fault: None,
@@ -138,8 +139,8 @@ impl Sim {
 
     /// A page of volumes, as REST writes it.
     pub fn page_of_volumes(&self, limit: u32) -> String {
-        let asked = api::rest::VolumesAsked { limit: Some(limit), ..Default::default() };
-        let page = crate::rest::lists::volumes(&self.core, &asked);
+        let asked = api::rest::VolumeQuery { limit: Some(limit), ..Default::default() };
+        let page = crate::rest::lists::volumes(&self.controller, &asked);
         page.ok().and_then(|page| serde_json::to_string(&page).ok()).unwrap_or_default()
     }
 
@@ -148,9 +149,9 @@ impl Sim {
         let up = self.cluster.engines.values().filter(|engine| engine.up && !engine.cut_off);
         let beats: Vec<_> = up.map(|it| (it.name.clone(), it.heartbeat())).collect();
         for (name, beat) in beats {
-            self.core.on(self.now, Input::NodeHeard(name.clone(), beat));
+            self.controller.on(self.now, Input::NodeHeard(name.clone(), beat));
             let engine = self.cluster.engines.get_mut(&name);
-            if let (Some(engine), Some(mark)) = (engine, self.core.mark()) {
+            if let (Some(engine), Some(mark)) = (engine, self.controller.mark()) {
                 engine.told = Some(mark);
             }
         }
@@ -163,25 +164,27 @@ impl Sim {
         let state = State::load(self.cluster.records());
         let state = state.unwrap_or_else(|error| unreachable!("{error:?}"));
         let seed = 1 + (self.restarts << 32);
-        self.core = Core::new(state, self.settings.clone(), Pace::default(), seed, self.now);
+        self.controller =
+            Controller::new(state, self.settings.clone(), Intervals::default(), seed, self.now);
         self.cluster.news.clear();
         self.beat();
     }
 
     /// Somebody wants something.
-    pub fn ask(&mut self, wish: Wish) -> Ticket {
+    pub fn ask(&mut self, request: Request) -> Ticket {
         self.last_ticket += 1;
         let ticket = Ticket(self.last_ticket);
-        self.core.on(self.now, Input::Asked(Asked { ticket, wish, seen: None }));
+        self.controller
+            .on(self.now, Input::Asked(PendingRequest { ticket, request, if_match: None }));
         ticket
     }
 
     /// Asks, and goes on until there is an answer that asking again would not change. A caller of a
     /// control plane that crashed gets no answer and asks again.
-    pub fn insist(&mut self, wish: &Wish) -> Result<Done, Problem> {
+    pub fn insist(&mut self, request: &Request) -> Result<RequestOutcome, Problem> {
         for _ in 0..200 {
             let restarts = self.restarts;
-            let ticket = self.ask(wish.clone());
+            let ticket = self.ask(request.clone());
             for _ in 0..200 {
                 self.run();
                 if self.answers.contains_key(&ticket) || self.restarts != restarts {
@@ -195,7 +198,7 @@ impl Sim {
                 _ => self.pass(Duration::from_millis(700)),
             }
         }
-        Err(Problem::new(Kind::TimedOut, format!("no answer to {wish:?}")))
+        Err(Problem::new(ProblemKind::TimedOut, format!("no answer to {request:?}")))
     }
 
     /// Time passes; engines go on showing that they are there.
@@ -211,13 +214,13 @@ impl Sim {
     /// Does all that is to be done at this moment.
     pub fn run(&mut self) {
         for _ in 0..100_000 {
-            self.pending.extend(self.core.run(self.now));
+            self.pending.extend(self.controller.run(self.now));
             let news = std::mem::take(&mut self.cluster.news);
             let changed = !news.is_empty();
             for volume in news {
                 let (revision, record) = self.cluster.record(volume).unzip();
                 let revision = revision.unwrap_or(Revision::ZERO);
-                self.core.on(self.now, Input::Recorded(volume, revision, record));
+                self.controller.on(self.now, Input::Recorded(volume, revision, record));
             }
             let Some(effect) = self.next() else {
                 if changed {
@@ -245,7 +248,7 @@ impl Sim {
                 self.answers.insert(ticket, result);
                 self.answered.insert(ticket, Instant::now());
             }
-            Effect::Tell(telling) => self.told.push(telling),
+            Effect::Tell(draft) => self.told.push(draft),
             Effect::Resign(_) => self.restart(),
             Effect::Call(id, _, ref call) if **call == Call::List => {
                 // Listings are repeated anyway; what goes wrong with them is not counted.
@@ -276,18 +279,19 @@ impl Sim {
 
     fn call(&mut self, (node, call): (NodeName, Call), id: CallId) {
         let result = self.cluster.call(&node, call);
-        self.core.on(self.now, Input::Answered(id, result));
+        self.controller.on(self.now, Input::Answered(id, result));
     }
 
     fn call_with(&mut self, (node, call): (NodeName, Call), id: CallId, fault: Option<Fault>) {
-        let failed = |kind| -> Result<Answer, Problem> { Err(Problem::new(kind, "simulated")) };
+        let failed =
+            |kind| -> Result<CallResponse, Problem> { Err(Problem::new(kind, "simulated")) };
         let result = match fault {
             None => self.cluster.call(&node, call),
-            Some(Fault::NotSent) => failed(Kind::NodeUnavailable),
-            Some(Fault::Refused) => failed(Kind::NoSpace),
+            Some(Fault::NotSent) => failed(ProblemKind::NodeUnavailable),
+            Some(Fault::Refused) => failed(ProblemKind::NoSpace),
             Some(Fault::AnswerLost) => {
                 drop(self.cluster.call(&node, call));
-                failed(Kind::TimedOut)
+                failed(ProblemKind::TimedOut)
             }
             Some(Fault::Twice) => {
                 let first = self.cluster.call(&node, call.clone());
@@ -300,17 +304,18 @@ impl Sim {
                 return self.restart();
             }
         };
-        self.core.on(self.now, Input::Answered(id, result));
+        self.controller.on(self.now, Input::Answered(id, result));
     }
 
-    fn store_with(&mut self, id: crate::core::WriteId, txn: Txn, fault: Option<Fault>) {
-        let lost = || Stored::Lost("simulated".into());
-        let denied = || Stored::Denied(Problem::new(Kind::NoSpace, "the store is full"));
+    fn store_with(&mut self, id: crate::controller::WriteId, txn: Txn, fault: Option<Fault>) {
+        let lost = || CommitResult::Unknown("simulated".into());
+        let denied =
+            || CommitResult::Denied(Problem::new(ProblemKind::NoSpace, "the store is full"));
         let stored = match fault {
             None if self.store_is_full => denied(),
             None => self.store(txn),
             Some(Fault::Refused) => {
-                Stored::Denied(Problem::new(Kind::Unavailable, "the store is busy"))
+                CommitResult::Denied(Problem::new(ProblemKind::Unavailable, "the store is busy"))
             }
             Some(Fault::NotSent) => lost(),
             Some(Fault::AnswerLost | Fault::Twice) => {
@@ -323,24 +328,24 @@ impl Sim {
                 return self.restart();
             }
         };
-        self.core.on(self.now, Input::Stored(id, stored));
+        self.controller.on(self.now, Input::Stored(id, stored));
     }
 
-    fn store(&mut self, txn: Txn) -> Stored {
+    fn store(&mut self, txn: Txn) -> CommitResult {
         let records: Vec<VolumeId> = txn.when.iter().filter_map(record_of).collect();
         if txn.then.len() > MOST_OPERATIONS {
-            return Stored::Lost("the store refuses: too many operations".into());
+            return CommitResult::Unknown("the store refuses: too many operations".into());
         }
         match self.cluster.txn(txn) {
-            Some(outcome) if outcome.succeeded => Stored::Taken(outcome.revision),
+            Some(outcome) if outcome.succeeded => CommitResult::Committed(outcome.revision),
             Some(outcome) => {
                 let now = records.into_iter().map(|volume| {
                     let (revision, record) = self.cluster.record(volume).unzip();
                     (volume, revision.unwrap_or(outcome.revision), record)
                 });
-                Stored::Refused(now.collect())
+                CommitResult::Conflict(now.collect())
             }
-            None => Stored::Lost("the store refuses".into()),
+            None => CommitResult::Unknown("the store refuses".into()),
         }
     }
 
@@ -368,7 +373,7 @@ fn record_of(compare: &store::contract::Compare) -> Option<VolumeId> {
     (kind == "targetRecord").then(|| id.parse().ok()).flatten()
 }
 
-fn is_final(kind: Kind) -> bool {
-    use model::Blame;
-    kind.blame() != Blame::Retry && kind != Kind::Deleting
+fn is_final(kind: ProblemKind) -> bool {
+    use model::ErrorClass;
+    kind.class() != ErrorClass::Retry && kind != ProblemKind::Deleting
 }

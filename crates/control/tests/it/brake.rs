@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use control::core::{Done, Entry, Wish};
+use control::controller::{Entry, Request, RequestOutcome};
 use control::testing::Sim;
 use model::*;
 
@@ -19,7 +19,7 @@ fn racks(zones: bool) -> Sim {
         let zone = ["a", "b", "c"][(node - 1) / 2];
         let labels = Labels::from([(good(LabelKey::ZONE), good(zone))]);
         let change = NodeChange::Label { labels };
-        sim.insist(&Wish::ChangeNode(good(&format!("n{node}")), change)).unwrap();
+        sim.insist(&Request::ChangeNode(good(&format!("n{node}")), change)).unwrap();
     }
     for number in 1..=VOLUMES {
         sim.insist(&create(number, 2)).unwrap();
@@ -50,7 +50,7 @@ fn copies(sim: &Sim) -> BTreeSet<ReplicaId> {
 }
 
 fn is_told(sim: &Sim, name: EventName) -> usize {
-    sim.told.iter().filter(|telling| telling.name == name).count()
+    sim.told.iter().filter(|draft| draft.name == name).count()
 }
 
 /// Every volume with a copy in sync that answers is served, wherever its target was.
@@ -74,7 +74,7 @@ fn lost_and_back(zones: bool, nodes: &[usize]) {
     stop(&mut sim, nodes);
     sim.pass(Duration::from_mins(15));
     assert_eq!(copies(&sim), before, "new copies were begun: {nodes:?}");
-    let brake = sim.core.brake().expect("a reason is shown");
+    let brake = sim.controller.brake().expect("a reason is shown");
     assert!(brake.reason.contains("do not answer"), "{}", brake.reason);
     assert!(all_that_can_be_are_served(&sim) > 0, "failover is not braked");
     assert_eq!(is_told(&sim, EventName::HealingPaused), 1);
@@ -82,7 +82,7 @@ fn lost_and_back(zones: bool, nodes: &[usize]) {
     sim.pass(Duration::from_mins(3));
     settle(&mut sim);
     assert_eq!(copies(&sim), before, "what was there is used again");
-    assert_eq!(sim.core.brake(), None);
+    assert_eq!(sim.controller.brake(), None);
     assert_eq!(is_told(&sim, EventName::HealingResumed), 1);
 }
 
@@ -111,7 +111,7 @@ fn a_restart_does_not_lift_the_brake() {
     sim.restart();
     sim.pass(Duration::from_mins(10));
     assert_eq!(copies(&sim), before);
-    assert!(sim.core.brake().is_some());
+    assert!(sim.controller.brake().is_some());
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn a_third_of_the_nodes_without_zones_is_replaced() {
     stop(&mut sim, &[5, 6]);
     sim.pass(Duration::from_mins(15));
     assert_ne!(copies(&sim), before);
-    assert_eq!(sim.core.brake(), None);
+    assert_eq!(sim.controller.brake(), None);
 }
 
 /// Whoever drains or purges a lost node does not wait for it.
@@ -139,7 +139,7 @@ fn an_operator_lifts_the_brake() {
         .map(volume)
         .collect();
     let drain = NodeChange::Drain { cordon: good("gone") };
-    sim.insist(&Wish::ChangeNode(good("n5"), drain)).unwrap();
+    sim.insist(&Request::ChangeNode(good("n5"), drain)).unwrap();
     sim.pass(Duration::from_mins(5));
     let on = |sim: &Sim, pool: &str| {
         let is_there = |entry: &Entry| match entry {
@@ -149,11 +149,11 @@ fn an_operator_lifts_the_brake() {
         sim.stored().iter().filter(|entry| is_there(entry)).count()
     };
     assert_eq!(on(&sim, "p5"), lost.len(), "all that have another copy were replaced");
-    let purged = sim.insist(&Wish::PurgeNode(good("n6"), lost.clone())).unwrap();
-    assert_eq!(purged, Done::Gone);
+    let purged = sim.insist(&Request::PurgeNode(good("n6"), lost.clone())).unwrap();
+    assert_eq!(purged, RequestOutcome::Gone);
     sim.cluster.engines.remove(&good::<NodeName>("n6"));
     sim.pass(Duration::from_mins(5));
-    assert_eq!(sim.core.brake(), None);
+    assert_eq!(sim.controller.brake(), None);
     for number in (1..=VOLUMES).filter(|number| !lost.contains(&volume(*number))) {
         assert_eq!(status(&sim, number).state, VolumeState::Online);
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use control::core::Wish;
+use control::controller::Request;
 use control::testing::Sim;
 use model::*;
 
@@ -10,16 +10,16 @@ use crate::faults::{check_all, insist};
 use crate::seeds::{Dice, each_seed};
 use crate::world::*;
 
-fn force() -> Wish {
-    Wish::Unpublish { volume: volume(1), host: None, force: true }
+fn force() -> Request {
+    Request::Unpublish { volume: volume(1), host: None, force: true }
 }
 
-fn from(number: u32, source: Source) -> Wish {
+fn from(number: u32, source: Source) -> Request {
     let spec = VolumeSpec { source: Some(source), ..spec(2) };
-    Wish::CreateVolume(volume(number), Box::new(spec))
+    Request::CreateVolume(volume(number), Box::new(spec))
 }
 
-fn restore() -> Wish {
+fn restore() -> Request {
     from(3, Source::Snapshot { snapshot: snapshot(1) })
 }
 
@@ -40,7 +40,7 @@ fn end_uncleanly(sim: &mut Sim) {
 /// its host until it is fenced.
 fn leave_a_writer(sim: &mut Sim) -> Option<NodeName> {
     insist(sim, &[create(1, 2), publish(1)]);
-    let target = sim.core.volume_seen(volume(1)).and_then(|it| it.status?.target)?;
+    let target = sim.controller.volume_seen(volume(1)).and_then(|it| it.status?.target)?;
     sim.cluster.engine(target.node.as_str()).cut_off = true;
     sim.pass(Duration::from_secs(2));
     insist(sim, &[force()]);
@@ -79,7 +79,7 @@ fn a_snapshot_is_of_one_moment_although_a_former_target_may_still_write() {
         let copies = sim.cluster.copies(volume(1));
         let mut names = sim.cluster.engines.keys();
         let away = names.find(|it| !copies.values().any(|node| node == *it)).cloned();
-        insist(sim, &[Wish::Republish { volume: volume(1), node: away }]);
+        insist(sim, &[Request::Republish { volume: volume(1), node: away }]);
         let Some(node) = leave_a_writer(sim) else { return };
         insist(sim, &[take(1, 1), restore()]);
         sim.cluster.engine(node.as_str()).cut_off = false;
@@ -95,7 +95,7 @@ fn live(seed: u64) {
     insist(&mut sim, &[create(1, 2), create(2, 3), publish(1)]);
     for _ in 0..20 {
         let one = dice.small(3) + 1;
-        let wish = match dice.roll(12) {
+        let request = match dice.roll(12) {
             0 => {
                 sim.cluster.tear(volume(one));
                 continue;
@@ -111,18 +111,18 @@ fn live(seed: u64) {
             }
             3 | 4 => publish(one),
             5 => unpublish(one),
-            6 => Wish::Unpublish { volume: volume(one), host: None, force: true },
+            6 => Request::Unpublish { volume: volume(one), host: None, force: true },
             7 => take(dice.small(3) + 1, one),
             8 => from(dice.small(2) + 3, Source::Volume { volume: volume(one) }),
             9 => from(dice.small(2) + 3, Source::Snapshot { snapshot: snapshot(one) }),
             10 => take_group(),
-            _ => Wish::DeleteSnapshot(snapshot(one)),
+            _ => Request::DeleteSnapshot(snapshot(one)),
         };
         if dice.roll(2) == 0 {
-            sim.ask(wish);
+            sim.ask(request);
         } else {
             // Whatever is asked for at random may be refused.
-            drop(sim.insist(&wish));
+            drop(sim.insist(&request));
         }
     }
     for engine in sim.cluster.engines.values_mut() {

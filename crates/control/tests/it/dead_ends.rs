@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use control::core::{Done, Entry, Wish};
+use control::controller::{Entry, Request, RequestOutcome};
 use control::testing::{Loss, Sim};
 use model::*;
 
@@ -35,10 +35,10 @@ fn a_node_with_a_live_target_is_purged_in_one_term() {
     let mut sim = cluster(4);
     let lost = lose_all_nodes(&mut sim);
     let restarts = sim.restarts;
-    let ticket = sim.ask(Wish::PurgeNode(lost.clone(), [].into()));
+    let ticket = sim.ask(Request::PurgeNode(lost.clone(), [].into()));
     sim.pass(Duration::from_secs(30));
     assert_eq!(sim.restarts, restarts, "the leader resigned");
-    assert_eq!(sim.answers.remove(&ticket), Some(Ok(Done::Gone)));
+    assert_eq!(sim.answers.remove(&ticket), Some(Ok(RequestOutcome::Gone)));
     bring_others_back(&mut sim, &lost);
     settle(&mut sim);
 }
@@ -48,7 +48,7 @@ fn a_node_with_a_live_target_is_purged_in_one_term() {
 fn a_purge_goes_on_after_a_change_of_leaders() {
     let mut sim = cluster(4);
     let lost = lose_all_nodes(&mut sim);
-    sim.ask(Wish::PurgeNode(lost.clone(), [].into()));
+    sim.ask(Request::PurgeNode(lost.clone(), [].into()));
     sim.run();
     sim.restart();
     sim.pass(Duration::from_mins(1));
@@ -71,8 +71,8 @@ fn a_hung_engine_is_failed_over() {
     let before = status(&sim, 1).target.unwrap();
     sim.cluster.lose(&before.node, Loss::Hung);
     sim.pass(Duration::from_secs(90));
-    let liveness = sim.core.node_seen(&before.node).unwrap().status.unwrap().liveness;
-    assert_eq!(liveness, Liveness::Offline { reason: Absence::Unresponsive });
+    let liveness = sim.controller.node_seen(&before.node).unwrap().status.unwrap().liveness;
+    assert_eq!(liveness, Liveness::Offline { reason: OfflineReason::Unresponsive });
     let after = status(&sim, 1).target.unwrap();
     assert_ne!(after.node, before.node);
     assert!(after.state.is_some_and(TargetState::serves), "{after:?}");
@@ -91,10 +91,10 @@ fn an_unpublish_under_way_is_forced_later() {
     let first = sim.ask(unpublish(1));
     sim.pass(Duration::from_secs(3));
     assert_eq!(sim.answers.get(&first), None);
-    let forced = sim.ask(Wish::Unpublish { volume: volume(1), host: None, force: true });
+    let forced = sim.ask(Request::Unpublish { volume: volume(1), host: None, force: true });
     sim.pass(Duration::from_secs(1));
-    assert_eq!(sim.answers.remove(&forced), Some(Ok(Done::Changed)));
-    assert_eq!(sim.answers.remove(&first), Some(Ok(Done::Changed)));
+    assert_eq!(sim.answers.remove(&forced), Some(Ok(RequestOutcome::Changed)));
+    assert_eq!(sim.answers.remove(&first), Some(Ok(RequestOutcome::Changed)));
     sim.cluster.engine(node.as_str()).start();
     settle(&mut sim);
 }
@@ -112,13 +112,13 @@ fn an_unpublish_that_took_too_long_is_waited_for_again() {
     let first = sim.ask(unpublish(1));
     sim.pass(Duration::from_secs(70));
     let refused = sim.answers.remove(&first).unwrap().unwrap_err();
-    assert_eq!(refused.kind, Kind::TimedOut, "{refused:?}");
+    assert_eq!(refused.kind, ProblemKind::TimedOut, "{refused:?}");
     let again = sim.ask(unpublish(1));
     sim.pass(Duration::from_secs(5));
     assert_eq!(sim.answers.get(&again), None, "the target still serves");
     sim.cluster.engine(node.as_str()).refuses = false;
     sim.pass(Duration::from_secs(70));
-    assert_eq!(sim.answers.remove(&again), Some(Ok(Done::Changed)));
+    assert_eq!(sim.answers.remove(&again), Some(Ok(RequestOutcome::Changed)));
     settle(&mut sim);
 }
 
@@ -139,14 +139,18 @@ fn ended_rebuilds_are_told_and_counted_once() {
     // Those that were already older than all that are remembered when they were first seen are not
     // told at all.
     assert_eq!(ended(&sim), 1300, "each is told once");
-    let (written, failed) = (sim.done, sim.core.failed_rebuilds(replica));
+    let (written, failed) = (sim.done, sim.controller.failed_rebuilds(replica));
     sim.pass(Duration::from_mins(1));
     assert_eq!((sim.done, ended(&sim)), (written, 1300), "something goes on for ever");
-    assert_eq!((failed, sim.core.failed_rebuilds(replica)), (3, 3), "failures are counted once");
+    assert_eq!(
+        (failed, sim.controller.failed_rebuilds(replica)),
+        (3, 3),
+        "failures are counted once"
+    );
     sim.restart();
     sim.pass(Duration::from_mins(1));
     assert_eq!(ended(&sim), 1300, "the next leader tells none of them again");
-    assert_eq!(sim.core.failed_rebuilds(replica), 3);
+    assert_eq!(sim.controller.failed_rebuilds(replica), 3);
 }
 
 /// As many volumes as a group may have are more than one transaction takes.
@@ -161,10 +165,10 @@ fn the_largest_group_is_taken_and_deleted() {
     }
     let restarts = sim.restarts;
     let spec = SnapshotGroupSpec { snapshots, labels: Labels::new() };
-    let taken = sim.insist(&Wish::CreateGroup(group(), Box::new(spec)));
-    assert_eq!((taken, sim.restarts), (Ok(Done::Created), restarts));
+    let taken = sim.insist(&Request::CreateGroup(group(), Box::new(spec)));
+    assert_eq!((taken, sim.restarts), (Ok(RequestOutcome::Created), restarts));
     settle(&mut sim);
-    assert_eq!(sim.insist(&Wish::DeleteGroup(group())), Ok(Done::Gone));
+    assert_eq!(sim.insist(&Request::DeleteGroup(group())), Ok(RequestOutcome::Gone));
     assert_eq!(sim.restarts, restarts, "the leader resigned");
     settle(&mut sim);
 }
@@ -181,7 +185,7 @@ fn a_full_store_does_not_end_the_term() {
     let ticket = sim.ask(create(2, 2));
     sim.pass(Duration::from_secs(5));
     let refused = sim.answers.remove(&ticket).unwrap().unwrap_err();
-    assert_eq!(refused.kind, Kind::NoSpace, "{refused:?}");
+    assert_eq!(refused.kind, ProblemKind::NoSpace, "{refused:?}");
     sim.cluster.lose(&node, Loss::Stopped);
     let before = sim.done;
     sim.pass(Duration::from_mins(1));

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use control::core::{Done, Entry, Wish};
+use control::controller::{Entry, Request, RequestOutcome};
 use control::testing::{Fault, Sim};
 use model::*;
 use store::contract::{Keys, Op, Txn};
@@ -16,20 +16,20 @@ use crate::world::*;
 pub(crate) type Script = fn(&mut Sim);
 
 /// Wishes of a caller that asks again when that may help. Without a fault each is granted: a script
-/// whose wishes are refused would test nothing. With one, the caller lives with a refusal.
+/// whose requests are refused would test nothing. With one, the caller lives with a refusal.
 #[track_caller]
-pub(crate) fn insist(sim: &mut Sim, wishes: &[Wish]) {
-    for wish in wishes {
-        let answer = sim.insist(wish);
-        assert!(answer.is_ok() || sim.fault.is_some(), "{wish:?}: {answer:?}");
+pub(crate) fn insist(sim: &mut Sim, wishes: &[Request]) {
+    for request in wishes {
+        let answer = sim.insist(request);
+        assert!(answer.is_ok() || sim.fault.is_some(), "{request:?}: {answer:?}");
     }
 }
 
 /// Whoever was refused because of a fault asks once more.
 #[track_caller]
-fn insist_twice(sim: &mut Sim, wish: Wish) {
+fn insist_twice(sim: &mut Sim, request: Request) {
     let times = if sim.fault.is_some() { 2 } else { 1 };
-    insist(sim, &vec![wish; times]);
+    insist(sim, &vec![request; times]);
 }
 
 /// Runs a script once for each effect and each fault.
@@ -59,15 +59,15 @@ pub(crate) fn check_all(nodes: usize, script: Script) {
 #[test]
 fn a_life_of_a_volume() {
     check_all(3, |sim| {
-        insist(sim, &[create(1, 2), publish(1), unpublish(1), Wish::DeleteVolume(volume(1))]);
+        insist(sim, &[create(1, 2), publish(1), unpublish(1), Request::DeleteVolume(volume(1))]);
     });
 }
 
 #[test]
 fn two_volumes_side_by_side() {
     check_all(3, |sim| {
-        for wish in [create(1, 3), create(2, 2)] {
-            sim.ask(wish);
+        for request in [create(1, 3), create(2, 2)] {
+            sim.ask(request);
         }
         insist(sim, &[create(1, 3), create(2, 2), publish(1), publish(2)]);
     });
@@ -77,11 +77,11 @@ fn two_volumes_side_by_side() {
 fn growth_and_more_copies() {
     check_all(3, |sim| {
         let volume = volume(1);
-        let grow = Wish::Resize { volume, size: Size::gib(2) };
-        let more = Wish::SetReplicas { volume, replicas: 3 };
+        let grow = Request::Resize { volume, size: Size::gib(2) };
+        let more = Request::SetReplicas { volume, replicas: 3 };
         insist(sim, &[create(1, 2), publish(1), grow, more]);
         sim.pass(Duration::from_secs(10));
-        insist(sim, &[Wish::SetReplicas { volume, replicas: 1 }]);
+        insist(sim, &[Request::SetReplicas { volume, replicas: 1 }]);
     });
 }
 
@@ -91,11 +91,11 @@ fn snapshots_and_what_begins_with_them() {
         let from = |source| VolumeSpec { source: Some(source), ..spec(2) };
         let restored = from(Source::Snapshot { snapshot: snapshot(1) });
         let cloned = from(Source::Volume { volume: volume(1) });
-        let restore = Wish::CreateVolume(volume(2), Box::new(restored));
-        let clone = Wish::CreateVolume(volume(3), Box::new(cloned));
+        let restore = Request::CreateVolume(volume(2), Box::new(restored));
+        let clone = Request::CreateVolume(volume(3), Box::new(cloned));
         let wishes = [create(1, 2), publish(1), take(1, 1), restore, clone, publish(3)];
         insist(sim, &wishes);
-        insist(sim, &[Wish::DeleteSnapshot(snapshot(1))]);
+        insist(sim, &[Request::DeleteSnapshot(snapshot(1))]);
     });
 }
 
@@ -110,7 +110,7 @@ fn snapshots_of_two_volumes_together() {
 fn a_node_fails_and_comes_back() {
     check_all(4, |sim| {
         insist(sim, &[create(1, 2), publish(1)]);
-        let target = sim.core.volume_seen(volume(1)).and_then(|it| it.status.unwrap().target);
+        let target = sim.controller.volume_seen(volume(1)).and_then(|it| it.status.unwrap().target);
         let node = target.map_or_else(|| good("n1"), |target| target.node);
         sim.cluster.engine(node.as_str()).stop();
         sim.cluster.settle();
@@ -125,7 +125,7 @@ fn a_node_is_emptied() {
     check_all(3, |sim| {
         insist(sim, &[create(1, 2), publish(1)]);
         let drain = NodeChange::Drain { cordon: good("test") };
-        insist(sim, &[Wish::ChangeNode(good("n1"), drain)]);
+        insist(sim, &[Request::ChangeNode(good("n1"), drain)]);
     });
 }
 
@@ -148,7 +148,7 @@ fn a_copy_moves() {
         let replica = sim.cluster.copies(volume(1)).into_keys().next();
         let pool = Some(pool_of(&elsewhere(sim)));
         let Some(replica) = replica else { return };
-        insist(sim, &[Wish::MoveReplica { volume: volume(1), replica, pool }]);
+        insist(sim, &[Request::MoveReplica { volume: volume(1), replica, pool }]);
     });
 }
 
@@ -158,7 +158,7 @@ fn a_copy_moves_while_nobody_uses_it() {
         insist(sim, &[create(1, 1), publish(1), unpublish(1)]);
         let replica = sim.cluster.copies(volume(1)).into_keys().next();
         let Some(replica) = replica else { return };
-        insist(sim, &[Wish::MoveReplica { volume: volume(1), replica, pool: None }]);
+        insist(sim, &[Request::MoveReplica { volume: volume(1), replica, pool: None }]);
     });
 }
 
@@ -168,12 +168,12 @@ fn a_copy_is_left_alone_used_again_and_removed() {
         insist(sim, &[create(1, 2), publish(1)]);
         let (volume, replica) = (volume(1), sim.cluster.copies(volume(1)).into_keys().next());
         let Some(replica) = replica else { return };
-        let set = |offline| Wish::SetReplicaOffline { volume, replica, offline };
+        let set = |offline| Request::SetReplicaOffline { volume, replica, offline };
         insist(sim, &[set(true)]);
         sim.pass(Duration::from_secs(3));
         insist(sim, &[set(false)]);
         sim.pass(Duration::from_secs(3));
-        insist(sim, &[Wish::RemoveReplica { volume, replica }]);
+        insist(sim, &[Request::RemoveReplica { volume, replica }]);
     });
 }
 
@@ -181,8 +181,8 @@ fn a_copy_is_left_alone_used_again_and_removed() {
 fn a_target_moves_and_what_it_left_is_forgotten() {
     check_all(3, |sim| {
         let volume = volume(1);
-        let move_it = Wish::Republish { volume, node: None };
-        insist(sim, &[create(1, 2), publish(1), move_it, Wish::DropTargets(volume)]);
+        let move_it = Request::Republish { volume, node: None };
+        insist(sim, &[create(1, 2), publish(1), move_it, Request::DropTargets(volume)]);
     });
 }
 
@@ -190,11 +190,11 @@ fn a_target_moves_and_what_it_left_is_forgotten() {
 fn a_volume_is_taken_from_a_node_that_does_not_answer() {
     check_all(3, |sim| {
         insist(sim, &[create(1, 2), publish(1)]);
-        let target = sim.core.volume_seen(volume(1)).and_then(|it| it.status?.target);
+        let target = sim.controller.volume_seen(volume(1)).and_then(|it| it.status?.target);
         let node = target.map_or_else(|| good("n1"), |target| target.node);
         sim.cluster.engine(node.as_str()).stop();
         sim.cluster.settle();
-        let force = Wish::Unpublish { volume: volume(1), host: None, force: true };
+        let force = Request::Unpublish { volume: volume(1), host: None, force: true };
         insist(sim, &[force, publish(1)]);
         sim.cluster.engine(node.as_str()).start();
         sim.pass(Duration::from_secs(10));
@@ -206,7 +206,7 @@ fn a_group_is_taken_and_deleted() {
     check_all(2, |sim| {
         let wishes = [create(1, 2), create(2, 1), publish(1), publish(2), take_group()];
         insist(sim, &wishes);
-        insist(sim, &[Wish::DeleteGroup(group())]);
+        insist(sim, &[Request::DeleteGroup(group())]);
     });
 }
 
@@ -219,8 +219,8 @@ fn a_snapshot_is_restored_elsewhere() {
         let topology = Topology { allowed_nodes, ..Topology::default() };
         let source = Some(Source::Snapshot { snapshot: snapshot(1) });
         let restored = VolumeSpec { source, topology, ..spec(1) };
-        insist(sim, &[Wish::CreateVolume(volume(2), Box::new(restored)), publish(2)]);
-        insist(sim, &[Wish::DeleteSnapshot(snapshot(1))]);
+        insist(sim, &[Request::CreateVolume(volume(2), Box::new(restored)), publish(2)]);
+        insist(sim, &[Request::DeleteSnapshot(snapshot(1))]);
     });
 }
 
@@ -230,11 +230,11 @@ fn a_pool_is_carried_to_another_node() {
         insist(sim, &[create(1, 2), publish(1), unpublish(1)]);
         let (from, to) = (home(sim), elsewhere(sim));
         let pool = pool_of(&from);
-        let export = Wish::ChangePool(pool.clone(), PoolChange::Export {});
+        let export = Request::ChangePool(pool.clone(), PoolChange::Export {});
         insist_twice(sim, export);
         assert!(sim.cluster.carry(&pool, &from, &to), "it was not closed");
         let change = PoolChange::Import { node: to, disks: vec![good("/dev/carried")] };
-        let import = Wish::ChangePool(pool, change);
+        let import = Request::ChangePool(pool, change);
         insist_twice(sim, import);
         insist(sim, &[publish(1)]);
     });
@@ -244,17 +244,17 @@ fn a_pool_is_carried_to_another_node() {
 fn a_pool_grows_and_is_deleted() {
     check_all(3, |sim| {
         let pool: PoolName = good("p3");
-        let change = |change| Wish::ChangePool(pool.clone(), change);
+        let change = |change| Request::ChangePool(pool.clone(), change);
         let disk = PoolChange::AddDisk { disk: good("/dev/another") };
         insist(sim, &[change(PoolChange::Grow {}), change(disk), create(1, 2)]);
         insist(sim, &[change(PoolChange::Cordon { cordon: good("test") })]);
-        insist(sim, &[Wish::DeletePool(pool.clone())]);
+        insist(sim, &[Request::DeletePool(pool.clone())]);
         // What is in use stays; when it is emptied it goes.
         for replica in sim.cluster.engine("n3").replicas.keys().copied().collect::<Vec<_>>() {
-            insist(sim, &[Wish::MoveReplica { volume: volume(1), replica, pool: None }]);
+            insist(sim, &[Request::MoveReplica { volume: volume(1), replica, pool: None }]);
         }
         sim.pass(Duration::from_secs(20));
-        insist(sim, &[Wish::DeletePool(pool.clone())]);
+        insist(sim, &[Request::DeletePool(pool.clone())]);
     });
 }
 
@@ -266,7 +266,7 @@ fn a_lost_node_is_purged_with_what_was_only_there() {
         sim.cluster.engine(node.as_str()).stop();
         sim.cluster.settle();
         sim.pass(Duration::from_secs(20));
-        insist(sim, &[Wish::PurgeNode(node.clone(), [volume(1)].into())]);
+        insist(sim, &[Request::PurgeNode(node.clone(), [volume(1)].into())]);
         sim.cluster.engines.remove(&node);
     });
 }
@@ -275,7 +275,7 @@ fn a_lost_node_is_purged_with_what_was_only_there() {
 /// the node where the new one would be. The first of them, and the second, which can come back.
 fn lose_both(sim: &mut Sim) -> Option<(NodeName, NodeName)> {
     insist(sim, &[create(1, 2), publish(1)]);
-    let lost = sim.core.volume_seen(volume(1)).and_then(|it| it.status?.target)?.node;
+    let lost = sim.controller.volume_seen(volume(1)).and_then(|it| it.status?.target)?.node;
     let copies = sim.cluster.copies(volume(1));
     let other = copies.into_values().find(|node| *node != lost)?;
     sim.cluster.engine(lost.as_str()).stop();
@@ -291,11 +291,11 @@ fn lose_both(sim: &mut Sim) -> Option<(NodeName, NodeName)> {
 
 /// Forgets what was on a lost node while the volume moves away from it; then the other comes back.
 /// A volume that has its only good copy there is not given up: then the node comes back too.
-fn purge_while_moving(sim: &mut Sim, purge: fn(&NodeName) -> Vec<Wish>) {
+fn purge_while_moving(sim: &mut Sim, purge: fn(&NodeName) -> Vec<Request>) {
     let Some((lost, other)) = lose_both(sim) else { return };
-    let mut purged = Ok(Done::Unchanged);
-    for wish in purge(&lost) {
-        purged = sim.insist(&wish);
+    let mut purged = Ok(RequestOutcome::Unchanged);
+    for request in purge(&lost) {
+        purged = sim.insist(&request);
     }
     assert!(purged.is_ok() || sim.fault.is_some(), "{purged:?}");
     if purged.is_ok() {
@@ -310,7 +310,7 @@ fn purge_while_moving(sim: &mut Sim, purge: fn(&NodeName) -> Vec<Wish>) {
 fn a_lost_pool_is_purged_while_its_volume_moves() {
     check_all(3, |sim| {
         purge_while_moving(sim, |lost| {
-            vec![Wish::DropTargets(volume(1)), Wish::PurgePool(pool_of(lost), [].into())]
+            vec![Request::DropTargets(volume(1)), Request::PurgePool(pool_of(lost), [].into())]
         });
     });
 }
@@ -318,7 +318,7 @@ fn a_lost_pool_is_purged_while_its_volume_moves() {
 #[test]
 fn a_lost_node_is_purged_while_its_volume_moves() {
     check_all(3, |sim| {
-        purge_while_moving(sim, |lost| vec![Wish::PurgeNode(lost.clone(), [].into())]);
+        purge_while_moving(sim, |lost| vec![Request::PurgeNode(lost.clone(), [].into())]);
     });
 }
 
@@ -327,11 +327,11 @@ fn a_lost_node_is_purged_while_its_volume_moves() {
 fn a_purge_while_its_volume_moves_goes_on_by_itself() {
     let mut sim = cluster(3);
     let (lost, other) = lose_both(&mut sim).unwrap();
-    let ticket = sim.ask(Wish::PurgeNode(lost.clone(), [].into()));
+    let ticket = sim.ask(Request::PurgeNode(lost.clone(), [].into()));
     sim.pass(Duration::from_secs(10));
     sim.cluster.engine(other.as_str()).start();
     sim.pass(Duration::from_secs(30));
-    assert_eq!(sim.answers.remove(&ticket), Some(Ok(Done::Gone)));
+    assert_eq!(sim.answers.remove(&ticket), Some(Ok(RequestOutcome::Gone)));
     sim.cluster.engines.remove(&lost);
     settle(&mut sim);
 }
@@ -345,9 +345,12 @@ fn copies_move_from_a_full_pool_to_an_empty_one() {
         sim.set(|settings| settings.rebalance_above = Some(10));
         sim.pass(Duration::from_secs(3));
         let (n2, cordon) = (good::<NodeName>("n2"), good::<CordonName>("full"));
-        insist(sim, &[Wish::ChangeNode(n2.clone(), NodeChange::Cordon { cordon: cordon.clone() })]);
+        insist(
+            sim,
+            &[Request::ChangeNode(n2.clone(), NodeChange::Cordon { cordon: cordon.clone() })],
+        );
         insist(sim, &[create(1, 1), create(2, 1), publish(1)]);
-        insist(sim, &[Wish::ChangeNode(n2, NodeChange::Uncordon { cordon })]);
+        insist(sim, &[Request::ChangeNode(n2, NodeChange::Uncordon { cordon })]);
         sim.pass(Duration::from_mins(3));
         let counts: Vec<_> = sim.cluster.engines.values().map(|it| it.replicas.len()).collect();
         assert!(counts.iter().all(|count| *count < 2), "{counts:?}");
@@ -361,9 +364,9 @@ fn a_drain_is_called_off() {
         insist(sim, &[create(1, 2), publish(1)]);
         let (node, cordon) = (home(sim), good::<CordonName>("test"));
         let drain = NodeChange::Drain { cordon: cordon.clone() };
-        insist(sim, &[Wish::ChangeNode(node.clone(), drain)]);
+        insist(sim, &[Request::ChangeNode(node.clone(), drain)]);
         sim.pass(Duration::from_millis(600));
-        insist(sim, &[Wish::ChangeNode(node, NodeChange::Uncordon { cordon })]);
+        insist(sim, &[Request::ChangeNode(node, NodeChange::Uncordon { cordon })]);
     });
 }
 
@@ -371,12 +374,12 @@ fn a_drain_is_called_off() {
 fn limits_and_labels_change_and_copies_are_checked() {
     check_all(2, |sim| {
         insist(sim, &[create(1, 2), publish(1)]);
-        let limits = Limits { iops: Some(100), ..Limits::default() };
+        let limits = QosLimits { iops: Some(100), ..QosLimits::default() };
         let labels = Labels::from([(good("app"), good("db"))]);
         let changed = VolumeSpec { limits, labels, ..spec(2) };
-        insist(sim, &[Wish::ModifyVolume(volume(1), Box::new(changed))]);
+        insist(sim, &[Request::ModifyVolume(volume(1), Box::new(changed))]);
         for replica in sim.cluster.copies(volume(1)).into_keys() {
-            insist(sim, &[Wish::Scrub(replica)]);
+            insist(sim, &[Request::Scrub(replica)]);
         }
     });
 }
@@ -393,14 +396,14 @@ fn a_copy_set_aside_is_restored_and_deleted() {
         }
         sim.pass(Duration::from_mins(1));
         let replica = found_copy();
-        if sim.core.quarantined().count() == 0 {
+        if sim.controller.quarantined().count() == 0 {
             assert!(sim.fault.is_some(), "it is not set aside");
             sim.pass(Duration::from_mins(2));
         }
-        insist(sim, &[Wish::Rescue { replica, snapshot: snapshot(1) }]);
-        insist(sim, &[Wish::Discard(replica)]);
+        insist(sim, &[Request::Rescue { replica, snapshot: snapshot(1) }]);
+        insist(sim, &[Request::Discard(replica)]);
         sim.pass(Duration::from_mins(1));
-        assert_eq!(sim.core.quarantined().count(), 0);
+        assert_eq!(sim.controller.quarantined().count(), 0);
     });
 }
 
@@ -418,8 +421,8 @@ fn what_is_on_the_disks_is_read_back() {
         sim.restart();
         sim.pass(Duration::from_secs(15));
         for _ in 0..6 {
-            insist(sim, &[Wish::Recover([].into())]);
+            insist(sim, &[Request::Recover([].into())]);
         }
-        assert!(sim.core.volume_seen(volume(1)).is_some());
+        assert!(sim.controller.volume_seen(volume(1)).is_some());
     });
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use api::rest::Health;
 use control::{Config, Service};
-use model::{Kind, Problem};
+use model::{Problem, ProblemKind};
 use store::client::{Client, Options};
 use store::contract::{Store, StoreExt, SystemClock};
 use store::testing::MemoryStore;
@@ -84,7 +84,7 @@ async fn without_its_store_it_says_so() {
     let answer = running.ask("GET", "/v1/health").await;
     assert_eq!(answer.status, 503);
     let problem = answer.problem();
-    assert_eq!(problem.kind, Kind::StoreUnavailable);
+    assert_eq!(problem.kind, ProblemKind::StoreUnavailable);
     assert!(problem.detail.contains("store"), "{}", problem.detail);
 }
 
@@ -92,10 +92,10 @@ async fn without_its_store_it_says_so() {
 async fn wrong_paths_and_methods_are_problems() {
     let running = Running::with(Arc::new(MemoryStore::new(Arc::new(SystemClock::new())))).await;
     let lost = running.ask("GET", "/v1/nowhere").await;
-    assert_eq!((lost.status, lost.problem().kind), (404, Kind::NotFound));
+    assert_eq!((lost.status, lost.problem().kind), (404, ProblemKind::NotFound));
     assert!(lost.problem().detail.contains("/v1/nowhere"));
     let wrong = running.ask("POST", "/v1/health").await;
-    assert_eq!((wrong.status, wrong.problem().kind), (405, Kind::MethodNotAllowed));
+    assert_eq!((wrong.status, wrong.problem().kind), (405, ProblemKind::MethodNotAllowed));
 }
 
 #[tokio::test]

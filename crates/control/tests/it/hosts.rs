@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use control::core::{Input, Wish};
+use control::controller::{Input, Request};
 use control::testing::Sim;
 use model::*;
 
@@ -22,20 +22,20 @@ fn beat(machine: Option<MachineId>) -> Heartbeat<HostAddress> {
 }
 
 fn hear(sim: &mut Sim, machine: Option<MachineId>) {
-    sim.core.on(sim.now, Input::HostHeard(good("h1"), beat(machine)));
+    sim.controller.on(sim.now, Input::HostHeard(good("h1"), beat(machine)));
     sim.run();
 }
 
 fn known(sim: &Sim) -> Option<MachineId> {
-    sim.core.host_seen(&good("h1")).unwrap().spec().address.machine
+    sim.controller.host_seen(&good("h1")).unwrap().spec().address.machine
 }
 
 fn admitted(sim: &Sim) -> Nqn {
     status(sim, 1).target.unwrap().host_nqns[&good::<HostName>("h1")].clone()
 }
 
-fn republish() -> Wish {
-    Wish::Republish { volume: volume(1), node: None }
+fn republish() -> Request {
+    Request::Republish { volume: volume(1), node: None }
 }
 
 /// What a host connected before it was dismissed has caches that are older than what others wrote.
@@ -46,7 +46,7 @@ fn each_publication_to_a_machine_has_a_name_of_its_own_and_keeps_it_while_it_las
     sim.insist(&create(1, 2)).unwrap();
     sim.insist(&publish(1)).unwrap();
     let first = admitted(&sim);
-    assert!(matches!(first.named(), Some(Named::Publication(_))), "{first}");
+    assert!(matches!(first.named(), Some(NqnKind::Publication(_))), "{first}");
     sim.insist(&publish(1)).unwrap();
     assert_eq!(admitted(&sim), first, "the same publication");
     sim.insist(&republish()).unwrap();
@@ -100,10 +100,10 @@ fn what_an_engine_served_moves_as_soon_as_its_machine_refuses_connections() {
     sim.insist(&publish(1)).unwrap();
     let lost = status(&sim, 1).target.unwrap().node;
     sim.cluster.engine(lost.as_str()).stop();
-    sim.core.on(sim.now, Input::NodeRefused(lost.clone()));
+    sim.controller.on(sim.now, Input::NodeRefused(lost.clone()));
     sim.run();
-    let node = sim.core.node_seen(&lost).unwrap().status.unwrap();
-    assert_eq!(node.liveness, Liveness::Offline { reason: Absence::Refused });
+    let node = sim.controller.node_seen(&lost).unwrap().status.unwrap();
+    assert_eq!(node.liveness, Liveness::Offline { reason: OfflineReason::Refused });
     sim.pass(Duration::from_secs(2));
     let target = status(&sim, 1).target.unwrap();
     assert_ne!(target.node, lost, "its heartbeats are not late yet");
@@ -126,7 +126,7 @@ fn what_a_host_has_lost_moves_when_the_heartbeats_of_its_node_are_late_as_well()
         let report = PathReport { lost: [(volume(1), target.addresses[0])].into() };
         for second in 0..8 {
             if reports {
-                sim.core.on(sim.now, Input::PathsLost(good("h1"), report.clone()));
+                sim.controller.on(sim.now, Input::PathsLost(good("h1"), report.clone()));
             }
             sim.pass(Duration::from_secs(1));
             if status(&sim, 1).target.unwrap().node != target.node {
@@ -141,6 +141,6 @@ fn what_a_host_has_lost_moves_when_the_heartbeats_of_its_node_are_late_as_well()
     assert!(moved.is_some(), "both agree");
     let stranger = PathReport { lost: [(volume(9), good("127.0.0.1:1"))].into() };
     let mut sim = cluster(1);
-    sim.core.on(sim.now, Input::PathsLost(good("h2"), stranger));
+    sim.controller.on(sim.now, Input::PathsLost(good("h2"), stranger));
     sim.run();
 }

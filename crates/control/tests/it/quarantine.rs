@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use control::core::{Done, Entry, Wish};
+use control::controller::{Entry, Request, RequestOutcome};
 use control::testing::Sim;
 use model::*;
 
@@ -24,8 +24,8 @@ pub(crate) fn find_earlier_copy(sim: &mut Sim) -> Option<NodeName> {
     let node = node.clone();
     let set = ReplicaSet::new([found_copy()].into()).ok()?.after(label.set.generation());
     let epoch = label.epoch.next();
-    copy.label = Some(Label { replica: found_copy(), epoch, set, ..label });
-    (copy.spec.pool, copy.memo) = (pool_of(&node), None);
+    copy.label = Some(ReplicaLabel { replica: found_copy(), epoch, set, ..label });
+    (copy.spec.pool, copy.spec_backup) = (pool_of(&node), None);
     copy.spec.hosts.clear();
     sim.cluster.engine(node.as_str()).replicas.insert(found_copy(), copy);
     sim.cluster.apart.insert(found_copy());
@@ -74,8 +74,8 @@ fn a_copy_of_an_earlier_volume_of_the_same_id_blocks_nothing() {
     sim.pass(Duration::from_secs(15));
     sim.insist(&unpublish(1)).unwrap();
     sim.insist(&publish(1)).unwrap();
-    let recovered = sim.insist(&Wish::Recover([volume(1)].into()));
-    assert_eq!(recovered, Ok(Done::Unchanged), "nothing is to be adopted");
+    let recovered = sim.insist(&Request::Recover([volume(1)].into()));
+    assert_eq!(recovered, Ok(RequestOutcome::Unchanged), "nothing is to be adopted");
     sim.pass(Duration::from_mins(2));
     assert_eq!(set_aside(&sim).len(), 1);
     settle(&mut sim);
@@ -88,7 +88,7 @@ fn a_copy_of_another_history_is_kept_until_an_operator_decides() {
     assert_eq!(aside.len(), 1, "{aside:?}");
     assert_eq!((aside[0].replica, aside[0].cause), (found_copy(), QuarantineCause::Newer));
     assert!(is_told(&sim, found_copy()));
-    let blocked: Vec<_> = sim.core.blocked().iter().map(|it| it.reason.clone()).collect();
+    let blocked: Vec<_> = sim.controller.blocked().iter().map(|it| it.reason.clone()).collect();
     assert!(blocked.iter().any(|it| it.contains("quarantine restore")), "{blocked:?}");
     sim.restart();
     sim.pass(Duration::from_mins(10));
@@ -97,36 +97,36 @@ fn a_copy_of_another_history_is_kept_until_an_operator_decides() {
     settle(&mut sim);
     // Whoever deletes the volume does not mean what he has not seen.
     sim.insist(&unpublish(1)).unwrap();
-    sim.insist(&Wish::DeleteVolume(volume(1))).unwrap();
+    sim.insist(&Request::DeleteVolume(volume(1))).unwrap();
     sim.pass(Duration::from_mins(10));
     assert!(has_copy(&mut sim, &node, found_copy()));
-    assert_eq!(sim.insist(&Wish::Discard(found_copy())).unwrap(), Done::Changed);
+    assert_eq!(sim.insist(&Request::Discard(found_copy())).unwrap(), RequestOutcome::Changed);
     sim.pass(Duration::from_secs(30));
     assert!(!has_copy(&mut sim, &node, found_copy()));
     assert_eq!(set_aside(&sim), []);
-    assert_eq!(sim.insist(&Wish::Discard(found_copy())).unwrap(), Done::Unchanged);
+    assert_eq!(sim.insist(&Request::Discard(found_copy())).unwrap(), RequestOutcome::Unchanged);
 }
 
 #[test]
 fn a_copy_set_aside_becomes_a_snapshot_and_a_volume_again() {
     let (mut sim, node) = with_earlier_copy();
-    let rescue = Wish::Rescue { replica: found_copy(), snapshot: snapshot(1) };
-    assert_eq!(sim.insist(&rescue).unwrap(), Done::Created);
-    assert_eq!(sim.insist(&rescue).unwrap(), Done::Unchanged, "asking again is harmless");
-    let made = sim.core.snapshot_seen(snapshot(1)).unwrap();
+    let rescue = Request::Rescue { replica: found_copy(), snapshot: snapshot(1) };
+    assert_eq!(sim.insist(&rescue).unwrap(), RequestOutcome::Created);
+    assert_eq!(sim.insist(&rescue).unwrap(), RequestOutcome::Unchanged, "asking again is harmless");
+    let made = sim.controller.snapshot_seen(snapshot(1)).unwrap();
     let copies = made.status.unwrap().copies;
     assert_eq!(copies.len(), 1);
     assert_eq!(copies[&pool_of(&node)].replica, found_copy());
     let source = Some(Source::Snapshot { snapshot: snapshot(1) });
     let restored = VolumeSpec { source, ..spec(2) };
-    sim.insist(&Wish::CreateVolume(volume(2), Box::new(restored))).unwrap();
+    sim.insist(&Request::CreateVolume(volume(2), Box::new(restored))).unwrap();
     sim.insist(&publish(2)).unwrap();
-    sim.insist(&Wish::Discard(found_copy())).unwrap();
+    sim.insist(&Request::Discard(found_copy())).unwrap();
     sim.pass(Duration::from_mins(2));
     settle(&mut sim);
-    assert!(sim.core.snapshot_seen(snapshot(1)).is_some(), "it outlives the copy");
-    let missing = Wish::Rescue { replica: found_copy(), snapshot: snapshot(2) };
-    assert_eq!(sim.insist(&missing).unwrap_err().kind, Kind::NotFound);
+    assert!(sim.controller.snapshot_seen(snapshot(1)).is_some(), "it outlives the copy");
+    let missing = Request::Rescue { replica: found_copy(), snapshot: snapshot(2) };
+    assert_eq!(sim.insist(&missing).unwrap_err().kind, ProblemKind::NotFound);
 }
 
 /// A copy that was replaced in the ordinary way goes at once if its volume is whole. If it is not,
@@ -186,14 +186,17 @@ fn a_replaced_copy_goes_at_once_if_its_volume_is_whole() {
 #[test]
 fn a_purge_takes_what_is_set_aside_and_says_so() {
     let (mut sim, node) = with_earlier_copy();
-    let refused = sim.insist(&Wish::DeletePool(pool_of(&node))).unwrap_err();
-    assert_eq!(refused.kind, Kind::InUse);
+    let refused = sim.insist(&Request::DeletePool(pool_of(&node))).unwrap_err();
+    assert_eq!(refused.kind, ProblemKind::InUse);
     assert!(refused.detail.contains("quarantine"), "{refused:?}");
     sim.cluster.engine(node.as_str()).stop();
     sim.cluster.settle();
     sim.pass(Duration::from_secs(30));
     assert_eq!(set_aside(&sim).len(), 1, "its node is only away");
-    assert_eq!(sim.insist(&Wish::PurgeNode(node.clone(), [].into())).unwrap(), Done::Gone);
+    assert_eq!(
+        sim.insist(&Request::PurgeNode(node.clone(), [].into())).unwrap(),
+        RequestOutcome::Gone
+    );
     sim.pass(Duration::from_mins(1));
     assert_eq!(set_aside(&sim), []);
     let said = format!("with copies in quarantine: {}", found_copy());

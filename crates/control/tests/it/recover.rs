@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use control::core::{Done, Entry, Input, Ticket, Wish};
+use control::controller::{Entry, Input, Request, RequestOutcome, Ticket};
 use control::testing::{Fault, Sim};
 use model::*;
 use store::contract::{Keys, Op, Txn};
@@ -15,14 +15,14 @@ fn lose_store(sim: &mut Sim) {
     sim.cluster.txn(Txn::new().then(Op::delete(Keys::prefix(keys::ROOT))));
     sim.restart();
     sim.pass(Duration::from_secs(15));
-    assert!(sim.core.volume_seen(volume(1)).is_none());
+    assert!(sim.controller.volume_seen(volume(1)).is_none());
 }
 
 /// Asks until there is nothing more; how often something was read back.
 fn recover(sim: &mut Sim, incomplete: &[u32]) -> usize {
     let incomplete: BTreeSet<VolumeId> = incomplete.iter().map(|it| volume(*it)).collect();
-    let wish = Wish::Recover(incomplete);
-    (0..100).take_while(|_| sim.insist(&wish).unwrap() == Done::Changed).count()
+    let request = Request::Recover(incomplete);
+    (0..100).take_while(|_| sim.insist(&request).unwrap() == RequestOutcome::Changed).count()
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn pools_volumes_and_snapshots_are_read_back_from_the_disks() {
     assert_eq!(sim.cluster.copies(volume(1)), copies, "what nobody knows is not destroyed");
     assert_eq!(recover(&mut sim, &[]), 3, "pools, then volumes, then snapshots");
     sim.pass(Duration::from_secs(15));
-    assert_eq!(sim.core.snapshot_seen(snapshot(1)).unwrap().spec().volume, volume(1));
+    assert_eq!(sim.controller.snapshot_seen(snapshot(1)).unwrap().spec().volume, volume(1));
     sim.insist(&publish(1)).unwrap();
     settle(&mut sim);
     assert_eq!(sim.cluster.copies(volume(1)), copies);
@@ -66,7 +66,7 @@ fn a_pool_that_is_there_is_not_touched_by_the_attempt_to_make_it_again() {
         }
         sim.fault = Some((sim.done + at, fault));
         let refused = sim.insist(&create_pool(1));
-        sim.core.on(sim.now, Input::NodeStirred(good("n1")));
+        sim.controller.on(sim.now, Input::NodeChanged(good("n1")));
         sim.fault = None;
         sim.run();
         assert!(refused.is_err(), "{at} {fault:?}: {refused:?}");
@@ -77,7 +77,7 @@ fn a_pool_that_is_there_is_not_touched_by_the_attempt_to_make_it_again() {
             }
             sim.pass(Duration::from_millis(500));
         }
-        sim.insist(&Wish::List(good("n1"))).unwrap();
+        sim.insist(&Request::List(good("n1"))).unwrap();
         assert_eq!(recover(&mut sim, &[]), 1, "{at} {fault:?}");
         settle(&mut sim);
         assert_eq!(sim.cluster.engine("n1").pool_uuid(&good("p1")), Some(before), "{at} {fault:?}");
@@ -93,13 +93,13 @@ fn what_a_node_has_is_asked_again_before_it_is_read_back() {
     sim.fault = Some((sim.done + 2, Fault::NotSent));
     let ticket = sim.ask(create_pool(1));
     sim.run();
-    sim.core.on(sim.now, Input::NodeStirred(good("n1")));
-    assert_eq!(answer(&mut sim, ticket).unwrap_err().kind, Kind::AlreadyExists);
-    sim.insist(&Wish::List(good("n1"))).unwrap();
+    sim.controller.on(sim.now, Input::NodeChanged(good("n1")));
+    assert_eq!(answer(&mut sim, ticket).unwrap_err().kind, ProblemKind::AlreadyExists);
+    sim.insist(&Request::List(good("n1"))).unwrap();
     assert_eq!(recover(&mut sim, &[]), 1);
 }
 
-fn answer(sim: &mut Sim, ticket: Ticket) -> Result<Done, Problem> {
+fn answer(sim: &mut Sim, ticket: Ticket) -> Result<RequestOutcome, Problem> {
     for _ in 0..100 {
         sim.run();
         if let Some(answer) = sim.answers.remove(&ticket) {
@@ -114,7 +114,7 @@ fn answer(sim: &mut Sim, ticket: Ticket) -> Result<Done, Problem> {
 #[test]
 fn a_node_is_online_as_soon_as_it_was_listed() {
     let sim = Sim::new(1);
-    let liveness = sim.core.node_seen(&good("n1")).unwrap().status.unwrap().liveness;
+    let liveness = sim.controller.node_seen(&good("n1")).unwrap().status.unwrap().liveness;
     assert_eq!(liveness, Liveness::Online);
 }
 
@@ -122,17 +122,17 @@ fn a_node_is_online_as_soon_as_it_was_listed() {
 fn a_node_that_does_not_answer_keeps_nobody_waiting() {
     let mut sim = cluster(2);
     let list = |sim: &mut Sim, node: &str, stop: bool| {
-        let ticket = sim.ask(Wish::List(good(node)));
+        let ticket = sim.ask(Request::List(good(node)));
         if stop {
             sim.cluster.engine(node).stop();
         }
         answer(sim, ticket).map_err(|problem| problem.kind)
     };
-    assert_eq!(list(&mut sim, "n9", false), Err(Kind::NotFound));
-    assert_eq!(list(&mut sim, "n2", true), Err(Kind::NodeUnavailable));
+    assert_eq!(list(&mut sim, "n9", false), Err(ProblemKind::NotFound));
+    assert_eq!(list(&mut sim, "n2", true), Err(ProblemKind::NodeUnavailable));
     sim.pass(Duration::from_secs(15));
-    assert_eq!(list(&mut sim, "n2", false), Err(Kind::NodeUnavailable));
-    assert_eq!(list(&mut sim, "n1", false), Ok(Done::Unchanged));
+    assert_eq!(list(&mut sim, "n2", false), Err(ProblemKind::NodeUnavailable));
+    assert_eq!(list(&mut sim, "n1", false), Ok(RequestOutcome::Unchanged));
 }
 
 /// What was wanted of a volume is on the disks too, as it was when the store was lost.
@@ -140,7 +140,7 @@ fn a_node_that_does_not_answer_keeps_nobody_waiting() {
 fn what_was_wanted_of_a_volume_is_read_back() {
     let mut sim = cluster(3);
     let labels = |value: &str| Labels::from([(good("app"), good(value))]);
-    let limits = Limits { iops: Some(500), ..Limits::default() };
+    let limits = QosLimits { iops: Some(500), ..QosLimits::default() };
     let wanted = VolumeSpec {
         labels: labels("db"),
         limits,
@@ -148,17 +148,18 @@ fn what_was_wanted_of_a_volume_is_read_back() {
         affinity_group: Some(good("spread")),
         ..spec(2)
     };
-    sim.insist(&Wish::CreateVolume(volume(1), Box::new(wanted.clone()))).unwrap();
+    sim.insist(&Request::CreateVolume(volume(1), Box::new(wanted.clone()))).unwrap();
     sim.insist(&publish(1)).unwrap();
     let wanted = VolumeSpec { labels: labels("cache"), ..wanted };
-    sim.insist(&Wish::ModifyVolume(volume(1), Box::new(wanted.clone()))).unwrap();
+    sim.insist(&Request::ModifyVolume(volume(1), Box::new(wanted.clone()))).unwrap();
     sim.insist(&unpublish(1)).unwrap();
     sim.pass(Duration::from_secs(15));
     let on_disk = |sim: &Sim| {
         let copies = sim.cluster.engines.values().flat_map(|engine| engine.replicas.values());
-        let memos: Vec<Memo> = copies.filter_map(|copy| copy.memo.clone()).collect();
-        assert_eq!(memos.len(), 2);
-        memos
+        let spec_backups: Vec<SpecBackup> =
+            copies.filter_map(|copy| copy.spec_backup.clone()).collect();
+        assert_eq!(spec_backups.len(), 2);
+        spec_backups
     };
     let before = on_disk(&sim);
     lose_store(&mut sim);
@@ -166,11 +167,14 @@ fn what_was_wanted_of_a_volume_is_read_back() {
     assert_eq!(*seen(&sim, 1).spec(), wanted);
     // What is wanted next counts as newer than what was on the disks.
     let wanted = VolumeSpec { labels: labels("queue"), ..wanted };
-    sim.insist(&Wish::ModifyVolume(volume(1), Box::new(wanted.clone()))).unwrap();
+    sim.insist(&Request::ModifyVolume(volume(1), Box::new(wanted.clone()))).unwrap();
     settle(&mut sim);
-    for memo in on_disk(&sim) {
-        assert_eq!(*memo.spec, wanted);
-        assert!(before.iter().all(|old| old.generation < memo.generation), "{memo:?}");
+    for spec_backup in on_disk(&sim) {
+        assert_eq!(*spec_backup.spec, wanted);
+        assert!(
+            before.iter().all(|old| old.generation < spec_backup.generation),
+            "{spec_backup:?}"
+        );
     }
 }
 
@@ -180,7 +184,7 @@ fn the_key_of_a_volume_is_read_back_where_none_was_there_to_open_it() {
     let mut sim = cluster(3);
     let encryption = Some(Encryption { key: good("tenant-a") });
     let wanted = VolumeSpec { encryption: encryption.clone(), ..spec(2) };
-    sim.insist(&Wish::CreateVolume(volume(1), Box::new(wanted.clone()))).unwrap();
+    sim.insist(&Request::CreateVolume(volume(1), Box::new(wanted.clone()))).unwrap();
     sim.insist(&publish(1)).unwrap();
     sim.insist(&unpublish(1)).unwrap();
     sim.pass(Duration::from_secs(15));
@@ -206,12 +210,12 @@ fn snapshots_whose_copies_have_moved_are_read_back() {
     sim.insist(&publish(1)).unwrap();
     sim.insist(&take(1, 1)).unwrap();
     let places = |sim: &Sim| {
-        let copies = sim.core.snapshot_seen(snapshot(1)).unwrap().status.unwrap().copies;
+        let copies = sim.controller.snapshot_seen(snapshot(1)).unwrap().status.unwrap().copies;
         copies.into_iter().map(|(pool, copy)| (pool, copy.replica)).collect::<Vec<_>>()
     };
     let before = places(&sim);
     for replica in sim.cluster.copies(volume(1)).into_keys() {
-        sim.insist(&Wish::MoveReplica { volume: volume(1), replica, pool: None }).unwrap();
+        sim.insist(&Request::MoveReplica { volume: volume(1), replica, pool: None }).unwrap();
         sim.pass(Duration::from_secs(20));
     }
     let copies = sim.cluster.copies(volume(1));
@@ -244,9 +248,9 @@ fn groups_of_snapshots_are_put_together_again() {
     lose_store(&mut sim);
     assert_eq!(recover(&mut sim, &[]), 4, "pools, volumes, snapshots, the group");
     assert_eq!(spec(&sim), before);
-    let alone = sim.core.snapshot_seen(snapshot(3)).unwrap();
+    let alone = sim.controller.snapshot_seen(snapshot(3)).unwrap();
     assert_eq!(alone.spec().group, None);
-    sim.insist(&Wish::DeleteGroup(group())).unwrap();
+    sim.insist(&Request::DeleteGroup(group())).unwrap();
     settle(&mut sim);
     assert_eq!(spec(&sim), []);
 }
@@ -282,7 +286,7 @@ fn a_volume_of_which_a_copy_is_missing_is_not_read_back_unless_its_owner_insists
     sim.cluster.engine(stale.as_str()).start();
     lose_store(&mut sim);
     assert_eq!(recover(&mut sim, &[]), 1, "the pool");
-    assert!(sim.core.volume_seen(volume(1)).is_none());
+    assert!(sim.controller.volume_seen(volume(1)).is_none());
     sim.cluster.engine(newer.as_str()).start();
     sim.pass(Duration::from_secs(15));
     assert_eq!(recover(&mut sim, &[]), 2, "the other pool, and the volume");
@@ -301,7 +305,7 @@ fn a_volume_is_read_back_from_what_is_left_if_its_owner_insists() {
     sim.cluster.engines.remove(&gone);
     lose_store(&mut sim);
     recover(&mut sim, &[]);
-    assert!(sim.core.volume_seen(volume(1)).is_none());
+    assert!(sim.controller.volume_seen(volume(1)).is_none());
     assert_eq!(recover(&mut sim, &[1]), 1);
     settle(&mut sim);
     assert_eq!(status(&sim, 1).state, VolumeState::Online, "a new copy was made");
@@ -366,18 +370,18 @@ fn an_abandoned_branch_never_looks_newer_than_the_recovered_one() {
     sim.cluster.forget_history(volume(1));
     sim.insist(&publish(1)).unwrap();
     sim.pass(Duration::from_mins(3));
-    let size = sim.core.volume_seen(volume(1)).unwrap().spec().size;
+    let size = sim.controller.volume_seen(volume(1)).unwrap().spec().size;
     sim.cluster.engine(away.as_str()).start();
     sim.pass(Duration::from_secs(15));
     recover(&mut sim, &[]);
     sim.pass(Duration::from_mins(10));
-    let blocked: Vec<_> = sim.core.blocked().iter().map(|it| it.reason.clone()).collect();
+    let blocked: Vec<_> = sim.controller.blocked().iter().map(|it| it.reason.clone()).collect();
     assert!(!blocked.iter().any(|it| it.contains("older than the disks")), "{blocked:?}");
-    let again = sim.insist(&Wish::Recover([volume(1)].into()));
-    assert_eq!(again, Ok(Done::Unchanged), "the branch was adopted");
-    assert!(sim.core.quarantined().any(|it| it.replica == *kept), "{blocked:?}");
+    let again = sim.insist(&Request::Recover([volume(1)].into()));
+    assert_eq!(again, Ok(RequestOutcome::Unchanged), "the branch was adopted");
+    assert!(sim.controller.quarantined().any(|it| it.replica == *kept), "{blocked:?}");
     assert_eq!(status(&sim, 1).state, VolumeState::Online);
-    assert_eq!(sim.core.volume_seen(volume(1)).unwrap().spec().size, size);
+    assert_eq!(sim.controller.volume_seen(volume(1)).unwrap().spec().size, size);
     sim.insist(&unpublish(1)).unwrap();
     sim.insist(&publish(1)).unwrap();
     settle(&mut sim);

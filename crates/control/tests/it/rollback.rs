@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use control::core::{Done, Wish};
+use control::controller::{Request, RequestOutcome};
 use control::testing::{Backup, Sim};
 use model::*;
 use store::contract::{Keys, Op, Txn};
@@ -24,8 +24,8 @@ struct Scene {
 /// host goes on with the other.
 fn scene(nodes: usize, served: bool) -> Scene {
     let mut sim = cluster(nodes);
-    for wish in [create(1, 2), publish(1)] {
-        sim.insist(&wish).unwrap();
+    for request in [create(1, 2), publish(1)] {
+        sim.insist(&request).unwrap();
     }
     if !served {
         sim.insist(&unpublish(1)).unwrap();
@@ -53,8 +53,8 @@ impl Scene {
 }
 
 fn recover(sim: &mut Sim) -> usize {
-    let wish = Wish::Recover([].into());
-    (0..100).take_while(|_| sim.insist(&wish).unwrap() == Done::Changed).count()
+    let request = Request::Recover([].into());
+    (0..100).take_while(|_| sim.insist(&request).unwrap() == RequestOutcome::Changed).count()
 }
 
 /// Whether people are told, by status and by an event, which copies know more.
@@ -84,9 +84,9 @@ fn a_store_older_than_the_disks_is_not_believed() {
     sim.pass(Duration::from_secs(15));
     let refused = sim.insist(&publish(1));
     assert_eq!(sim.cluster.broken, Vec::<String>::new());
-    assert_eq!(refused.unwrap_err().kind, Kind::StoreBehind);
-    for wish in [take(1, 1), Wish::Resize { volume: volume(1), size: Size::gib(2) }] {
-        assert_eq!(sim.insist(&wish).unwrap_err().kind, Kind::StoreBehind);
+    assert_eq!(refused.unwrap_err().kind, ProblemKind::StoreBehind);
+    for request in [take(1, 1), Request::Resize { volume: volume(1), size: Size::gib(2) }] {
+        assert_eq!(sim.insist(&request).unwrap_err().kind, ProblemKind::StoreBehind);
     }
     assert_told(&sim, copy_on(&sim, &newest));
     assert_eq!(recover(&mut sim), 1);
@@ -115,8 +115,8 @@ fn a_target_that_serves_goes_on_when_the_store_goes_back() {
 #[test]
 fn no_target_is_ordered_before_all_nodes_were_asked() {
     let mut sim = cluster(2);
-    for wish in [create(1, 2), publish(1)] {
-        sim.insist(&wish).unwrap();
+    for request in [create(1, 2), publish(1)] {
+        sim.insist(&request).unwrap();
     }
     let backup = sim.cluster.back_up();
     let stale = status(&sim, 1).target.unwrap().node;
@@ -143,12 +143,12 @@ fn no_target_is_ordered_before_all_nodes_were_asked() {
 #[test]
 fn a_volume_that_grew_since_the_backup_does_not_shrink() {
     let mut sim = cluster(2);
-    for wish in [create(1, 2), publish(1), unpublish(1)] {
-        sim.insist(&wish).unwrap();
+    for request in [create(1, 2), publish(1), unpublish(1)] {
+        sim.insist(&request).unwrap();
     }
     let backup = sim.cluster.back_up();
     sim.insist(&publish(1)).unwrap();
-    sim.insist(&Wish::Resize { volume: volume(1), size: Size::gib(2) }).unwrap();
+    sim.insist(&Request::Resize { volume: volume(1), size: Size::gib(2) }).unwrap();
     sim.insist(&unpublish(1)).unwrap();
     sim.cluster.restore(&backup);
     for engine in sim.cluster.engines.values_mut() {
@@ -162,7 +162,7 @@ fn a_volume_that_grew_since_the_backup_does_not_shrink() {
         copies.map(|copy| copy.spec.size).collect::<Vec<_>>()
     };
     assert_eq!(sizes(&sim), [Size::gib(2), Size::gib(2)]);
-    assert_eq!(sim.insist(&publish(1)).unwrap_err().kind, Kind::StoreBehind);
+    assert_eq!(sim.insist(&publish(1)).unwrap_err().kind, ProblemKind::StoreBehind);
     assert_eq!(recover(&mut sim), 1);
     sim.insist(&publish(1)).unwrap();
     settle(&mut sim);
@@ -182,9 +182,9 @@ fn goes_back_to_the_stale_copy(mut scene: Scene) -> Scene {
     let sim = &mut scene.sim;
     sim.cluster.engine(scene.stale.as_str()).start();
     sim.pass(Duration::from_secs(30));
-    let refused = sim.insist(&Wish::Republish { volume: volume(1), node: None });
+    let refused = sim.insist(&Request::Republish { volume: volume(1), node: None });
     assert_eq!(sim.cluster.broken, Vec::<String>::new());
-    assert_eq!(refused.unwrap_err().kind, Kind::StoreBehind);
+    assert_eq!(refused.unwrap_err().kind, ProblemKind::StoreBehind);
     assert_told(sim, copy_on(sim, &scene.newest));
     scene
 }
@@ -220,7 +220,7 @@ fn a_backup_without_a_number_is_older_than_what_engines_were_told() {
 fn what_is_left_is_served_if_its_owner_insists() {
     let Scene { mut sim, newest, .. } = only_the_stale_copy_answers();
     sim.cluster.engines.remove(&newest);
-    assert_eq!(sim.insist(&Wish::Recover([volume(1)].into())).unwrap(), Done::Changed);
+    assert_eq!(sim.insist(&Request::Recover([volume(1)].into())).unwrap(), RequestOutcome::Changed);
     // What only the lost copy had is gone, as was said.
     sim.cluster.forget_history(volume(1));
     sim.insist(&publish(1)).unwrap();
@@ -251,8 +251,8 @@ fn live(seed: u64) {
     let mut dice = Dice(seed);
     let mut sim = cluster(4);
     sim.seed = seed;
-    for wish in [create(1, 2), create(2, 3), publish(1)] {
-        sim.insist(&wish).unwrap();
+    for request in [create(1, 2), create(2, 3), publish(1)] {
+        sim.insist(&request).unwrap();
     }
     let mut backup = sim.cluster.back_up();
     let mut down: Option<String> = None;
@@ -278,12 +278,12 @@ fn live(seed: u64) {
             }
             4 => drop(sim.cluster.tear(id)),
             5 => sim.pass(Duration::from_secs(dice.roll(40))),
-            6 => drop(sim.insist(&Wish::Recover([].into()))),
+            6 => drop(sim.insist(&Request::Recover([].into()))),
             7 => drop(sim.insist(&unpublish(number))),
-            8 => drop(sim.insist(&Wish::Republish { volume: id, node: None })),
+            8 => drop(sim.insist(&Request::Republish { volume: id, node: None })),
             9 => {
                 let replicas = u8::try_from(dice.roll(3) + 1).unwrap();
-                drop(sim.insist(&Wish::SetReplicas { volume: id, replicas }));
+                drop(sim.insist(&Request::SetReplicas { volume: id, replicas }));
             }
             _ => drop(sim.insist(&publish(number))),
         }
@@ -295,8 +295,8 @@ fn live(seed: u64) {
     sim.pass(Duration::from_mins(1));
     for _ in 0..5 {
         // Labels may name copies that were removed since they were written: nothing is away now.
-        let wish = Wish::Recover([volume(1), volume(2)].into());
-        while sim.insist(&wish).unwrap() == Done::Changed {}
+        let request = Request::Recover([volume(1), volume(2)].into());
+        while sim.insist(&request).unwrap() == RequestOutcome::Changed {}
         sim.pass(Duration::from_secs(30));
     }
     for number in [1, 2] {
@@ -332,7 +332,7 @@ fn a_backup_is_not_believed_after_another_store_was_used() {
     let Scene { mut sim, newest, .. } = scene;
     sim.pass(Duration::from_secs(30));
     let refused = sim.insist(&publish(1)).unwrap_err();
-    assert_eq!(refused.kind, Kind::StoreBehind, "{refused:?}");
+    assert_eq!(refused.kind, ProblemKind::StoreBehind, "{refused:?}");
     assert_eq!(sim.cluster.broken, Vec::<String>::new());
     sim.cluster.engine(newest.as_str()).cut_off = false;
     sim.pass(Duration::from_secs(30));

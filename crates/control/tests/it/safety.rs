@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use control::core::{Done, Input, Wish};
+use control::controller::{Input, Request, RequestOutcome};
 use control::testing::{Fault, Sim};
 use model::*;
 
 use crate::world::*;
 
 fn liveness(sim: &Sim, node: &str) -> Liveness {
-    sim.core.node_seen(&good(node)).unwrap().status.unwrap().liveness
+    sim.controller.node_seen(&good(node)).unwrap().status.unwrap().liveness
 }
 
 /// A disk that was swapped for an empty one is not formatted: the one with the data may come back.
@@ -31,7 +31,7 @@ fn a_pool_that_was_made_is_never_made_again() {
         assert!(!sim.cluster.engine(lost.as_str()).disks.contains(&pool), "it was formatted");
     }
     // Asked for once more, with the words that made it, it is there.
-    assert_eq!(sim.insist(&create_pool(1)).unwrap(), Done::Unchanged);
+    assert_eq!(sim.insist(&create_pool(1)).unwrap(), RequestOutcome::Unchanged);
 }
 
 /// One question that was not answered says little; many do, and heartbeats do not outweigh them.
@@ -39,7 +39,7 @@ fn a_pool_that_was_made_is_never_made_again() {
 fn a_node_is_in_doubt_only_after_several_failed_listings() {
     let mut sim = cluster(2);
     let told = |sim: &Sim| {
-        let doubts = |it: &&control::core::Telling| it.message.starts_with("in doubt");
+        let doubts = |it: &&control::controller::EventDraft| it.message.starts_with("in doubt");
         sim.told.iter().filter(doubts).count()
     };
     sim.cluster.engine("n1").mute = 2;
@@ -48,7 +48,7 @@ fn a_node_is_in_doubt_only_after_several_failed_listings() {
     assert_eq!((liveness(&sim, "n1"), told(&sim)), (Liveness::Online, 0));
     sim.cluster.engine("n1").mute = 1000;
     sim.pass(Duration::from_secs(30));
-    let reason = Doubt::ListingFailed;
+    let reason = UnknownReason::ListingFailed;
     assert_eq!((liveness(&sim, "n1"), told(&sim)), (Liveness::Unknown { reason }, 1));
     sim.cluster.engine("n1").mute = 0;
     sim.pass(Duration::from_secs(3));
@@ -70,15 +70,15 @@ fn a_host_that_falls_silent_is_seen_to_be_away() {
         told: None,
     };
     let host: HostName = good("h1");
-    let seen = |sim: &Sim| sim.core.host_seen(&host).unwrap().status.unwrap().liveness;
+    let seen = |sim: &Sim| sim.controller.host_seen(&host).unwrap().status.unwrap().liveness;
     for _ in 0..8 {
-        sim.core.on(sim.now, Input::HostHeard(host.clone(), beat()));
+        sim.controller.on(sim.now, Input::HostHeard(host.clone(), beat()));
         sim.pass(Duration::from_secs(2));
     }
     assert_eq!(seen(&sim), Liveness::Online);
     sim.pass(Duration::from_secs(15));
-    assert_eq!(seen(&sim), Liveness::Offline { reason: Absence::Lapsed });
-    sim.core.on(sim.now, Input::HostHeard(host.clone(), beat()));
+    assert_eq!(seen(&sim), Liveness::Offline { reason: OfflineReason::Lapsed });
+    sim.controller.on(sim.now, Input::HostHeard(host.clone(), beat()));
     assert_eq!(seen(&sim), Liveness::Online);
 }
 
@@ -94,10 +94,10 @@ fn a_host_uses_what_engines_see_it_connected_to() {
         told: None,
     };
     for _ in 0..2 {
-        sim.core.on(sim.now, Input::HostHeard(host.clone(), beat.clone()));
+        sim.controller.on(sim.now, Input::HostHeard(host.clone(), beat.clone()));
         sim.run();
     }
-    let attached = |sim: &Sim| sim.core.host_seen(&host).unwrap().status.unwrap().attached;
+    let attached = |sim: &Sim| sim.controller.host_seen(&host).unwrap().status.unwrap().attached;
     sim.insist(&create(1, 1)).unwrap();
     sim.insist(&publish(1)).unwrap();
     assert_eq!(attached(&sim), [].into());
@@ -105,7 +105,7 @@ fn a_host_uses_what_engines_see_it_connected_to() {
     for serving in sim.cluster.engine(node.as_str()).targets.values_mut() {
         serving.status.connected.insert(nqn.clone());
     }
-    sim.core.on(sim.now, Input::NodeStirred(node));
+    sim.controller.on(sim.now, Input::NodeChanged(node));
     sim.run();
     let address = status(&sim, 1).target.unwrap().addresses[0];
     let path = PathStatus { address, state: PathState::Live };
@@ -118,7 +118,7 @@ fn every_copy_of_an_encrypted_volume_is_encrypted() {
     let mut sim = cluster(3);
     let encryption = Some(Encryption { key: good("tenant-a") });
     let spec = VolumeSpec { encryption: encryption.clone(), ..spec(2) };
-    sim.insist(&Wish::CreateVolume(volume(1), Box::new(spec))).unwrap();
+    sim.insist(&Request::CreateVolume(volume(1), Box::new(spec))).unwrap();
     sim.insist(&publish(1)).unwrap();
     let lost = sim.cluster.copies(volume(1)).into_values().next().unwrap();
     sim.cluster.engine(lost.as_str()).stop();
@@ -136,7 +136,7 @@ fn what_begins_with_encrypted_content_names_its_key() {
     let encryption = |key: &str| Some(Encryption { key: good(key) });
     let make = |number: u32, source: Option<Source>, encryption: Option<Encryption>| {
         let spec = VolumeSpec { source, encryption, ..spec(2) };
-        Wish::CreateVolume(volume(number), Box::new(spec))
+        Request::CreateVolume(volume(number), Box::new(spec))
     };
     sim.insist(&make(1, None, encryption("tenant-a"))).unwrap();
     sim.insist(&make(2, None, None)).unwrap();
@@ -153,7 +153,7 @@ fn what_begins_with_encrypted_content_names_its_key() {
         (open, encryption("tenant-a"), "not encrypted"),
     ] {
         let refused = sim.insist(&make(3, source, key)).unwrap_err();
-        assert_eq!(refused.kind, Kind::InvalidArgument, "{refused:?}");
+        assert_eq!(refused.kind, ProblemKind::InvalidArgument, "{refused:?}");
         assert_eq!(refused.field.as_deref(), Some("encryption"), "{refused:?}");
         assert!(refused.detail.contains(says), "{refused:?}");
     }
@@ -166,11 +166,11 @@ fn what_begins_with_encrypted_content_names_its_key() {
 #[test]
 fn a_pool_whose_import_was_given_up_is_closed_again() {
     let mut sim = cluster(3);
-    let change = |change| Wish::ChangePool(good("p1"), change);
+    let change = |change| Request::ChangePool(good("p1"), change);
     let [from, to]: [NodeName; 2] = [good("n1"), good("n2")];
     let import = change(PoolChange::Import { node: to.clone(), disks: vec![good("/dev/new")] });
     let early = sim.insist(&import).unwrap_err();
-    assert_eq!(early.kind, Kind::InUse, "{early:?}");
+    assert_eq!(early.kind, ProblemKind::InUse, "{early:?}");
     sim.insist(&change(PoolChange::Export {})).unwrap();
     assert!(sim.cluster.carry(&good("p1"), &from, &to));
     // The engine opens it, and falls silent before it can say so.
@@ -181,10 +181,13 @@ fn a_pool_whose_import_was_given_up_is_closed_again() {
     sim.cluster.engine("n2").stop();
     sim.pass(Duration::from_secs(15));
     let refused = sim.answers.remove(&ticket).unwrap().unwrap_err();
-    assert_eq!(refused.kind, Kind::NodeUnavailable, "{refused:?}");
+    assert_eq!(refused.kind, ProblemKind::NodeUnavailable, "{refused:?}");
     let ticket = sim.ask(import.clone());
     sim.run();
-    assert_eq!(sim.answers.remove(&ticket).unwrap().unwrap_err().kind, Kind::NodeUnavailable);
+    assert_eq!(
+        sim.answers.remove(&ticket).unwrap().unwrap_err().kind,
+        ProblemKind::NodeUnavailable
+    );
     sim.cluster.engine("n2").start();
     sim.pass(Duration::from_secs(15));
     assert!(!sim.cluster.engine("n2").has_open(&good("p1")), "it is open and nobody knows");
@@ -202,7 +205,7 @@ fn the_only_copy_with_content_stays() {
     sim.insist(&take(1, 1)).unwrap();
     let source = Some(Source::Snapshot { snapshot: snapshot(1) });
     let restored = VolumeSpec { source, ..spec(2) };
-    let ticket = sim.ask(Wish::CreateVolume(volume(2), Box::new(restored)));
+    let ticket = sim.ask(Request::CreateVolume(volume(2), Box::new(restored)));
     sim.run();
     while !sim.answers.contains_key(&ticket) {
         sim.pass(Duration::from_millis(100));
@@ -214,10 +217,10 @@ fn the_only_copy_with_content_stays() {
     let full = of.filter(|(_, copy)| copy.spec.source.is_some()).map(|(id, _)| *id);
     let [full] = full.collect::<Vec<_>>()[..] else { panic!("one has the content") };
     assert_eq!(status(&sim, 2).state, VolumeState::Degraded);
-    let remove = Wish::RemoveReplica { volume: volume(2), replica: full };
+    let remove = Request::RemoveReplica { volume: volume(2), replica: full };
     let ticket = sim.ask(remove);
     sim.run();
     let refused = sim.answers.remove(&ticket).unwrap().unwrap_err();
-    assert_eq!(refused.kind, Kind::LastReplica, "{refused:?}");
+    assert_eq!(refused.kind, ProblemKind::LastReplica, "{refused:?}");
     settle(&mut sim);
 }

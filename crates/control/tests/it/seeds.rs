@@ -1,8 +1,8 @@
-//! Random wishes, random failures of nodes, effects in random order, and crashes, from a seed.
+//! Random requests, random failures of nodes, effects in random order, and crashes, from a seed.
 
 use std::time::Duration;
 
-use control::core::Wish;
+use control::controller::Request;
 use control::testing::{Fault, Sim};
 use model::*;
 
@@ -29,68 +29,71 @@ impl Dice {
 }
 
 /// One of four volumes, and what somebody may want of it.
-fn wish(dice: &mut Dice, sim: &Sim) -> Wish {
+fn request(dice: &mut Dice, sim: &Sim) -> Request {
     let number = dice.small(4) + 1;
     let id = volume(number);
     match dice.roll(20) {
         0..=2 => create(number, u8::try_from(dice.roll(3) + 1).unwrap()),
         3 | 4 => publish(number),
         5 => unpublish(number),
-        6 => Wish::DeleteVolume(id),
-        7 => Wish::SetReplicas { volume: id, replicas: u8::try_from(dice.roll(3) + 1).unwrap() },
-        8 => Wish::Resize { volume: id, size: Size::gib(1 + dice.small(4)) },
+        6 => Request::DeleteVolume(id),
+        7 => Request::SetReplicas { volume: id, replicas: u8::try_from(dice.roll(3) + 1).unwrap() },
+        8 => Request::Resize { volume: id, size: Size::gib(1 + dice.small(4)) },
         9 => take(dice.small(3) + 1, number),
-        10 => Wish::DeleteSnapshot(snapshot(dice.small(3) + 1)),
-        11 => Wish::Republish { volume: id, node: None },
+        10 => Request::DeleteSnapshot(snapshot(dice.small(3) + 1)),
+        11 => Request::Republish { volume: id, node: None },
         12 => begin_with(number, Source::Volume { volume: volume(dice.small(4) + 1) }),
         13 => begin_with(number, Source::Snapshot { snapshot: snapshot(dice.small(3) + 1) }),
         14 => take_group(),
-        15 => Wish::DeleteGroup(group()),
-        16 => Wish::DropTargets(id),
-        17 => Wish::Unpublish { volume: id, host: None, force: true },
+        15 => Request::DeleteGroup(group()),
+        16 => Request::DropTargets(id),
+        17 => Request::Unpublish { volume: id, host: None, force: true },
         18 => node_wish(dice),
         _ => copy_wish(dice, sim, id),
     }
 }
 
-fn begin_with(number: u32, source: Source) -> Wish {
+fn begin_with(number: u32, source: Source) -> Request {
     let spec = VolumeSpec { source: Some(source), ..spec(2) };
-    Wish::CreateVolume(volume(number), Box::new(spec))
+    Request::CreateVolume(volume(number), Box::new(spec))
 }
 
-fn node_wish(dice: &mut Dice) -> Wish {
+fn node_wish(dice: &mut Dice) -> Request {
     let (number, cordon) = (dice.roll(4) + 1, good("test"));
     let node = || good(&format!("n{number}"));
     let pool = || good(&format!("p{number}"));
     match dice.roll(5) {
-        0 => Wish::ChangeNode(node(), NodeChange::Drain { cordon }),
-        1 => Wish::ChangeNode(node(), NodeChange::Uncordon { cordon }),
-        2 => Wish::ChangePool(pool(), PoolChange::Grow {}),
-        3 => Wish::ChangePool(pool(), PoolChange::Export {}),
+        0 => Request::ChangeNode(node(), NodeChange::Drain { cordon }),
+        1 => Request::ChangeNode(node(), NodeChange::Uncordon { cordon }),
+        2 => Request::ChangePool(pool(), PoolChange::Grow {}),
+        3 => Request::ChangePool(pool(), PoolChange::Export {}),
         _ => {
             let change = PoolChange::Import { node: node(), disks: vec![good("/dev/disk")] };
-            Wish::ChangePool(pool(), change)
+            Request::ChangePool(pool(), change)
         }
     }
 }
 
-fn copy_wish(dice: &mut Dice, sim: &Sim, volume: VolumeId) -> Wish {
+fn copy_wish(dice: &mut Dice, sim: &Sim, volume: VolumeId) -> Request {
     let Some(replica) = sim.cluster.copies(volume).into_keys().next() else {
-        return Wish::DeleteVolume(volume);
+        return Request::DeleteVolume(volume);
     };
     match dice.roll(4) {
-        0 => Wish::RemoveReplica { volume, replica },
-        1 => Wish::SetReplicaOffline { volume, replica, offline: dice.roll(2) == 0 },
-        2 => Wish::Scrub(replica),
-        _ => Wish::MoveReplica { volume, replica, pool: None },
+        0 => Request::RemoveReplica { volume, replica },
+        1 => Request::SetReplicaOffline { volume, replica, offline: dice.roll(2) == 0 },
+        2 => Request::Scrub(replica),
+        _ => Request::MoveReplica { volume, replica, pool: None },
     }
 }
 
-/// A wish that is granted, or refused because all is as wanted already.
+/// A request that is granted, or refused because all is as wanted already.
 #[track_caller]
-fn granted(sim: &mut Sim, wish: &Wish, unless: &[Kind]) {
-    let refused = sim.insist(wish).err();
-    assert!(refused.as_ref().is_none_or(|it| unless.contains(&it.kind)), "{wish:?}: {refused:?}");
+fn granted(sim: &mut Sim, request: &Request, unless: &[ProblemKind]) {
+    let refused = sim.insist(request).err();
+    assert!(
+        refused.as_ref().is_none_or(|it| unless.contains(&it.kind)),
+        "{request:?}: {refused:?}"
+    );
 }
 
 /// Nothing stays half done, whoever began it: nodes are in use again, pools open, copies used.
@@ -98,13 +101,13 @@ fn put_right(sim: &mut Sim) {
     for number in 1..=4 {
         let node: NodeName = good(&format!("n{number}"));
         let uncordon = NodeChange::Uncordon { cordon: good("test") };
-        granted(sim, &Wish::ChangeNode(node.clone(), uncordon), &[Kind::NotFound]);
+        granted(sim, &Request::ChangeNode(node.clone(), uncordon), &[ProblemKind::NotFound]);
         let import = PoolChange::Import { node: node.clone(), disks: vec![good("/dev/disk")] };
-        granted(sim, &Wish::ChangePool(pool_of(&node), import), &[Kind::InUse]);
+        granted(sim, &Request::ChangePool(pool_of(&node), import), &[ProblemKind::InUse]);
         let volume = volume(number);
         for replica in sim.cluster.copies(volume).into_keys() {
-            let online = Wish::SetReplicaOffline { volume, replica, offline: false };
-            granted(sim, &online, &[Kind::NotPublished, Kind::NotFound]);
+            let online = Request::SetReplicaOffline { volume, replica, offline: false };
+            granted(sim, &online, &[ProblemKind::NotPublished, ProblemKind::NotFound]);
         }
     }
 }
@@ -133,12 +136,12 @@ fn live(seed: u64) {
             }
             2 => sim.pass(Duration::from_secs(dice.roll(40))),
             _ => {
-                let wish = wish(&mut dice, &sim);
+                let request = request(&mut dice, &sim);
                 // Some callers wait, others do not.
                 if dice.roll(2) == 0 {
-                    drop(sim.insist(&wish));
+                    drop(sim.insist(&request));
                 } else {
-                    sim.ask(wish);
+                    sim.ask(request);
                 }
             }
         }

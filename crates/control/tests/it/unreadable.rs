@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use control::core::Wish;
+use control::controller::Request;
 use control::testing::Sim;
 use model::*;
 use store::contract::{Op, Txn};
@@ -40,17 +40,17 @@ fn stored(sim: &Sim, key: &str) -> String {
 fn check_isolated((mut sim, key): (Sim, String)) {
     let before = (stored(&sim, &key), sim.cluster.copies(volume(1)));
     let is_named = |sim: &Sim| {
-        let mut blocked = sim.core.blocked().iter();
+        let mut blocked = sim.controller.blocked().iter();
         blocked.any(|it| it.reason.contains(&key) && it.reason.contains("ofANewerRelease"))
     };
-    assert!(is_named(&sim), "{:?}", sim.core.blocked());
-    for wish in [publish(1), take(1, 1), Wish::DeleteVolume(volume(1))] {
-        let refused = sim.insist(&wish).unwrap_err();
-        assert!(!refused.detail.is_empty(), "{wish:?}");
+    assert!(is_named(&sim), "{:?}", sim.controller.blocked());
+    for request in [publish(1), take(1, 1), Request::DeleteVolume(volume(1))] {
+        let refused = sim.insist(&request).unwrap_err();
+        assert!(!refused.detail.is_empty(), "{request:?}");
     }
     sim.insist(&take(2, 2)).unwrap();
     sim.insist(&create(3, 2)).unwrap();
-    let grow = Wish::Resize { volume: volume(2), size: Size::gib(2) };
+    let grow = Request::Resize { volume: volume(2), size: Size::gib(2) };
     sim.insist(&grow).unwrap();
     sim.pass(Duration::from_mins(10));
     assert_eq!((stored(&sim, &key), sim.cluster.copies(volume(1))), before);

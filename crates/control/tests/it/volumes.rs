@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use control::core::{Done, Wish};
+use control::controller::{Request, RequestOutcome};
 use model::*;
 
 use crate::world::*;
@@ -10,20 +10,20 @@ use crate::world::*;
 #[test]
 fn a_volume_is_made_served_and_deleted() {
     let mut sim = cluster(3);
-    assert_eq!(sim.insist(&create(1, 2)).unwrap(), Done::Created);
-    assert_eq!(sim.insist(&create(1, 2)).unwrap(), Done::Unchanged);
+    assert_eq!(sim.insist(&create(1, 2)).unwrap(), RequestOutcome::Created);
+    assert_eq!(sim.insist(&create(1, 2)).unwrap(), RequestOutcome::Unchanged);
     assert_eq!(status(&sim, 1).state, VolumeState::Online);
-    assert_eq!(sim.insist(&publish(1)).unwrap(), Done::Changed);
-    assert_eq!(sim.insist(&publish(1)).unwrap(), Done::Unchanged);
+    assert_eq!(sim.insist(&publish(1)).unwrap(), RequestOutcome::Changed);
+    assert_eq!(sim.insist(&publish(1)).unwrap(), RequestOutcome::Unchanged);
     let target = status(&sim, 1).target.unwrap();
     assert_eq!(target.state, Some(TargetState::Open));
     settle(&mut sim);
-    let refused = sim.insist(&Wish::DeleteVolume(volume(1))).unwrap_err();
-    assert_eq!(refused.kind, Kind::InUse);
-    assert_eq!(sim.insist(&unpublish(1)).unwrap(), Done::Changed);
+    let refused = sim.insist(&Request::DeleteVolume(volume(1))).unwrap_err();
+    assert_eq!(refused.kind, ProblemKind::InUse);
+    assert_eq!(sim.insist(&unpublish(1)).unwrap(), RequestOutcome::Changed);
     settle(&mut sim);
-    assert_eq!(sim.insist(&Wish::DeleteVolume(volume(1))).unwrap(), Done::Gone);
-    assert_eq!(sim.insist(&Wish::DeleteVolume(volume(1))).unwrap(), Done::Unchanged);
+    assert_eq!(sim.insist(&Request::DeleteVolume(volume(1))).unwrap(), RequestOutcome::Gone);
+    assert_eq!(sim.insist(&Request::DeleteVolume(volume(1))).unwrap(), RequestOutcome::Unchanged);
     settle(&mut sim);
     assert!(sim.cluster.copies(volume(1)).is_empty());
 }
@@ -56,14 +56,14 @@ fn nobody_waits_for_a_node_in_doubt() {
     sim.insist(&create(1, 2)).unwrap();
     let node = sim.cluster.copies(volume(1)).into_values().next().unwrap();
     sim.cluster.engine(node.as_str()).stop();
-    let Wish::Publish { volume, host, .. } = publish(1) else { panic!("it publishes") };
-    let ticket = sim.ask(Wish::Publish { volume, host, node: Some(node.clone()) });
+    let Request::Publish { volume, host, .. } = publish(1) else { panic!("it publishes") };
+    let ticket = sim.ask(Request::Publish { volume, host, node: Some(node.clone()) });
     let began = sim.now;
     while !sim.answers.contains_key(&ticket) {
         sim.pass(Duration::from_millis(500));
     }
     let refused = sim.answers.remove(&ticket).unwrap().unwrap_err();
-    assert_eq!(refused.kind, Kind::NodeUnavailable);
+    assert_eq!(refused.kind, ProblemKind::NodeUnavailable);
     assert!(refused.detail.contains(node.as_str()), "{refused:?}");
     assert!(sim.now.since(began) <= Duration::from_secs(5), "{:?}", sim.now.since(began));
     sim.insist(&publish(1)).unwrap();
@@ -111,7 +111,7 @@ fn a_drained_node_is_empty() {
         sim.insist(&publish(number)).unwrap();
     }
     let drain = NodeChange::Drain { cordon: good("upgrade") };
-    sim.insist(&Wish::ChangeNode(good("n1"), drain)).unwrap();
+    sim.insist(&Request::ChangeNode(good("n1"), drain)).unwrap();
     settle(&mut sim);
     let engine = sim.cluster.engine("n1");
     assert!(engine.replicas.is_empty() && engine.targets.is_empty(), "{engine:?}");
@@ -123,7 +123,7 @@ fn copies_follow_the_number_that_is_wanted() {
     sim.insist(&create(1, 1)).unwrap();
     sim.insist(&publish(1)).unwrap();
     for replicas in [3, 2, 4, 1] {
-        sim.insist(&Wish::SetReplicas { volume: volume(1), replicas }).unwrap();
+        sim.insist(&Request::SetReplicas { volume: volume(1), replicas }).unwrap();
         settle(&mut sim);
         assert_eq!(sim.cluster.copies(volume(1)).len(), usize::from(replicas));
     }
@@ -139,7 +139,7 @@ fn a_copy_moves_where_it_is_asked_to() {
     let free = (1..=3).map(|n| good::<NodeName>(&format!("n{n}")));
     let free = free.into_iter().find(|node| !copies.values().any(|it| it == node)).unwrap();
     let pool = Some(good(&free.as_str().replace('n', "p")));
-    sim.insist(&Wish::MoveReplica { volume: volume(1), replica: *from, pool }).unwrap();
+    sim.insist(&Request::MoveReplica { volume: volume(1), replica: *from, pool }).unwrap();
     settle(&mut sim);
     let after = sim.cluster.copies(volume(1));
     assert!(after.values().any(|node| *node == free) && !after.contains_key(from), "{after:?}");
@@ -154,20 +154,21 @@ fn a_volume_is_used_while_a_copy_moves() {
     sim.insist(&unpublish(1)).unwrap();
     let copies = sim.cluster.copies(volume(1));
     let [first, second] = copies.keys().copied().collect::<Vec<_>>()[..] else { panic!() };
-    let go = |replica| Wish::MoveReplica { volume: volume(1), replica, pool: None };
+    let go = |replica| Request::MoveReplica { volume: volume(1), replica, pool: None };
     let ticket = sim.ask(go(first));
-    let others = [go(first), go(second), publish(1), take(1, 1)].map(|wish| sim.ask(wish));
-    let grow = sim.ask(Wish::Resize { volume: volume(1), size: Size::gib(2) });
+    let others = [go(first), go(second), publish(1), take(1, 1)].map(|request| sim.ask(request));
+    let grow = sim.ask(Request::Resize { volume: volume(1), size: Size::gib(2) });
     sim.pass(Duration::from_secs(5));
     let mut said = |ticket| sim.answers.remove(&ticket).unwrap();
-    assert_eq!(said(ticket).unwrap(), Done::Changed);
+    assert_eq!(said(ticket).unwrap(), RequestOutcome::Changed);
     let [again, other, published, taken] = others;
-    assert_eq!(said(again).unwrap(), Done::Unchanged);
-    assert_eq!(said(other).unwrap_err().kind, Kind::Busy);
+    assert_eq!(said(again).unwrap(), RequestOutcome::Unchanged);
+    assert_eq!(said(other).unwrap_err().kind, ProblemKind::Busy);
     for (what, ticket) in [("publish", published), ("snapshot", taken), ("growth", grow)] {
         let said = said(ticket);
         // One after another: a caller asks again.
-        let is_well = said.as_ref().map_or_else(|problem| problem.kind == Kind::Busy, |_| true);
+        let is_well =
+            said.as_ref().map_or_else(|problem| problem.kind == ProblemKind::Busy, |_| true);
         assert!(is_well, "{what}: {said:?}");
     }
     sim.insist(&publish(1)).unwrap();
@@ -182,16 +183,17 @@ fn a_volume_grows_while_it_is_served() {
     let mut sim = cluster(3);
     sim.insist(&create(1, 2)).unwrap();
     sim.insist(&publish(1)).unwrap();
-    sim.insist(&Wish::Resize { volume: volume(1), size: Size::gib(2) }).unwrap();
+    sim.insist(&Request::Resize { volume: volume(1), size: Size::gib(2) }).unwrap();
     settle(&mut sim);
     assert_eq!(seen(&sim, 1).spec().size, Size::gib(2));
     for engine in sim.cluster.engines.values() {
         for id in engine.replicas.keys() {
-            assert_eq!(sim.core.replica_seen(*id).unwrap().spec().size, Size::gib(2));
+            assert_eq!(sim.controller.replica_seen(*id).unwrap().spec().size, Size::gib(2));
         }
     }
-    let refused = sim.insist(&Wish::Resize { volume: volume(1), size: Size::gib(1) }).unwrap_err();
-    assert_eq!(refused.kind, Kind::OutOfRange);
+    let refused =
+        sim.insist(&Request::Resize { volume: volume(1), size: Size::gib(1) }).unwrap_err();
+    assert_eq!(refused.kind, ProblemKind::OutOfRange);
 }
 
 #[test]
@@ -199,22 +201,25 @@ fn snapshots_are_restored_anywhere_and_outlive_their_volume() {
     let mut sim = cluster(4);
     sim.insist(&create(1, 1)).unwrap();
     sim.insist(&publish(1)).unwrap();
-    assert_eq!(sim.insist(&take(1, 1)).unwrap(), Done::Created);
+    assert_eq!(sim.insist(&take(1, 1)).unwrap(), RequestOutcome::Created);
     sim.insist(&unpublish(1)).unwrap();
-    assert_eq!(sim.insist(&take(2, 1)).unwrap(), Done::Created);
+    assert_eq!(sim.insist(&take(2, 1)).unwrap(), RequestOutcome::Created);
     settle(&mut sim);
     let source = Some(Source::Snapshot { snapshot: snapshot(1) });
     let restored = VolumeSpec { source, ..spec(3) };
-    sim.insist(&Wish::CreateVolume(volume(2), Box::new(restored))).unwrap();
-    sim.insist(&Wish::DeleteVolume(volume(1))).unwrap();
+    sim.insist(&Request::CreateVolume(volume(2), Box::new(restored))).unwrap();
+    sim.insist(&Request::DeleteVolume(volume(1))).unwrap();
     sim.insist(&publish(2)).unwrap();
     settle(&mut sim);
     let source = Some(Source::Volume { volume: volume(2) });
     let cloned = VolumeSpec { source, ..spec(2) };
-    sim.insist(&Wish::CreateVolume(volume(3), Box::new(cloned))).unwrap();
+    sim.insist(&Request::CreateVolume(volume(3), Box::new(cloned))).unwrap();
     settle(&mut sim);
     for number in [1, 2] {
-        assert_eq!(sim.insist(&Wish::DeleteSnapshot(snapshot(number))).unwrap(), Done::Gone);
+        assert_eq!(
+            sim.insist(&Request::DeleteSnapshot(snapshot(number))).unwrap(),
+            RequestOutcome::Gone
+        );
     }
     settle(&mut sim);
 }
@@ -222,14 +227,17 @@ fn snapshots_are_restored_anywhere_and_outlive_their_volume() {
 #[test]
 fn a_snapshot_of_a_group_goes_with_its_group() {
     let mut sim = cluster(2);
-    for wish in [create(1, 1), create(2, 1), take_group()] {
-        sim.insist(&wish).unwrap();
+    for request in [create(1, 1), create(2, 1), take_group()] {
+        sim.insist(&request).unwrap();
     }
-    let refused = sim.insist(&Wish::DeleteSnapshot(snapshot(1))).unwrap_err();
-    assert_eq!(refused.kind, Kind::InUse);
+    let refused = sim.insist(&Request::DeleteSnapshot(snapshot(1))).unwrap_err();
+    assert_eq!(refused.kind, ProblemKind::InUse);
     assert!(refused.detail.contains("delete the group"), "{refused:?}");
-    assert_eq!(sim.insist(&Wish::DeleteGroup(group())).unwrap(), Done::Gone);
-    assert_eq!(sim.insist(&Wish::DeleteSnapshot(snapshot(1))).unwrap(), Done::Unchanged);
+    assert_eq!(sim.insist(&Request::DeleteGroup(group())).unwrap(), RequestOutcome::Gone);
+    assert_eq!(
+        sim.insist(&Request::DeleteSnapshot(snapshot(1))).unwrap(),
+        RequestOutcome::Unchanged
+    );
     settle(&mut sim);
 }
 
@@ -239,15 +247,15 @@ fn a_node_that_is_gone_for_good_is_purged() {
     sim.insist(&create(1, 2)).unwrap();
     sim.insist(&publish(1)).unwrap();
     let node = status(&sim, 1).target.unwrap().node;
-    let purge = Wish::PurgeNode(node.clone(), [].into());
-    assert_eq!(sim.insist(&purge).unwrap_err().kind, Kind::InUse);
+    let purge = Request::PurgeNode(node.clone(), [].into());
+    assert_eq!(sim.insist(&purge).unwrap_err().kind, ProblemKind::InUse);
     sim.cluster.engine(node.as_str()).stop();
     sim.cluster.settle();
     sim.pass(Duration::from_secs(20));
     // Asked once, it goes on to its end.
     let ticket = sim.ask(purge);
     sim.pass(Duration::from_secs(10));
-    assert_eq!(sim.answers.remove(&ticket), Some(Ok(Done::Gone)));
+    assert_eq!(sim.answers.remove(&ticket), Some(Ok(RequestOutcome::Gone)));
     let engine = sim.cluster.engines.remove(&node).unwrap();
     settle(&mut sim);
     // It comes back with its pool: somebody is to say what to do with it.
@@ -255,7 +263,7 @@ fn a_node_that_is_gone_for_good_is_purged() {
     sim.cluster.engine(node.as_str()).start();
     sim.pass(Duration::from_mins(1));
     let pool = Subject::Pool(pool_of(&node));
-    let why = sim.core.blocked().iter().find(|blocked| blocked.subject == pool);
+    let why = sim.controller.blocked().iter().find(|blocked| blocked.subject == pool);
     assert!(why.is_some_and(|why| why.reason.contains("nobody knows it")), "{why:?}");
 }
 
@@ -266,17 +274,17 @@ fn a_pool_is_purged_only_when_it_is_away() {
     sim.insist(&create(1, 2)).unwrap();
     let node = sim.cluster.copies(volume(1)).into_values().next().unwrap();
     let pool: PoolName = good(&node.as_str().replace('n', "p"));
-    let purge = Wish::PurgePool(pool.clone(), [].into());
+    let purge = Request::PurgePool(pool.clone(), [].into());
     let refused = sim.insist(&purge).unwrap_err();
-    assert_eq!(refused.kind, Kind::InUse);
+    assert_eq!(refused.kind, ProblemKind::InUse);
     assert!(refused.detail.contains(node.as_str()), "{refused:?}");
     sim.cluster.engine(node.as_str()).stop();
     sim.cluster.settle();
     sim.pass(Duration::from_secs(20));
-    assert_eq!(sim.insist(&purge).unwrap(), Done::Gone);
+    assert_eq!(sim.insist(&purge).unwrap(), RequestOutcome::Gone);
     sim.cluster.engines.remove(&node);
     sim.pass(Duration::from_mins(3));
-    assert!(sim.core.pool_seen(&pool).is_none());
+    assert!(sim.controller.pool_seen(&pool).is_none());
     assert_eq!(status(&sim, 1).state, VolumeState::Online, "{:?}", status(&sim, 1));
 }
 
@@ -288,10 +296,10 @@ fn snapshots_of_several_volumes_are_taken_together() {
         sim.insist(&publish(number)).unwrap();
     }
     let take = take_group();
-    assert_eq!(sim.insist(&take).unwrap(), Done::Created);
-    assert_eq!(sim.insist(&take).unwrap(), Done::Unchanged);
+    assert_eq!(sim.insist(&take).unwrap(), RequestOutcome::Created);
+    assert_eq!(sim.insist(&take).unwrap(), RequestOutcome::Unchanged);
     settle(&mut sim);
-    assert_eq!(sim.insist(&Wish::DeleteGroup(group())).unwrap(), Done::Gone);
+    assert_eq!(sim.insist(&Request::DeleteGroup(group())).unwrap(), RequestOutcome::Gone);
     settle(&mut sim);
 }
 
@@ -299,7 +307,7 @@ fn snapshots_of_several_volumes_are_taken_together() {
 fn without_room_a_volume_is_refused_with_the_reason() {
     let mut sim = cluster(2);
     let refused = sim.insist(&create(1, 3)).unwrap_err();
-    assert_eq!(refused.kind, Kind::NoPlacement, "{refused:?}");
+    assert_eq!(refused.kind, ProblemKind::NoPlacement, "{refused:?}");
     assert!(refused.detail.contains("3 places"), "{}", refused.detail);
     settle(&mut sim);
 }

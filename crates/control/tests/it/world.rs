@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use control::core::{Done, Entry, Wish};
+use control::controller::{Entry, Request, RequestOutcome};
 use control::testing::{Content, Sim};
 use model::*;
 
@@ -28,7 +28,7 @@ pub(crate) fn pool_of(node: &NodeName) -> PoolName {
     good(&node.as_str().replace('n', "p"))
 }
 
-pub(crate) fn create_pool(node: usize) -> Wish {
+pub(crate) fn create_pool(node: usize) -> Request {
     let spec = PoolSpec {
         node: good(&format!("n{node}")),
         disks: vec![good("/dev/disk")],
@@ -39,24 +39,24 @@ pub(crate) fn create_pool(node: usize) -> Wish {
         labels: Labels::new(),
         cordons: [].into(),
     };
-    Wish::CreatePool(good(&format!("p{node}")), Box::new(spec))
+    Request::CreatePool(good(&format!("p{node}")), Box::new(spec))
 }
 
-pub(crate) fn create(number: u32, replicas: u8) -> Wish {
-    Wish::CreateVolume(volume(number), Box::new(spec(replicas)))
+pub(crate) fn create(number: u32, replicas: u8) -> Request {
+    Request::CreateVolume(volume(number), Box::new(spec(replicas)))
 }
 
-pub(crate) fn publish(number: u32) -> Wish {
-    Wish::Publish { volume: volume(number), host: Some(good("h1")), node: None }
+pub(crate) fn publish(number: u32) -> Request {
+    Request::Publish { volume: volume(number), host: Some(good("h1")), node: None }
 }
 
-pub(crate) fn unpublish(number: u32) -> Wish {
-    Wish::Unpublish { volume: volume(number), host: None, force: false }
+pub(crate) fn unpublish(number: u32) -> Request {
+    Request::Unpublish { volume: volume(number), host: None, force: false }
 }
 
-pub(crate) fn take(number: u32, of: u32) -> Wish {
+pub(crate) fn take(number: u32, of: u32) -> Request {
     let spec = SnapshotSpec { volume: volume(of), group: None, labels: Labels::new() };
-    Wish::CreateSnapshot(snapshot(number), Box::new(spec))
+    Request::CreateSnapshot(snapshot(number), Box::new(spec))
 }
 
 pub(crate) fn group() -> SnapshotGroupId {
@@ -64,23 +64,23 @@ pub(crate) fn group() -> SnapshotGroupId {
 }
 
 /// A snapshot of each of the first two volumes.
-pub(crate) fn take_group() -> Wish {
+pub(crate) fn take_group() -> Request {
     let snapshots = [(volume(1), snapshot(1)), (volume(2), snapshot(2))].into();
     let spec = SnapshotGroupSpec { snapshots, labels: Labels::new() };
-    Wish::CreateGroup(group(), Box::new(spec))
+    Request::CreateGroup(group(), Box::new(spec))
 }
 
 /// A cluster with a pool on each node.
 pub(crate) fn cluster(nodes: usize) -> Sim {
     let mut sim = Sim::new(nodes);
     for node in 1..=nodes {
-        assert_eq!(sim.insist(&create_pool(node)).unwrap(), Done::Created);
+        assert_eq!(sim.insist(&create_pool(node)).unwrap(), RequestOutcome::Created);
     }
     sim
 }
 
 pub(crate) fn seen(sim: &Sim, number: u32) -> Volume {
-    sim.core.volume_seen(volume(number)).unwrap()
+    sim.controller.volume_seen(volume(number)).unwrap()
 }
 
 pub(crate) fn status(sim: &Sim, number: u32) -> VolumeStatus {
@@ -117,7 +117,10 @@ pub(crate) fn check(sim: &Sim) {
                 assert!(snapshot.lifecycle().is_idle(), "{snapshot:?}");
                 // A clone begins with a snapshot that has its id, and needs it no more.
                 let clone = VolumeId::new(snapshot.id().uuid()).unwrap();
-                assert!(sim.core.volume_seen(clone).is_none(), "left of a clone: {snapshot:?}");
+                assert!(
+                    sim.controller.volume_seen(clone).is_none(),
+                    "left of a clone: {snapshot:?}"
+                );
                 same("snapshot", snapshot.id(), sim.cluster.contents_of(*snapshot.id()));
                 for (pool, copy) in &snapshot.status.as_ref().unwrap().copies {
                     let node = node_of(sim, pool);
@@ -133,7 +136,10 @@ pub(crate) fn check(sim: &Sim) {
             Entry::Group(group) => {
                 assert!(group.lifecycle().is_idle(), "{group:?}");
                 for snapshot in group.spec().snapshots.values() {
-                    assert!(sim.core.snapshot_seen(*snapshot).is_some(), "part of {group:?} lacks");
+                    assert!(
+                        sim.controller.snapshot_seen(*snapshot).is_some(),
+                        "part of {group:?} lacks"
+                    );
                 }
             }
             Entry::Quarantine(aside) => {
@@ -141,7 +147,7 @@ pub(crate) fn check(sim: &Sim) {
                 assert!(!aside.discard && aside.rescue.is_none(), "{aside:?}");
                 wanted.push(format!("copy {} on {node}", aside.replica));
             }
-            Entry::Moving(moving) => panic!("still moving: {moving:?}"),
+            Entry::MoveRecord(moving) => panic!("still moving: {moving:?}"),
             Entry::Failover(failover) if !failover.stage().is_ended() => {
                 panic!("still moving: {failover:?}")
             }
@@ -161,7 +167,7 @@ pub(crate) fn check(sim: &Sim) {
 }
 
 fn node_of(sim: &Sim, pool: &PoolName) -> NodeName {
-    sim.core.pool_seen(pool).unwrap().spec().node.clone()
+    sim.controller.pool_seen(pool).unwrap().spec().node.clone()
 }
 
 /// Copies of one thing hold the same.
@@ -179,10 +185,10 @@ fn same(
 /// A volume has its copies, in sync, each on a node of its own, and a target only if it has hosts.
 fn whole(sim: &Sim, stored: &Volume) {
     let id = *stored.id();
-    let seen = sim.core.volume_seen(id).unwrap();
+    let seen = sim.controller.volume_seen(id).unwrap();
     let status = seen.status.unwrap();
     assert_eq!(status.state, VolumeState::Online, "{status:?}");
-    let aside: Vec<_> = sim.core.quarantined().map(|it| it.replica).collect();
+    let aside: Vec<_> = sim.controller.quarantined().map(|it| it.replica).collect();
     let mut copies = sim.cluster.copies(id);
     copies.retain(|id, _| !aside.contains(id));
     assert_eq!(copies.len(), usize::from(stored.spec().replicas), "{copies:?}");
@@ -192,7 +198,7 @@ fn whole(sim: &Sim, stored: &Volume) {
     if let Some((_, record)) = sim.cluster.record(id) {
         let members: std::collections::BTreeSet<_> = copies.keys().copied().collect();
         assert_eq!(*record.set().in_sync(), members, "{record:?}");
-        settled = record.end() == End::Clean || status.target.is_some();
+        settled = record.end() == ShutdownState::Clean || status.target.is_some();
     }
     if settled {
         let content = |replica| (replica, sim.cluster.content(replica).unwrap());

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use api::Page;
-use api::rest::{Control, NodesAsked, PoolsAsked};
+use api::rest::{Control, NodeQuery, PoolQuery};
 use model::{Liveness, Node, NodeName, Pool, PoolState, Size};
 use tonic::Status;
 
@@ -36,27 +36,27 @@ impl<C: Control> Controller<C> {
 
     async fn all_nodes(&self) -> Result<BTreeMap<NodeName, Node>, Status> {
         let mut all = BTreeMap::new();
-        let mut query = NodesAsked::default();
+        let mut query = NodeQuery::default();
         loop {
             let Page { items, after } = self.control.nodes(query).await.map_err(status)?;
             all.extend(items.into_iter().map(|node| (node.id().clone(), node)));
             if after.is_none() {
                 return Ok(all);
             }
-            query = NodesAsked { after, ..NodesAsked::default() };
+            query = NodeQuery { after, ..NodeQuery::default() };
         }
     }
 
     async fn all_pools(&self) -> Result<Vec<Pool>, Status> {
         let mut all = Vec::new();
-        let mut query = PoolsAsked::default();
+        let mut query = PoolQuery::default();
         loop {
             let Page { items, after } = self.control.pools(query).await.map_err(status)?;
             all.extend(items);
             if after.is_none() {
                 return Ok(all);
             }
-            query = PoolsAsked { after, ..PoolsAsked::default() };
+            query = PoolQuery { after, ..PoolQuery::default() };
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Changes of a volume in use, by a VolumeAttributesClass.
 
-use api::rest::{Control, VolumeWish};
+use api::rest::{Control, VolumeAction};
 use tonic::Status;
 
 use super::{Controller, volume_id};
@@ -27,12 +27,12 @@ impl<C: Control> Controller<C> {
         let whole = model::VolumeSpec { replicas, ..spec.clone() };
         model::Spec::validate(&whole).map_err(crate::status::invalid)?;
         if spec != *volume.spec() {
-            let wish = VolumeWish::Modify { spec: Box::new(spec) };
-            self.control.change_volume(id, wish, None).await.map_err(status)?;
+            let action = VolumeAction::Modify { spec: Box::new(spec) };
+            self.control.change_volume(id, action, None).await.map_err(status)?;
         }
         if replicas != volume.spec().replicas {
-            let wish = VolumeWish::SetReplicas { replicas };
-            self.control.change_volume(id, wish, None).await.map_err(status)?;
+            let action = VolumeAction::SetReplicas { replicas };
+            self.control.change_volume(id, action, None).await.map_err(status)?;
         }
         Ok(ControllerModifyVolumeResponse {})
     }

@@ -1,7 +1,7 @@
 //! Volumes for nodes: who may connect to a volume.
 
-use api::rest::{Control, VolumeWish};
-use model::{HostName, Kind, LabelValue, Labels, VolumeSpec};
+use api::rest::{Control, VolumeAction};
+use model::{HostName, LabelValue, Labels, ProblemKind, VolumeSpec};
 use tonic::Status;
 
 use super::volumes::published;
@@ -43,8 +43,8 @@ impl<C: Control> Controller<C> {
         let volume = self.existing(Some(id), &request.volume_id).await?;
         let labels = labels_for(&volume, &host, &capability)?;
         self.label(&volume, labels).await?;
-        let wish = VolumeWish::Publish { host: Some(host), node: None };
-        let published = self.control.change_volume(id, wish, None).await.map_err(status)?.now;
+        let action = VolumeAction::Publish { host: Some(host), node: None };
+        let published = self.control.change_volume(id, action, None).await.map_err(status)?.now;
         let target = published.status.as_ref().and_then(|status| status.target.as_ref());
         let context = target.map(|target| {
             let addresses: Vec<_> = target.addresses.iter().map(ToString::to_string).collect();
@@ -61,9 +61,9 @@ impl<C: Control> Controller<C> {
             return Ok(());
         }
         let spec = VolumeSpec { labels, ..volume.spec().clone() };
-        let wish = VolumeWish::Modify { spec: Box::new(spec) };
+        let action = VolumeAction::Modify { spec: Box::new(spec) };
         let seen = Some(volume.generation());
-        self.control.change_volume(*volume.id(), wish, seen).await.map_err(status)?;
+        self.control.change_volume(*volume.id(), action, seen).await.map_err(status)?;
         Ok(())
     }
 
@@ -90,10 +90,12 @@ impl<C: Control> Controller<C> {
             },
         };
         let _exclusive = self.in_flight.claim(id.uuid())?;
-        let wish = VolumeWish::Unpublish { host, force: false };
-        match self.control.change_volume(id, wish, None).await {
+        let action = VolumeAction::Unpublish { host, force: false };
+        match self.control.change_volume(id, action, None).await {
             Ok(_) => Ok(done),
-            Err(problem) if is_missing(&problem) || problem.kind == Kind::NotPublished => Ok(done),
+            Err(problem) if is_missing(&problem) || problem.kind == ProblemKind::NotPublished => {
+                Ok(done)
+            }
             Err(problem) => Err(status(problem)),
         }
     }

@@ -1,7 +1,7 @@
 //! Snapshots: taken, deleted, listed, looked at.
 
 use api::Page;
-use api::rest::{Control, SnapshotsAsked};
+use api::rest::{Control, SnapshotQuery};
 use model::{SnapshotSpec, SnapshotState, Timestamp, VolumeId};
 use tonic::Status;
 
@@ -94,7 +94,7 @@ impl<C: Control> Controller<C> {
         loop {
             let left = most.map(|most| most - entries.len());
             let limit = left.and_then(|left| u32::try_from(left.min(1000)).ok());
-            let query = SnapshotsAsked { volume, limit, after, ..SnapshotsAsked::default() };
+            let query = SnapshotQuery { volume, limit, after, ..SnapshotQuery::default() };
             let Page { items, after: next } =
                 self.control.snapshots(query).await.map_err(status)?;
             entries.extend(items.iter().map(entry));

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use api::Page;
-use api::rest::{Control, VolumesAsked};
-use model::{HostName, Kind, Labels, NodeName, Size, Source, VolumeSpec};
+use api::rest::{Control, VolumeQuery};
+use model::{HostName, Labels, NodeName, ProblemKind, Size, Source, VolumeSpec};
 use tonic::Status;
 
 use super::{Controller, most, snapshot_id, started_after, volume_id};
@@ -178,7 +178,7 @@ impl<C: Control> Controller<C> {
         loop {
             let left = most.map(|most| most - all.len());
             let limit = left.and_then(|left| u32::try_from(left.min(1000)).ok());
-            let query = VolumesAsked { limit, after, ..VolumesAsked::default() };
+            let query = VolumeQuery { limit, after, ..VolumeQuery::default() };
             let Page { items, after: next } = self.control.volumes(query).await.map_err(status)?;
             all.extend(items);
             if next.is_none() || most.is_some_and(|most| all.len() >= most) {
@@ -216,7 +216,7 @@ impl<C: Control> Controller<C> {
         let mut size = volume.spec().size;
         if size < sizes.least {
             let wanted = sizes.of_new(None)?;
-            let change = api::rest::VolumeWish::Resize { size: wanted };
+            let change = api::rest::VolumeAction::Resize { size: wanted };
             let changed = self.control.change_volume(id, change, None).await.map_err(status)?;
             size = changed.now.spec().size;
         } else if sizes.most.is_some_and(|most| size > most) {
@@ -354,7 +354,10 @@ impl Sizes {
                     Size::BLOCK
                 ),
             };
-            Status::new(tonic::Code::from_i32(i32::from(Kind::OutOfRange.csi().number())), message)
+            Status::new(
+                tonic::Code::from_i32(i32::from(ProblemKind::OutOfRange.csi().number())),
+                message,
+            )
         })
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use api::rest::{Control, VolumeWish};
+use api::rest::{Control, VolumeAction};
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::Api;
@@ -190,9 +190,9 @@ impl<C: Control> Collector<C> {
     async fn mark(&self, volume: &Volume, sight: Sight) -> Result<(), Status> {
         let mut spec = volume.spec().clone();
         spec.labels = sight.write(spec.labels).map_err(crate::status::invalid)?;
-        let wish = VolumeWish::Modify { spec: Box::new(spec) };
+        let action = VolumeAction::Modify { spec: Box::new(spec) };
         let control = self.controller.control();
-        let changed = control.change_volume(*volume.id(), wish, Some(volume.generation())).await;
+        let changed = control.change_volume(*volume.id(), action, Some(volume.generation())).await;
         changed.map(|_| ()).map_err(crate::status::status)
     }
 }

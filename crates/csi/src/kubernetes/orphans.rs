@@ -178,7 +178,7 @@ impl Sight {
     }
 
     /// The labels with this in them.
-    pub(super) fn write(self, mut labels: Labels) -> Result<Labels, model::Invalid> {
+    pub(super) fn write(self, mut labels: Labels) -> Result<Labels, model::ValidationError> {
         labels.retain(|key, _| ![POLICY, REVISION].contains(&key.as_str()));
         let policy = match self {
             Sight::Never => return Ok(labels),

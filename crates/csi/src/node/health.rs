@@ -17,22 +17,22 @@ impl<D: Devices> Inner<D> {
         &self,
         volume: VolumeId,
     ) -> Result<NodeGetVolumeHealthResponse, Status> {
-        let health_statuses = self.troubles(volume)?;
+        let health_statuses = self.issues(volume)?;
         let volume_health = VolumeHealth { volume_id: volume.to_string(), health_statuses };
         Ok(NodeGetVolumeHealthResponse { volume_health: Some(volume_health) })
     }
 
     /// What versions before 1.13 ask for.
     pub(super) fn condition(&self, volume: VolumeId) -> Result<VolumeCondition, Status> {
-        let troubles = self.troubles(volume)?;
-        let messages: Vec<String> = troubles.into_iter().map(|it| it.message).collect();
+        let issues = self.issues(volume)?;
+        let messages: Vec<String> = issues.into_iter().map(|it| it.message).collect();
         let abnormal = !messages.is_empty();
         let message = if abnormal { messages.join("; ") } else { "it can be used".to_owned() };
         Ok(VolumeCondition { abnormal, message })
     }
 
     /// Everything that keeps a volume of this machine from being used.
-    fn troubles(&self, volume: VolumeId) -> Result<Vec<VolumeHealthEntry>, Status> {
+    fn issues(&self, volume: VolumeId) -> Result<Vec<VolumeHealthEntry>, Status> {
         let device = self.devices.device(volume)?;
         let device = device.ok_or_else(|| {
             Status::not_found(format!("volume {volume} is not attached to this node"))

@@ -9,7 +9,7 @@ mod real;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use control::core::Wish;
+use control::controller::Request;
 use control::testing::{Cluster, Sim, fill, volume_id};
 use model::{Size, Timestamp, VolumeSpec};
 
@@ -27,7 +27,7 @@ struct Measured {
     idle: f64,
     plan: f64,
     creates: f64,
-    /// Of each volume, from the wish to the answer.
+    /// Of each volume, from the request to the answer.
     each: Vec<f64>,
 }
 
@@ -86,7 +86,7 @@ fn measure(volumes: usize) -> Result<Measured> {
 fn create_many(sim: &mut Sim, volumes: usize) -> Result<(f64, Vec<f64>)> {
     let began = Instant::now();
     let spec = Box::new(VolumeSpec::new(Size::gib(1), 3));
-    let asked = |at| Wish::CreateVolume(volume_id(volumes + at), spec.clone());
+    let asked = |at| Request::CreateVolume(volume_id(volumes + at), spec.clone());
     let tickets: Vec<_> = (0..CREATES).map(|at| sim.ask(asked(at))).collect();
     sim.run();
     let all = began.elapsed().as_secs_f64();
@@ -115,6 +115,6 @@ fn lose_a_node(sim: &mut Sim) -> f64 {
     sim.pass(Duration::from_secs(80));
     let began = Instant::now();
     sim.now = sim.now.after(Duration::from_secs(1));
-    sim.core.plan_now(sim.now);
+    sim.controller.plan_now(sim.now);
     began.elapsed().as_secs_f64()
 }

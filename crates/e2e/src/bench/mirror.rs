@@ -107,7 +107,7 @@ impl Bench {
             cores: vec![0, 1, 1],
             pool: 1024,
             volume: MIB,
-            ..Plan::usual(Kind::Embedded, HOST)
+            ..Plan::default_for(Kind::Embedded, HOST)
         };
         self.runtime.block_on(Fleet::start(plan))
     }

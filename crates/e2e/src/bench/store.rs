@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use futures::StreamExt as _;
 use futures::future::try_join_all;
 use store::client::Client;
-use store::contract::{Compare, Is, Keys, Op, Query, Store as _, StoreExt as _, Txn};
+use store::contract::{Compare, CompareOp, Keys, Op, Query, Store as _, StoreExt as _, Txn};
 use tokio::runtime::Runtime;
 
 use super::{Options, median};
@@ -108,7 +108,7 @@ async fn swaps_per_second(
             let mut done = 0u32;
             while Instant::now() < end {
                 let swap = Txn::new()
-                    .when(Compare::changed(key.clone(), Is::Equal, last))
+                    .when(Compare::changed(key.clone(), CompareOp::Equal, last))
                     .then(Op::put(key.clone(), done.to_string()));
                 let outcome = client.txn(swap).await?;
                 ensure!(outcome.succeeded, "nobody else writes {key}, and yet it has changed");

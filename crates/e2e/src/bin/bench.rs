@@ -10,7 +10,7 @@ use clap::Parser;
 use e2e::bench::{BENCHES, Options};
 
 #[derive(Parser)]
-struct Typed {
+struct BenchArgs {
     /// Which benchmark to run
     name: String,
     /// Finish within a minute, with noisier numbers
@@ -25,7 +25,7 @@ struct Typed {
 }
 
 fn main() -> Result<()> {
-    let typed = Typed::parse();
+    let typed = BenchArgs::parse();
     let Some(bench) = BENCHES.iter().find(|bench| bench.name == typed.name) else {
         let names: Vec<_> = BENCHES.iter().map(|bench| bench.name).collect();
         bail!("there is no benchmark {:?}; there are: {}", typed.name, names.join(", "));

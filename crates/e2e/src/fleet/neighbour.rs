@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, ensure};
 use api::node::Node as _;
 use model::{
-    Ana, Child, ChildPath, Limits, Nqn, PoolName, PoolSpec, ReplicaId, ReplicaSet, ReplicaSpec,
-    Size, TargetId, TargetRecord, TargetSpec, VolumeId, keys, stored,
+    Ana, Child, ChildPath, Nqn, PoolName, PoolSpec, QosLimits, ReplicaId, ReplicaSet, ReplicaSpec,
+    Size, TargetId, TargetRecord, TargetSpec, VolumeId, envelope, keys,
 };
 use store::contract::{Compare, Op, Store as _, Txn};
 
@@ -44,7 +44,7 @@ impl Fleet {
             ReplicaSet::new([replica].into())?,
         );
         let key = keys::target_record(neighbour.volume);
-        let put = Op::put(key.clone(), stored::encode(&record)?);
+        let put = Op::put(key.clone(), envelope::encode(&record)?);
         let outcome = self.client.txn(Txn::new().when(Compare::absent(key)).then(put)).await?;
         ensure!(outcome.succeeded, "it has a target");
         let spec = TargetSpec {
@@ -54,7 +54,7 @@ impl Fleet {
             size: self.size,
             children: vec![Child { replica, path: ChildPath::Local {}, offline: false }],
             hosts: [("host-9".parse()?, self.host.parse()?)].into(),
-            limits: Limits::default(),
+            limits: QosLimits::default(),
             ana: Ana::Optimized,
             shutdown: false,
         };

@@ -5,12 +5,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use api::node::{Node as _, Removal};
-use api::{Seen, Subscription};
+use api::node::{DeleteReplica, Node as _};
+use api::{StreamItem, Subscription};
 use block::{Blocks, Command, Lba, Span};
-use engine::client::{Happened, Request, Session};
+use engine::client::{ControllerEvent, Request, Session};
 use engine::device::Data;
-use model::{Event, EventName, Generation, Kind, PoolName, ReplicaId, ReplicaSpec, Size};
+use model::{Event, EventName, Generation, PoolName, ProblemKind, ReplicaId, ReplicaSpec, Size};
 use nvme::initiator::Options;
 
 use super::{Fleet, connect_replica, hold, id, in_words};
@@ -49,7 +49,7 @@ impl Fleet {
                 hosts: [].into(),
             };
             match remote.put_replica(hog()?, Fleet::order(generation, spec)?).await {
-                Err(problem) if problem.kind == Kind::NoSpace => {}
+                Err(problem) if problem.kind == ProblemKind::NoSpace => {}
                 answer => return answer.map(drop).map_err(|problem| in_words(&problem)),
             }
         }
@@ -59,9 +59,9 @@ impl Fleet {
     /// Gives the room back.
     pub async fn make_room(&self, nth: usize) -> Result<()> {
         let generation = Generation::new(1 << 20).context("generations begin at 1")?;
-        let order = Removal { generation, pool: "tank".parse()? };
+        let order = DeleteReplica { generation, pool: "tank".parse()? };
         let deleted = self.remote(nth)?.delete_replica(hog()?, order).await;
-        ensure!(deleted.map_err(|problem| in_words(&problem))?.was_there, "there was room");
+        ensure!(deleted.map_err(|problem| in_words(&problem))?.existed, "there was room");
         Ok(())
     }
 
@@ -104,11 +104,11 @@ fn read(session: &mut Session, span: Span) -> Result<Vec<u8>> {
     ensure!(session.submit(request).is_ok(), "the connection is lost");
     loop {
         match session.wait()? {
-            Happened::Done { result, data: Data::Fill(bytes), .. } => {
+            ControllerEvent::Done { result, data: Data::Fill(bytes), .. } => {
                 result.map_err(|fault| anyhow!("{fault}"))?;
                 return Ok(bytes.to_vec());
             }
-            Happened::Lost { why } => bail!("the connection is lost: {why}"),
+            ControllerEvent::Lost { why } => bail!("the connection is lost: {why}"),
             _ => {}
         }
     }
@@ -141,7 +141,7 @@ pub async fn told(
     let telling = async {
         loop {
             let seen = events.next().await?;
-            let Some(Seen::Event(event)) = seen else { bail!("missed: {seen:?}") };
+            let Some(StreamItem::Event(event)) = seen else { bail!("missed: {seen:?}") };
             if is_meant(&event) {
                 return Ok(event);
             }

@@ -27,7 +27,7 @@ impl Mirrored {
     pub(crate) fn start(vm: &Vm) -> Result<Mirrored> {
         let runtime = Runtime::new().context("start a runtime")?;
         let host = vm.run("cat /etc/nvme/hostnqn", PATIENCE)?.ok()?;
-        let mut plan = Plan::usual(Kind::Embedded, host.trim());
+        let mut plan = Plan::default_for(Kind::Embedded, host.trim());
         // The loopback that the guest reaches.
         plan.addresses.fill(([127, 0, 0, 1], 0).into());
         let plan = Plan { pool: 1024, volume: u32::try_from(SIZE >> 20)?, ..plan };

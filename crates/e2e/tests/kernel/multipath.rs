@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use block::{Blocks, Command, Lba, Span};
 use e2e::vm::Kernel;
-use engine::client::{Driven, Remote};
+use engine::client::{Remote, StandaloneHandler};
 use engine::device::Data;
 use nvme::auth::Accepted;
 use nvme::initiator::{Association, Host, Options, PathId, Policy};
@@ -55,7 +55,7 @@ fn states_of_the_kernels_target_are_switched_under_load() -> Result<()> {
 /// A namespace by two paths, and who works on it.
 struct Load {
     reactor: Reactor<()>,
-    driven: Driven<u64>,
+    driven: StandaloneHandler<u64>,
     workers: Vec<Worker>,
     at_work: u64,
 }
@@ -82,7 +82,7 @@ impl Load {
             };
             remote.add(PathId(id), address, association, false, &mut reactor);
         }
-        let driven = Driven::new(remote);
+        let driven = StandaloneHandler::new(remote);
         let workers = (0..WORKERS).map(|_| Worker::default()).collect();
         let mut load = Load { reactor, driven, workers, at_work: 0 };
         for owner in 0..WORKERS {

@@ -11,7 +11,9 @@ use anyhow::{Context, Result, bail};
 use block::BlockSize;
 use e2e::vm::{HOST, Link, SECOND_HOST, Vm};
 use engine::replication::Replication;
-use engine::serve::{Backing, Config, Limits, Namespace, Orders, Server, Subsystem, identity_of};
+use engine::serve::{
+    Backing, Config, EngineLimits, Namespace, Server, Subsystem, TargetHandle, identity_of,
+};
 use nvme::pdu::Digests;
 use nvme::wire::{AnaState, Nqn};
 use tempfile::TempDir;
@@ -30,7 +32,7 @@ pub(crate) struct Pair {
 /// Changes the states of the paths of a pair.
 pub(crate) struct Switches {
     nqn: Nqn,
-    orders: [Orders; 2],
+    orders: [TargetHandle; 2],
 }
 
 impl Pair {
@@ -81,7 +83,7 @@ impl Pair {
             pools: Vec::new(),
             subsystems: [(self.nqn.clone(), subsystem)].into(),
             digests: Digests { header: true, data: true },
-            limits: Limits::default(),
+            limits: EngineLimits::default(),
             replication: Replication::default(),
         };
         Server::start(config).context("cannot start a target")

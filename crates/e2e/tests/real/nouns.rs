@@ -61,27 +61,27 @@ fn posted(pager: &TcpListener) -> Result<Value> {
 }
 
 /// An address is called when something happens, and no more when the watch is gone.
-fn watches(up: &Up) -> Result<()> {
+fn webhooks(up: &Up) -> Result<()> {
     let pager = TcpListener::bind("127.0.0.1:0")?;
     let url = format!("http://{}/holdfast", pager.local_addr()?);
-    up.run(&["watch", "create", "pager", "--url", &url, "--node", "node-1"])?;
+    up.run(&["webhook", "create", "pager", "--url", &url, "--node", "node-1"])?;
     up.run(&["node", "label", "node-2", "rack=8"])?;
     up.run(&["node", "label", "node-1", "rack=7"])?;
     // The node may have something of its own to tell first, such as that it answers.
     loop {
         let call = posted(&pager)?;
-        ensure!(call["watch"] == "pager" && call["missed"] == 0, "{call}");
+        ensure!(call["webhook"] == "pager" && call["missed"] == 0, "{call}");
         let subject = &call["event"]["subject"];
         ensure!(subject["kind"] == "node" && subject["id"] == "node-1", "{call}");
         if call["event"]["name"] == "changed" {
             break;
         }
     }
-    every_form(up, &["watch", "list"])?;
-    let got = every_form(up, &["watch", "get", "pager"])?;
+    every_form(up, &["webhook", "list"])?;
+    let got = every_form(up, &["webhook", "get", "pager"])?;
     ensure!(got["spec"]["url"] == url.as_str(), "{got}");
-    ensure!(up.run(&["watch", "delete", "pager", "--yes"])?.contains("deleted"));
-    ensure!(up.run(&["watch", "delete", "pager", "--yes"])?.contains("was not there"));
+    ensure!(up.run(&["webhook", "delete", "pager", "--yes"])?.contains("deleted"));
+    ensure!(up.run(&["webhook", "delete", "pager", "--yes"])?.contains("was not there"));
     Ok(())
 }
 
@@ -159,7 +159,7 @@ fn every_noun_against_a_real_cluster() -> Result<()> {
     let snapshot = id(&snapshot["now"])?;
     let group = asked(&up, &["group", "create", &volume])?;
     let group = id(&group["now"])?;
-    watches(&up)?;
+    webhooks(&up)?;
     placement(&up, &volume)?;
     offline(&up, &volume)?;
     paces(&up, &volume)?;

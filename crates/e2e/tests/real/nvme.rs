@@ -11,7 +11,7 @@ use e2e::process::{Program, holdfast};
 use engine::client::{Request, Session};
 use engine::device::Data;
 use nvme::auth::Accepted;
-use nvme::initiator::{Association, Host, Options, Request as Admin};
+use nvme::initiator::{AdminRequest as Admin, Association, Host, Options};
 use nvme::wire::Nqn;
 
 const NQN: &str = "nqn.2026-11.io.holdfast:real";

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use block::{Blocks, Command, Lba, Span};
 use e2e::loop_device::LoopDevice;
 use e2e::process::{Program, holdfast};
-use engine::client::{Happened, Request, Session, SessionError};
+use engine::client::{ControllerEvent, Request, Session, SessionError};
 use engine::device::Data;
 use nvme::auth::Accepted;
 use nvme::initiator::{Association, Host, Options};
@@ -113,7 +113,7 @@ impl History {
                 return;
             }
             match session.wait() {
-                Ok(Happened::Done { tag, result, .. }) => {
+                Ok(ControllerEvent::Done { tag, result, .. }) => {
                     if result.is_err() {
                         // Only the end of the engine makes commands fail here.
                         return;
@@ -124,7 +124,7 @@ impl History {
                         self.acknowledge(tag, stamp, fua);
                     }
                 }
-                Ok(Happened::Lost { .. }) | Err(SessionError::Lost(_)) => return,
+                Ok(ControllerEvent::Lost { .. }) | Err(SessionError::Lost(_)) => return,
                 Ok(_) => {}
                 Err(error) => panic!("{error}"),
             }
@@ -187,7 +187,7 @@ impl History {
             let buffer = session.take(4096).unwrap();
             assert!(submit(session, at, Command::Read { span: one(at) }, Data::Fill(buffer)));
             let bytes = loop {
-                if let Happened::Done { result, data, .. } = session.wait().unwrap() {
+                if let ControllerEvent::Done { result, data, .. } = session.wait().unwrap() {
                     result.unwrap();
                     let Data::Fill(bytes) = data else { panic!("{data:?}") };
                     break bytes;

@@ -3,16 +3,16 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use block::Fault;
+use block::IoError;
 use nvme::initiator::{
-    Admin, AdminEvent, AnaLog, Association, ControllerInfo, Io as IoQueue, IoEvent, Message,
-    Namespace, Refused as Denied, Request as AdminRequest, Reservation, Ticket,
+    Admin, AdminEvent, AdminRequest, AnaLog, Association, ConnectRefused, ControllerInfo, IoEvent,
+    IoQueue, Message, Namespace, Reservation, Ticket,
 };
 use nvme::time::Instant;
 use reactor::{Io, Op, Outcome, Refused, Token};
 
-use super::queue::{Flight, Queue};
-use super::request::{Happened, Rejected, Request};
+use super::queue::{InFlight, Queue};
+use super::request::{ControllerEvent, Rejected, Request};
 use super::{CONNECT, RECEIVE, SEND};
 use crate::clock::instant;
 use crate::device::Data;
@@ -31,9 +31,9 @@ pub struct Controller {
     info: Option<ControllerInfo>,
     namespaces: Vec<Namespace>,
     ana: Option<AnaLog>,
-    happened: VecDeque<Happened>,
+    happened: VecDeque<ControllerEvent>,
     /// Why the controller did not let us in, if so.
-    refusal: Option<Denied>,
+    refusal: Option<ConnectRefused>,
     /// Why it is lost. It is over once the kernel receives into no buffer of a request any more.
     lost: Option<String>,
     is_over: bool,
@@ -81,7 +81,7 @@ impl Controller {
         self.id
     }
 
-    /// Ends it at once; [`Happened::Lost`] is the last that is heard.
+    /// Ends it at once; [`ControllerEvent::Lost`] is the last that is heard.
     pub fn give_up(&mut self, why: &str, io: &mut impl Io) {
         self.lost(why.to_owned(), io);
     }
@@ -102,7 +102,7 @@ impl Controller {
     }
 
     /// Why it did not let us in, if so.
-    pub fn refusal(&self) -> Option<Denied> {
+    pub fn refusal(&self) -> Option<ConnectRefused> {
         self.refusal
     }
 
@@ -120,7 +120,7 @@ impl Controller {
     pub fn submit(&mut self, request: Request, io: &impl Io) -> Result<(), Rejected> {
         let Some(namespace) = self.namespaces.iter().find(|found| found.nsid == request.nsid)
         else {
-            return Err(Rejected { fault: Fault::Unreachable, request });
+            return Err(Rejected { fault: IoError::Unreachable, request });
         };
         let now = instant(io);
         let count = self.queues.len();
@@ -130,20 +130,20 @@ impl Controller {
             let Some(slot) = queue.free_slot() else { continue };
             match queue.machine.submit(now, slot, namespace, request.command) {
                 Ok(()) => {
-                    queue.launch(Flight { tag: request.tag, data: request.data });
+                    queue.launch(InFlight { tag: request.tag, data: request.data });
                     self.next_queue = (index + 1) % count;
                     return Ok(());
                 }
-                Err(Fault::Busy) => {}
+                Err(IoError::Busy) => {}
                 Err(fault) => return Err(Rejected { fault, request }),
             }
         }
-        let fault = if self.is_lost() { Fault::Unreachable } else { Fault::Busy };
+        let fault = if self.is_lost() { IoError::Unreachable } else { IoError::Busy };
         Err(Rejected { fault, request })
     }
 
     /// Sends a reservation command; `false` if that cannot be now. Its result comes like that of a
-    /// request with this tag, or as [`Happened::Reported`].
+    /// request with this tag, or as [`ControllerEvent::Reported`].
     pub fn reserve(&mut self, tag: u64, nsid: u32, reservation: Reservation, io: &impl Io) -> bool {
         let now = instant(io);
         let Some(queue) = self.queues.first_mut() else { return false };
@@ -151,12 +151,13 @@ impl Controller {
         if queue.machine.reserve(now, slot, nsid, reservation).is_err() {
             return false;
         }
-        queue.launch(Flight { tag, data: Data::None });
+        queue.launch(InFlight { tag, data: Data::None });
         true
     }
 
     /// Sends a message to the engine of a replica; hands it back if that cannot be now. Its answer
-    /// comes as [`Happened::Replied`]; if the way is lost, as that of a request with this tag.
+    /// comes as [`ControllerEvent::Replied`]; if the way is lost, as that of a request with this
+    /// tag.
     pub fn send(
         &mut self,
         tag: u64,
@@ -170,11 +171,11 @@ impl Controller {
         if queue.machine.send(now, slot, nsid, message.clone()).is_err() {
             return Err(message);
         }
-        queue.launch(Flight { tag, data: Data::None });
+        queue.launch(InFlight { tag, data: Data::None });
         Ok(())
     }
 
-    /// Reads the ANA log again; [`Happened::Ana`] follows, if the controller has one.
+    /// Reads the ANA log again; [`ControllerEvent::Ana`] follows, if the controller has one.
     pub fn refresh(&mut self, io: &impl Io) {
         self.admin.machine.refresh(instant(io));
     }
@@ -184,7 +185,7 @@ impl Controller {
         self.admin.machine.request(instant(io), request)
     }
 
-    /// Ends the association in good order; [`Happened::Lost`] is the last that is heard.
+    /// Ends the association in good order; [`ControllerEvent::Lost`] is the last that is heard.
     pub fn shut_down(&mut self, io: &impl Io) {
         self.shutting_down = self.admin.machine.shut_down(instant(io));
         if self.shutting_down.is_none() {
@@ -245,7 +246,7 @@ impl Controller {
     }
 
     /// What happened, one at a time; to be called until there is nothing more.
-    pub fn poll(&mut self, io: &mut impl Io) -> Option<Happened> {
+    pub fn poll(&mut self, io: &mut impl Io) -> Option<ControllerEvent> {
         let now = instant(io);
         loop {
             if let Some(happened) = self.happened.pop_front() {
@@ -325,19 +326,21 @@ impl Controller {
             }
             AdminEvent::Ana(log) => {
                 self.ana = Some(log);
-                self.happened.push_back(Happened::Ana);
+                self.happened.push_back(ControllerEvent::Ana);
             }
             AdminEvent::Namespaces(found) => {
                 self.namespaces = found;
-                self.happened.push_back(Happened::Namespaces);
+                self.happened.push_back(ControllerEvent::Namespaces);
             }
-            AdminEvent::Discovery => self.happened.push_back(Happened::Discovery),
-            AdminEvent::Reservation(it) => self.happened.push_back(Happened::Notice(it.kind)),
+            AdminEvent::Discovery => self.happened.push_back(ControllerEvent::Discovery),
+            AdminEvent::Reservation(it) => {
+                self.happened.push_back(ControllerEvent::Notice(it.kind));
+            }
             AdminEvent::Answered(ticket, _) if self.shutting_down == Some(ticket) => {
                 self.lost("shut down".into(), io);
             }
             AdminEvent::Answered(ticket, answer) => {
-                self.happened.push_back(Happened::Answered(ticket, answer));
+                self.happened.push_back(ControllerEvent::Answered(ticket, answer));
             }
             AdminEvent::Refused(why) => self.refused(why, io),
             AdminEvent::Lost(why) => self.lost(why.to_string(), io),
@@ -354,7 +357,7 @@ impl Controller {
         }
         self.info = Some(info);
         if wanted == 0 {
-            self.happened.push_back(Happened::Ready);
+            self.happened.push_back(ControllerEvent::Ready);
         }
     }
 
@@ -368,22 +371,22 @@ impl Controller {
             IoEvent::Ready => {
                 self.ready_queues += 1;
                 if self.ready_queues == self.queues.len() {
-                    self.happened.push_back(Happened::Ready);
+                    self.happened.push_back(ControllerEvent::Ready);
                 }
             }
             IoEvent::Done { slot, result } => {
-                if let Some(Flight { tag, data }) = queue.land(slot) {
-                    self.happened.push_back(Happened::Done { tag, result, data });
+                if let Some(InFlight { tag, data }) = queue.land(slot) {
+                    self.happened.push_back(ControllerEvent::Done { tag, result, data });
                 }
             }
             IoEvent::Reported { slot, result } => {
-                if let Some(Flight { tag, .. }) = queue.land(slot) {
-                    self.happened.push_back(Happened::Reported { tag, result });
+                if let Some(InFlight { tag, .. }) = queue.land(slot) {
+                    self.happened.push_back(ControllerEvent::Reported { tag, result });
                 }
             }
             IoEvent::Answered { slot, result } => {
-                if let Some(Flight { tag, .. }) = queue.land(slot) {
-                    self.happened.push_back(Happened::Replied { tag, result });
+                if let Some(InFlight { tag, .. }) = queue.land(slot) {
+                    self.happened.push_back(ControllerEvent::Replied { tag, result });
                 }
             }
             IoEvent::Refused(why) => self.refused(why, io),
@@ -398,7 +401,7 @@ impl Controller {
         }
     }
 
-    fn refused(&mut self, why: Denied, io: &mut impl Io) {
+    fn refused(&mut self, why: ConnectRefused, io: &mut impl Io) {
         self.refusal = Some(why);
         let cause = std::error::Error::source(&why).map(|cause| format!(": {cause}"));
         self.lost(format!("{why}{}", cause.unwrap_or_default()), io);
@@ -428,16 +431,16 @@ impl Controller {
             return;
         }
         for queue in &mut self.queues {
-            for Flight { tag, data } in queue.land_all() {
-                let result = Err(Fault::Unreachable);
-                self.happened.push_back(Happened::Done { tag, result, data });
+            for InFlight { tag, data } in queue.land_all() {
+                let result = Err(IoError::Unreachable);
+                self.happened.push_back(ControllerEvent::Done { tag, result, data });
             }
         }
         if !self.queues.iter().any(Queue::is_receiving_into)
             && let Some(why) = self.lost.take()
         {
             self.is_over = true;
-            self.happened.push_back(Happened::Lost { why });
+            self.happened.push_back(ControllerEvent::Lost { why });
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! - [`Controller`] is one way to one subsystem: an admin connection and its I/O connections.
 //!
-//! - [`Remote`] is one namespace by several of them, [`Driven`] one with a reactor of its own.
+//! - [`Remote`] is one namespace by several of them, [`StandaloneHandler`] one with a reactor of
+//!   its own.
 //! - [`Session`] is a controller on a reactor of its own, for tools.
 //! - [`perf`] puts a load on a session and measures it.
 //!
@@ -13,19 +14,19 @@
 //! Deliberately not here: the protocol (`nvme::initiator`), and what is read and written.
 
 mod controller;
-mod driven;
 pub mod perf;
 mod queue;
 mod remote;
 mod request;
 mod session;
+mod standalone;
 
 pub use controller::Controller;
-pub use driven::Driven;
 pub use reactor::pin_to_core;
 pub use remote::Remote;
-pub use request::{Happened, Rejected, Request};
+pub use request::{ControllerEvent, Rejected, Request};
 pub use session::{Session, SessionError};
+pub use standalone::StandaloneHandler;
 
 /// Tokens of these kinds belong to controllers.
 pub const TOKEN_KINDS: core::ops::RangeInclusive<u8> = CONNECT..=SEND;

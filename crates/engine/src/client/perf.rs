@@ -16,13 +16,13 @@ mod pattern;
 
 use std::time::Duration;
 
-use block::{Blame, Blocks, Command, Completion, Geometry, Span};
+use block::{Blocks, Command, Completion, ErrorClass, Geometry, Span};
 use hdrhistogram::Histogram;
 use pattern::{Places, stamp, wrong_blocks};
-use reactor::{Frozen, Moment};
+use reactor::{MonotonicTime, SharedBuffer};
 
 use super::session::SessionError;
-use super::{Happened, Request, Session};
+use super::{ControllerEvent, Request, Session};
 use crate::device::Data;
 
 /// What to do in which order.
@@ -126,8 +126,8 @@ pub type Reconnect<'f> = dyn FnMut(&str) -> Result<Session, SessionError> + 'f;
 
 /// One of the commands that are always at work.
 struct Worker {
-    data: Option<Frozen>,
-    begun: Moment,
+    data: Option<SharedBuffer>,
+    begun: MonotonicTime,
     span: Span,
     /// How often it has written; part of what it writes.
     round: u64,
@@ -150,8 +150,8 @@ struct Runner<'a, 'f> {
     geometry: Geometry,
     workers: Vec<Worker>,
     places: Places,
-    until: Moment,
-    last_done: Moment,
+    until: MonotonicTime,
+    last_done: MonotonicTime,
     /// Commands that have not ended.
     at_work: usize,
     measured: Measured,
@@ -240,10 +240,10 @@ impl Runner<'_, '_> {
         }
         while self.at_work > 0 {
             match self.session.wait() {
-                Ok(Happened::Done { tag, result, data }) => {
+                Ok(ControllerEvent::Done { tag, result, data }) => {
                     self.ended(usize::try_from(tag).unwrap_or(usize::MAX), result, data);
                 }
-                Ok(Happened::Lost { why }) | Err(SessionError::Lost(why)) => {
+                Ok(ControllerEvent::Lost { why }) | Err(SessionError::Lost(why)) => {
                     self.reconnect(&why)?;
                 }
                 Ok(_) => {}
@@ -260,7 +260,8 @@ impl Runner<'_, '_> {
     }
 
     fn ended(&mut self, index: usize, result: Completion, data: Data) {
-        let is_path = |fault: block::Fault| matches!(fault.blame(), Blame::Path | Blame::Owner);
+        let is_path =
+            |fault: block::IoError| matches!(fault.class(), ErrorClass::Path | ErrorClass::Owner);
         if let (Some(_), Some(worker)) = (&self.follow, self.workers.get_mut(index))
             && result.is_err_and(is_path)
         {
@@ -319,7 +320,7 @@ impl Runner<'_, '_> {
     }
 
     /// A command is over. Returns whether its worker rests now.
-    fn landed(&mut self, index: usize, data: Data, is_good: bool, now: Moment) -> bool {
+    fn landed(&mut self, index: usize, data: Data, is_good: bool, now: MonotonicTime) -> bool {
         let Some(worker) = self.workers.get_mut(index) else { return false };
         let came_back = match data {
             Data::Fill(buffer) => Some(buffer.freeze()),

@@ -1,6 +1,6 @@
 //! One connection to a controller: its stream, its machine, the data of its slots.
 
-use nvme::initiator::{Admin, Io as IoQueue, Need, Payload, Transmit};
+use nvme::initiator::{Admin, IoQueue, Need, Payload, Transmit};
 use nvme::time::Instant;
 use reactor::{Buffer, Chain, Io, Socket, Token};
 
@@ -49,7 +49,7 @@ machine!(IoQueue, IoQueue::placed);
 
 /// A request that is at work.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(super) struct InFlight {
     pub(super) tag: u64,
     pub(super) data: Data,
 }
@@ -58,23 +58,23 @@ pub(super) struct Flight {
 pub(super) struct Queue<M> {
     pub(super) machine: M,
     stream: Option<Stream>,
-    flights: Vec<Option<Flight>>,
+    flights: Vec<Option<InFlight>>,
     free: Vec<u16>,
     /// Reads of much data that are at work.
     large: usize,
     /// A payload that is being received directly into its buffer.
-    direct: Option<Direct>,
+    direct: Option<DirectReceive>,
 }
 
 /// A payload that is being received directly into its buffer: from where to where.
 #[derive(Clone, Copy)]
-struct Direct {
+struct DirectReceive {
     slot: u16,
     from: usize,
     to: usize,
 }
 
-impl Flight {
+impl InFlight {
     fn is_large(&self) -> bool {
         matches!(&self.data, Data::Fill(buffer) if buffer.len() >= Stream::LARGE)
     }
@@ -104,7 +104,7 @@ impl<M: Machine> Queue<M> {
     }
 
     /// Notes that the free slot is at work.
-    pub(super) fn launch(&mut self, flight: Flight) {
+    pub(super) fn launch(&mut self, flight: InFlight) {
         if let Some(slot) = self.free.pop()
             && let Some(place) = self.flights.get_mut(usize::from(slot))
         {
@@ -114,7 +114,7 @@ impl<M: Machine> Queue<M> {
     }
 
     /// A slot's command is over.
-    pub(super) fn land(&mut self, slot: u16) -> Option<Flight> {
+    pub(super) fn land(&mut self, slot: u16) -> Option<InFlight> {
         let flight = self.flights.get_mut(usize::from(slot))?.take()?;
         self.large = self.large.saturating_sub(usize::from(flight.is_large()));
         self.free.push(slot);
@@ -123,7 +123,7 @@ impl<M: Machine> Queue<M> {
 
     /// Everything still at work, when the connection is over; but not what the kernel still
     /// receives into.
-    pub(super) fn land_all(&mut self) -> Vec<Flight> {
+    pub(super) fn land_all(&mut self) -> Vec<InFlight> {
         let away = self.direct.map(|direct| usize::from(direct.slot));
         let here = self.flights.iter_mut().enumerate().filter(|(slot, _)| Some(*slot) != away);
         here.filter_map(|(_, flight)| flight.take()).collect()
@@ -151,7 +151,7 @@ impl<M: Machine> Queue<M> {
             Some(data @ Data::Fill(_)) if to - from >= Stream::WORTH_IT => {
                 let Data::Fill(buffer) = core::mem::replace(data, Data::None) else { return };
                 match stream.receive_into(buffer, (from, to), token, io) {
-                    Ok(()) => self.direct = Some(Direct { slot, from, to }),
+                    Ok(()) => self.direct = Some(DirectReceive { slot, from, to }),
                     Err(buffer) => *data = Data::Fill(buffer),
                 }
             }
@@ -164,7 +164,7 @@ impl<M: Machine> Queue<M> {
         if let Some(stream) = &mut self.stream {
             stream.on_received_into(result);
         }
-        let Some(Direct { slot, from, to }) = self.direct.take() else { return };
+        let Some(DirectReceive { slot, from, to }) = self.direct.take() else { return };
         if result.is_ok() {
             self.machine.placed(buffer.get(from..to).unwrap_or_default());
         }
@@ -190,7 +190,7 @@ impl<M: Machine> Queue<M> {
                     let start = usize::try_from(offset).unwrap_or(usize::MAX);
                     let flight = self.flights.get_mut(usize::from(slot)).and_then(Option::as_mut);
                     // A read whose owner gave up has no place for its bytes.
-                    if let Some(Flight { data: Data::Fill(buffer), .. }) = flight
+                    if let Some(InFlight { data: Data::Fill(buffer), .. }) = flight
                         && let Some(end) = start.checked_add(count)
                         && let Some(place) = buffer.get_mut(start..end)
                     {
@@ -239,7 +239,7 @@ impl<M: Machine> Queue<M> {
     }
 }
 
-fn append(chain: &mut Chain, transmit: &Transmit, flights: &[Option<Flight>]) {
+fn append(chain: &mut Chain, transmit: &Transmit, flights: &[Option<InFlight>]) {
     chain.copy(transmit.head.as_slice());
     let tail = match &transmit.payload {
         Payload::None => transmit.tail([]),
@@ -252,7 +252,7 @@ fn append(chain: &mut Chain, transmit: &Transmit, flights: &[Option<Flight>]) {
             let start = usize::try_from(*offset).unwrap_or(usize::MAX);
             let len = usize::try_from(*len).unwrap_or(usize::MAX);
             let part = match flight {
-                Some(Flight { data: Data::Bytes(bytes), .. }) => bytes.part(start, len),
+                Some(InFlight { data: Data::Bytes(bytes), .. }) => bytes.part(start, len),
                 _ => None,
             };
             match part {

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
-use block::{Command, Fault};
+use block::{Command, IoError};
 use nvme::initiator::{
     Association, Effect, Ended, Multipath, Namespace, PathEvent, PathId, PathState, Policy,
     RequestId,
@@ -16,7 +16,7 @@ use nvme::time::Instant;
 use nvme::wire::AnaState;
 use reactor::{Io, Outcome, Token};
 
-use super::{Controller, Happened, Request};
+use super::{Controller, ControllerEvent, Request};
 use crate::clock::instant;
 use crate::device::{Data, Finished};
 
@@ -137,11 +137,11 @@ impl<O> Remote<O> {
         command: Command,
         data: Data,
         io: &mut impl Io,
-    ) -> Result<(), (Fault, Data)> {
-        let Some(id) = self.free.pop() else { return Err((Fault::Busy, data)) };
+    ) -> Result<(), (IoError, Data)> {
+        let Some(id) = self.free.pop() else { return Err((IoError::Busy, data)) };
         if self.multipath.submit(instant(io), RequestId(id), command).is_err() {
             self.free.push(id);
-            return Err((Fault::Unreachable, data));
+            return Err((IoError::Unreachable, data));
         }
         if let Some(place) = self.place(RequestId(id)) {
             *place = Some(Waiting { owner, data: Some(data) });
@@ -176,7 +176,7 @@ impl<O> Remote<O> {
         controller.on(token, outcome, io);
         while let Some(happened) = controller.poll(io) {
             // Of a path that nobody knows any more only requests are of interest.
-            if let Happened::Done { .. } = happened {
+            if let ControllerEvent::Done { .. } = happened {
                 self.heard(NO_PATH, happened, io);
             }
         }
@@ -218,7 +218,7 @@ impl<O> Remote<O> {
         }
     }
 
-    fn heard(&mut self, id: PathId, happened: Happened, io: &mut impl Io) {
+    fn heard(&mut self, id: PathId, happened: ControllerEvent, io: &mut impl Io) {
         let now = instant(io);
         if let Some(path) = self.paths.get_mut(&id)
             && path.controller.as_ref().is_some_and(Controller::is_over)
@@ -228,7 +228,7 @@ impl<O> Remote<O> {
             self.multipath.on(now, id, PathEvent::Lost);
         }
         match happened {
-            Happened::Ready => {
+            ControllerEvent::Ready => {
                 if let Some(path) = self.paths.get_mut(&id) {
                     path.was_ready = true;
                 }
@@ -236,18 +236,18 @@ impl<O> Remote<O> {
                 let ana = self.ana(id);
                 self.multipath.on(now, id, PathEvent::Live { slots, ana });
             }
-            Happened::Ana | Happened::Namespaces => {
+            ControllerEvent::Ana | ControllerEvent::Namespaces => {
                 let ana = self.ana(id);
                 self.multipath.on(now, id, PathEvent::Ana(ana));
             }
-            Happened::Done { tag, result, data } => {
+            ControllerEvent::Done { tag, result, data } => {
                 let request = RequestId(u32::try_from(tag).unwrap_or(u32::MAX));
                 if let Some(Some(waiting)) = self.place(request) {
                     waiting.data = Some(data);
                 }
                 self.multipath.ended(now, Ended { request, result });
             }
-            Happened::Lost { why } => {
+            ControllerEvent::Lost { why } => {
                 let Some(path) = self.paths.get_mut(&id) else { return };
                 path.controller = None;
                 if core::mem::take(&mut path.was_ready) {
@@ -256,11 +256,11 @@ impl<O> Remote<O> {
                     tracing::debug!(path = id.0, at = %path.address, %why, "path still lost");
                 }
             }
-            Happened::Discovery
-            | Happened::Notice(_)
-            | Happened::Answered(..)
-            | Happened::Reported { .. }
-            | Happened::Replied { .. } => {}
+            ControllerEvent::Discovery
+            | ControllerEvent::Notice(_)
+            | ControllerEvent::Answered(..)
+            | ControllerEvent::Reported { .. }
+            | ControllerEvent::Replied { .. } => {}
         }
     }
 
@@ -313,7 +313,7 @@ impl<O> Remote<O> {
         let nsid = self.nsid;
         let Some(data) = self.place(request).and_then(Option::as_mut).and_then(|w| w.data.take())
         else {
-            self.multipath.ended(now, Ended { request, result: Err(Fault::Internal) });
+            self.multipath.ended(now, Ended { request, result: Err(IoError::Internal) });
             return;
         };
         let asked = Request { tag: u64::from(request.0), nsid, command, data };
@@ -323,7 +323,7 @@ impl<O> Remote<O> {
                 Ok(()) => return,
                 Err(rejected) => (rejected.fault, rejected.request.data),
             },
-            None => (Fault::Unreachable, asked.data),
+            None => (IoError::Unreachable, asked.data),
         };
         if let Some(Some(waiting)) = self.place(request) {
             waiting.data = Some(data);

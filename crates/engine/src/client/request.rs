@@ -1,6 +1,6 @@
 //! What is asked of a controller, and what comes of it.
 
-use block::{Command, Completion, Fault};
+use block::{Command, Completion, IoError};
 use nvme::initiator::{Answer, Report, Ticket};
 
 use crate::device::Data;
@@ -22,14 +22,14 @@ pub struct Request {
 #[derive(Debug)]
 pub struct Rejected {
     /// Why; `Busy` means that all slots are taken.
-    pub fault: Fault,
+    pub fault: IoError,
     /// With its data.
     pub request: Request,
 }
 
 /// What became of it.
 #[derive(Debug)]
-pub enum Happened {
+pub enum ControllerEvent {
     /// Requests may be submitted.
     Ready,
     /// A request is over.
@@ -46,14 +46,14 @@ pub enum Happened {
         /// Of the request.
         tag: u64,
         /// What it says.
-        result: Result<Report, Fault>,
+        result: Result<Report, IoError>,
     },
     /// The answer to a message is there, or not.
     Replied {
         /// Of the message.
         tag: u64,
         /// What it says.
-        result: Result<Vec<u8>, Fault>,
+        result: Result<Vec<u8>, IoError>,
     },
     /// Namespaces changed.
     Namespaces,

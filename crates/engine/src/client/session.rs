@@ -4,22 +4,21 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use block::Fault;
+use block::IoError;
 use nvme::initiator::{
-    Answer, Association, DiscoveryReader, Entry, ReadStep, Report, Request as AdminRequest,
-    Reservation,
+    AdminRequest, Answer, Association, DiscoveryReader, Entry, ReadStep, Report, Reservation,
 };
-use reactor::{Buffer, Event, Handler, Io, Key, Moment, Op, Reactor, SetupError, Token};
+use reactor::{Buffer, Event, Handler, Io, Key, MonotonicTime, Op, Reactor, SetupError, Token};
 
-use super::{Controller, Happened, Request, TOKEN_KINDS};
+use super::{Controller, ControllerEvent, Request, TOKEN_KINDS};
 
 /// A controller and the reactor that drives it, on the calling thread.
 pub struct Session {
     reactor: Reactor<()>,
-    driven: Driven,
+    driven: SessionHandler,
 }
 
-struct Driven {
+struct SessionHandler {
     controller: Controller,
     is_ticking: bool,
 }
@@ -52,7 +51,7 @@ pub enum SessionError {
 const TICK: u8 = 1;
 const TICK_EVERY: Duration = Duration::from_millis(20);
 
-impl Handler for Driven {
+impl Handler for SessionHandler {
     type Message = ();
 
     fn on(&mut self, event: Event<()>, io: &mut impl Io<Message = ()>) {
@@ -86,18 +85,19 @@ impl Session {
         let config = reactor::Config::default().with_room(bytes, count);
         let mut reactor = Reactor::new(&config)?;
         let controller = Controller::connect(1, address, association, &mut reactor);
-        let mut session = Session { reactor, driven: Driven { controller, is_ticking: false } };
+        let mut session =
+            Session { reactor, driven: SessionHandler { controller, is_ticking: false } };
         loop {
             match session.wait()? {
-                Happened::Ready => return Ok(session),
-                Happened::Lost { why } => return Err(SessionError::Lost(why)),
+                ControllerEvent::Ready => return Ok(session),
+                ControllerEvent::Lost { why } => return Err(SessionError::Lost(why)),
                 _ => {}
             }
         }
     }
 
     /// Waits for the next thing that happens.
-    pub fn wait(&mut self) -> Result<Happened, SessionError> {
+    pub fn wait(&mut self) -> Result<ControllerEvent, SessionError> {
         loop {
             if !self.driven.is_ticking {
                 let at = self.reactor.now().after(TICK_EVERY);
@@ -138,7 +138,7 @@ impl Session {
     }
 
     /// The time.
-    pub fn now(&self) -> Moment {
+    pub fn now(&self) -> MonotonicTime {
         self.reactor.now()
     }
 
@@ -153,7 +153,7 @@ impl Session {
         };
         loop {
             match self.wait()? {
-                Happened::Answered(found, answer) if found == ticket => {
+                ControllerEvent::Answered(found, answer) if found == ticket => {
                     return match answer {
                         Answer::Done { bytes, .. } => Ok(bytes),
                         Answer::Failed(status) => {
@@ -162,7 +162,7 @@ impl Session {
                         Answer::Lost(why) => Err(SessionError::Lost(why.to_string())),
                     };
                 }
-                Happened::Lost { why } => return Err(SessionError::Lost(why)),
+                ControllerEvent::Lost { why } => return Err(SessionError::Lost(why)),
                 _ => {}
             }
         }
@@ -192,17 +192,19 @@ impl Session {
         if !self.driven.controller.reserve(TAG, nsid, reservation, &self.reactor) {
             return Err(SessionError::Nonsense("the controller takes no reservation command now"));
         }
-        let refused =
-            |why: Fault| SessionError::Refused { what: "the reservation", status: why.to_string() };
+        let refused = |why: IoError| SessionError::Refused {
+            what: "the reservation",
+            status: why.to_string(),
+        };
         loop {
             match self.wait()? {
-                Happened::Done { tag: TAG, result, .. } => {
+                ControllerEvent::Done { tag: TAG, result, .. } => {
                     return result.map(|()| None).map_err(refused);
                 }
-                Happened::Reported { tag: TAG, result } => {
+                ControllerEvent::Reported { tag: TAG, result } => {
                     return result.map(Some).map_err(refused);
                 }
-                Happened::Lost { why } => return Err(SessionError::Lost(why)),
+                ControllerEvent::Lost { why } => return Err(SessionError::Lost(why)),
                 _ => {}
             }
         }
@@ -211,7 +213,7 @@ impl Session {
     /// Ends the association in good order.
     pub fn close(mut self) -> Result<(), SessionError> {
         self.driven.controller.shut_down(&self.reactor);
-        while !matches!(self.wait()?, Happened::Lost { .. }) {}
+        while !matches!(self.wait()?, ControllerEvent::Lost { .. }) {}
         Ok(())
     }
 }

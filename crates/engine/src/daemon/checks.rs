@@ -1,13 +1,13 @@
 //! Checks of a part of a volume by its target.
 
-use api::node::{Answered, BlockRange, CheckReport, CheckRequest, DifferingBlocks};
+use api::node::{ApiResult, BlockRange, CheckReport, CheckRequest, DifferingBlocks};
 use block::{Blocks, Lba, Span};
-use model::{Kind, Problem, TargetId};
+use model::{Problem, ProblemKind, TargetId};
 
 use super::engine::Engine;
 use super::problems;
-use super::targets::Door;
-use crate::volumes::{Answer, Order as VolumeOrder};
+use super::targets::TargetAvailability;
+use crate::volumes::{VolumeRequest, VolumeResponse};
 
 impl Engine {
     /// Reads blocks on all children in sync, compares, and rewrites what is damaged.
@@ -15,23 +15,26 @@ impl Engine {
         &self,
         target: TargetId,
         request: CheckRequest,
-    ) -> Answered<CheckReport> {
+    ) -> ApiResult<CheckReport> {
         let open = self
             .state()
             .targets
             .get(&target)
-            .filter(|here| here.door == Door::Open)
+            .filter(|here| here.availability == TargetAvailability::Open)
             .map(|here| here.volume);
         let volume = open.ok_or_else(|| {
-            Problem::new(Kind::NotFound, format!("there is no open target {target} on this node"))
+            Problem::new(
+                ProblemKind::NotFound,
+                format!("there is no open target {target} on this node"),
+            )
         })?;
         let CheckRequest { first_block, blocks, believe, accept_loss } = request;
         let span = Span::new(Lba(first_block), Blocks(blocks)).ok_or_else(|| {
-            problems::in_field("blocks", Kind::OutOfRange, "check 1 to 4096 blocks at once")
+            problems::in_field("blocks", ProblemKind::OutOfRange, "check 1 to 4096 blocks at once")
         })?;
-        let order = mirror::Order::Check { span, believed: believe, accept_loss };
-        let answer = self.ask_volume(volume, VolumeOrder::Mirror(order)).await?;
-        let Answer::Checked(found) = answer else { return Err(problems::stopping()) };
+        let order = mirror::MirrorRequest::Check { span, believed: believe, accept_loss };
+        let answer = self.ask_volume(volume, VolumeRequest::Mirror(order)).await?;
+        let VolumeResponse::Checked(found) = answer else { return Err(problems::stopping()) };
         let range = |span: Span| BlockRange { first_block: span.start().0, blocks: span.len().0 };
         let differing = found.differing.into_iter();
         Ok(CheckReport {

@@ -4,13 +4,14 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
-use api::node::Answered;
+use api::node::ApiResult;
 use api::{Page, Paging};
 use linux::Tree;
 use model::{
-    BlockDevice, DevicePath, DiskTraits, EventName, Obstacle, PoolName, Severity, Size, Subject,
+    BlockDevice, DevicePath, DiskTraits, EventName, IneligibleReason, PoolName, Severity, Size,
+    Subject,
 };
-use pool::{OCCUPANT_BYTES, Occupant};
+use pool::{OCCUPANT_BYTES, Signature};
 
 use super::engine::Engine;
 use crate::pools;
@@ -20,8 +21,8 @@ const LEAST: Size = Size::mib(64);
 
 impl Engine {
     /// A page of block devices, by name.
-    pub(super) async fn page_of_devices(&self, paging: Paging) -> Answered<Page<BlockDevice>> {
-        let all = self.apart(|| linux::block_devices(&Tree::default(), LEAST, look)).await?;
+    pub(super) async fn page_of_devices(&self, paging: Paging) -> ApiResult<Page<BlockDevice>> {
+        let all = self.run_blocking(|| linux::block_devices(&Tree::default(), LEAST, look)).await?;
         paging.cut(all, |device| device.path.to_string())
     }
 
@@ -38,7 +39,7 @@ impl Engine {
             disks.into_iter().map(|disk| (traits(&disk), disk)).collect::<Vec<_>>()
         };
         // Without an answer there is nothing to add; the engine is stopping.
-        let disks = self.apart(look).await.unwrap_or_default();
+        let disks = self.run_blocking(look).await.unwrap_or_default();
         let (severity, remarks) = admission(&disks);
         let message = [message.to_owned()].into_iter().chain(remarks).collect::<Vec<_>>();
         self.tell_as(severity, Subject::Pool(name.clone()), what, message.join("; "));
@@ -60,21 +61,21 @@ fn admission(disks: &[(DiskTraits, DevicePath)]) -> (Severity, Vec<String>) {
 }
 
 /// What lies on a device that nothing else keeps from being used.
-fn look(path: &Path) -> Option<Obstacle> {
+fn look(path: &Path) -> Option<IneligibleReason> {
     let mut start = Vec::new();
     let most = u64::try_from(OCCUPANT_BYTES).unwrap_or(0);
     let read = File::open(path).and_then(|file| file.take(most).read_to_end(&mut start));
     if let Err(error) = read {
-        return Some(Obstacle::Held { by: format!("it cannot be read: {error}") });
+        return Some(IneligibleReason::Held { by: format!("it cannot be read: {error}") });
     }
-    match pool::occupant(&start)? {
-        Occupant::Other(name) => Some(Obstacle::FileSystem { name: name.to_owned() }),
-        Occupant::Pool => {
+    match pool::find_signature(&start)? {
+        Signature::Other(name) => Some(IneligibleReason::FileSystem { name: name.to_owned() }),
+        Signature::Pool => {
             let found = pools::superblock_of(path).ok().flatten();
             let named = found.and_then(|found| found.name.parse().ok());
             Some(match named {
-                Some(pool) => Obstacle::Pool { pool },
-                None => Obstacle::Held { by: "what is left of a pool".to_owned() },
+                Some(pool) => IneligibleReason::Pool { pool },
+                None => IneligibleReason::Held { by: "what is left of a pool".to_owned() },
             })
         }
     }
@@ -115,7 +116,7 @@ mod tests {
         bytes[..4].copy_from_slice(b"XFSB");
         std::fs::write(&path, &bytes).unwrap();
         let name = "an XFS file system".to_owned();
-        assert_eq!(look(&path), Some(Obstacle::FileSystem { name }));
-        assert!(matches!(look(&dir.path().join("none")), Some(Obstacle::Held { .. })));
+        assert_eq!(look(&path), Some(IneligibleReason::FileSystem { name }));
+        assert!(matches!(look(&dir.path().join("none")), Some(IneligibleReason::Held { .. })));
     }
 }

@@ -11,24 +11,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use api::events::Log;
-use api::node::{Answered, NodeInfo, RebuildWish, Scrub};
+use api::node::{ApiResult, NodeInfo, RebuildRequest, Scrub};
 use model::{
-    Event, EventName, Kind, Nqn, PoolName, PoolSpec, Problem, RebuildId, ReplicaId, ReplicaSpec,
-    Severity, SnapshotId, StoreMark, Subject, TargetId, TargetSpec, Timestamp,
+    Event, EventName, Nqn, PoolName, PoolSpec, Problem, ProblemKind, RebuildId, ReplicaId,
+    ReplicaSpec, Severity, SnapshotId, StoreMark, Subject, TargetId, TargetSpec, Timestamp,
 };
 use pool::Id;
 use tokio::sync::RwLock;
 use tracing::Instrument as _;
 
-use super::held::Held;
+use super::generation_guard::GenerationGuard;
 use super::keys::{Keys, Lock};
-use super::known::{Dir, Known};
+use super::pool_manifest::{Dir, PoolManifest};
 use super::problems;
 use super::records::Records;
 use super::targets::Target;
-use crate::pools::{Answer, EntityStatus, Order, PoolError, PoolStatus};
-use crate::serve::{Orders, PoolOrders, VolumeOrders};
-use crate::volumes::{Damage, News};
+use crate::pools::{EntityStatus, PoolError, PoolRequest, PoolResponse, PoolStatus};
+use crate::serve::{PoolHandle, TargetHandle, VolumeHandle};
+use crate::volumes::{Damage, VolumeEvent};
 
 /// An engine under the node API. Clones are the same engine.
 #[derive(Clone)]
@@ -36,9 +36,9 @@ pub(super) struct Engine(pub(super) Arc<Inner>);
 
 pub(super) struct Inner {
     pub(super) info: NodeInfo,
-    pub(super) pools: PoolOrders,
-    pub(super) orders: Orders,
-    pub(super) volumes: VolumeOrders,
+    pub(super) pools: PoolHandle,
+    pub(super) orders: TargetHandle,
+    pub(super) volumes: VolumeHandle,
     /// Where the records of volumes are; without, there are no targets.
     pub(super) records: Option<Records>,
     /// The name under which this engine connects to others.
@@ -46,7 +46,7 @@ pub(super) struct Inner {
     /// A random name that no host has: it stands for nobody where a host must be named.
     pub(super) nobody: nvme::wire::Nqn,
     /// Where targets say what happens.
-    pub(super) news: SyncSender<News>,
+    pub(super) news: SyncSender<VolumeEvent>,
     /// How many reactors there are.
     cores: usize,
     /// Where replicas are served.
@@ -65,16 +65,16 @@ pub(super) struct Inner {
 #[derive(Default)]
 pub(super) struct State {
     /// Every pool of this engine.
-    pub(super) pools: BTreeMap<PoolName, Home>,
+    pub(super) pools: BTreeMap<PoolName, PoolEntry>,
     /// The replicas of the open ones.
-    pub(super) replicas: BTreeMap<ReplicaId, Lodger>,
-    pub(super) pool_orders: Held<PoolSpec>,
-    pub(super) replica_orders: Held<ReplicaSpec>,
+    pub(super) replicas: BTreeMap<ReplicaId, ReplicaEntry>,
+    pub(super) pool_orders: GenerationGuard<PoolSpec>,
+    pub(super) replica_orders: GenerationGuard<ReplicaSpec>,
     /// The targets that came since the start, with those that are shut down.
     pub(super) targets: BTreeMap<TargetId, Target>,
-    pub(super) target_orders: Held<TargetSpec>,
+    pub(super) target_orders: GenerationGuard<TargetSpec>,
     /// What was wanted of rebuilds.
-    pub(super) rebuild_orders: BTreeMap<RebuildId, model::Order<RebuildWish>>,
+    pub(super) rebuild_orders: BTreeMap<RebuildId, model::VersionedSpec<RebuildRequest>>,
     /// The last scrub of each replica.
     pub(super) scrubs: BTreeMap<ReplicaId, Scrub>,
     /// Damage that targets found since the start.
@@ -100,11 +100,11 @@ impl DamageTotals {
 }
 
 /// A pool.
-pub(super) struct Home {
+pub(super) struct PoolEntry {
     /// What is wanted of it, with its uuid.
     pub(super) spec: PoolSpec,
     pub(super) id: Id,
-    pub(super) door: Door,
+    pub(super) availability: PoolAvailability,
 }
 
 /// Whether a pool can be used.
@@ -112,7 +112,7 @@ pub(super) struct Home {
 /// ```text
 ///   start ──► Shut{why} ──import──► Open ──export──► Exported ──import──► Open
 /// ```
-pub(super) enum Door {
+pub(super) enum PoolAvailability {
     /// It is open.
     Open,
     /// It was handed over.
@@ -123,7 +123,7 @@ pub(super) enum Door {
 
 /// A replica of an open pool.
 #[derive(Clone)]
-pub(super) struct Lodger {
+pub(super) struct ReplicaEntry {
     pub(super) pool: PoolName,
     pub(super) source: Option<SnapshotId>,
     /// Whether its data can be had.
@@ -136,11 +136,11 @@ pub(super) struct Lodger {
     pub(super) served: BTreeSet<Nqn>,
 }
 
-impl Lodger {
+impl ReplicaEntry {
     /// One that nobody uses.
-    pub(super) fn new(pool: PoolName, source: Option<SnapshotId>, lock: Lock) -> Lodger {
+    pub(super) fn new(pool: PoolName, source: Option<SnapshotId>, lock: Lock) -> ReplicaEntry {
         let (hosts, used_by, served) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        Lodger { pool, source, lock, hosts, used_by, served }
+        ReplicaEntry { pool, source, lock, hosts, used_by, served }
     }
 }
 
@@ -186,7 +186,7 @@ impl Engine {
         keys: Keys,
         events: Arc<Log<Event>>,
         records: Option<Records>,
-    ) -> (Engine, Receiver<News>) {
+    ) -> (Engine, Receiver<VolumeEvent>) {
         let (info, wire_name, nobody) = names;
         let (news, told) = sync_channel(NEWS);
         let engine = Engine(Arc::new(Inner {
@@ -218,47 +218,50 @@ impl Engine {
 
     /// Carries out an order to its end, also if nobody waits for it any more, and says so when that
     /// takes long.
-    pub(super) async fn to_its_end<T: Send + 'static>(
+    pub(super) async fn run_detached<T: Send + 'static>(
         &self,
-        order: impl Future<Output = Answered<T>> + Send + 'static,
-    ) -> Answered<T> {
+        order: impl Future<Output = ApiResult<T>> + Send + 'static,
+    ) -> ApiResult<T> {
         let watched = async move {
             let (begun, mut order) = (tokio::time::Instant::now(), Box::pin(order));
             loop {
                 if let Ok(answered) = tokio::time::timeout(STUCK, &mut order).await {
                     return answered;
                 }
-                tracing::warn!(seconds = begun.elapsed().as_secs(), "an order is still at work");
+                tracing::warn!(seconds = begun.elapsed().as_secs(), "request still in progress");
             }
         };
         tokio::spawn(watched.in_current_span()).await.unwrap_or_else(|error| {
-            tracing::error!(%error, "an order ended without an answer");
-            Err(Problem::new(Kind::Internal, "the order failed; the log of the engine says why"))
+            tracing::error!(%error, "request ended without a response");
+            Err(Problem::new(
+                ProblemKind::Internal,
+                "the request failed; see the log of the engine",
+            ))
         })
     }
 
     /// Whether every reactor answers within a while.
-    pub(super) async fn is_alive(&self) -> Answered<()> {
+    pub(super) async fn is_alive(&self) -> ApiResult<()> {
         // All at once: that each of many is a little late is no reason to call the engine dead.
         let cores = 0..self.0.cores;
         let answers = futures::future::join_all(cores.map(|core| self.answers(core))).await;
         let Some(core) = answers.iter().position(|answers| !answers) else { return Ok(()) };
         let detail = format!("reactor {core} does not answer; restart the engine");
-        Err(Problem::new(Kind::Unavailable, detail))
+        Err(Problem::new(ProblemKind::Unavailable, detail))
     }
 
     /// Whether the reactor of a core answers. One whose mailbox is full did not take the question.
     async fn answers(&self, core: usize) -> bool {
         // No pool has such an id; any answer will do.
         let id = Id(u128::try_from(core).unwrap_or(0));
-        let answer = tokio::time::timeout(WHILE, self.ask(id, Order::Status(id))).await;
+        let answer = tokio::time::timeout(WHILE, self.ask(id, PoolRequest::Status(id))).await;
         matches!(answer, Ok(Ok(answer)) if !matches!(answer, Err(PoolError::Full)))
     }
 
     /// How far the store had come, as the control plane last told it.
     pub(super) async fn mark(&self) -> Option<StoreMark> {
         let dir = Arc::clone(&*self.0.dir.lock().await);
-        let mark = self.apart(move || dir.mark()).await.ok().flatten();
+        let mark = self.run_blocking(move || dir.mark()).await.ok().flatten();
         self.hear(mark);
         mark
     }
@@ -272,14 +275,14 @@ impl Engine {
     /// Keeps how far the store has come; whether that is durable.
     pub(super) async fn keep_mark(&self, mark: StoreMark) -> bool {
         let dir = Arc::clone(&*self.0.dir.lock().await);
-        match self.apart(move || dir.keep_mark(mark)).await {
+        match self.run_blocking(move || dir.keep_mark(mark)).await {
             Ok(Ok(())) => {
                 self.hear(Some(mark));
                 true
             }
             Ok(Err(error)) => {
                 let error = problems::chain(&error);
-                tracing::warn!(error, "how far the store has come is not kept; will retry");
+                tracing::warn!(error, "store sequence number not saved; will retry");
                 false
             }
             Err(_) => false,
@@ -287,66 +290,70 @@ impl Engine {
     }
 
     /// Runs what may block on a thread for that.
-    pub(super) async fn apart<T: Send + 'static>(
+    pub(super) async fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Answered<T> {
+    ) -> ApiResult<T> {
         let span = tracing::Span::current();
         tokio::task::spawn_blocking(move || span.in_scope(work)).await.map_err(|error| {
             tracing::error!(%error, "work ended without a result");
-            Problem::new(Kind::Internal, "the order failed; the log of the engine says why")
+            Problem::new(ProblemKind::Internal, "the request failed; see the log of the engine")
         })
     }
 
     /// Gives an order to the pools of a core.
-    pub(super) async fn ask(&self, pool: Id, order: Order) -> Answered<Result<Answer, PoolError>> {
+    pub(super) async fn ask(
+        &self,
+        pool: Id,
+        order: PoolRequest,
+    ) -> ApiResult<Result<PoolResponse, PoolError>> {
         let (reply, answer) = tokio::sync::oneshot::channel();
         let reply = Box::new(move |answer| {
             // Nobody is left who wants to know.
             let _ = reply.send(answer);
         });
-        self.0.pools.order(pool, order, reply);
+        self.0.pools.request(pool, order, reply);
         answer.await.map_err(|_| problems::stopping())
     }
 
     /// The same, with refusals as problems.
-    pub(super) async fn carry_out(&self, pool: Id, order: Order) -> Answered<Answer> {
+    pub(super) async fn carry_out(&self, pool: Id, order: PoolRequest) -> ApiResult<PoolResponse> {
         self.ask(pool, order).await?.map_err(|error| problems::of_pool(&error))
     }
 
     /// How a pool is.
-    pub(super) async fn status(&self, pool: Id) -> Answered<PoolStatus> {
-        match self.carry_out(pool, Order::Status(pool)).await? {
-            Answer::Pool(status) => Ok(*status),
+    pub(super) async fn status(&self, pool: Id) -> ApiResult<PoolStatus> {
+        match self.carry_out(pool, PoolRequest::Status(pool)).await? {
+            PoolResponse::Pool(status) => Ok(*status),
             _ => Err(problems::stopping()),
         }
     }
 
     /// A replica or snapshot of an open pool, if it is there.
-    pub(super) async fn entity(&self, pool: Id, id: Id) -> Answered<Option<EntityStatus>> {
-        match self.ask(pool, Order::Entity { pool, id }).await? {
-            Ok(Answer::Entity(found)) => Ok(Some(*found)),
+    pub(super) async fn entity(&self, pool: Id, id: Id) -> ApiResult<Option<EntityStatus>> {
+        match self.ask(pool, PoolRequest::Entity { pool, id }).await? {
+            Ok(PoolResponse::Entity(found)) => Ok(Some(*found)),
             Ok(_) | Err(PoolError::Refused(pool::Refused::NotFound)) => Ok(None),
             Err(error) => Err(problems::of_pool(&error)),
         }
     }
 
     /// The id of a pool that must be open.
-    pub(super) fn open_pool(&self, name: &PoolName) -> Answered<Id> {
+    pub(super) fn open_pool(&self, name: &PoolName) -> ApiResult<Id> {
         match self.state().pools.get(name) {
             None => {
                 let node = &self.0.info.name;
                 let detail = format!("there is no pool {name} on node {node}; make or import it");
-                Err(Problem::new(Kind::NotFound, detail))
+                Err(Problem::new(ProblemKind::NotFound, detail))
             }
-            Some(Home { id, door: Door::Open, .. }) => Ok(*id),
-            Some(Home { door: Door::Exported, .. }) => {
+            Some(PoolEntry { id, availability: PoolAvailability::Open, .. }) => Ok(*id),
+            Some(PoolEntry { availability: PoolAvailability::Exported, .. }) => {
                 let detail = format!("pool {name} is exported; import it first");
-                Err(Problem::new(Kind::Unavailable, detail))
+                Err(Problem::new(ProblemKind::Unavailable, detail))
             }
-            Some(Home { door: Door::Shut(why), .. }) => {
+            Some(PoolEntry { availability: PoolAvailability::Shut(why), .. }) => {
                 let detail = format!("pool {name} is not open: {why}");
-                Err(Problem::new(Kind::Unavailable, detail))
+                Err(Problem::new(ProblemKind::Unavailable, detail))
             }
         }
     }
@@ -354,36 +361,44 @@ impl Engine {
     /// Pools that are open, by name.
     pub(super) fn open_pools(&self) -> Vec<(PoolName, Id)> {
         let state = self.state();
-        let open = state.pools.iter().filter(|(_, home)| matches!(home.door, Door::Open));
-        open.map(|(name, home)| (name.clone(), home.id)).collect()
+        let open = state
+            .pools
+            .iter()
+            .filter(|(_, pool_entry)| matches!(pool_entry.availability, PoolAvailability::Open));
+        open.map(|(name, pool_entry)| (name.clone(), pool_entry.id)).collect()
     }
 
     /// What is not found may still be in a pool that could not be opened: then nobody can say that
     /// it is gone.
-    pub(super) fn all_are_open(&self) -> Answered<()> {
-        let shut = self.state().pools.iter().find_map(|(name, home)| match &home.door {
-            Door::Shut(why) => Some((name.clone(), why.clone())),
-            Door::Open | Door::Exported => None,
+    pub(super) fn all_are_open(&self) -> ApiResult<()> {
+        let shut = self.state().pools.iter().find_map(|(name, pool_entry)| {
+            match &pool_entry.availability {
+                PoolAvailability::Shut(why) => Some((name.clone(), why.clone())),
+                PoolAvailability::Open | PoolAvailability::Exported => None,
+            }
         });
         shut.map_or(Ok(()), |(name, why)| {
             let detail = format!("it may be in pool {name}, which is not open: {why}");
-            Err(Problem::new(Kind::Unavailable, detail))
+            Err(Problem::new(ProblemKind::Unavailable, detail))
         })
     }
 
     /// Writes down which pools there are.
-    pub(super) async fn remember(&self) -> Answered<()> {
+    pub(super) async fn remember(&self) -> ApiResult<()> {
         let dir = self.0.dir.lock().await;
         let known = {
             let state = self.state();
-            let specs = state.pools.iter().map(|(name, home)| (name.clone(), home.spec.clone()));
-            Known { node: self.0.info.name.clone(), pools: specs.collect() }
+            let specs = state
+                .pools
+                .iter()
+                .map(|(name, pool_entry)| (name.clone(), pool_entry.spec.clone()));
+            PoolManifest { node: self.0.info.name.clone(), pools: specs.collect() }
         };
         let place = Arc::clone(&dir);
-        let written = self.apart(move || place.write(&known)).await?;
+        let written = self.run_blocking(move || place.write(&known)).await?;
         written.map_err(|error| {
             let detail = format!("{}; free space there and ask again", problems::chain(&error));
-            Problem::new(Kind::Unavailable, detail)
+            Problem::new(ProblemKind::Unavailable, detail)
         })
     }
 

@@ -12,9 +12,9 @@
 
 use std::time::Duration;
 
-use model::SymptomKind;
+use model::DiskFindingKind;
 
-use crate::counters::{Counter, Counters, Share};
+use crate::counters::{Counter, Counters, WindowCounts};
 use crate::pools::DiskWork;
 
 /// So many of a kind make a disk suspect: fewer happen to good disks.
@@ -29,10 +29,10 @@ const ENDLESS: Duration = Duration::from_mins(2);
 
 /// What is wrong with a disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Ill {
+pub(super) struct DiskProblem {
     /// Whether it still works.
     pub(super) works: bool,
-    pub(super) kind: SymptomKind,
+    pub(super) kind: DiskFindingKind,
     pub(super) detail: String,
 }
 
@@ -44,47 +44,52 @@ pub(super) fn stalls(counters: &Counters) -> u64 {
 
 /// Everything that is wrong with a disk that has done this, and is at work like that; `sums` counts
 /// blocks that were not what was written there.
-pub(super) fn judge(counters: &Counters, work: &DiskWork, sums: u64) -> Vec<Ill> {
+pub(super) fn judge(counters: &Counters, work: &DiskWork, sums: u64) -> Vec<DiskProblem> {
     let mut ills = Vec::new();
-    let mut see = |is_so: bool, works: bool, kind: SymptomKind, detail: String| {
+    let mut see = |is_so: bool, works: bool, kind: DiskFindingKind, detail: String| {
         if is_so {
-            ills.push(Ill { works, kind, detail });
+            ills.push(DiskProblem { works, kind, detail });
         }
     };
     let (waits, lately) = (work.oldest, work.lately);
     let seconds = waits.as_secs();
     let waiting = format!("a command waits for {seconds} s; look at the disk and its cables");
-    see(waits >= LONG, waits < ENDLESS, SymptomKind::Stalled, waiting);
+    see(waits >= LONG, waits < ENDLESS, DiskFindingKind::Stalled, waiting);
     let errors = counters.errors();
     let detail = format!("{errors} commands failed; replace it");
-    see(errors >= SOME, true, SymptomKind::IoErrors, detail);
-    let Share { all, slow, endless } = lately;
+    see(errors >= SOME, true, DiskFindingKind::IoErrors, detail);
+    let WindowCounts { all, slow, endless } = lately;
     let detail =
         format!("{slow} of the last {all} commands took over a second; look at what uses the disk");
     let many = slow >= SOME && slow.saturating_mul(ONE_OF) >= all;
-    see(many || endless >= SOME, true, SymptomKind::Stalled, detail);
+    see(many || endless >= SOME, true, DiskFindingKind::Stalled, detail);
     let detail = format!("{sums} times blocks were not what was written; scrub it, replace it");
-    see(sums >= SOME, true, SymptomKind::Checksum, detail);
+    see(sums >= SOME, true, DiskFindingKind::Checksum, detail);
     ills
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counters::{Counted, Lately, Sort};
-    use block::{Blocks, Fault, Instant, Lba, Span};
+    use crate::counters::{OpClass, OpTimer, SlidingWindow};
+    use block::{Blocks, Instant, IoError, Lba, Span};
     use std::path::PathBuf;
 
     fn at(millis: u64) -> Instant {
         Instant::since_start(Duration::from_millis(millis))
     }
 
-    fn check(commands: &[(u64, bool)], waits: u64, sums: u64, expected: &[(bool, SymptomKind)]) {
-        let (mut counters, mut lately) = (Counters::default(), Lately::default());
+    fn check(
+        commands: &[(u64, bool)],
+        waits: u64,
+        sums: u64,
+        expected: &[(bool, DiskFindingKind)],
+    ) {
+        let (mut counters, mut lately) = (Counters::default(), SlidingWindow::default());
         let span = Span::new(Lba(0), Blocks(1)).unwrap();
         for (millis, well) in commands {
-            let result = if *well { Ok(()) } else { Err(Fault::Medium { span }) };
-            counters.ended(Counted::of(Sort::Write, 4096, at(0)), result, at(*millis));
+            let result = if *well { Ok(()) } else { Err(IoError::Medium { span }) };
+            counters.ended(OpTimer::of(OpClass::Write, 4096, at(0)), result, at(*millis));
             lately.ended(Duration::from_millis(*millis), at(*millis));
         }
         let (path, oldest) = (PathBuf::from("/dev/sdb"), Duration::from_secs(waits));
@@ -96,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_disk_is_as_well_as_what_it_did() {
-        use SymptomKind::{Checksum, IoErrors, Stalled};
+        use DiskFindingKind::{Checksum, IoErrors, Stalled};
         check(&[(1, true); 1000], 0, 0, &[]);
         check(&[(1, false); 4], 29, 4, &[]);
         check(&[(1, false); 5], 0, 0, &[(true, IoErrors)]);

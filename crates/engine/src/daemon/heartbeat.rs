@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use api::heartbeat::{self, Farewell, Heard};
+use api::heartbeat::{self, Deregister, HeartbeatAck};
 use api::node::NodeInfo;
 use api::{CallError, Client, NoBody, NoQuery};
 use model::{Heartbeat, StoreMark};
@@ -18,9 +18,9 @@ const AGAIN: Duration = Duration::from_secs(1);
 const LEAST: Duration = Duration::from_millis(100);
 const MOST: Duration = Duration::from_mins(1);
 
-/// Sends heartbeats until `stop` says so, then a farewell. Of several control planes one leads: the
-/// one that heard the last heartbeat gets the next, and the others are tried in turn as soon as it
-/// does not.
+/// Sends heartbeats until `stop` says so, then a deregistration. Of several control planes one
+/// leads: the one that heard the last heartbeat gets the next, and the others are tried in turn as
+/// soon as it does not.
 ///
 /// A heartbeat says that the engine does its work. None is sent while a reactor does not answer, so
 /// that the control plane moves its targets.
@@ -45,7 +45,7 @@ pub(super) async fn run(clients: Vec<Client>, engine: Engine, mut stop: watch::R
         if was_heard != Some(is_heard) {
             match &sent {
                 Ok(_) => tracing::info!("registered with the control plane"),
-                Err(error) => tracing::warn!(%error, "the control plane does not hear us"),
+                Err(error) => tracing::warn!(%error, "heartbeat failed; will retry"),
             }
             was_heard = Some(is_heard);
         }
@@ -60,18 +60,18 @@ pub(super) async fn run(clients: Vec<Client>, engine: Engine, mut stop: watch::R
         {
             told = Some(mark);
         }
-        let wait = sent.map_or(AGAIN, |heard: Heard| heard.next_in().clamp(LEAST, MOST));
+        let wait = sent.map_or(AGAIN, |heard: HeartbeatAck| heard.next_in().clamp(LEAST, MOST));
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             _ = stop.wait_for(|stop| *stop) => break,
         }
     }
     if let Some(client) = clients.get(hears).filter(|_| was_heard == Some(true)) {
-        let farewell = Farewell { instance: info.instance };
+        let farewell = Deregister { instance: info.instance };
         let at = (info.name.clone(),);
-        match client.call(&heartbeat::NODE_FAREWELL, at, farewell, NoBody).await {
+        match client.call(&heartbeat::DEREGISTER_NODE, at, farewell, NoBody).await {
             Ok(_) => tracing::info!("deregistered from the control plane"),
-            Err(error) => tracing::warn!(%error, "the control plane was not told of the end"),
+            Err(error) => tracing::warn!(%error, "deregistration failed"),
         }
     }
 }
@@ -99,7 +99,7 @@ async fn beat_any(
     clients: &[Client],
     hears: &mut usize,
     (info, told): (&NodeInfo, Option<StoreMark>),
-) -> Result<Heard, CallError> {
+) -> Result<HeartbeatAck, CallError> {
     let mut last = None;
     let first = *hears;
     for (index, client) in clients.iter().enumerate().cycle().skip(first).take(clients.len()) {
@@ -119,7 +119,7 @@ async fn beat(
     client: &Client,
     info: &NodeInfo,
     told: Option<StoreMark>,
-) -> Result<Heard, CallError> {
+) -> Result<HeartbeatAck, CallError> {
     let NodeInfo { instance, version, address, .. } = info.clone();
     let beat = Heartbeat { instance, version, address, told };
     client.call(&heartbeat::NODE, (info.name.clone(),), NoQuery {}, beat).await

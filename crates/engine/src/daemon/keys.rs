@@ -16,14 +16,14 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use api::node::Answered;
-use model::{Encryption, EventName, KeyName, Kind, ReplicaId, ReplicaSpec, Subject};
+use api::node::ApiResult;
+use model::{Encryption, EventName, KeyName, ProblemKind, ReplicaId, ReplicaSpec, Subject};
 use pool::{Entity, Id, KEY_CHECK};
 
-use super::engine::{Engine, Lodger};
-use super::kept;
+use super::engine::{Engine, ReplicaEntry};
+use super::pool_mapping;
 use super::problems::{self, chain, in_field};
-use crate::pools::{EntityStatus, KeyError, Order, PoolError, WrappingKey};
+use crate::pools::{EntityStatus, KeyError, PoolError, PoolRequest, WrappingKey};
 
 /// Whether the data of a replica can be had.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub(super) enum Lock {
 }
 
 impl Lock {
-    /// The wish that it answers to, as far as is known.
+    /// The request that it answers to, as far as is known.
     pub(super) fn encryption(&self) -> Option<Encryption> {
         match self {
             Lock::Opened(key) => Some(Encryption { key: key.clone() }),
@@ -95,19 +95,19 @@ fn check_of(entity: &Entity) -> Option<&[u8]> {
 }
 
 impl Engine {
-    async fn key(&self, name: &KeyName) -> Answered<WrappingKey> {
+    async fn key(&self, name: &KeyName) -> ApiResult<WrappingKey> {
         let path = self.0.keys.file(name).ok_or_else(|| {
             let node = &self.0.info.name;
             let detail = format!("node {node} has no keys; start its engine with --keys DIR");
-            in_field(FIELD, Kind::NotSupported, detail)
+            in_field(FIELD, ProblemKind::NotSupported, detail)
         })?;
-        let read = self.apart(move || WrappingKey::read(&path)).await?;
-        read.map_err(|error| in_field(FIELD, Kind::PermissionDenied, chain(&error)))
+        let read = self.run_blocking(move || WrappingKey::read(&path)).await?;
+        read.map_err(|error| in_field(FIELD, ProblemKind::PermissionDenied, chain(&error)))
     }
 
-    async fn keys(&self) -> Answered<BTreeMap<KeyName, WrappingKey>> {
+    async fn keys(&self) -> ApiResult<BTreeMap<KeyName, WrappingKey>> {
         let folder = self.0.keys.0.clone();
-        self.apart(move || read_all(folder)).await
+        self.run_blocking(move || read_all(folder)).await
     }
 
     /// The wrapped key of a replica that is to be made: new, unless it has that of its source.
@@ -115,20 +115,20 @@ impl Engine {
         &self,
         spec: &ReplicaSpec,
         source: Option<&Entity>,
-    ) -> Answered<Vec<u8>> {
+    ) -> ApiResult<Vec<u8>> {
         let has = source.map(Entity::is_encrypted);
         match (&spec.encryption, has) {
             (None, Some(true)) => {
                 let detail = "the snapshot it starts from is encrypted; name a key";
-                Err(in_field("spec.encryption", Kind::InvalidArgument, detail))
+                Err(in_field("spec.encryption", ProblemKind::InvalidArgument, detail))
             }
             (Some(_), Some(false)) => {
                 let detail = "the snapshot it starts from is not encrypted; leave it out";
-                Err(in_field("spec.encryption", Kind::InvalidArgument, detail))
+                Err(in_field("spec.encryption", ProblemKind::InvalidArgument, detail))
             }
             (None, _) | (Some(_), Some(true)) => Ok(Vec::new()),
-            (Some(wish), None) => {
-                let key = self.key(&wish.key).await?;
+            (Some(request), None) => {
+                let key = self.key(&request.key).await?;
                 key.new_data_key().map_err(|error| problems::of_pool(&error.into()))
             }
         }
@@ -141,11 +141,11 @@ impl Engine {
         replica: ReplicaId,
         spec: &ReplicaSpec,
         pool: Id,
-    ) -> Answered<bool> {
+    ) -> ApiResult<bool> {
         let Some(Encryption { key: name }) = &spec.encryption else { return Ok(false) };
         let key = self.key(name).await?;
-        let id = kept::id_of(replica.uuid());
-        let unlock = || Order::Unlock { pool, id, key: key.clone() };
+        let id = pool_mapping::id_of(replica.uuid());
+        let unlock = || PoolRequest::Unlock { pool, id, key: key.clone() };
         let rotated = match self.ask(pool, unlock()).await? {
             Ok(_) => false,
             Err(PoolError::Key(KeyError::Wrong)) => {
@@ -158,15 +158,15 @@ impl Engine {
             Err(error) => return Err(problems::of_pool(&error)),
         };
         let mut state = self.state();
-        let lodger = state.replicas.get_mut(&replica);
-        let before =
-            lodger.map(|Lodger { lock, .. }| std::mem::replace(lock, Lock::Opened(name.clone())));
+        let replica_entry = state.replicas.get_mut(&replica);
+        let before = replica_entry
+            .map(|ReplicaEntry { lock, .. }| std::mem::replace(lock, Lock::Opened(name.clone())));
         Ok(rotated || before == Some(Lock::Closed))
     }
 
     /// Wraps the data key of a replica, and of the snapshots and clones that share it, by this
     /// key. One that no key opens is left alone.
-    async fn rotate(&self, pool: Id, id: Id, new: &WrappingKey) -> Answered<()> {
+    async fn rotate(&self, pool: Id, id: Id, new: &WrappingKey) -> ApiResult<()> {
         let entities = self.status(pool).await?.entities;
         let same = |one: &&EntityStatus| one.entity.id == id;
         let check = entities.iter().find(same).and_then(|one| check_of(&one.entity));
@@ -178,7 +178,7 @@ impl Engine {
             let id_now = one.entity.id;
             for old in keys.values() {
                 let (old, new) = (old.clone(), new.clone());
-                match self.ask(pool, Order::Rotate { pool, id: id_now, old, new }).await? {
+                match self.ask(pool, PoolRequest::Rotate { pool, id: id_now, old, new }).await? {
                     Ok(_) => {
                         done |= id_now == id;
                         break;
@@ -193,11 +193,11 @@ impl Engine {
         }
         let detail = "neither this key nor any other of this node opens the replica; \
                       supply the key that it was made with, or last rotated to";
-        Err(in_field(FIELD, Kind::PermissionDenied, detail))
+        Err(in_field(FIELD, ProblemKind::PermissionDenied, detail))
     }
 
     /// Tries every key on what is encrypted in a pool that was just opened.
-    pub(super) async fn unlock_all(&self, pool: Id, entities: &[EntityStatus]) -> Answered<()> {
+    pub(super) async fn unlock_all(&self, pool: Id, entities: &[EntityStatus]) -> ApiResult<()> {
         if !entities.iter().any(|one| one.entity.is_encrypted()) {
             return Ok(());
         }
@@ -206,7 +206,7 @@ impl Engine {
             let id = one.entity.id;
             let mut lock = Lock::Closed;
             for (name, key) in &keys {
-                match self.ask(pool, Order::Unlock { pool, id, key: key.clone() }).await? {
+                match self.ask(pool, PoolRequest::Unlock { pool, id, key: key.clone() }).await? {
                     Ok(_) => {
                         lock = Lock::Opened(name.clone());
                         break;
@@ -219,10 +219,12 @@ impl Engine {
                 let id = format!("{:032x}", id.0);
                 tracing::error!(%id, "no key opens what is encrypted");
             }
-            let replica = kept::replica_id(id);
+            let replica = pool_mapping::replica_id(id);
             let mut state = self.state();
-            if let Some(lodger) = replica.and_then(|replica| state.replicas.get_mut(&replica)) {
-                lodger.lock = lock;
+            if let Some(replica_entry) =
+                replica.and_then(|replica| state.replicas.get_mut(&replica))
+            {
+                replica_entry.lock = lock;
             }
         }
         Ok(())
@@ -230,11 +232,11 @@ impl Engine {
 }
 
 /// Refuses to change whether a replica is encrypted.
-pub(super) fn check(replica: ReplicaId, spec: &ReplicaSpec, entity: &Entity) -> Answered<()> {
+pub(super) fn check(replica: ReplicaId, spec: &ReplicaSpec, entity: &Entity) -> ApiResult<()> {
     if entity.is_encrypted() == spec.encryption.is_some() {
         return Ok(());
     }
     let not = if entity.is_encrypted() { "" } else { "not " };
     let detail = format!("replica {replica} is {not}encrypted, for good");
-    Err(in_field("spec.encryption", Kind::AlreadyExists, detail))
+    Err(in_field("spec.encryption", ProblemKind::AlreadyExists, detail))
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use api::node::{Answered, Found, StatisticsOf};
+use api::node::{ApiResult, Observed, StatisticsOf};
 use model::{PoolSpec, PoolState};
 
 use super::engine::{DamageTotals, Engine, now};
@@ -11,7 +11,7 @@ use crate::counters::{BUCKETS, Counter};
 
 impl Engine {
     /// Everything that can be counted.
-    pub(super) async fn metrics_text(&self) -> Answered<String> {
+    pub(super) async fn metrics_text(&self) -> ApiResult<String> {
         let names: Vec<_> = self.state().pools.keys().cloned().collect();
         let mut pools = Vec::with_capacity(names.len());
         for name in names {
@@ -45,8 +45,8 @@ impl Engine {
     }
 }
 
-fn pool_metrics(text: &mut Exposition, pools: &[Found<PoolSpec>]) {
-    let mut each = |name: &str, help: &str, value: fn(&Found<PoolSpec>) -> u64| {
+fn pool_metrics(text: &mut Exposition, pools: &[Observed<PoolSpec>]) {
+    let mut each = |name: &str, help: &str, value: fn(&Observed<PoolSpec>) -> u64| {
         let samples = pools.iter().map(|found| (format!("pool=\"{}\"", found.id), value(found)));
         text.gauge(name, help, samples);
     };
@@ -90,9 +90,9 @@ fn traffic_metrics(text: &mut Exposition, all: &[Reading]) {
     total("holdfast_io_bytes_total", "What they moved.", |one| one.bytes);
     total("holdfast_io_errors_total", "Commands that ended with an error.", |one| one.errors);
     let of_targets = all.iter().filter(|one| matches!(one.of, StatisticsOf::Target { .. }));
-    let held_back = of_targets.map(|one| (labels_of(&one.of), one.counters.held_back));
+    let throttled = of_targets.map(|one| (labels_of(&one.of), one.counters.throttled));
     let help = "Commands that had to wait for a limit of their target.";
-    text.counter("holdfast_io_held_back_total", help, held_back);
+    text.counter("holdfast_io_throttled_total", help, throttled);
     let at_work = all.iter().filter_map(|one| Some((labels_of(&one.of), one.oldest?.as_secs())));
     let help = "How long the oldest command has been at work, in whole seconds; 0 if none is.";
     text.gauge("holdfast_io_oldest_seconds", help, at_work);
@@ -182,7 +182,7 @@ fn in_seconds(micros: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::counters::{Counted, Counters, Sort};
+    use crate::counters::{Counters, OpClass, OpTimer};
     use std::time::Duration;
 
     #[test]
@@ -190,9 +190,9 @@ mod tests {
         let at = |micros| block::Instant::since_start(Duration::from_micros(micros));
         let mut counters = Counters::default();
         for micros in [3, 20, 1_500_000, 900_000_000] {
-            counters.ended(Counted::of(Sort::Write, 4096, at(0)), Ok(()), at(micros));
+            counters.ended(OpTimer::of(OpClass::Write, 4096, at(0)), Ok(()), at(micros));
         }
-        counters.ended(Counted::of(Sort::Write, 4096, at(0)), Err(block::Fault::Busy), at(5));
+        counters.ended(OpTimer::of(OpClass::Write, 4096, at(0)), Err(block::IoError::Busy), at(5));
         let target = StatisticsOf::Target {
             target: "00000000-0000-4000-8000-000000000001".parse().unwrap(),
         };

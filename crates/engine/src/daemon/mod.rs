@@ -18,34 +18,35 @@
 //! Deliberately not here: deciding what should be where (control plane), I/O of hosts (`serve`).
 
 mod checks;
-mod condition;
 mod devices;
 mod engine;
 mod fences;
+mod generation_guard;
 mod health;
+mod health_monitor;
 mod heartbeat;
-mod held;
-mod kept;
 mod keys;
-mod known;
 mod metrics;
-mod news;
 mod node;
 mod pages;
+mod pool_health;
+mod pool_manifest;
+mod pool_mapping;
 mod pools;
 mod problems;
 mod ranges;
 mod rebuilds;
 mod records;
+mod replica_checks;
 mod replicas;
 mod rotation;
 mod scrubs;
-mod settling;
 mod snapshots;
 mod statistics;
-mod taken;
+mod target_events;
+mod target_reconcile;
+mod target_snapshots;
 mod targets;
-mod watching;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -60,16 +61,16 @@ use api::events::Log;
 use api::node::NodeInfo;
 use api::{Client, ClientConfig, Guard, TlsServer, Tokens};
 use block::Bytes;
-use model::{Event, InstanceId, Invalid, NodeAddress, NodeName, Nqn};
+use model::{Event, InstanceId, NodeAddress, NodeName, Nqn, ValidationError};
 use nvme::pdu::Digests;
 use store::contract::Store;
 use tokio::sync::watch;
 
 use crate::replication::Replication;
-use crate::serve::{self, Limits, Server};
+use crate::serve::{self, EngineLimits, Server};
 use engine::Engine;
-pub use known::DirError;
-use known::{Dir, Known};
+pub use pool_manifest::DirError;
+use pool_manifest::{Dir, PoolManifest};
 use records::Records;
 
 /// How many events are kept for readers that come late.
@@ -127,7 +128,7 @@ pub enum DaemonError {
     },
     /// No NQN can hold it.
     #[error(transparent)]
-    Name(#[from] Invalid),
+    Name(#[from] ValidationError),
     /// No host can have it.
     #[error(transparent)]
     WireName(#[from] nvme::wire::BadNqn),
@@ -203,7 +204,7 @@ impl Daemon {
         let heartbeats = config.control.into_iter().map(Client::new).collect::<Result<_, _>>();
         let heartbeats = heartbeats.map_err(DaemonError::Control)?;
         let dir = Dir::open(&config.dir)?;
-        let known: Known = dir.read(&config.node)?;
+        let known: PoolManifest = dir.read(&config.node)?;
         let api = api::Server::bind(config.api, config.tls.as_ref(), guard.limits).await?;
         let cores = config.cores.len();
         let server = Server::start(serve::Config {
@@ -212,7 +213,7 @@ impl Daemon {
             pools: Vec::new(),
             subsystems: BTreeMap::new(),
             digests: Digests { header: true, data: true },
-            limits: Limits { pool_cache: config.pool_cache, ..Limits::default() },
+            limits: EngineLimits { pool_cache: config.pool_cache, ..EngineLimits::default() },
             replication: config.replication.clone(),
         })?;
         let instance = new_instance()?;
@@ -234,8 +235,8 @@ impl Daemon {
         let nobody = nvme::wire::Nqn::new(&nobody)?;
         let (names, keys) = ((info, wire_name, nobody), keys::Keys(config.keys));
         let (engine, told) = Engine::new(names, (&server, cores), dir, keys, events, records);
-        news::start(&engine, told).map_err(serve::StartError::Thread)?;
-        tokio::spawn(watching::run(Arc::downgrade(&engine.0)));
+        target_events::start(&engine, told).map_err(serve::StartError::Thread)?;
+        tokio::spawn(health_monitor::run(Arc::downgrade(&engine.0)));
         if let Some(secret) = config.replication.secret {
             tokio::spawn(rotation::run(Arc::downgrade(&engine.0), secret));
         }
@@ -248,7 +249,7 @@ impl Daemon {
         &self.engine.0.info
     }
 
-    /// Serves until `stop` ends; then says farewell, ends what is under way, and closes the pools.
+    /// Serves until `stop` ends; then deregisters, ends what is under way, and closes the pools.
     pub fn run(self, stop: impl Future<Output = ()> + 'static) -> Running<Result<(), DaemonError>> {
         self.run_staged(stop, std::future::ready(()))
     }

@@ -1,35 +1,35 @@
 //! Pages of things about which reactors must be asked one by one.
 
-use api::node::Answered;
+use api::node::ApiResult;
 use api::{Page, Paging};
 use futures::{StreamExt as _, stream};
-use model::Kind;
+use model::ProblemKind;
 
 /// How many questions are under way at once. One after another, a page would take as many turns of
 /// a reactor as it has things, and on a busy machine longer than whoever lists a node waits.
 const AT_ONCE: usize = 64;
 
 /// A page of the things with these ids, which are sorted, without those that are gone by now.
-pub(super) async fn page_of<I: ToString, T, F: Future<Output = Answered<T>>>(
+pub(super) async fn page_of<I: ToString, T, F: Future<Output = ApiResult<T>>>(
     paging: Paging,
     ids: Vec<I>,
     find: impl Fn(I) -> F,
-) -> Answered<Page<T>> {
+) -> ApiResult<Page<T>> {
     let Page { items, after } = paging.cut(ids, ToString::to_string)?;
     Ok(Page { items: find_all(items, find).await?, after })
 }
 
 /// What is found of these, in their order, without what is gone by now.
-pub(super) async fn find_all<I, T, F: Future<Output = Answered<T>>>(
+pub(super) async fn find_all<I, T, F: Future<Output = ApiResult<T>>>(
     ids: Vec<I>,
     find: impl Fn(I) -> F,
-) -> Answered<Vec<T>> {
+) -> ApiResult<Vec<T>> {
     let mut all = Vec::with_capacity(ids.len());
     let mut answers = stream::iter(ids).map(find).buffered(AT_ONCE);
     while let Some(answer) = answers.next().await {
         match answer {
             Ok(found) => all.push(found),
-            Err(problem) if problem.kind == Kind::NotFound => {}
+            Err(problem) if problem.kind == ProblemKind::NotFound => {}
             Err(problem) => return Err(problem),
         }
     }
@@ -56,7 +56,7 @@ mod tests {
             }
             let _turn = everybody_asked.acquire().await;
             match id {
-                3 => Err(Problem::new(Kind::NotFound, "it is gone")),
+                3 => Err(Problem::new(ProblemKind::NotFound, "it is gone")),
                 _ => Ok(id * 10),
             }
         };
@@ -68,8 +68,9 @@ mod tests {
 
     #[tokio::test]
     async fn what_cannot_be_asked_is_said() {
-        let find = async |_: u32| Err::<u32, _>(Problem::new(Kind::Unavailable, "it is shut"));
+        let find =
+            async |_: u32| Err::<u32, _>(Problem::new(ProblemKind::Unavailable, "it is shut"));
         let failed = find_all(vec![1, 2], find).await.unwrap_err();
-        assert_eq!(failed.kind, Kind::Unavailable);
+        assert_eq!(failed.kind, ProblemKind::Unavailable);
     }
 }

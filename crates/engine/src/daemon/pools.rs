@@ -2,26 +2,26 @@
 
 use std::path::{Path, PathBuf};
 
-use api::node::{Answered, Found, PoolRemoval};
-use api::{Ensured, Gone};
+use api::node::{ApiResult, DeletePool, Observed};
+use api::{Applied, Deleted};
 use model::{
-    Admitted, DevicePath, EventName, Kind, Order, PoolName, PoolSpec, PoolState, PoolStatus,
-    PoolUuid, Problem, Severity, Size, Subject, Symptom, SymptomKind,
+    Admission, DevicePath, DiskFinding, DiskFindingKind, EventName, PoolName, PoolSpec, PoolState,
+    PoolStatus, PoolUuid, Problem, ProblemKind, Severity, Size, Subject, VersionedSpec,
 };
 use pool::{ClusterSize, Id, Refused, Superblock};
 use tracing::Instrument as _;
 
-use super::engine::{Door, Engine, Home, Lodger};
-use super::kept;
+use super::engine::{Engine, PoolAvailability, PoolEntry, ReplicaEntry};
 use super::keys::Lock;
-use super::known::Known;
+use super::pool_manifest::PoolManifest;
+use super::pool_mapping;
 use super::problems::{self, in_field};
-use crate::patience::Patience;
-use crate::pools::{self as engine_pools, Answer, NewDisk, NewPool, Order as PoolOrder, PoolError};
+use crate::pools::{self as engine_pools, NewDisk, NewPool, PoolError, PoolRequest, PoolResponse};
+use crate::startup_retry::StartupRetry;
 
 /// What an order did.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Did {
+enum PoolEffect {
     Nothing,
     Change,
     Made,
@@ -38,61 +38,61 @@ pub(super) fn device_path(path: &Path) -> Option<DevicePath> {
 
 impl Engine {
     /// Opens the pools that were open before; one that cannot be opened does not stop the others.
-    pub(super) async fn open_known(&self, known: Known) {
+    pub(super) async fn open_known(&self, known: PoolManifest) {
         for (name, mut spec) in known.pools {
-            let id = spec.uuid.map_or(Id::NONE, |uuid| kept::id_of(uuid.uuid()));
-            let door = if spec.exported {
-                Door::Exported
+            let id = spec.uuid.map_or(Id::NONE, |uuid| pool_mapping::id_of(uuid.uuid()));
+            let availability = if spec.exported {
+                PoolAvailability::Exported
             } else {
                 let span = tracing::info_span!("open", pool = %name);
                 match self.open_when_free(&name, &spec).instrument(span).await {
-                    Ok(()) => Door::Open,
+                    Ok(()) => PoolAvailability::Open,
                     Err(problem) => {
                         let (subject, what) =
                             (Subject::Pool(name.clone()), EventName::StateChanged);
                         let message = format!("it cannot be opened: {problem}");
                         self.tell_as(Severity::Error, subject, what, message);
-                        Door::Shut(problem)
+                        PoolAvailability::Shut(problem)
                     }
                 }
             };
             spec.import = false;
-            self.state().pools.insert(name, Home { spec, id, door });
+            self.state().pools.insert(name, PoolEntry { spec, id, availability });
         }
     }
 
     /// One pool.
-    pub(super) async fn find_pool(&self, name: &PoolName) -> Answered<Found<PoolSpec>> {
+    pub(super) async fn find_pool(&self, name: &PoolName) -> ApiResult<Observed<PoolSpec>> {
         let (found, id) = {
             let state = self.state();
-            let Some(home) = state.pools.get(name) else {
+            let Some(pool_entry) = state.pools.get(name) else {
                 let detail = format!("there is no pool {name} on node {}", self.0.info.name);
-                return Err(Problem::new(Kind::NotFound, detail));
+                return Err(Problem::new(ProblemKind::NotFound, detail));
             };
             let generation = state.pool_orders.get(name).map(|order| order.generation);
-            let status = closed_status(home)?;
-            let is_open = matches!(home.door, Door::Open);
-            let (id, spec) = (name.clone(), home.spec.clone());
-            (Found { id, generation, spec, status }, is_open.then_some(home.id))
+            let status = closed_status(pool_entry)?;
+            let is_open = matches!(pool_entry.availability, PoolAvailability::Open);
+            let (id, spec) = (name.clone(), pool_entry.spec.clone());
+            (Observed { id, generation, spec, status }, is_open.then_some(pool_entry.id))
         };
         match id {
-            Some(id) => Ok(Found { status: self.open_status(id).await?, ..found }),
+            Some(id) => Ok(Observed { status: self.open_status(id).await?, ..found }),
             None => Ok(found),
         }
     }
 
     /// Makes a pool what the order says.
-    pub(super) async fn order_pool(
+    pub(super) async fn apply_pool(
         &self,
         name: PoolName,
-        order: Order<PoolSpec>,
-    ) -> Answered<Ensured<Found<PoolSpec>>> {
+        order: VersionedSpec<PoolSpec>,
+    ) -> ApiResult<Applied<Observed<PoolSpec>>> {
         let _alone = self.0.pool_locks.of(&name).write_owned().await;
         let admitted = self.state().pool_orders.admit(&name, &order)?;
         let spec = order.spec.clone();
         if spec.node != self.0.info.name {
             let detail = format!("this is the engine of node {}", self.0.info.name);
-            return Err(in_field("spec.node", Kind::InvalidArgument, detail));
+            return Err(in_field("spec.node", ProblemKind::InvalidArgument, detail));
         }
         let was_open = self.check_pool(&name, &spec)?;
         self.state().pool_orders.follow(name.clone(), order);
@@ -104,83 +104,90 @@ impl Engine {
         };
         let now = self.find_pool(&name).await?;
         Ok(match did {
-            Did::Made => Ensured::created(now),
-            Did::Change => Ensured::changed(now),
-            Did::Nothing => Ensured::unchanged(now),
+            PoolEffect::Made => Applied::created(now),
+            PoolEffect::Change => Applied::changed(now),
+            PoolEffect::Nothing => Applied::unchanged(now),
         })
     }
 
     /// Refuses what contradicts the pool that is there; the id of one that is open.
-    fn check_pool(&self, name: &PoolName, spec: &PoolSpec) -> Answered<Option<Id>> {
+    fn check_pool(&self, name: &PoolName, spec: &PoolSpec) -> ApiResult<Option<Id>> {
         let state = self.state();
-        let Some(home) = state.pools.get(name) else { return Ok(None) };
-        let differs = |field, detail: String| Err(in_field(field, Kind::AlreadyExists, detail));
-        if let (Some(wanted), Some(has)) = (spec.uuid, home.spec.uuid)
+        let Some(pool_entry) = state.pools.get(name) else { return Ok(None) };
+        let differs =
+            |field, detail: String| Err(in_field(field, ProblemKind::AlreadyExists, detail));
+        if let (Some(wanted), Some(has)) = (spec.uuid, pool_entry.spec.uuid)
             && wanted != has
         {
             return differs("spec.uuid", format!("pool {name} is {has}; choose another name"));
         }
-        if let (Some(wanted), Some(has)) = (spec.cluster_size, home.spec.cluster_size)
+        if let (Some(wanted), Some(has)) = (spec.cluster_size, pool_entry.spec.cluster_size)
             && wanted != has
         {
             let detail = format!("the clusters of pool {name} have {has}, for good");
             return differs("spec.clusterSize", detail);
         }
-        Ok(matches!(home.door, Door::Open).then_some(home.id))
+        Ok(matches!(pool_entry.availability, PoolAvailability::Open).then_some(pool_entry.id))
     }
 
     /// A pool that is not open stays so.
-    async fn leave_exported(&self, name: &PoolName, spec: &PoolSpec) -> Answered<Did> {
+    async fn leave_exported(&self, name: &PoolName, spec: &PoolSpec) -> ApiResult<PoolEffect> {
         let was = {
             let mut state = self.state();
-            let Some(home) = state.pools.get_mut(name) else {
+            let Some(pool_entry) = state.pools.get_mut(name) else {
                 let detail = format!("there is no pool {name} here that could be exported");
-                return Err(Problem::new(Kind::NotFound, detail));
+                return Err(Problem::new(ProblemKind::NotFound, detail));
             };
-            home.spec = PoolSpec { uuid: home.spec.uuid, ..spec.clone() };
-            std::mem::replace(&mut home.door, Door::Exported)
+            pool_entry.spec = PoolSpec { uuid: pool_entry.spec.uuid, ..spec.clone() };
+            std::mem::replace(&mut pool_entry.availability, PoolAvailability::Exported)
         };
         self.remember().await?;
-        Ok(if matches!(was, Door::Exported) { Did::Nothing } else { Did::Change })
+        Ok(if matches!(was, PoolAvailability::Exported) {
+            PoolEffect::Nothing
+        } else {
+            PoolEffect::Change
+        })
     }
 
-    async fn export(&self, name: &PoolName, spec: &PoolSpec, id: Id) -> Answered<Did> {
+    async fn export(&self, name: &PoolName, spec: &PoolSpec, id: Id) -> ApiResult<PoolEffect> {
         self.nothing_is_shared(name)?;
         let before = {
             let mut state = self.state();
-            let home = state.pools.get_mut(name).ok_or_else(problems::stopping)?;
-            let now = PoolSpec { uuid: home.spec.uuid, ..spec.clone() };
-            std::mem::replace(&mut home.spec, now)
+            let pool_entry = state.pools.get_mut(name).ok_or_else(problems::stopping)?;
+            let now = PoolSpec { uuid: pool_entry.spec.uuid, ..spec.clone() };
+            std::mem::replace(&mut pool_entry.spec, now)
         };
         // First the file: a pool that was handed over must not be opened by the next run.
         let exported = match self.remember().await {
-            Ok(()) => self.carry_out(id, PoolOrder::Export(id)).await.map(|_| ()),
+            Ok(()) => self.carry_out(id, PoolRequest::Export(id)).await.map(|_| ()),
             Err(problem) => Err(problem),
         };
         if let Err(problem) = exported {
-            if let Some(home) = self.state().pools.get_mut(name) {
-                home.spec = before;
+            if let Some(pool_entry) = self.state().pools.get_mut(name) {
+                pool_entry.spec = before;
             }
             self.remember().await?;
             return Err(problem);
         }
         let mut state = self.state();
-        if let Some(home) = state.pools.get_mut(name) {
-            home.door = Door::Exported;
+        if let Some(pool_entry) = state.pools.get_mut(name) {
+            pool_entry.availability = PoolAvailability::Exported;
         }
-        state.replicas.retain(|_, lodger| lodger.pool != *name);
+        state.replicas.retain(|_, replica_entry| replica_entry.pool != *name);
         drop(state);
         self.tell(Subject::Pool(name.clone()), EventName::StateChanged, "it was exported");
-        Ok(Did::Change)
+        Ok(PoolEffect::Change)
     }
 
-    fn nothing_is_shared(&self, name: &PoolName) -> Answered<()> {
+    fn nothing_is_shared(&self, name: &PoolName) -> ApiResult<()> {
         let state = self.state();
-        let shared = |lodger: &Lodger| lodger.pool == *name && !lodger.hosts.is_empty();
-        let found = state.replicas.iter().find(|(_, lodger)| shared(lodger));
+        let shared = |replica_entry: &ReplicaEntry| {
+            replica_entry.pool == *name && !replica_entry.hosts.is_empty()
+        };
+        let found = state.replicas.iter().find(|(_, replica_entry)| shared(replica_entry));
         found.map_or(Ok(()), |(replica, _)| {
             let detail = format!("replica {replica} of pool {name} is exported; unshare it first");
-            Err(Problem::new(Kind::InUse, detail))
+            Err(Problem::new(ProblemKind::InUse, detail))
         })
     }
 
@@ -190,8 +197,8 @@ impl Engine {
         name: &PoolName,
         spec: &PoolSpec,
         id: Id,
-        admitted: Admitted,
-    ) -> Answered<Did> {
+        admitted: Admission,
+    ) -> ApiResult<PoolEffect> {
         let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
         let mut has = Vec::new();
         for (path, _) in self.status(id).await?.disks {
@@ -202,31 +209,31 @@ impl Engine {
         if let Some(left_out) = has.iter().find(|path| !wanted.contains(path)) {
             let shown = left_out.display();
             let detail = format!("{shown} is a disk of pool {name} and cannot be taken out of it");
-            return Err(in_field("spec.disks", Kind::NotSupported, detail));
+            return Err(in_field("spec.disks", ProblemKind::NotSupported, detail));
         }
-        let mut did = Did::Nothing;
+        let mut did = PoolEffect::Nothing;
         for path in paths.into_iter().filter(|path| !has.contains(&real(path))) {
             let disk = NewDisk { path, id: new_id()? };
-            let add = PoolOrder::AddDisk { pool: id, disk, force: false };
+            let add = PoolRequest::AddDisk { pool: id, disk, force: false };
             self.carry_out(id, add).await?;
-            did = Did::Change;
+            did = PoolEffect::Change;
         }
-        let has_more = did == Did::Change;
-        if admitted == Admitted::New {
-            match self.ask(id, PoolOrder::Grow(id)).await? {
-                Ok(_) => did = Did::Change,
+        let has_more = did == PoolEffect::Change;
+        if admitted == Admission::New {
+            match self.ask(id, PoolRequest::Grow(id)).await? {
+                Ok(_) => did = PoolEffect::Change,
                 Err(PoolError::Refused(Refused::NotLarger)) => {}
                 Err(error) => return Err(problems::of_pool(&error)),
             }
         }
         let changed = {
             let mut state = self.state();
-            let home = state.pools.get_mut(name).ok_or_else(problems::stopping)?;
-            let (uuid, cluster_size) = (home.spec.uuid, home.spec.cluster_size);
+            let pool_entry = state.pools.get_mut(name).ok_or_else(problems::stopping)?;
+            let (uuid, cluster_size) = (pool_entry.spec.uuid, pool_entry.spec.cluster_size);
             let now = PoolSpec { uuid, cluster_size, import: false, ..spec.clone() };
-            std::mem::replace(&mut home.spec, now.clone()) != now
+            std::mem::replace(&mut pool_entry.spec, now.clone()) != now
         };
-        if changed || did == Did::Change {
+        if changed || did == PoolEffect::Change {
             self.remember().await?;
             if has_more {
                 let told = (EventName::Changed, "it has more disks");
@@ -234,35 +241,35 @@ impl Engine {
             } else {
                 self.tell(Subject::Pool(name.clone()), EventName::Changed, "its spec changed");
             }
-            did = Did::Change;
+            did = PoolEffect::Change;
         }
         Ok(did)
     }
 
-    async fn make_or_import(&self, name: &PoolName, spec: &PoolSpec) -> Answered<Did> {
+    async fn make_or_import(&self, name: &PoolName, spec: &PoolSpec) -> ApiResult<PoolEffect> {
         let did = if self.look(spec).await?.is_some() {
             self.open(name, spec).await?;
-            Did::Change
+            PoolEffect::Change
         } else if spec.import {
             let first = spec.disks.first().map_or("", |disk| disk.as_str());
             let detail = format!(
                 "there is no pool on {first}; are these its disks? without import one is made"
             );
-            return Err(in_field("spec.disks", Kind::NotFound, detail));
+            return Err(in_field("spec.disks", ProblemKind::NotFound, detail));
         } else {
             self.make(name, spec).await?;
-            Did::Made
+            PoolEffect::Made
         };
-        let found = self.state().pools.get(name).map(|home| home.id);
+        let found = self.state().pools.get(name).map(|pool_entry| pool_entry.id);
         let Some(id) = found else { return Err(problems::stopping()) };
         let status = self.open_status(id).await?;
-        if let Some(home) = self.state().pools.get_mut(name) {
+        if let Some(pool_entry) = self.state().pools.get_mut(name) {
             let (uuid, cluster_size) = (Some(status.uuid), Some(status.cluster_size));
-            home.spec = PoolSpec { uuid, cluster_size, import: false, ..spec.clone() };
+            pool_entry.spec = PoolSpec { uuid, cluster_size, import: false, ..spec.clone() };
         }
         self.remember().await?;
         let told = match did {
-            Did::Made => (EventName::Created, "it was made"),
+            PoolEffect::Made => (EventName::Created, "it was made"),
             _ => (EventName::StateChanged, "it was imported"),
         };
         self.tell_of_disks(name, told, spec.disks.clone()).await;
@@ -270,15 +277,15 @@ impl Engine {
     }
 
     /// What is on the first disk of a pool.
-    async fn look(&self, spec: &PoolSpec) -> Answered<Option<Superblock>> {
+    async fn look(&self, spec: &PoolSpec) -> ApiResult<Option<Superblock>> {
         let Some(first) = paths_of(spec).into_iter().next() else { return Ok(None) };
-        let found = self.apart(move || engine_pools::superblock_of(&first)).await?;
+        let found = self.run_blocking(move || engine_pools::superblock_of(&first)).await?;
         found.map_err(|error| problems::of_pool(&error))
     }
 
-    async fn make(&self, name: &PoolName, spec: &PoolSpec) -> Answered<()> {
+    async fn make(&self, name: &PoolName, spec: &PoolSpec) -> ApiResult<()> {
         let id = match spec.uuid {
-            Some(uuid) => kept::id_of(uuid.uuid()),
+            Some(uuid) => pool_mapping::id_of(uuid.uuid()),
             None => new_id()?,
         };
         let wanted = spec.cluster_size.unwrap_or(PoolSpec::DEFAULT_CLUSTER);
@@ -286,17 +293,17 @@ impl Engine {
         let disk = |path| Ok::<_, Problem>(NewDisk { path, id: new_id()? });
         let disks = paths_of(spec).into_iter().map(disk).collect::<Result<_, _>>()?;
         let new = NewPool { id, name: name.to_string(), cluster, disks, force: false };
-        self.carry_out(id, PoolOrder::Create(new)).await?;
+        self.carry_out(id, PoolRequest::Create(new)).await?;
         self.moved_in(name, spec, id, &[]);
         Ok(())
     }
 
     /// Opens a pool, with patience.
-    async fn open_when_free(&self, name: &PoolName, spec: &PoolSpec) -> Answered<()> {
-        let patience = Patience::begin();
+    async fn open_when_free(&self, name: &PoolName, spec: &PoolSpec) -> ApiResult<()> {
+        let patience = StartupRetry::begin();
         loop {
             let opened = self.open(name, spec).await;
-            let in_use = opened.as_ref().is_err_and(|problem| problem.kind == Kind::InUse);
+            let in_use = opened.as_ref().is_err_and(|problem| problem.kind == ProblemKind::InUse);
             match patience.pause().filter(|_| in_use) {
                 Some(pause) => tokio::time::sleep(pause).await,
                 None => return opened,
@@ -305,26 +312,27 @@ impl Engine {
     }
 
     /// Opens a pool that is on its disks.
-    async fn open(&self, name: &PoolName, spec: &PoolSpec) -> Answered<()> {
+    async fn open(&self, name: &PoolName, spec: &PoolSpec) -> ApiResult<()> {
         let Some(found) = self.look(spec).await? else {
             let detail = format!("the disks of pool {name} hold no pool; are these its disks?");
-            return Err(in_field("spec.disks", Kind::NotFound, detail));
+            return Err(in_field("spec.disks", ProblemKind::NotFound, detail));
         };
-        let wanted = spec.uuid.map(|uuid| kept::id_of(uuid.uuid()));
+        let wanted = spec.uuid.map(|uuid| pool_mapping::id_of(uuid.uuid()));
         if found.name != name.as_str() || wanted.is_some_and(|wanted| wanted != found.pool) {
-            let uuid = kept::pool_uuid(found.pool).map_or(String::new(), |uuid| uuid.to_string());
+            let uuid =
+                pool_mapping::pool_uuid(found.pool).map_or(String::new(), |uuid| uuid.to_string());
             let detail = format!(
                 "the disks hold pool {} ({uuid}); give that name, or other disks",
                 found.name
             );
-            return Err(in_field("spec.disks", Kind::AlreadyExists, detail));
+            return Err(in_field("spec.disks", ProblemKind::AlreadyExists, detail));
         }
-        let import = PoolOrder::Import { paths: paths_of(spec) };
-        let Answer::Pool(status) = self.carry_out(found.pool, import).await? else {
+        let import = PoolRequest::Import { paths: paths_of(spec) };
+        let PoolResponse::Pool(status) = self.carry_out(found.pool, import).await? else {
             return Err(problems::stopping());
         };
         if status.health.doubtful_regions > 0 {
-            self.carry_out(status.id, PoolOrder::NarrowDoubt(status.id)).await?;
+            self.carry_out(status.id, PoolRequest::NarrowDoubt(status.id)).await?;
         }
         self.moved_in(name, spec, status.id, &status.entities);
         self.unlock_all(status.id, &status.entities).await
@@ -339,28 +347,36 @@ impl Engine {
         entities: &[engine_pools::EntityStatus],
     ) {
         let mut state = self.state();
-        for one in entities.iter().filter(|one| one.entity.kind == pool::Kind::Replica) {
-            let Some(replica) = kept::replica_id(one.entity.id) else { continue };
-            let source = kept::snapshot_id(one.entity.origin);
+        for one in entities.iter().filter(|one| one.entity.kind == pool::EntityKind::Replica) {
+            let Some(replica) = pool_mapping::replica_id(one.entity.id) else { continue };
+            let source = pool_mapping::snapshot_id(one.entity.origin);
             let lock = if one.entity.is_encrypted() { Lock::Closed } else { Lock::None };
-            let lodger = Lodger::new(name.clone(), source, lock);
-            state.replicas.insert(replica, lodger);
+            let replica_entry = ReplicaEntry::new(name.clone(), source, lock);
+            state.replicas.insert(replica, replica_entry);
         }
-        let home = Home { spec: spec.clone(), id, door: Door::Open };
-        state.pools.insert(name.clone(), home);
+        let pool_entry = PoolEntry { spec: spec.clone(), id, availability: PoolAvailability::Open };
+        state.pools.insert(name.clone(), pool_entry);
     }
 
     /// Destroys a pool that holds nothing. Another one of that name stays: an order to make one
     /// that was refused because of it is undone by this order.
-    pub(super) async fn order_no_pool(&self, name: PoolName, order: PoolRemoval) -> Answered<Gone> {
+    pub(super) async fn remove_pool(
+        &self,
+        name: PoolName,
+        order: DeletePool,
+    ) -> ApiResult<Deleted> {
         let _alone = self.0.pool_locks.of(&name).write_owned().await;
         self.state().pool_orders.admit_removal(&name, order.generation)?;
-        let wanted = kept::id_of(order.uuid.uuid());
-        let is_other = |home: &Home| home.id != wanted && home.spec.uuid != Some(order.uuid);
+        let wanted = pool_mapping::id_of(order.uuid.uuid());
+        let is_other = |pool_entry: &PoolEntry| {
+            pool_entry.id != wanted && pool_entry.spec.uuid != Some(order.uuid)
+        };
         let found = match self.state().pools.get(&name) {
-            Some(home) if is_other(home) => return Ok(Gone { was_there: false }),
-            Some(Home { id, spec, door: Door::Open }) => Some((Some(*id), spec.clone())),
-            Some(Home { spec, .. }) => Some((None, spec.clone())),
+            Some(pool_entry) if is_other(pool_entry) => return Ok(Deleted { existed: false }),
+            Some(PoolEntry { id, spec, availability: PoolAvailability::Open }) => {
+                Some((Some(*id), spec.clone()))
+            }
+            Some(PoolEntry { spec, .. }) => Some((None, spec.clone())),
             None => None,
         };
         match &found {
@@ -378,25 +394,25 @@ impl Engine {
             self.remember().await?;
             self.tell(Subject::Pool(name), EventName::Deleted, "it was destroyed");
         }
-        Ok(Gone { was_there: found.is_some() })
+        Ok(Deleted { existed: found.is_some() })
     }
 
-    async fn destroy(&self, name: &PoolName, id: Id) -> Answered<()> {
+    async fn destroy(&self, name: &PoolName, id: Id) -> ApiResult<()> {
         let entities = self.status(id).await?.entities;
         if !entities.is_empty() {
             let count = entities.len();
             let detail =
                 format!("pool {name} holds {count} replicas and snapshots; delete them first");
-            return Err(Problem::new(Kind::InUse, detail));
+            return Err(Problem::new(ProblemKind::InUse, detail));
         }
-        self.carry_out(id, PoolOrder::Destroy(id)).await?;
+        self.carry_out(id, PoolRequest::Destroy(id)).await?;
         Ok(())
     }
 
     /// A pool that could not be opened may be forgotten if its disks do not hold it any more: an
     /// earlier order to destroy it was cut off.
-    async fn is_gone(&self, name: &PoolName, spec: &PoolSpec) -> Answered<()> {
-        let wanted = spec.uuid.map(|uuid| kept::id_of(uuid.uuid()));
+    async fn is_gone(&self, name: &PoolName, spec: &PoolSpec) -> ApiResult<()> {
+        let wanted = spec.uuid.map(|uuid| pool_mapping::id_of(uuid.uuid()));
         match self.look(spec).await {
             Ok(found) if found.as_ref().map(|found| found.pool) != wanted => Ok(()),
             _ => self.open_pool(name).map(|_| ()),
@@ -404,40 +420,47 @@ impl Engine {
     }
 }
 
-fn new_id() -> Answered<Id> {
+fn new_id() -> ApiResult<Id> {
     engine_pools::new_id().map_err(|error| {
-        Problem::new(Kind::Unavailable, format!("the kernel gives no random numbers: {error}"))
+        Problem::new(
+            ProblemKind::Unavailable,
+            format!("the kernel gives no random numbers: {error}"),
+        )
     })
 }
 
 /// The id of a pool whose disks were seen.
-pub(super) fn uuid_of(id: Id) -> Answered<PoolUuid> {
-    kept::pool_uuid(id)
-        .ok_or_else(|| Problem::new(Kind::Unavailable, "the disks were never seen to hold a pool"))
+pub(super) fn uuid_of(id: Id) -> ApiResult<PoolUuid> {
+    pool_mapping::pool_uuid(id).ok_or_else(|| {
+        Problem::new(ProblemKind::Unavailable, "the disks were never seen to hold a pool")
+    })
 }
 
 /// A pool that is not open, as far as is known without it.
-fn closed_status(home: &Home) -> Answered<PoolStatus> {
+fn closed_status(pool_entry: &PoolEntry) -> ApiResult<PoolStatus> {
     let symptoms = |why: &Problem| {
         let kind = match why.kind {
-            Kind::InvalidArgument => SymptomKind::Missing,
-            Kind::NotFound | Kind::AlreadyExists => SymptomKind::Foreign,
-            _ => SymptomKind::Damaged,
+            ProblemKind::InvalidArgument => DiskFindingKind::Missing,
+            ProblemKind::NotFound | ProblemKind::AlreadyExists => DiskFindingKind::Foreign,
+            _ => DiskFindingKind::Damaged,
         };
-        let first = home.spec.disks.first().cloned();
-        first.map(|disk| Symptom { disk, kind, detail: why.detail.clone() }).into_iter().collect()
+        let first = pool_entry.spec.disks.first().cloned();
+        first
+            .map(|disk| DiskFinding { disk, kind, detail: why.detail.clone() })
+            .into_iter()
+            .collect()
     };
     Ok(PoolStatus {
-        state: match &home.door {
-            Door::Open => PoolState::Online,
-            Door::Exported => PoolState::Offline,
-            Door::Shut(why) => PoolState::Faulted { symptoms: symptoms(why) },
+        state: match &pool_entry.availability {
+            PoolAvailability::Open => PoolState::Online,
+            PoolAvailability::Exported => PoolState::Offline,
+            PoolAvailability::Shut(why) => PoolState::Faulted { symptoms: symptoms(why) },
         },
-        uuid: uuid_of(home.id)?,
+        uuid: uuid_of(pool_entry.id)?,
         capacity: Size::ZERO,
         used: Size::ZERO,
         committed: Size::ZERO,
-        cluster_size: home.spec.cluster_size.unwrap_or(PoolSpec::DEFAULT_CLUSTER),
+        cluster_size: pool_entry.spec.cluster_size.unwrap_or(PoolSpec::DEFAULT_CLUSTER),
         disks: Vec::new(),
     })
 }

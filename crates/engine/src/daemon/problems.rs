@@ -3,12 +3,12 @@
 use std::error::Error;
 use std::io;
 
-use model::stored::Unreadable;
-use model::{Kind, Problem};
+use model::envelope::DecodeError;
+use model::{Problem, ProblemKind};
 use pool::{BadEntity, BadPool, Refused};
 
 use crate::pools::{KeyError, PoolError};
-use crate::serve::OrderError;
+use crate::serve::AdminError;
 
 /// An error with its causes, on one line.
 pub(super) fn chain(error: &dyn Error) -> String {
@@ -23,11 +23,11 @@ pub(super) fn chain(error: &dyn Error) -> String {
 
 /// The engine is going away.
 pub(super) fn stopping() -> Problem {
-    Problem::new(Kind::Unavailable, "the engine is stopping; ask again when it runs")
+    Problem::new(ProblemKind::Unavailable, "the engine is stopping; ask again when it runs")
 }
 
 /// A problem with a value of the caller's.
-pub(super) fn in_field(field: &str, kind: Kind, detail: impl std::fmt::Display) -> Problem {
+pub(super) fn in_field(field: &str, kind: ProblemKind, detail: impl std::fmt::Display) -> Problem {
     Problem { field: Some(field.to_owned()), ..Problem::new(kind, detail) }
 }
 
@@ -37,30 +37,34 @@ const DISKS: &str = "spec.disks";
 pub(super) fn of_pool(error: &PoolError) -> Problem {
     let text = chain(error);
     match error {
-        PoolError::Open { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-            in_field(DISKS, Kind::InvalidArgument, format!("{text}; give a disk that is there"))
-        }
-        PoolError::InUse { .. } => {
-            in_field(DISKS, Kind::InUse, format!("{text}; stop that first, or choose another"))
-        }
+        PoolError::Open { source, .. } if source.kind() == io::ErrorKind::NotFound => in_field(
+            DISKS,
+            ProblemKind::InvalidArgument,
+            format!("{text}; give a disk that is there"),
+        ),
+        PoolError::InUse { .. } => in_field(
+            DISKS,
+            ProblemKind::InUse,
+            format!("{text}; stop that first, or choose another"),
+        ),
         PoolError::Occupied { path, occupant } => {
             let path = path.display();
             let detail = format!("{path} holds {occupant}; wipe it, or choose another disk");
-            in_field(DISKS, Kind::InUse, detail)
+            in_field(DISKS, ProblemKind::InUse, detail)
         }
-        PoolError::Alignment { .. } => in_field(DISKS, Kind::NotSupported, text),
+        PoolError::Alignment { .. } => in_field(DISKS, ProblemKind::NotSupported, text),
         PoolError::Bad(BadPool::Name) | PoolError::NeedsKey | PoolError::NotEncrypted => {
-            Problem::new(Kind::InvalidArgument, text)
+            Problem::new(ProblemKind::InvalidArgument, text)
         }
         PoolError::TooSmall { .. } | PoolError::Bad(_) => {
-            in_field(DISKS, Kind::InvalidArgument, text)
+            in_field(DISKS, ProblemKind::InvalidArgument, text)
         }
-        PoolError::NotFound => Problem::new(Kind::NotFound, text),
-        PoolError::AlreadyOpen => Problem::new(Kind::AlreadyExists, text),
+        PoolError::NotFound => Problem::new(ProblemKind::NotFound, text),
+        PoolError::AlreadyOpen => Problem::new(ProblemKind::AlreadyExists, text),
         PoolError::Refused(refused) => Problem::new(of_refused(*refused), text),
-        PoolError::Full => Problem::new(Kind::Overloaded, text),
+        PoolError::Full => Problem::new(ProblemKind::Overloaded, text),
         PoolError::Key(KeyError::Wrong | KeyError::Length(_)) => {
-            Problem::new(Kind::PermissionDenied, text)
+            Problem::new(ProblemKind::PermissionDenied, text)
         }
         PoolError::Open { .. }
         | PoolError::Disk { .. }
@@ -68,39 +72,41 @@ pub(super) fn of_pool(error: &PoolError) -> Problem {
         | PoolError::Fault(_)
         | PoolError::Key(KeyError::Damaged | KeyError::Random(_))
         | PoolError::Reactor(_)
-        | PoolError::Buffers(_) => Problem::new(Kind::Unavailable, text),
+        | PoolError::Buffers(_) => Problem::new(ProblemKind::Unavailable, text),
     }
 }
 
-fn of_refused(refused: Refused) -> Kind {
+fn of_refused(refused: Refused) -> ProblemKind {
     match refused {
-        Refused::Exists => Kind::AlreadyExists,
-        Refused::NotFound => Kind::NotFound,
-        Refused::IsSnapshot | Refused::NotSnapshot | Refused::NotLarger => Kind::NotSupported,
-        Refused::Bad(BadEntity::TooLong { .. }) => Kind::TooLarge,
-        Refused::Bad(_) => Kind::InvalidArgument,
-        Refused::NoSpace => Kind::NoSpace,
-        Refused::WrongKey => Kind::PermissionDenied,
-        Refused::Damaged | Refused::Broken => Kind::Unavailable,
-        Refused::Busy => Kind::Busy,
+        Refused::Exists => ProblemKind::AlreadyExists,
+        Refused::NotFound => ProblemKind::NotFound,
+        Refused::IsSnapshot | Refused::NotSnapshot | Refused::NotLarger => {
+            ProblemKind::NotSupported
+        }
+        Refused::Bad(BadEntity::TooLong { .. }) => ProblemKind::TooLarge,
+        Refused::Bad(_) => ProblemKind::InvalidArgument,
+        Refused::NoSpace => ProblemKind::NoSpace,
+        Refused::WrongKey => ProblemKind::PermissionDenied,
+        Refused::Damaged | Refused::Broken => ProblemKind::Unavailable,
+        Refused::Busy => ProblemKind::Busy,
     }
 }
 
 /// What the target refused.
-pub(super) fn of_order(error: &OrderError) -> Problem {
+pub(super) fn of_order(error: &AdminError) -> Problem {
     let kind = match error {
-        OrderError::Stopped | OrderError::Serve(_) => Kind::Unavailable,
-        OrderError::Busy { .. } | OrderError::Full => Kind::Overloaded,
-        OrderError::NoSubsystem { .. } | OrderError::NoNamespace { .. } => Kind::NotFound,
-        OrderError::Conflict { .. } => Kind::AlreadyExists,
-        OrderError::Leaving { .. } => Kind::Busy,
-        OrderError::Shrinks { .. } => Kind::InUse,
-        OrderError::Small { .. } | OrderError::Geometry { .. } => Kind::OutOfRange,
+        AdminError::Stopped | AdminError::Serve(_) => ProblemKind::Unavailable,
+        AdminError::Busy { .. } | AdminError::Full => ProblemKind::Overloaded,
+        AdminError::NoSubsystem { .. } | AdminError::NoNamespace { .. } => ProblemKind::NotFound,
+        AdminError::Conflict { .. } => ProblemKind::AlreadyExists,
+        AdminError::Leaving { .. } => ProblemKind::Busy,
+        AdminError::Shrinks { .. } => ProblemKind::InUse,
+        AdminError::Small { .. } | AdminError::Geometry { .. } => ProblemKind::OutOfRange,
     };
     Problem::new(kind, chain(error))
 }
 
 /// What is on the disks cannot be read.
-pub(super) fn of_record(error: &Unreadable) -> Problem {
-    Problem::new(Kind::Unavailable, error)
+pub(super) fn of_record(error: &DecodeError) -> Problem {
+    Problem::new(ProblemKind::Unavailable, error)
 }

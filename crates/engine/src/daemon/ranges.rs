@@ -1,15 +1,15 @@
 //! Runs of blocks, a page at a time: a page goes on after the block where the last one ended.
 
-use api::node::{Answered, Range};
+use api::node::{ApiResult, Range};
 use api::{Page, Paging};
 use block::{Blocks, Bytes};
-use model::{Invalid, Size};
+use model::{Size, ValidationError};
 
 /// The block where a page begins.
-pub(super) fn start(paging: &Paging) -> Answered<Blocks> {
+pub(super) fn start(paging: &Paging) -> ApiResult<Blocks> {
     let Some(after) = &paging.after else { return Ok(Blocks::ZERO) };
     let remedy = "give it as the page before said";
-    after.parse().map(Blocks).map_err(|_| Invalid::text("after", after, remedy).into())
+    after.parse().map(Blocks).map_err(|_| ValidationError::text("after", after, remedy).into())
 }
 
 /// The first runs (start, end), and where the next page begins if there are more.

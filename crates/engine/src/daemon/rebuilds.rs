@@ -5,19 +5,21 @@
 
 use std::collections::BTreeMap;
 
-use api::node::{Answered, RebuildWish, Run};
-use api::{Ensured, Page, Paging};
-use mirror::RebuildOrder;
-use model::{Kind, Order, Problem, Rebuild, RebuildId, RebuildState, TargetId, VolumeId};
+use api::node::{ApiResult, RebuildRequest, Run};
+use api::{Applied, Page, Paging};
+use mirror::RebuildCommand;
+use model::{
+    Problem, ProblemKind, Rebuild, RebuildId, RebuildState, TargetId, VersionedSpec, VolumeId,
+};
 
 use super::engine::Engine;
 use super::pages::find_all;
 use super::problems::in_field;
-use super::targets::Door;
-use crate::volumes::Order as VolumeOrder;
+use super::targets::TargetAvailability;
+use crate::volumes::VolumeRequest;
 
 impl Engine {
-    async fn all_rebuilds(&self) -> Answered<BTreeMap<RebuildId, Rebuild>> {
+    async fn all_rebuilds(&self) -> ApiResult<BTreeMap<RebuildId, Rebuild>> {
         let status = |(target, volume)| self.status_of(target, volume);
         let all = find_all(self.open_targets(), status).await?;
         let rebuilds = all.into_iter().flatten().flat_map(|status| status.rebuilds);
@@ -25,68 +27,71 @@ impl Engine {
     }
 
     /// A page of rebuilds, by id.
-    pub(super) async fn page_of_rebuilds(&self, paging: Paging) -> Answered<Page<Rebuild>> {
+    pub(super) async fn page_of_rebuilds(&self, paging: Paging) -> ApiResult<Page<Rebuild>> {
         paging.cut(self.all_rebuilds().await?.into_values(), |rebuild| rebuild.id.to_string())
     }
 
     /// One rebuild.
-    pub(super) async fn find_rebuild(&self, rebuild: RebuildId) -> Answered<Rebuild> {
+    pub(super) async fn find_rebuild(&self, rebuild: RebuildId) -> ApiResult<Rebuild> {
         self.all_rebuilds().await?.remove(&rebuild).ok_or_else(|| {
             let detail = format!("there is no rebuild {rebuild} by a target of this node");
-            Problem::new(Kind::NotFound, detail)
+            Problem::new(ProblemKind::NotFound, detail)
         })
     }
 
     /// Lets a rebuild wait, go on, end or begin anew.
-    pub(super) async fn order_rebuild(
+    pub(super) async fn apply_rebuild(
         &self,
         rebuild: RebuildId,
-        order: Order<RebuildWish>,
-    ) -> Answered<Ensured<Rebuild>> {
-        let wish = order.spec.clone();
-        let target = wish.target;
+        order: VersionedSpec<RebuildRequest>,
+    ) -> ApiResult<Applied<Rebuild>> {
+        let request = order.spec.clone();
+        let target = request.target;
         let _alone = self.0.target_locks.of(&target).write_owned().await;
         let volume = {
             let state = self.state();
             order.admit(state.rebuild_orders.get(&rebuild))?;
-            let here = state.targets.get(&target).filter(|here| here.door == Door::Open);
+            let here = state
+                .targets
+                .get(&target)
+                .filter(|here| here.availability == TargetAvailability::Open);
             here.map(|here| here.volume).ok_or_else(|| {
                 let detail = format!("there is no open target {target} on this node");
-                in_field("spec.target", Kind::NotFound, detail)
+                in_field("spec.target", ProblemKind::NotFound, detail)
             })?
         };
-        let before = self.rebuild_of((target, volume), rebuild, &wish).await?;
+        let before = self.rebuild_of((target, volume), rebuild, &request).await?;
         {
             let mut state = self.state();
             let open: Vec<TargetId> = state.targets.keys().copied().collect();
             state.rebuild_orders.retain(|_, order| open.contains(&order.spec.target));
             state.rebuild_orders.insert(rebuild, order);
         }
-        let limit = mirror::Order::RebuildLimit(wish.bytes_per_second);
-        self.ask_volume(volume, VolumeOrder::Mirror(limit)).await?;
+        let limit = mirror::MirrorRequest::RebuildLimit(request.bytes_per_second);
+        self.ask_volume(volume, VolumeRequest::Mirror(limit)).await?;
         let state = before.as_ref().map(Rebuild::state);
-        let step = match (wish.run, state) {
-            (Run::Run, Some(RebuildState::Paused {})) => Some(RebuildOrder::Resume),
-            (Run::Run, None) => Some(RebuildOrder::Start),
-            (Run::Pause, Some(RebuildState::Running {})) => Some(RebuildOrder::Pause),
-            (Run::Cancel, Some(state)) if !state.is_ended() => Some(RebuildOrder::Cancel),
+        let step = match (request.run, state) {
+            (Run::Run, Some(RebuildState::Paused {})) => Some(RebuildCommand::Resume),
+            (Run::Run, None) => Some(RebuildCommand::Start),
+            (Run::Pause, Some(RebuildState::Running {})) => Some(RebuildCommand::Pause),
+            (Run::Cancel, Some(state)) if !state.is_ended() => Some(RebuildCommand::Cancel),
             (Run::Run | Run::Pause | Run::Cancel, _) => None,
         };
         if let Some(step) = step {
-            let step = mirror::Order::Rebuild(wish.replica, step);
-            self.ask_volume(volume, VolumeOrder::Mirror(step)).await?;
+            let step = mirror::MirrorRequest::Rebuild(request.replica, step);
+            self.ask_volume(volume, VolumeRequest::Mirror(step)).await?;
         }
-        let now = self.rebuild_of((target, volume), rebuild, &wish).await?;
+        let now = self.rebuild_of((target, volume), rebuild, &request).await?;
         match (before, now) {
             (_, None) => {
                 let detail = "its rebuild has not begun: the copy is in sync, or does not answer";
-                Err(Problem::new(Kind::Unavailable, detail))
+                Err(Problem::new(ProblemKind::Unavailable, detail))
             }
-            (None, Some(now)) => Ok(Ensured::created(now)),
+            (None, Some(now)) => Ok(Applied::created(now)),
             (Some(before), Some(now)) if before.state() == now.state() => {
-                Ok(Ensured::unchanged(now))
+                Ok(Applied::unchanged(now))
             }
-            (Some(_), Some(now)) => Ok(Ensured::changed(now)),
+            (Some(_), Some(now)) => Ok(Applied::changed(now)),
         }
     }
 
@@ -95,16 +100,16 @@ impl Engine {
         &self,
         (target, volume): (TargetId, VolumeId),
         rebuild: RebuildId,
-        wish: &RebuildWish,
-    ) -> Answered<Option<Rebuild>> {
+        request: &RebuildRequest,
+    ) -> ApiResult<Option<Rebuild>> {
         let Some(status) = self.status_of(target, volume).await? else { return Ok(None) };
-        if !status.children.iter().any(|child| child.replica == wish.replica) {
-            let detail = format!("target {target} has no child {}", wish.replica);
-            return Err(in_field("spec.replica", Kind::NotFound, detail));
+        if !status.children.iter().any(|child| child.replica == request.replica) {
+            let detail = format!("target {target} has no child {}", request.replica);
+            return Err(in_field("spec.replica", ProblemKind::NotFound, detail));
         }
         let mut all = status.rebuilds.into_iter();
         let named = all.clone().find(|one| one.id == rebuild);
-        let under_way = |one: &Rebuild| one.replica == wish.replica && !one.state().is_ended();
+        let under_way = |one: &Rebuild| one.replica == request.replica && !one.state().is_ended();
         Ok(named.or_else(|| all.find(under_way)))
     }
 }

@@ -9,17 +9,18 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use api::node::Answered;
+use api::node::ApiResult;
 use mirror::StoreFault;
-use model::stored::{self, Unreadable};
+use model::envelope::{self, DecodeError};
 use model::{
-    End, Epoch, Kind, Problem, StoreMark, StoreSequence, TargetId, TargetRecord, VolumeId, keys,
+    Epoch, Problem, ProblemKind, ShutdownState, StoreMark, StoreSequence, TargetId, TargetRecord,
+    VolumeId, keys,
 };
 use store::contract::{Compare, KeyValue, Op, Revision, Store, StoreExt as _, Txn};
 use tokio::sync::{Semaphore, mpsc};
 
 use super::problems;
-use crate::volumes::{Recorded, Recorder, may_replace};
+use crate::volumes::{RecordStore, Recorded, may_replace};
 
 /// Records that may wait to be written.
 const WAITING: usize = 1024;
@@ -57,7 +58,7 @@ enum WriteError {
     #[error("the store holds no record of the volume; it was lost, or the volume was deleted")]
     Missing,
     #[error(transparent)]
-    Unreadable(#[from] Unreadable),
+    Unreadable(#[from] DecodeError),
     #[error("the record cannot be written as text: {0}")]
     Text(String),
     #[error("the record cannot be read")]
@@ -84,10 +85,10 @@ impl Records {
     }
 
     /// The record of a volume, as it was taken for this target.
-    pub(super) async fn read(&self, volume: VolumeId) -> Answered<Option<TargetRecord>> {
+    pub(super) async fn read(&self, volume: VolumeId) -> ApiResult<Option<TargetRecord>> {
         match read(&*self.store, volume).await {
             Ok(found) => Ok(found.map(|(record, _)| record)),
-            Err(error) => Err(Problem::new(Kind::StoreUnavailable, problems::chain(&error))),
+            Err(error) => Err(Problem::new(ProblemKind::StoreUnavailable, problems::chain(&error))),
         }
     }
 }
@@ -95,16 +96,16 @@ impl Records {
 impl Records {
     /// Says that the volume is in use again: whoever finds the record after a crash looks for
     /// differences between its copies.
-    pub(super) async fn reopen(&self, record: TargetRecord) -> Answered<TargetRecord> {
-        if record.end() == End::Unclean {
+    pub(super) async fn reopen(&self, record: TargetRecord) -> ApiResult<TargetRecord> {
+        if record.end() == ShutdownState::Unclean {
             return Ok(record);
         }
         let open = record.record(record.epoch(), record.set().clone())?;
         let told = *self.told.lock().unwrap_or_else(PoisonError::into_inner);
         write((&*self.store, told), &open).await.map_err(|error| {
             let kind = match error {
-                WriteError::Fenced { .. } => Kind::Fenced,
-                _ => Kind::StoreUnavailable,
+                WriteError::Fenced { .. } => ProblemKind::Fenced,
+                _ => ProblemKind::StoreUnavailable,
             };
             Problem::new(kind, problems::chain(&error))
         })?;
@@ -112,7 +113,7 @@ impl Records {
     }
 }
 
-impl Recorder for Records {
+impl RecordStore for Records {
     fn record(&self, record: TargetRecord, done: Recorded) {
         use mpsc::error::TrySendError::{Closed, Full};
         if let Err(Full((_, done)) | Closed((_, done))) = self.waiting.try_send((record, done)) {
@@ -154,7 +155,7 @@ async fn read(
     let Some(found) = store.get(keys::target_record(volume)).await? else {
         return Ok(None);
     };
-    Ok(Some((stored::decode(&found.value)?, found)))
+    Ok(Some((envelope::decode(&found.value)?, found)))
 }
 
 /// The condition that the store has not gone back, as far as it knows itself and this engine was
@@ -165,7 +166,7 @@ async fn believed(
 ) -> Result<Option<Compare>, WriteError> {
     let found = store.get(keys::of::<StoreSequence>(StoreSequence::ID)).await?;
     let sequence = match &found {
-        Some(found) => Some(stored::decode::<StoreSequence>(&found.value)?),
+        Some(found) => Some(envelope::decode::<StoreSequence>(&found.value)?),
         None => None,
     };
     let is_later = |told: StoreMark| sequence.is_none_or(|sequence| told.is_after(sequence.mark));
@@ -182,7 +183,7 @@ async fn write(
     (store, told): (&dyn Store, Option<StoreMark>),
     record: &TargetRecord,
 ) -> Result<(), WriteError> {
-    let text = stored::encode(record).map_err(|error| WriteError::Text(error.to_string()))?;
+    let text = envelope::encode(record).map_err(|error| WriteError::Text(error.to_string()))?;
     for _ in 0..TRIES {
         let (old, found) = read(store, record.volume()).await?.ok_or(WriteError::Missing)?;
         if old == *record {
@@ -232,7 +233,7 @@ mod tests {
     }
 
     async fn put(store: &MemoryStore, record: &TargetRecord) {
-        let text = stored::encode(record).unwrap();
+        let text = envelope::encode(record).unwrap();
         store.put(keys::target_record(record.volume()), text).await.unwrap();
     }
 
@@ -295,7 +296,7 @@ mod tests {
             put(&store, &old).await;
             if let Some(sequence) = sequence {
                 let key = keys::of::<StoreSequence>(StoreSequence::ID);
-                store.put(key, stored::encode(&sequence).unwrap()).await.unwrap();
+                store.put(key, envelope::encode(&sequence).unwrap()).await.unwrap();
             }
             let records = Records::new(Arc::new(store.clone()));
             records.hear(mark(7));
@@ -324,10 +325,10 @@ mod tests {
         let closed = first().close(Epoch::FIRST).unwrap();
         put(&store, &closed).await;
         let open = records.reopen(closed.clone()).await.unwrap();
-        assert_eq!(open.end(), End::Unclean);
+        assert_eq!(open.end(), ShutdownState::Unclean);
         assert_eq!(records.read(closed.volume()).await.unwrap(), Some(open.clone()));
         assert_eq!(records.reopen(open.clone()).await.unwrap(), open);
         put(&store, &open.take(id(41), "node-2".parse().unwrap())).await;
-        assert_eq!(records.reopen(closed).await.unwrap_err().kind, Kind::Fenced);
+        assert_eq!(records.reopen(closed).await.unwrap_err().kind, ProblemKind::Fenced);
     }
 }

@@ -9,16 +9,16 @@
 
 use std::collections::BTreeMap;
 
-use api::Ensured;
-use api::node::{Answered, Pace, Run, Scrub, ScrubState};
+use api::Applied;
+use api::node::{ApiResult, JobControl, Run, Scrub, ScrubState};
 use block::Bytes;
-use model::{EventName, Kind, Order, Problem, ReplicaId, Severity, Subject};
-use pool::{Id, Kind as EntityKind};
+use model::{EventName, Problem, ProblemKind, ReplicaId, Severity, Subject, VersionedSpec};
+use pool::{EntityKind, Id};
 
 use super::engine::{Engine, now};
-use super::kept;
+use super::pool_mapping;
 use super::problems::in_field;
-use crate::pools::{EntityStatus, Order as PoolOrder, Rate, ScrubStatus};
+use crate::pools::{EntityStatus, PoolRequest, Rate, ScrubStatus};
 
 /// How fast a scrub reads unless told otherwise.
 const GENTLE: Bytes = Bytes(100 << 20);
@@ -27,12 +27,12 @@ const NAMED: usize = 16;
 
 impl Engine {
     /// The scrub of a replica that is under way, or the last.
-    pub(super) async fn find_scrub(&self, replica: ReplicaId) -> Answered<Scrub> {
+    pub(super) async fn find_scrub(&self, replica: ReplicaId) -> ApiResult<Scrub> {
         let (_, pool, _) = self.place_of(replica).await?;
         let held = self.state().scrubs.get(&replica).cloned();
         let Some(scrub) = held else {
             let detail = format!("replica {replica} was not scrubbed since the engine started");
-            return Err(Problem::new(Kind::NotFound, detail));
+            return Err(Problem::new(ProblemKind::NotFound, detail));
         };
         self.look_at_scrub(replica, pool, scrub).await
     }
@@ -42,12 +42,12 @@ impl Engine {
         replica: ReplicaId,
         pool: Id,
         mut scrub: Scrub,
-    ) -> Answered<Scrub> {
+    ) -> ApiResult<Scrub> {
         if scrub.state != (ScrubState::Running {}) {
             return Ok(scrub);
         }
         let status = self.status(pool).await?;
-        let id = kept::id_of(replica.uuid());
+        let id = pool_mapping::id_of(replica.uuid());
         let is_snapshot =
             |one: &EntityStatus| one.entity.kind == EntityKind::Snapshot && one.entity.origin == id;
         let snapshots = status.entities.iter().filter(|one| is_snapshot(one));
@@ -70,11 +70,11 @@ impl Engine {
     }
 
     /// Starts or cancels a scrub.
-    pub(super) async fn order_scrub(
+    pub(super) async fn apply_scrub(
         &self,
         replica: ReplicaId,
-        order: Order<Pace>,
-    ) -> Answered<Ensured<Scrub>> {
+        order: VersionedSpec<JobControl>,
+    ) -> ApiResult<Applied<Scrub>> {
         let _alone = self.0.replica_locks.of(&replica).write_owned().await;
         let (_, pool, _) = self.place_of(replica).await?;
         let held = self.state().scrubs.get(&replica).cloned();
@@ -85,10 +85,10 @@ impl Engine {
         if let Some(before) = &before {
             let (sent, have) = (order.generation, before.generation);
             if sent < have {
-                return Err(model::Refused::Stale { sent, have }.into());
+                return Err(model::GenerationConflict::Stale { sent, have }.into());
             }
             if sent == have {
-                return Ok(Ensured::unchanged(before.clone()));
+                return Ok(Applied::unchanged(before.clone()));
             }
         }
         let is_running = self.status(pool).await?.scrub.is_some_and(|scrub| scrub.is_running);
@@ -96,23 +96,23 @@ impl Engine {
         match order.spec.run {
             Run::Pause => {
                 let detail = "a scrub cannot wait; cancel it, and start another later";
-                return Err(in_field("spec.run", Kind::NotSupported, detail));
+                return Err(in_field("spec.run", ProblemKind::NotSupported, detail));
             }
             Run::Cancel => {
                 if is_running {
-                    self.carry_out(pool, PoolOrder::StopScrub(pool)).await?;
+                    self.carry_out(pool, PoolRequest::StopScrub(pool)).await?;
                 }
                 (scrub.state, scrub.ended_at) = (ScrubState::Cancelled {}, Some(now()));
             }
             Run::Run if is_running => {}
             Run::Run => {
                 let most = order.spec.bytes_per_second.map_or(GENTLE, Bytes::from);
-                self.carry_out(pool, PoolOrder::Scrub { pool, rate: Rate(most) }).await?;
+                self.carry_out(pool, PoolRequest::Scrub { pool, rate: Rate(most) }).await?;
             }
         }
         self.state().scrubs.insert(replica, scrub.clone());
         let scrub = self.look_at_scrub(replica, pool, scrub).await?;
-        Ok(if before.is_some() { Ensured::changed(scrub) } else { Ensured::created(scrub) })
+        Ok(if before.is_some() { Applied::changed(scrub) } else { Applied::created(scrub) })
     }
 }
 

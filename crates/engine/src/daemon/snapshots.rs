@@ -3,24 +3,27 @@
 //! A snapshot may outlive its replica, and targets take snapshots too, so they are always looked
 //! for in the pools themselves.
 
-use api::node::{Answered, Changed, FoundSnapshot, Range, SnapshotWish};
-use api::{Ensured, Gone, Page, Paging};
+use api::node::{ApiResult, DiffQuery, ObservedSnapshot, Range, SnapshotRequest};
+use api::{Applied, Deleted, Page, Paging};
 use block::Blocks;
-use model::{EventName, Kind, PoolName, Problem, ReplicaId, SnapshotId, SnapshotLabel, Subject};
+use model::{
+    EventName, PoolName, Problem, ProblemKind, ReplicaId, SnapshotId, SnapshotLabel, Subject,
+};
 use pool::{Change, Id};
 
 use super::engine::Engine;
 use super::problems::{self, in_field};
-use super::{kept, ranges};
-use crate::pools::{EntityStatus, Order as PoolOrder, PoolError, Runs};
+use super::{pool_mapping, ranges};
+use crate::pools::{EntityStatus, PoolError, PoolRequest, Runs};
 
-fn no_snapshot(replica: ReplicaId, snapshot: SnapshotId) -> Problem {
+fn missing_snapshot(replica: ReplicaId, snapshot: SnapshotId) -> Problem {
     let detail = format!("there is no snapshot {snapshot} of replica {replica} on this node");
-    Problem::new(Kind::NotFound, detail)
+    Problem::new(ProblemKind::NotFound, detail)
 }
 
 fn is_of(found: &EntityStatus, replica: ReplicaId) -> bool {
-    found.entity.kind == pool::Kind::Snapshot && found.entity.origin == kept::id_of(replica.uuid())
+    found.entity.kind == pool::EntityKind::Snapshot
+        && found.entity.origin == pool_mapping::id_of(replica.uuid())
 }
 
 impl Engine {
@@ -29,12 +32,12 @@ impl Engine {
         &self,
         replica: ReplicaId,
         snapshot: SnapshotId,
-    ) -> Answered<Option<(PoolName, Id, EntityStatus)>> {
+    ) -> ApiResult<Option<(PoolName, Id, EntityStatus)>> {
         for (name, pool) in self.open_pools() {
-            let found = match self.entity(pool, kept::id_of(snapshot.uuid())).await {
+            let found = match self.entity(pool, pool_mapping::id_of(snapshot.uuid())).await {
                 Ok(found) => found,
                 // It was exported meanwhile.
-                Err(problem) if problem.kind == Kind::NotFound => None,
+                Err(problem) if problem.kind == ProblemKind::NotFound => None,
                 Err(problem) => return Err(problem),
             };
             if let Some(found) = found.filter(|found| is_of(found, replica)) {
@@ -44,98 +47,102 @@ impl Engine {
         Ok(None)
     }
 
-    fn found_snapshot(&self, pool: &PoolName, one: &EntityStatus) -> Option<FoundSnapshot> {
-        let label = kept::snapshot_label(&one.entity)?;
+    fn found_snapshot(&self, pool: &PoolName, one: &EntityStatus) -> Option<ObservedSnapshot> {
+        let label = pool_mapping::snapshot_label(&one.entity)?;
         let state = self.state();
         let clones = state.replicas.iter();
-        let clones = clones.filter(|(_, lodger)| lodger.source == Some(label.snapshot));
+        let clones =
+            clones.filter(|(_, replica_entry)| replica_entry.source == Some(label.snapshot));
         let clones = clones.map(|(replica, _)| *replica).collect();
-        let usage = kept::usage_of(one.usage, one.entity.kind);
-        Some(FoundSnapshot { label, pool: pool.clone(), usage, clones })
+        let usage = pool_mapping::usage_of(one.usage, one.entity.kind);
+        Some(ObservedSnapshot { label, pool: pool.clone(), usage, clones })
     }
 
     /// A page of snapshots, by replica and id.
-    pub(super) async fn page_of_snapshots(&self, paging: Paging) -> Answered<Page<FoundSnapshot>> {
+    pub(super) async fn page_of_snapshots(
+        &self,
+        paging: Paging,
+    ) -> ApiResult<Page<ObservedSnapshot>> {
         let mut all = Vec::new();
         for (name, pool) in self.open_pools() {
             let status = match self.status(pool).await {
                 Ok(status) => status,
-                Err(problem) if problem.kind == Kind::NotFound => continue,
+                Err(problem) if problem.kind == ProblemKind::NotFound => continue,
                 Err(problem) => return Err(problem),
             };
             let snapshots =
-                status.entities.iter().filter(|one| one.entity.kind == pool::Kind::Snapshot);
+                status.entities.iter().filter(|one| one.entity.kind == pool::EntityKind::Snapshot);
             all.extend(snapshots.filter_map(|one| self.found_snapshot(&name, one)));
         }
         let key =
-            |found: &FoundSnapshot| format!("{} {}", found.label.replica, found.label.snapshot);
+            |found: &ObservedSnapshot| format!("{} {}", found.label.replica, found.label.snapshot);
         all.sort_by_key(key);
         paging.cut(all, key)
     }
 
     /// Takes a snapshot of a replica.
-    pub(super) async fn order_snapshot(
+    pub(super) async fn apply_snapshot(
         &self,
         replica: ReplicaId,
         snapshot: SnapshotId,
-        wish: SnapshotWish,
-    ) -> Answered<Ensured<FoundSnapshot>> {
+        request: SnapshotRequest,
+    ) -> ApiResult<Applied<ObservedSnapshot>> {
         let _alone = self.0.replica_locks.of(&replica).write_owned().await;
         let unreadable = || {
             let detail = format!("the label of snapshot {snapshot} cannot be written");
-            Problem::new(Kind::Internal, detail)
+            Problem::new(ProblemKind::Internal, detail)
         };
         if let Some((name, _, found)) = self.snapshot_place(replica, snapshot).await? {
             let found = self.found_snapshot(&name, &found).ok_or_else(unreadable)?;
             let SnapshotLabel { group, taken_at, consistency, .. } = found.label;
-            if (SnapshotWish { group, taken_at, consistency }) == wish {
-                return Ok(Ensured::unchanged(found));
+            if (SnapshotRequest { group, taken_at, consistency }) == request {
+                return Ok(Applied::unchanged(found));
             }
             let detail = format!(
                 "snapshot {snapshot} of replica {replica} is there with other attributes; \
                  choose another id"
             );
-            return Err(Problem::new(Kind::AlreadyExists, detail));
+            return Err(Problem::new(ProblemKind::AlreadyExists, detail));
         }
         let (_, pool, of) = self.place_of(replica).await?;
-        let SnapshotWish { group, taken_at, consistency } = wish;
-        let volume = kept::volume(&of.entity).ok_or_else(unreadable)?;
-        let size = kept::size_of(of.entity.size);
+        let SnapshotRequest { group, taken_at, consistency } = request;
+        let volume = pool_mapping::volume(&of.entity).ok_or_else(unreadable)?;
+        let size = pool_mapping::size_of(of.entity.size);
         let label = SnapshotLabel { snapshot, volume, replica, group, taken_at, size, consistency };
-        let new = kept::new_snapshot(&of.entity, &label).ok_or_else(unreadable)?;
+        let new = pool_mapping::new_snapshot(&of.entity, &label).ok_or_else(unreadable)?;
         let change = Change::Snapshot { of: of.entity.id, snapshot: new };
-        self.carry_out(pool, PoolOrder::Change { pool, change }).await?;
+        self.carry_out(pool, PoolRequest::Change { pool, change }).await?;
         let message = format!("taken of replica {replica}");
         self.tell(Subject::Snapshot(snapshot), EventName::Created, message);
         let found = self.snapshot_place(replica, snapshot).await?;
         let found = found.and_then(|(name, _, found)| self.found_snapshot(&name, &found));
-        found.map(Ensured::created).ok_or_else(|| no_snapshot(replica, snapshot))
+        found.map(Applied::created).ok_or_else(|| missing_snapshot(replica, snapshot))
     }
 
     /// Deletes a snapshot.
-    pub(super) async fn order_no_snapshot(
+    pub(super) async fn remove_snapshot(
         &self,
         (replica, snapshot): (ReplicaId, SnapshotId),
         pool: PoolName,
-    ) -> Answered<Gone> {
+    ) -> ApiResult<Deleted> {
         let _pool = self.0.pool_locks.of(&pool).read_owned().await;
         let _alone = self.0.replica_locks.of(&replica).write_owned().await;
         let pool = self.open_pool(&pool)?;
-        let found = self.entity(pool, kept::id_of(snapshot.uuid())).await?;
+        let found = self.entity(pool, pool_mapping::id_of(snapshot.uuid())).await?;
         let Some(found) = found.filter(|found| is_of(found, replica)) else {
-            return Ok(Gone { was_there: false });
+            return Ok(Deleted { existed: false });
         };
         let change = Change::Delete(found.entity.id);
-        match self.ask(pool, PoolOrder::Change { pool, change }).await? {
+        match self.ask(pool, PoolRequest::Change { pool, change }).await? {
             Ok(_) => {}
             Err(PoolError::Refused(pool::Refused::NotFound)) => {
-                return Ok(Gone { was_there: false });
+                return Ok(Deleted { existed: false });
             }
             Err(error) => return Err(problems::of_pool(&error)),
         }
         let message = format!("deleted from replica {replica}");
         self.tell(Subject::Snapshot(snapshot), EventName::Deleted, message);
-        Ok(Gone { was_there: true })
+        Ok(Deleted { existed: true })
     }
 
     /// A page of what a snapshot has that an older one has not.
@@ -143,24 +150,24 @@ impl Engine {
         &self,
         replica: ReplicaId,
         snapshot: SnapshotId,
-        changed: Changed,
-    ) -> Answered<Page<Range>> {
+        changed: DiffQuery,
+    ) -> ApiResult<Page<Range>> {
         let paging = Paging { limit: changed.limit, after: changed.after };
         let Some((_, pool, found)) = self.snapshot_place(replica, snapshot).await? else {
             self.all_are_open()?;
-            return Err(no_snapshot(replica, snapshot));
+            return Err(missing_snapshot(replica, snapshot));
         };
         let id = found.entity.id;
         let Some(since) = changed.since else {
             return self.page_of_written((pool, id), &paging).await;
         };
-        let older = self.entity(pool, kept::id_of(since.uuid())).await?;
+        let older = self.entity(pool, pool_mapping::id_of(since.uuid())).await?;
         let Some(older) = older.filter(|older| is_of(older, replica)) else {
             let detail = format!("there is no snapshot {since} of replica {replica} to compare to");
-            return Err(in_field("since", Kind::NotFound, detail));
+            return Err(in_field("since", ProblemKind::NotFound, detail));
         };
         let older = older.entity.id;
-        let asked = |from: Blocks, most| PoolOrder::ChangedSince {
+        let asked = |from: Blocks, most| PoolRequest::ChangedSince {
             older,
             runs: Runs { pool, id, from, most },
         };
@@ -172,8 +179,8 @@ impl Engine {
         &self,
         (pool, id): (Id, Id),
         paging: &Paging,
-    ) -> Answered<Page<Range>> {
-        let asked = |from, most| PoolOrder::Written(Runs { pool, id, from, most });
+    ) -> ApiResult<Page<Range>> {
+        let asked = |from, most| PoolRequest::Written(Runs { pool, id, from, most });
         self.page_of_runs(pool, paging, asked).await
     }
 
@@ -181,13 +188,13 @@ impl Engine {
         &self,
         pool: Id,
         paging: &Paging,
-        asked: impl FnOnce(Blocks, usize) -> PoolOrder,
-    ) -> Answered<Page<Range>> {
+        asked: impl FnOnce(Blocks, usize) -> PoolRequest,
+    ) -> ApiResult<Page<Range>> {
         let (from, limit) = (ranges::start(paging)?, paging.limit()?);
         // One more says whether there is a next page.
         let order = asked(from, limit.saturating_add(1));
         match self.carry_out(pool, order).await? {
-            crate::pools::Answer::Runs(runs) => Ok(ranges::page(&runs, limit)),
+            crate::pools::PoolResponse::Runs(runs) => Ok(ranges::page(&runs, limit)),
             _ => Err(problems::stopping()),
         }
     }

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use api::node::{Answered, Histogram, Statistics, StatisticsOf, Traffic};
+use api::node::{ApiResult, Histogram, Statistics, StatisticsOf, Traffic};
 use api::{Page, Paging};
 
 use super::engine::{Engine, now};
-use super::kept;
+use super::pool_mapping;
 use super::pools::device_path;
 use crate::counters::{Counter, Counters};
-use crate::pools::{Answer as PoolAnswer, Measured, Order as PoolOrder};
-use crate::volumes::{Answer, Order as VolumeOrder};
+use crate::pools::{PoolCounters, PoolRequest, PoolResponse};
+use crate::volumes::{VolumeRequest, VolumeResponse};
 
 /// What one thing has done, and does.
 pub(super) struct Reading {
@@ -22,7 +22,7 @@ pub(super) struct Reading {
 
 impl Engine {
     /// A page of counters: targets with their children, then replicas, then disks.
-    pub(super) async fn page_of_statistics(&self, paging: Paging) -> Answered<Page<Statistics>> {
+    pub(super) async fn page_of_statistics(&self, paging: Paging) -> ApiResult<Page<Statistics>> {
         let key = |one: &Statistics| match &one.of {
             StatisticsOf::Target { target } => format!("1 {target}"),
             StatisticsOf::Child { target, replica } => format!("1 {target} {replica}"),
@@ -36,12 +36,12 @@ impl Engine {
     }
 
     /// All counters.
-    pub(super) async fn measure(&self) -> Answered<Vec<Reading>> {
+    pub(super) async fn measure(&self) -> ApiResult<Vec<Reading>> {
         let mut all = Vec::new();
         for (target, volume) in self.open_targets() {
             // One that was closed meanwhile has none.
-            let Ok(Answer::Measured(measured)) =
-                self.ask_volume(volume, VolumeOrder::Measure).await
+            let Ok(VolumeResponse::Measured(measured)) =
+                self.ask_volume(volume, VolumeRequest::Measure).await
             else {
                 continue;
             };
@@ -60,7 +60,7 @@ impl Engine {
                 all.push(Reading { of, counters, oldest: Some(work.oldest) });
             }
             for (replica, counters) in measured.replicas {
-                let Some(replica) = kept::replica_id(replica) else { continue };
+                let Some(replica) = pool_mapping::replica_id(replica) else { continue };
                 let of = StatisticsOf::Replica { replica };
                 all.push(Reading { of, counters, oldest: None });
             }
@@ -69,9 +69,9 @@ impl Engine {
     }
 
     /// The counters of a pool.
-    pub(super) async fn measure_pool(&self, pool: pool::Id) -> Answered<Measured> {
-        match self.carry_out(pool, PoolOrder::Measure(pool)).await? {
-            PoolAnswer::Measured(measured) => Ok(*measured),
+    pub(super) async fn measure_pool(&self, pool: pool::Id) -> ApiResult<PoolCounters> {
+        match self.carry_out(pool, PoolRequest::Measure(pool)).await? {
+            PoolResponse::Measured(measured) => Ok(*measured),
             _ => Err(super::problems::stopping()),
         }
     }
@@ -86,7 +86,7 @@ impl Engine {
             write: traffic(&counters.write),
             discard: traffic(&counters.discard),
             flush: traffic(&counters.flush),
-            held_back: counters.held_back,
+            throttled: counters.throttled,
             oldest_micros: oldest.map(micros),
         }
     }

@@ -23,34 +23,36 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::node::{Answered, Found, Numbered};
-use api::{Ensured, Gone, Page, Paging};
-use mirror::Policy;
+use api::node::{ApiResult, GenerationQuery, Observed};
+use api::{Applied, Deleted, Page, Paging};
+use mirror::MirrorConfig;
 use model::{
-    Ana, ChildPath, EventName, Kind, Order, Problem, ReplicaId, StopCause, Subject, TargetId,
-    TargetRecord, TargetSpec, TargetState, TargetStatus, VolumeId,
+    Ana, ChildPath, EventName, Problem, ProblemKind, ReplicaId, StopCause, Subject, TargetId,
+    TargetRecord, TargetSpec, TargetState, TargetStatus, VersionedSpec, VolumeId,
 };
 use nvme::target::NamespaceIds;
 use nvme::wire::{AnaState, Nqn};
 
 use super::engine::Engine;
-use super::kept;
 use super::pages::page_of;
+use super::pool_mapping;
 use super::problems::{self, in_field};
-use super::taken::Taken;
+use super::target_snapshots::TargetSnapshots;
 use crate::serve::Host;
-use crate::volumes::{Answer, Opening, Order as VolumeOrder, PATIENCE, Recorder, Status, Way};
+use crate::volumes::{
+    OpenRequest, PATIENCE, RecordStore, ReplicaPath, Status, VolumeRequest, VolumeResponse,
+};
 
 /// A target as this engine has it; what is wanted of it is in its order.
 pub(super) struct Target {
     pub(super) volume: VolumeId,
-    pub(super) door: Door,
+    pub(super) availability: TargetAvailability,
     /// The ways it was told.
-    pub(super) ways: BTreeMap<ReplicaId, Way>,
+    pub(super) ways: BTreeMap<ReplicaId, ReplicaPath>,
     /// The limits it was told.
-    pub(super) limits: model::Limits,
+    pub(super) limits: model::QosLimits,
     /// The snapshots it took.
-    pub(super) taken: Taken,
+    pub(super) taken: TargetSnapshots,
 }
 
 /// Whether a target can be asked.
@@ -59,7 +61,7 @@ pub(super) struct Target {
 ///   put ──► Open ──shutdown, or replaced here──► Down
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Door {
+pub(super) enum TargetAvailability {
     /// It is there, although it may have shut itself down.
     Open,
     /// It is not there any more, and will not be again.
@@ -77,8 +79,8 @@ const MOVE_WAIT: Duration = Duration::from_secs(1);
 /// An engine has just started for so long.
 const JUST_STARTED: Duration = Duration::from_secs(30);
 
-fn no_target(target: TargetId) -> Problem {
-    Problem::new(Kind::NotFound, format!("there is no target {target} on this node"))
+fn missing_target(target: TargetId) -> Problem {
+    Problem::new(ProblemKind::NotFound, format!("there is no target {target} on this node"))
 }
 
 impl Engine {
@@ -86,14 +88,14 @@ impl Engine {
     pub(super) async fn ask_volume(
         &self,
         volume: VolumeId,
-        order: VolumeOrder,
-    ) -> Answered<Answer> {
+        order: VolumeRequest,
+    ) -> ApiResult<VolumeResponse> {
         let (reply, answer) = tokio::sync::oneshot::channel();
         let reply = Box::new(move |answer| {
             // Nobody is left who wants to know.
             let _ = reply.send(answer);
         });
-        self.0.volumes.order(volume, order, reply);
+        self.0.volumes.request(volume, order, reply);
         answer.await.map_err(|_| problems::stopping())?
     }
 
@@ -102,11 +104,11 @@ impl Engine {
         &self,
         target: TargetId,
         volume: VolumeId,
-    ) -> Answered<Option<Status>> {
-        match self.ask_volume(volume, VolumeOrder::Status).await {
-            Ok(Answer::Status(status)) if status.target == target => Ok(Some(*status)),
+    ) -> ApiResult<Option<Status>> {
+        match self.ask_volume(volume, VolumeRequest::Status).await {
+            Ok(VolumeResponse::Status(status)) if status.target == target => Ok(Some(*status)),
             Ok(_) => Ok(None),
-            Err(problem) if problem.kind == Kind::NotFound => Ok(None),
+            Err(problem) if problem.kind == ProblemKind::NotFound => Ok(None),
             Err(problem) => Err(problem),
         }
     }
@@ -114,18 +116,22 @@ impl Engine {
     /// The targets that are there.
     pub(super) fn open_targets(&self) -> Vec<(TargetId, VolumeId)> {
         let state = self.state();
-        let open = state.targets.iter().filter(|(_, target)| target.door == Door::Open);
+        let open = state
+            .targets
+            .iter()
+            .filter(|(_, target)| target.availability == TargetAvailability::Open);
         open.map(|(id, target)| (*id, target.volume)).collect()
     }
 
     /// One target.
-    pub(super) async fn find_target(&self, target: TargetId) -> Answered<Found<TargetSpec>> {
-        let (order, volume, door) = {
+    pub(super) async fn find_target(&self, target: TargetId) -> ApiResult<Observed<TargetSpec>> {
+        let (order, volume, availability) = {
             let state = self.state();
             let order = state.target_orders.get(&target).cloned();
-            let here = state.targets.get(&target).map(|here| (here.volume, here.door));
-            let (order, (volume, door)) = order.zip(here).ok_or_else(|| no_target(target))?;
-            (order, volume, door)
+            let here = state.targets.get(&target).map(|here| (here.volume, here.availability));
+            let (order, (volume, availability)) =
+                order.zip(here).ok_or_else(|| missing_target(target))?;
+            (order, volume, availability)
         };
         let down = |cause| TargetStatus {
             state: TargetState::Shutdown { cause },
@@ -134,9 +140,9 @@ impl Engine {
             connected: BTreeSet::new(),
             conflicts: Vec::new(),
         };
-        let status = match door {
-            Door::Down(cause) => down(cause),
-            Door::Open => match self.status_of(target, volume).await? {
+        let status = match availability {
+            TargetAvailability::Down(cause) => down(cause),
+            TargetAvailability::Open => match self.status_of(target, volume).await? {
                 Some(status) => TargetStatus {
                     state: status.state,
                     children: status.children,
@@ -148,24 +154,24 @@ impl Engine {
                 None => down(StopCause::Ordered),
             },
         };
-        Ok(Found { id: target, generation: Some(order.generation), spec: order.spec, status })
+        Ok(Observed { id: target, generation: Some(order.generation), spec: order.spec, status })
     }
 
     /// A page of targets, by id.
     pub(super) async fn page_of_targets(
         &self,
         paging: Paging,
-    ) -> Answered<Page<Found<TargetSpec>>> {
+    ) -> ApiResult<Page<Observed<TargetSpec>>> {
         let all = self.state().targets.keys().copied().collect();
         page_of(paging, all, |target| self.find_target(target)).await
     }
 
     /// Makes a target what the order says.
-    pub(super) async fn order_target(
+    pub(super) async fn apply_target(
         &self,
         target: TargetId,
-        order: Order<TargetSpec>,
-    ) -> Answered<Ensured<Found<TargetSpec>>> {
+        order: VersionedSpec<TargetSpec>,
+    ) -> ApiResult<Applied<Observed<TargetSpec>>> {
         let _alone = self.0.target_locks.of(&target).write_owned().await;
         let spec = order.spec.clone();
         let before = {
@@ -175,24 +181,24 @@ impl Engine {
             self.check_target(target, &spec, before.as_ref())?;
             before
         };
-        let was_there = self.state().targets.contains_key(&target);
+        let existed = self.state().targets.contains_key(&target);
         let mut changed = before.is_some_and(|before| before != spec);
-        if !was_there {
+        if !existed {
             self.open_target(target, &spec).await?;
         }
         self.state().target_orders.follow(target, order);
-        changed |= self.settle_target(target, &spec).await?;
+        changed |= self.reconcile_target(target, &spec).await?;
         let now = self.find_target(target).await?;
-        if !was_there {
+        if !existed {
             let message = format!("made for volume {} with epoch {}", spec.volume, spec.epoch);
             self.tell(Subject::Target(target), EventName::Created, message);
-            return Ok(Ensured::created(now));
+            return Ok(Applied::created(now));
         }
         if changed {
             self.tell(Subject::Target(target), EventName::Changed, "its spec changed");
-            return Ok(Ensured::changed(now));
+            return Ok(Applied::changed(now));
         }
-        Ok(Ensured::unchanged(now))
+        Ok(Applied::unchanged(now))
     }
 
     /// Refuses what contradicts this node or the target that is there.
@@ -201,14 +207,15 @@ impl Engine {
         target: TargetId,
         spec: &TargetSpec,
         before: Option<&TargetSpec>,
-    ) -> Answered<()> {
+    ) -> ApiResult<()> {
         let here = &self.0.info.name;
         if spec.node != *here {
             let detail = format!("this is node {here}; send the order to the engine of its node");
-            return Err(in_field("spec.node", Kind::InvalidArgument, detail));
+            return Err(in_field("spec.node", ProblemKind::InvalidArgument, detail));
         }
         let Some(before) = before else { return Ok(()) };
-        let differs = |field, detail: String| Err(in_field(field, Kind::AlreadyExists, detail));
+        let differs =
+            |field, detail: String| Err(in_field(field, ProblemKind::AlreadyExists, detail));
         if before.volume != spec.volume {
             return differs("spec.volume", format!("target {target} is of {}", before.volume));
         }
@@ -218,20 +225,21 @@ impl Engine {
         }
         if before.shutdown && !spec.shutdown {
             let detail = format!("target {target} was shut down, for good; make a new one");
-            return Err(in_field("spec.shutdown", Kind::Fenced, detail));
+            return Err(in_field("spec.shutdown", ProblemKind::Fenced, detail));
         }
         Ok(())
     }
 
     /// Opens a target, or notes that it is to stay down.
-    async fn open_target(&self, target: TargetId, spec: &TargetSpec) -> Answered<()> {
+    async fn open_target(&self, target: TargetId, spec: &TargetSpec) -> ApiResult<()> {
         let volume = spec.volume;
-        let (mut door, mut ways) = (Door::Down(StopCause::Ordered), BTreeMap::new());
+        let (mut availability, mut ways) =
+            (TargetAvailability::Down(StopCause::Ordered), BTreeMap::new());
         if !spec.shutdown {
             let (record, recorder) = self.owned_record(target, spec).await?;
-            self.give_way(volume, spec).await?;
+            self.close_predecessor(volume, spec).await?;
             let hosts = self.hosts_of(spec)?;
-            ways = self.ways_of(spec)?;
+            ways = self.paths_of_children(spec)?;
             let opening = self.opening(spec, (record, recorder), (hosts, ways.clone()));
             // Local children are found only once they are served.
             self.use_locally(target, spec).await?;
@@ -245,10 +253,10 @@ impl Engine {
                 self.use_no_longer(target).await;
                 return Err(problem);
             }
-            door = Door::Open;
+            availability = TargetAvailability::Open;
         }
-        let (limits, taken) = (spec.limits, Taken::default());
-        let here = Target { volume, door, ways, limits, taken };
+        let (limits, taken) = (spec.limits, TargetSnapshots::default());
+        let here = Target { volume, availability, ways, limits, taken };
         self.state().targets.insert(target, here);
         Ok(())
     }
@@ -258,34 +266,37 @@ impl Engine {
         &self,
         target: TargetId,
         spec: &TargetSpec,
-    ) -> Answered<(TargetRecord, Arc<dyn Recorder>)> {
+    ) -> ApiResult<(TargetRecord, Arc<dyn RecordStore>)> {
         let Some(records) = &self.0.records else {
             let detail = "this engine has no store and serves no targets; start it with --store";
-            return Err(Problem::new(Kind::NotSupported, detail));
+            return Err(Problem::new(ProblemKind::NotSupported, detail));
         };
         let volume = spec.volume;
         let Some(record) = records.read(volume).await? else {
             let detail = format!("the store has no record of volume {volume}; take its epoch");
-            return Err(in_field("spec.epoch", Kind::InvalidArgument, detail));
+            return Err(in_field("spec.epoch", ProblemKind::InvalidArgument, detail));
         };
         let (owner, epoch) = (record.target(), record.epoch());
         if spec.epoch > epoch || spec.epoch == epoch && owner != target {
             let detail = format!("target {owner} has epoch {epoch} of volume {volume}; take yours");
-            return Err(in_field("spec.epoch", Kind::InvalidArgument, detail));
+            return Err(in_field("spec.epoch", ProblemKind::InvalidArgument, detail));
         }
         if spec.epoch < epoch {
             let detail = format!("target {owner} with epoch {epoch} owns volume {volume}");
-            return Err(in_field("spec.epoch", Kind::Fenced, detail));
+            return Err(in_field("spec.epoch", ProblemKind::Fenced, detail));
         }
         Ok((records.reopen(record).await?, Arc::new(records.clone())))
     }
 
     /// A former target of the same volume makes way: the store says that it is over.
-    async fn give_way(&self, volume: VolumeId, spec: &TargetSpec) -> Answered<()> {
+    async fn close_predecessor(&self, volume: VolumeId, spec: &TargetSpec) -> ApiResult<()> {
         let former: Vec<TargetId> = {
             let state = self.state();
             let of_it = state.targets.iter().filter(|(_, one)| one.volume == volume);
-            of_it.filter(|(_, one)| one.door == Door::Open).map(|(id, _)| *id).collect()
+            of_it
+                .filter(|(_, one)| one.availability == TargetAvailability::Open)
+                .map(|(id, _)| *id)
+                .collect()
         };
         for target in former {
             let replaced = format!("replaced here by epoch {}", spec.epoch);
@@ -304,18 +315,18 @@ impl Engine {
     fn opening(
         &self,
         spec: &TargetSpec,
-        (record, recorder): (TargetRecord, Arc<dyn Recorder>),
-        (hosts, children): (BTreeMap<Nqn, Host>, BTreeMap<ReplicaId, Way>),
-    ) -> Opening {
+        (record, recorder): (TargetRecord, Arc<dyn RecordStore>),
+        (hosts, children): (BTreeMap<Nqn, Host>, BTreeMap<ReplicaId, ReplicaPath>),
+    ) -> OpenRequest {
         let uuid = *spec.volume.uuid().as_bytes();
-        let size = kept::blocks_of(spec.size);
+        let size = pool_mapping::blocks_of(spec.size);
         let home = spec.children.iter().find(|child| child.path == ChildPath::Local {});
         let home = home.and_then(|child| {
             let state = self.state();
-            let lodger = state.replicas.get(&child.replica)?;
-            state.pools.get(&lodger.pool).map(|home| home.id)
+            let replica_entry = state.replicas.get(&child.replica)?;
+            state.pools.get(&replica_entry.pool).map(|home| home.id)
         });
-        Opening {
+        OpenRequest {
             record,
             size,
             children,
@@ -325,7 +336,7 @@ impl Engine {
             ids: NamespaceIds { uuid, nguid: uuid, eui64: [0; 8] },
             ana: ana_state(spec.ana),
             limits: spec.limits,
-            policy: Policy { open_wait: self.open_wait(), ..Policy::usual(size) },
+            config: MirrorConfig { open_wait: self.open_wait(), ..MirrorConfig::default_for(size) },
             home,
             recorder,
             news: self.0.news.clone(),
@@ -338,33 +349,33 @@ impl Engine {
         target: TargetId,
         volume: VolumeId,
         cause: StopCause,
-    ) -> Answered<()> {
+    ) -> ApiResult<()> {
         let cause = match self.status_of(target, volume).await? {
             Some(Status { state: TargetState::Shutdown { cause }, .. }) => cause,
             _ => cause,
         };
-        match self.ask_volume(volume, VolumeOrder::Close).await {
+        match self.ask_volume(volume, VolumeRequest::Close).await {
             Ok(_) => {}
-            Err(problem) if problem.kind == Kind::NotFound => {}
+            Err(problem) if problem.kind == ProblemKind::NotFound => {}
             Err(problem) => return Err(problem),
         }
         if let Some(here) = self.state().targets.get_mut(&target) {
-            here.door = Door::Down(cause);
+            here.availability = TargetAvailability::Down(cause);
         }
         self.use_no_longer(target).await;
         Ok(())
     }
 
     /// Stops a target and forgets it.
-    pub(super) async fn order_no_target(
+    pub(super) async fn remove_target(
         &self,
         target: TargetId,
-        order: Numbered,
-    ) -> Answered<Gone> {
+        order: GenerationQuery,
+    ) -> ApiResult<Deleted> {
         let _alone = self.0.target_locks.of(&target).write_owned().await;
         self.state().target_orders.admit_removal(&target, order.generation)?;
-        let here = self.state().targets.get(&target).map(|here| (here.volume, here.door));
-        if let Some((volume, Door::Open)) = here {
+        let here = self.state().targets.get(&target).map(|here| (here.volume, here.availability));
+        if let Some((volume, TargetAvailability::Open)) = here {
             self.close_target(target, volume, StopCause::Ordered).await?;
         }
         {
@@ -375,7 +386,7 @@ impl Engine {
         if here.is_some() {
             self.tell(Subject::Target(target), EventName::Deleted, "it was deleted");
         }
-        Ok(Gone { was_there: here.is_some() })
+        Ok(Deleted { existed: here.is_some() })
     }
 
     /// Stops every target, all at once; each says in the log how that went.

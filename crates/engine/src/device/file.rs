@@ -5,7 +5,7 @@
 
 use std::io;
 
-use block::{Command, Completion, Fault, Geometry, Span};
+use block::{Command, Completion, Geometry, IoError, Span};
 use reactor::{FileId, Io, Op, Outcome, PAGE, Space};
 
 use super::job::{Data, Progress, Running, Stage, Task, byte_range, equal};
@@ -28,7 +28,7 @@ impl<O> Running<O> {
             Stage::Fresh => self.first(file, geometry, io),
             Stage::Answered(outcome) => self.next(outcome, file, geometry, io),
             Stage::Zeroing(done) => self.zero(done, file, geometry, io),
-            Stage::Asked | Stage::Ended(..) => Progress::Finished(Err(Fault::Internal)),
+            Stage::Asked | Stage::Ended(..) => Progress::Finished(Err(IoError::Internal)),
         }
     }
 
@@ -78,7 +78,7 @@ impl<O> Running<O> {
                 };
                 Progress::Submit(Op::Read { file, at, buffer })
             }
-            _ => Progress::Finished(Err(Fault::Internal)),
+            _ => Progress::Finished(Err(IoError::Internal)),
         }
     }
 
@@ -105,12 +105,12 @@ impl<O> Running<O> {
             (Task::Command(Command::Compare { span }), Outcome::Read { buffer, result }) => {
                 Progress::Finished(judge(result, span).and_then(|()| match self.data() {
                     Data::Bytes(expected) => equal(differs(&buffer, expected), span, geometry),
-                    _ => Err(Fault::Internal),
+                    _ => Err(IoError::Internal),
                 }))
             }
             (Task::CompareAndWrite { span, fua }, Outcome::Read { buffer, result }) => {
                 let Data::Both(both) = self.data() else {
-                    return Progress::Finished(Err(Fault::Internal));
+                    return Progress::Finished(Err(IoError::Internal));
                 };
                 let same = judge(result, span)
                     .and_then(|()| equal(differs(&buffer, &both.expected), span, geometry));
@@ -124,12 +124,12 @@ impl<O> Running<O> {
                 }
             }
             (Task::Command(Command::Flush), Outcome::Synced(result)) => {
-                Progress::Finished(result.map_err(|_| Fault::Medium { span: geometry.span() }))
+                Progress::Finished(result.map_err(|_| IoError::Medium { span: geometry.span() }))
             }
             (Task::Command(command), outcome) => {
                 self.emptied(command, outcome, (file, geometry), io)
             }
-            _ => Progress::Finished(Err(Fault::Internal)),
+            _ => Progress::Finished(Err(IoError::Internal)),
         }
     }
 
@@ -141,7 +141,7 @@ impl<O> Running<O> {
         (file, geometry): (FileId, Geometry),
         io: &mut impl Io,
     ) -> Progress {
-        let Some(span) = command.span() else { return Progress::Finished(Err(Fault::Internal)) };
+        let Some(span) = command.span() else { return Progress::Finished(Err(IoError::Internal)) };
         match outcome {
             Outcome::Allocated(Ok(())) if command.is_durable() => {
                 Progress::Submit(Op::Sync { file })
@@ -153,15 +153,15 @@ impl<O> Running<O> {
                 Progress::Finished(judge(result, span))
             }
             Outcome::Written { result, .. } => Progress::Finished(judge(result, span)),
-            _ => Progress::Finished(Err(Fault::Internal)),
+            _ => Progress::Finished(Err(IoError::Internal)),
         }
     }
 
     fn zero(&mut self, done: u64, file: FileId, geometry: Geometry, io: &mut impl Io) -> Progress {
         let Task::Command(command) = self.task() else {
-            return Progress::Finished(Err(Fault::Internal));
+            return Progress::Finished(Err(IoError::Internal));
         };
-        let Some(span) = command.span() else { return Progress::Finished(Err(Fault::Internal)) };
+        let Some(span) = command.span() else { return Progress::Finished(Err(IoError::Internal)) };
         let total = u64::try_from(byte_range(span, geometry).1).unwrap_or(u64::MAX);
         self.stage = Stage::Zeroing(done);
         if done >= total {
@@ -210,8 +210,8 @@ pub(super) fn differs(found: &[u8], expected: &[u8]) -> Option<usize> {
 
 fn judge(result: io::Result<()>, span: Span) -> Completion {
     result.map_err(|error| match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Fault::NoSpace,
-        io::ErrorKind::ReadOnlyFilesystem => Fault::ReadOnly,
-        _ => Fault::Medium { span },
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => IoError::NoSpace,
+        io::ErrorKind::ReadOnlyFilesystem => IoError::ReadOnly,
+        _ => IoError::Medium { span },
     })
 }

@@ -1,7 +1,7 @@
 //! One command on its way through a device.
 
-use block::{Command, Completion, Fault, Geometry, Lba, Span};
-use reactor::{Buffer, Frozen, Op, Outcome};
+use block::{Command, Completion, Geometry, IoError, Lba, Span};
+use reactor::{Buffer, Op, Outcome, SharedBuffer};
 
 use super::DeviceId;
 use super::memory::{Memory, NoMemory};
@@ -28,9 +28,9 @@ pub enum Data {
     /// To be filled by a read; as long as its span.
     Fill(Buffer),
     /// What a read found, where the device has it: a device in memory fills no buffer for much.
-    Found(Frozen),
+    Found(SharedBuffer),
     /// To be written or compared with; as long as its span.
-    Bytes(Frozen),
+    Bytes(SharedBuffer),
     /// To be compared with, and to be written. In a box, because all others are small and move
     /// often.
     Both(Box<Both>),
@@ -40,9 +40,9 @@ pub enum Data {
 #[derive(Debug)]
 pub struct Both {
     /// What must be there.
-    pub expected: Frozen,
+    pub expected: SharedBuffer,
     /// What shall be there.
-    pub new: Frozen,
+    pub new: SharedBuffer,
 }
 
 /// A command with its data and its owner.
@@ -143,7 +143,7 @@ impl<O> Running<O> {
                 command.check(geometry)?;
                 match (command, data) {
                     (Command::Read { span }, data) => {
-                        let Data::Fill(buffer) = data else { return Err(Fault::Internal) };
+                        let Data::Fill(buffer) = data else { return Err(IoError::Internal) };
                         let start = start(span);
                         match memory.share(start..start + buffer.len()) {
                             Some(bytes) => *data = Data::Found(bytes),
@@ -151,25 +151,25 @@ impl<O> Running<O> {
                         }
                     }
                     (Command::Write { span, .. }, Data::Bytes(bytes)) => {
-                        memory.write(start(span), bytes).map_err(|NoMemory| Fault::NoSpace)?;
+                        memory.write(start(span), bytes).map_err(|NoMemory| IoError::NoSpace)?;
                     }
                     (Command::Compare { span }, Data::Bytes(bytes)) => {
                         equal(memory.differs(start(span), bytes), span, geometry)?;
                     }
                     (Command::Discard { span } | Command::WriteZeroes { span, .. }, _) => {
                         let (start, len) = byte_range(span, geometry);
-                        memory.zero(start, len).map_err(|NoMemory| Fault::NoSpace)?;
+                        memory.zero(start, len).map_err(|NoMemory| IoError::NoSpace)?;
                     }
                     (Command::Flush, _) => {}
-                    _ => return Err(Fault::Internal),
+                    _ => return Err(IoError::Internal),
                 }
             }
             (Task::CompareAndWrite { span, .. }, Data::Both(both)) => {
                 Command::Compare { span }.check(geometry)?;
                 equal(memory.differs(start(span), &both.expected), span, geometry)?;
-                memory.write(start(span), &both.new).map_err(|NoMemory| Fault::NoSpace)?;
+                memory.write(start(span), &both.new).map_err(|NoMemory| IoError::NoSpace)?;
             }
-            _ => return Err(Fault::Internal),
+            _ => return Err(IoError::Internal),
         }
         Ok(())
     }
@@ -188,7 +188,7 @@ pub(super) fn equal(differs: Option<usize>, span: Span, geometry: Geometry) -> C
         None => Ok(()),
         Some(offset) => {
             let blocks = u64::try_from(offset).unwrap_or(0) >> geometry.block_size().shift();
-            Err(Fault::Miscompare { at: Lba(span.start().0.saturating_add(blocks)) })
+            Err(IoError::Miscompare { at: Lba(span.start().0.saturating_add(blocks)) })
         }
     }
 }

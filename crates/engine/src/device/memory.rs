@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use block::Bytes;
-use reactor::{Arena, Buffer, Class, Frozen, copy_aside};
+use reactor::{Arena, Buffer, Class, SharedBuffer, copy_nontemporal};
 
 /// Bytes that were never written take no memory and are zero.
 ///
@@ -11,7 +11,7 @@ use reactor::{Arena, Buffer, Class, Frozen, copy_aside};
 /// of which something is still shared gets a chunk of their own: what was read stays as it was.
 #[derive(Debug)]
 pub(super) struct Memory {
-    chunks: Vec<Option<Frozen>>,
+    chunks: Vec<Option<SharedBuffer>>,
 }
 
 /// There is no more memory.
@@ -38,7 +38,7 @@ impl Memory {
     }
 
     /// The bytes themselves, if they are many and lie together.
-    pub(super) fn share(&self, bytes: Range<usize>) -> Option<Frozen> {
+    pub(super) fn share(&self, bytes: Range<usize>) -> Option<SharedBuffer> {
         let (at, len) = (bytes.start, bytes.len());
         (len >= LARGE).then(|| self.chunk(at / CHUNK)?.part(at % CHUNK, len))?
     }
@@ -62,7 +62,7 @@ impl Memory {
             self.change(chunk, |chunk| {
                 let place = &mut chunk[start..start + len];
                 if len >= LARGE {
-                    copy_aside(piece, place);
+                    copy_nontemporal(piece, place);
                 } else {
                     place.copy_from_slice(piece);
                 }
@@ -102,14 +102,14 @@ impl Memory {
         None
     }
 
-    fn chunk(&self, number: usize) -> Option<&Frozen> {
+    fn chunk(&self, number: usize) -> Option<&SharedBuffer> {
         self.chunks.get(number)?.as_ref()
     }
 
     /// Changes a chunk that nobody else holds anything of.
     fn change(&mut self, number: usize, how: impl FnOnce(&mut [u8])) -> Result<(), NoMemory> {
         let Some(place) = self.chunks.get_mut(number) else { return Ok(()) };
-        let mut chunk = match place.take().map(Frozen::thaw) {
+        let mut chunk = match place.take().map(SharedBuffer::thaw) {
             Some(Ok(chunk)) => chunk,
             Some(Err(shared)) => {
                 let copy = fresh();

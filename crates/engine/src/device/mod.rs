@@ -10,8 +10,8 @@
 //! - Data is never copied here, except into memory that is the device itself and, if it is little,
 //!   out of it, and out of receive buffers, which must be free again soon.
 
+mod block_service;
 mod change;
-mod elsewhere;
 mod file;
 mod job;
 mod memory;
@@ -28,7 +28,7 @@ pub use job::{Both, Data, Job, Task};
 use job::{Progress, Running, Stage};
 use memory::Memory;
 
-use crate::pools::{Ended, Pools, Replica};
+use crate::pools::{CompletedCommand, Pools, Replica};
 
 /// One of the devices of a reactor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -212,8 +212,8 @@ impl<O> Devices<O> {
     }
 
     /// A command on a pool or a volume has ended.
-    pub(crate) fn ended(&mut self, ended: Ended, io: &mut impl Io) {
-        let Ended { owner, completion, data } = ended;
+    pub(crate) fn ended(&mut self, ended: CompletedCommand, io: &mut impl Io) {
+        let CompletedCommand { owner, completion, data } = ended;
         if let Some(running) = self.running.get_mut(owner) {
             running.stage = Stage::Ended(completion, data);
             self.advance(owner, io);
@@ -297,11 +297,11 @@ impl<O> Devices<O> {
             Backing::File(file) => running.in_file(*file, device.geometry, io),
             Backing::Replica(replica) => {
                 let mut pools = (*replica, &mut self.pools);
-                running.elsewhere(key, &mut pools, io)
+                running.forward(key, &mut pools, io)
             }
             Backing::Volume(volume) => {
                 let mut volumes = (*volume, &mut self.for_volumes);
-                running.elsewhere(key, &mut volumes, io)
+                running.forward(key, &mut volumes, io)
             }
         };
         match progress {
@@ -317,7 +317,7 @@ impl<O> Devices<O> {
                     self.stalled.push_back(key);
                 }
                 Err(Refused::Closed(_) | Refused::NoSocket(_)) => {
-                    self.finish(key, Err(block::Fault::Unreachable), io);
+                    self.finish(key, Err(block::IoError::Unreachable), io);
                 }
             },
         }

@@ -1,10 +1,11 @@
 use super::*;
-use block::{Blocks, Command, Fault, Lba, Span};
+use block::{Blocks, Command, IoError, Lba, Span};
 use pool::{Change, ClusterSize, Id, Label, NewReplica, NewSnapshot};
 use reactor::{Buffer, Config, Event, Handler, Reactor};
 
 use crate::pools::{
-    Answer, NewDisk, NewPool, Order, PoolError, PoolStatus, Rate, ScrubStatus, Ticket, WrappingKey,
+    NewDisk, NewPool, PoolError, PoolRequest, PoolResponse, PoolStatus, Rate, ScrubStatus, Ticket,
+    WrappingKey,
 };
 
 /// A device under test on a real reactor.
@@ -58,7 +59,7 @@ fn key(byte: u8) -> WrappingKey {
 /// An encrypted replica, unlocked.
 fn encrypted() -> Bench {
     let mut bench = pooled(Some(&key(1)));
-    bench.order(Order::Unlock { pool: Id(7), id: Id(8), key: key(1) });
+    bench.request(PoolRequest::Unlock { pool: Id(7), id: Id(8), key: key(1) });
     bench
 }
 
@@ -77,7 +78,7 @@ fn pooled(key: Option<&WrappingKey>) -> Bench {
         disks: disks.into(),
         force: false,
     };
-    bench.order(Order::Create(new));
+    bench.request(PoolRequest::Create(new));
     let replica = NewReplica {
         id: Id(8),
         origin: Id::NONE,
@@ -87,7 +88,7 @@ fn pooled(key: Option<&WrappingKey>) -> Bench {
         label: Label::default(),
         key: key.map_or_else(Vec::new, |key| key.new_data_key().unwrap()),
     };
-    bench.order(Order::Change { pool: Id(7), change: Change::Create(replica) });
+    bench.request(PoolRequest::Change { pool: Id(7), change: Change::Create(replica) });
     bench.device = bench.inner.devices.add_replica(Id(7), Id(8)).unwrap();
     bench
 }
@@ -109,24 +110,24 @@ fn span(start: u64, len: u64) -> Span {
 }
 
 impl Bench {
-    fn order(&mut self, order: Order) {
+    fn request(&mut self, order: PoolRequest) {
         self.try_order(order).unwrap();
     }
 
-    fn try_order(&mut self, order: Order) -> Result<(), PoolError> {
+    fn try_order(&mut self, order: PoolRequest) -> Result<(), PoolError> {
         self.ask(order).map(|_| ())
     }
 
     fn status(&mut self) -> PoolStatus {
-        match self.ask(Order::Status(Id(7))).unwrap() {
-            Answer::Pool(status) => *status,
+        match self.ask(PoolRequest::Status(Id(7))).unwrap() {
+            PoolResponse::Pool(status) => *status,
             other => panic!("{other:?}"),
         }
     }
 
-    fn ask(&mut self, order: Order) -> Result<Answer, PoolError> {
+    fn ask(&mut self, order: PoolRequest) -> Result<PoolResponse, PoolError> {
         let devices = &mut self.inner.devices;
-        devices.pools.order(Ticket(1), order, &mut self.reactor);
+        devices.pools.request(Ticket(1), order, &mut self.reactor);
         loop {
             if let Some((_, answer)) = self.inner.devices.pools.poll_answer() {
                 return answer;
@@ -216,7 +217,7 @@ fn compare_names_the_first_block_that_differs() {
         assert_eq!(bench.run(compare, Data::Bytes(expected.clone())).completion, Ok(()));
         bench.write(10, 1);
         let found = bench.run(compare, Data::Bytes(expected)).completion;
-        assert_eq!(found, Err(Fault::Miscompare { at: Lba(10) }));
+        assert_eq!(found, Err(IoError::Miscompare { at: Lba(10) }));
     }
 }
 
@@ -239,7 +240,7 @@ fn compare_and_write_excludes_everything_else() {
             match bench.finish() {
                 Finished { owner: 0..4, completion: Ok(()), .. } => won += 1,
                 Finished { owner: 0..4, completion, .. } => {
-                    assert_eq!(completion, Err(Fault::Miscompare { at: Lba(0) }));
+                    assert_eq!(completion, Err(IoError::Miscompare { at: Lba(0) }));
                 }
                 Finished { data: Data::Fill(buffer), .. } => seen.push(buffer[0]),
                 other => panic!("{other:?}"),
@@ -255,7 +256,7 @@ fn what_lies_beyond_the_end_is_refused() {
         let beyond = span(BLOCKS - 1, 2);
         let data = Data::Fill(bench.buffer(2, 0));
         let done = bench.run(Command::Read { span: beyond }, data);
-        assert_eq!(done.completion, Err(Fault::OutOfRange { span: beyond }));
+        assert_eq!(done.completion, Err(IoError::OutOfRange { span: beyond }));
     }
 }
 
@@ -311,11 +312,11 @@ fn without_its_key_a_replica_is_locked() {
         let data = Data::Fill(bench.buffer(1, 0));
         bench.run(Command::Read { span: span(0, 1) }, data).completion
     };
-    assert_eq!(read(&mut bench), Err(Fault::Locked));
-    let wrong = Order::Unlock { pool: Id(7), id: Id(8), key: key(2) };
+    assert_eq!(read(&mut bench), Err(IoError::Locked));
+    let wrong = PoolRequest::Unlock { pool: Id(7), id: Id(8), key: key(2) };
     assert!(matches!(bench.try_order(wrong), Err(PoolError::Key(_))));
-    assert_eq!(read(&mut bench), Err(Fault::Locked));
-    bench.order(Order::Unlock { pool: Id(7), id: Id(8), key: key(1) });
+    assert_eq!(read(&mut bench), Err(IoError::Locked));
+    bench.request(PoolRequest::Unlock { pool: Id(7), id: Id(8), key: key(1) });
     assert_eq!(read(&mut bench), Ok(()));
 }
 
@@ -323,10 +324,10 @@ fn without_its_key_a_replica_is_locked() {
 fn a_rotated_key_opens_the_same_data() {
     let mut bench = encrypted();
     bench.write(5, 0x77);
-    bench.order(Order::Rotate { pool: Id(7), id: Id(8), old: key(1), new: key(2) });
-    let old = Order::Unlock { pool: Id(7), id: Id(8), key: key(1) };
+    bench.request(PoolRequest::Rotate { pool: Id(7), id: Id(8), old: key(1), new: key(2) });
+    let old = PoolRequest::Unlock { pool: Id(7), id: Id(8), key: key(1) };
     assert!(matches!(bench.try_order(old), Err(PoolError::Key(_))));
-    bench.order(Order::Unlock { pool: Id(7), id: Id(8), key: key(2) });
+    bench.request(PoolRequest::Unlock { pool: Id(7), id: Id(8), key: key(2) });
     let data = Data::Fill(bench.buffer(1, 0));
     let done = bench.run(Command::Read { span: span(5, 1) }, data);
     let Data::Fill(found) = done.data else { panic!("{:?}", done.data) };
@@ -339,7 +340,7 @@ fn a_snapshot_has_the_key_of_its_origin() {
     bench.write(1, 0x11);
     let snapshot = NewSnapshot { id: Id(9), created: 0, label: Label::default() };
     let change = Change::Snapshot { of: Id(8), snapshot };
-    bench.order(Order::Change { pool: Id(7), change });
+    bench.request(PoolRequest::Change { pool: Id(7), change });
     bench.write(1, 0x22);
     bench.device = bench.inner.devices.add_replica(Id(7), Id(9)).unwrap();
     let data = Data::Fill(bench.buffer(2, 0xFF));
@@ -351,7 +352,7 @@ fn a_snapshot_has_the_key_of_its_origin() {
 
 /// Scrubs the pool to the end.
 fn scrub(bench: &mut Bench) -> ScrubStatus {
-    bench.order(Order::Scrub { pool: Id(7), rate: Rate(Bytes::mib(512)) });
+    bench.request(PoolRequest::Scrub { pool: Id(7), rate: Rate(Bytes::mib(512)) });
     loop {
         let found = bench.status().scrub.unwrap();
         if !found.is_running {
@@ -366,7 +367,7 @@ fn a_scrub_finds_what_a_repair_mends() {
     let mut bench = pooled(None);
     (0..8).for_each(|at| bench.write(at, 0xB0));
     bench.write(3, 0xB3);
-    bench.order(Order::Export(Id(7)));
+    bench.request(PoolRequest::Export(Id(7)));
     // A bit of block 3 goes bad while nobody looks.
     let names = ["disk1", "disk2"].map(|name| bench.dir.path().join(name));
     for name in &names {
@@ -377,16 +378,16 @@ fn a_scrub_finds_what_a_repair_mends() {
             std::fs::write(name, &bytes).unwrap();
         }
     }
-    bench.order(Order::Import { paths: names.into() });
+    bench.request(PoolRequest::Import { paths: names.into() });
     bench.device = bench.inner.devices.add_replica(Id(7), Id(8)).unwrap();
     let found = scrub(&mut bench);
     assert_eq!((found.bad, &found.places[..]), (Blocks(1), &[(Id(8), span(3, 1))][..]));
     assert_eq!(found.checked, Bytes(8 * 4096));
     let data = Data::Fill(bench.buffer(8, 0));
     let read = bench.run(Command::Read { span: span(0, 8) }, data).completion;
-    assert_eq!(read, Err(Fault::Checksum { span: span(3, 1) }));
+    assert_eq!(read, Err(IoError::Checksum { span: span(3, 1) }));
     let bytes = vec![0xB3; 4096];
-    bench.order(Order::Repair { pool: Id(7), id: Id(8), span: span(3, 1), bytes });
+    bench.request(PoolRequest::Repair { pool: Id(7), id: Id(8), span: span(3, 1), bytes });
     assert_eq!(bench.read(2, 3), [0xB0, 0xB3, 0xB0]);
     assert_eq!(scrub(&mut bench).bad, Blocks(0));
 }
@@ -396,12 +397,12 @@ fn a_repair_of_an_encrypted_replica_is_encrypted() {
     let mut bench = encrypted();
     bench.write(5, 0x77);
     let repair =
-        || Order::Repair { pool: Id(7), id: Id(8), span: span(5, 1), bytes: vec![9; 4096] };
-    bench.order(repair());
+        || PoolRequest::Repair { pool: Id(7), id: Id(8), span: span(5, 1), bytes: vec![9; 4096] };
+    bench.request(repair());
     assert_eq!(bench.read(5, 1), [9]);
     // Without its key it is refused, whatever it says.
     let mut bench = pooled(Some(&key(1)));
-    assert!(matches!(bench.try_order(repair()), Err(PoolError::Fault(Fault::Locked))));
+    assert!(matches!(bench.try_order(repair()), Err(PoolError::Fault(IoError::Locked))));
 }
 
 #[test]
@@ -409,27 +410,27 @@ fn a_pool_takes_what_its_disks_have_gained_and_one_more() {
     let mut bench = pooled(None);
     bench.write(5, 0x55);
     let small = bench.status().usage.size;
-    let nothing = bench.try_order(Order::Grow(Id(7)));
+    let nothing = bench.try_order(PoolRequest::Grow(Id(7)));
     assert!(matches!(nothing, Err(PoolError::Refused(pool::Refused::NotLarger))), "{nothing:?}");
     let path = bench.dir.path().join("disk1");
     std::fs::OpenOptions::new().write(true).open(path).unwrap().set_len(96 << 20).unwrap();
-    bench.order(Order::Grow(Id(7)));
+    bench.request(PoolRequest::Grow(Id(7)));
     let grown = bench.status().usage.size;
     assert!(grown > small, "{grown} after {small}");
     let path = bench.dir.path().join("disk3");
     std::fs::write(&path, vec![0; 64 << 20]).unwrap();
     let add = |force| {
         let disk = NewDisk { path: path.clone(), id: Id(3) };
-        Order::AddDisk { pool: Id(7), disk, force }
+        PoolRequest::AddDisk { pool: Id(7), disk, force }
     };
-    bench.order(add(false));
+    bench.request(add(false));
     assert!(bench.status().usage.size > grown);
     // It is in use now.
     assert!(bench.try_order(add(true)).is_err());
     assert_eq!(bench.read(5, 1), [0x55]);
-    bench.order(Order::Export(Id(7)));
+    bench.request(PoolRequest::Export(Id(7)));
     let paths = ["disk2", "disk3", "disk1"].map(|name| bench.dir.path().join(name));
-    bench.order(Order::Import { paths: paths.into() });
+    bench.request(PoolRequest::Import { paths: paths.into() });
     assert_eq!(bench.status().disks.len(), 3);
     bench.device = bench.inner.devices.add_replica(Id(7), Id(8)).unwrap();
     assert_eq!(bench.read(5, 1), [0x55]);

@@ -8,7 +8,7 @@ use pool::TornWrites;
 use reactor::{Access, Io};
 
 use super::{OpenDisk, PoolError};
-use crate::counters::{Counters, Lately};
+use crate::counters::{Counters, SlidingWindow};
 
 /// Tells how the disk at a path writes.
 pub(super) type TraitsOf = fn(&Path) -> DiskTraits;
@@ -88,7 +88,7 @@ pub(super) fn open_disk(
         blocks,
         torn_writes,
         counters: Counters::default(),
-        lately: Lately::default(),
+        lately: SlidingWindow::default(),
     })
 }
 

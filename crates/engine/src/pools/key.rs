@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use zeroize::{Zeroize, Zeroizing};
 
 use super::cipher::Cipher;
-use super::flight::Sealed;
+use super::pool_command::BlockCipher;
 use super::{Open, PoolError};
 use crate::entropy;
 
@@ -125,14 +125,14 @@ fn check_of(key: &[u8; Cipher::KEY]) -> [u8; KEY_CHECK] {
 
 impl Open {
     /// How the blocks of a command are encrypted, if they are.
-    pub(super) fn sealed(&self, id: Id, command: Command) -> Option<Sealed> {
+    pub(super) fn sealed(&self, id: Id, command: Command) -> Option<BlockCipher> {
         if self.ciphers.is_empty() {
             return None;
         }
         let entity = self.pool.entity(id)?;
         let check = entity.key.first_chunk::<KEY_CHECK>()?;
         let cipher = Rc::clone(self.ciphers.get(check)?);
-        Some(Sealed { cipher, first: command.span()?.start().0 })
+        Some(BlockCipher { cipher, first: command.span()?.start().0 })
     }
 
     /// Lets an encrypted replica, and what has its key, take commands.

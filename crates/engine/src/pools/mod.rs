@@ -1,6 +1,6 @@
 //! Pools on the disks of a reactor: the one who drives `pool::Pool`.
 //!
-//! Orders go in by [`Pools::order`] and come out of [`Pools::poll_answer`]; block commands of
+//! Orders go in by [`Pools::request`] and come out of [`Pools::poll_answer`]; block commands of
 //! replicas come from [`crate::device::Devices`]. Every disk I/O that a pool asks for becomes an
 //! operation of the reactor with a token of our kind.
 //!
@@ -17,21 +17,21 @@
 //!
 //! Deliberately not here: the format and its order of writes (`pool`).
 
-mod care;
 mod cipher;
-mod disk;
-#[cfg(feature = "faults")]
-mod faulty;
+mod close;
+mod effects;
 mod files;
-mod flight;
+#[cfg(feature = "faults")]
+mod injected_faults;
 mod inspect;
 mod key;
 mod key_file;
-mod leaving;
-mod opening;
-mod order;
+pub(crate) mod log_throttle;
+mod maintenance;
+mod open;
+mod pool_command;
 mod repair;
-pub(crate) mod seldom;
+mod request;
 mod status;
 #[cfg(test)]
 mod tests;
@@ -40,29 +40,29 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use block::{Blocks, Bytes, Command, Fault};
+use block::{Blocks, Bytes, Command, IoError};
 use pool::{Change, Effect, Id, KEY_CHECK, Limits, Pool, Recovery, TornWrites};
-use reactor::{Arena, Class, FileId, Frozen, Io, Key, Op, PAGE, Slab, Token};
+use reactor::{Arena, Class, FileId, Io, Key, Op, PAGE, SharedBuffer, Slab, Token};
 
-pub use order::{
-    Answer, DiskWork, EntityStatus, Measured, NewDisk, NewPool, Order, PoolError, PoolStatus, Rate,
-    Runs, ScrubStatus, Ticket,
+pub use request::{
+    DiskWork, EntityStatus, NewDisk, NewPool, PoolCounters, PoolError, PoolRequest, PoolResponse,
+    PoolStatus, Rate, Runs, ScrubStatus, Ticket,
 };
 
 use crate::clock::instant;
-use crate::counters::{Counted, Counters, Lately};
+use crate::counters::{Counters, OpTimer, SlidingWindow};
 use crate::device::Data;
-use care::Care;
 use cipher::Cipher;
-use disk::Request;
-pub(crate) use flight::Ended;
-use flight::Flight;
+use close::ClosingPool;
+use effects::Request;
 pub use inspect::{id_of_name, inspect, new_id, superblock_of};
 pub use key::{KeyError, WrappingKey};
 pub use key_file::KeyFileError;
-use leaving::Leaving;
-use opening::{Making, Probing};
-use seldom::Seldom;
+use log_throttle::LogThrottle;
+use maintenance::Maintenance;
+use open::{DiskProbe, PoolWrite};
+pub(crate) use pool_command::CompletedCommand;
+use pool_command::PoolCommand;
 use status::{entity_status, status_of};
 
 /// Whom a token that we give to a pool names.
@@ -84,21 +84,21 @@ pub(crate) struct Replica {
 /// All pools of one reactor.
 #[derive(Debug)]
 pub struct Pools {
-    slots: Slab<Slot>,
+    slots: Slab<PoolSlot>,
     by_id: BTreeMap<Id, Key>,
     requests: Slab<Request>,
-    flights: Slab<Flight>,
+    flights: Slab<PoolCommand>,
     pending: Slab<Pending>,
     /// Operations that the reactor had no room for.
     refused: VecDeque<(Op, Token)>,
     /// I/O of pools that waits for memory.
-    hungry: VecDeque<(Key, Effect)>,
-    ended: VecDeque<Ended>,
-    answers: VecDeque<(Ticket, Result<Answer, PoolError>)>,
+    waiting_for_memory: VecDeque<(Key, Effect)>,
+    ended: VecDeque<CompletedCommand>,
+    answers: VecDeque<(Ticket, Result<PoolResponse, PoolError>)>,
     /// Memory for the pools' own I/O, made with the first pool.
     arena: Option<Arena>,
     #[cfg(feature = "faults")]
-    struck: faulty::Struck,
+    struck: injected_faults::InjectedFaults,
     /// What each pool may use.
     limits: Limits,
     token_kind: u8,
@@ -108,22 +108,22 @@ pub struct Pools {
 
 /// A pool: its disks, and how far it is.
 #[derive(Debug)]
-struct Slot {
+struct PoolSlot {
     disks: Vec<OpenDisk>,
     /// Disk I/O under way.
     outstanding: u32,
     /// Commands in it.
     flights: u32,
     /// I/O of its disks that failed, and blocks that were believed after a crash.
-    failed: Seldom,
-    believed: Seldom,
+    failed: LogThrottle,
+    believed: LogThrottle,
     state: State,
 }
 
 #[derive(Debug)]
 enum State {
-    Probing(Probing),
-    Making(Making),
+    Probing(DiskProbe),
+    Making(PoolWrite),
     Recovering { ticket: Ticket, recovery: Box<Recovery> },
     Open(Box<Open>),
 }
@@ -131,13 +131,13 @@ enum State {
 #[derive(Debug)]
 struct Open {
     pool: Box<Pool>,
-    care: Care,
+    maintenance: Maintenance,
     /// Of the replicas that were unlocked, by the check value of their keys: snapshots and clones
     /// have the key of their origin.
     ciphers: BTreeMap<[u8; KEY_CHECK], Rc<Cipher>>,
-    leaving: Option<Leaving>,
+    leaving: Option<ClosingPool>,
     /// A disk that is being looked at before it is added.
-    adding: Option<opening::Adding>,
+    adding: Option<open::DiskAddition>,
     /// Another number after each opening: writes that no flush covered may be lost between two.
     incarnation: u64,
     /// What was done to its replicas and snapshots.
@@ -152,7 +152,7 @@ struct OpenDisk {
     /// Whether a power cut may leave a part of a block that was being written.
     torn_writes: TornWrites,
     counters: Counters,
-    lately: Lately,
+    lately: SlidingWindow,
 }
 
 /// An order that a pool is carrying out.
@@ -171,7 +171,7 @@ enum Carried {
     /// A disk that is being added, the last of the slot's.
     AddDisk { slot: Key },
     /// A repair with these bytes.
-    Repair(Frozen),
+    Repair(SharedBuffer),
     /// Writing everything down.
     Leave { slot: Key },
 }
@@ -191,12 +191,12 @@ impl Pools {
             flights: Slab::new(FLIGHTS),
             pending: Slab::new(ORDERS),
             refused: VecDeque::new(),
-            hungry: VecDeque::new(),
+            waiting_for_memory: VecDeque::new(),
             ended: VecDeque::new(),
             answers: VecDeque::new(),
             arena: None,
             #[cfg(feature = "faults")]
-            struck: faulty::Struck::default(),
+            struck: injected_faults::InjectedFaults::default(),
             limits: Limits::default(),
             token_kind,
             traits: files::kernel_traits,
@@ -209,14 +209,14 @@ impl Pools {
     }
 
     /// Takes an order; its answer comes by [`Pools::poll_answer`].
-    pub fn order(&mut self, ticket: Ticket, order: Order, io: &mut impl Io) {
+    pub fn request(&mut self, ticket: Ticket, order: PoolRequest, io: &mut impl Io) {
         if let Err(error) = self.try_order(ticket, order, io) {
             self.answers.push_back((ticket, Err(error)));
         }
     }
 
     /// The next answer.
-    pub fn poll_answer(&mut self) -> Option<(Ticket, Result<Answer, PoolError>)> {
+    pub fn poll_answer(&mut self) -> Option<(Ticket, Result<PoolResponse, PoolError>)> {
         self.answers.pop_front()
     }
 
@@ -228,12 +228,12 @@ impl Pools {
                 self.send(op, token, io);
             }
         }
-        for _ in 0..self.hungry.len() {
-            if let Some((slot, effect)) = self.hungry.pop_front() {
+        for _ in 0..self.waiting_for_memory.len() {
+            if let Some((slot, effect)) = self.waiting_for_memory.pop_front() {
                 self.carry_out(slot, effect, io);
             }
         }
-        !self.refused.is_empty() || !self.hungry.is_empty()
+        !self.refused.is_empty() || !self.waiting_for_memory.is_empty()
     }
 
     /// Writes down and closes all pools. Returns whether none is open any more.
@@ -260,7 +260,8 @@ impl Pools {
     /// Says whether nobody else has a copy of a replica: what a crash leaves unproven of it is
     /// believed when it is read. Of a snapshot it is not: its replica is there to be asked.
     pub(crate) fn set_sole(&mut self, pool: Id, id: Id, is_sole: bool) {
-        let is_replica = self.entity(pool, id).is_some_and(|one| one.kind == pool::Kind::Replica);
+        let is_replica =
+            self.entity(pool, id).is_some_and(|one| one.kind == pool::EntityKind::Replica);
         if let Ok((_, open)) = self.find_open(pool) {
             open.pool.set_sole(id, is_sole && is_replica);
         }
@@ -297,25 +298,30 @@ impl Pools {
         io: &mut impl Io,
     ) -> Result<(), Data> {
         let Replica { slot, id } = replica;
-        let Some(Slot { state: State::Open(open), flights, .. }) = self.slots.get_mut(slot) else {
-            self.ended.push_back(Ended { owner, completion: Err(Fault::Unreachable), data });
+        let Some(PoolSlot { state: State::Open(open), flights, .. }) = self.slots.get_mut(slot)
+        else {
+            self.ended.push_back(CompletedCommand {
+                owner,
+                completion: Err(IoError::Unreachable),
+                data,
+            });
             return Ok(());
         };
         let sealed = open.sealed(id, command);
-        let counted = (id, Counted::new(command, instant(io)));
-        let flight = Flight::new((owner, counted), sealed, data, |len| io.take(len))?;
-        let key = self.flights.insert(flight).map_err(Flight::into_data)?;
+        let counted = (id, OpTimer::new(command, instant(io)));
+        let flight = PoolCommand::new((owner, counted), sealed, data, |len| io.take(len))?;
+        let key = self.flights.insert(flight).map_err(PoolCommand::into_data)?;
         *flights += 1;
-        open.care.note_use();
+        open.maintenance.note_use();
         let given = self.flights.get(key).map_or(&[][..], |flight| flight.bytes.given());
-        open.pool.submit(pool::Token(Token::of(FLIGHT, key).0), id, command, given);
+        open.pool.submit(pool::CommandId(Token::of(FLIGHT, key).0), id, command, given);
         self.drain(slot, io);
         self.keep_watch(slot, io);
         Ok(())
     }
 
     /// Takes out a command that has ended.
-    pub(crate) fn poll_ended(&mut self) -> Option<Ended> {
+    pub(crate) fn poll_ended(&mut self) -> Option<CompletedCommand> {
         self.ended.pop_front()
     }
 
@@ -359,51 +365,51 @@ impl Pools {
     fn try_order(
         &mut self,
         ticket: Ticket,
-        order: Order,
+        order: PoolRequest,
         io: &mut impl Io,
     ) -> Result<(), PoolError> {
         match order {
-            Order::Create(new) => return self.begin_create(ticket, new, io),
-            Order::Import { paths } => return self.begin_import(ticket, &paths, io),
-            Order::Export(pool) => return self.begin_leaving(ticket, pool, false, io),
-            Order::Destroy(pool) => return self.begin_leaving(ticket, pool, true, io),
-            Order::AddDisk { pool, disk, force } => {
+            PoolRequest::Create(new) => return self.begin_create(ticket, new, io),
+            PoolRequest::Import { paths } => return self.begin_import(ticket, &paths, io),
+            PoolRequest::Export(pool) => return self.begin_leaving(ticket, pool, false, io),
+            PoolRequest::Destroy(pool) => return self.begin_leaving(ticket, pool, true, io),
+            PoolRequest::AddDisk { pool, disk, force } => {
                 return self.begin_adding(ticket, pool, &disk, force, io);
             }
-            Order::Grow(pool) => return self.grow(ticket, pool, io),
-            Order::Change { pool, change } => return self.change(ticket, pool, change, io),
-            Order::Repair { pool, id, span, bytes } => {
+            PoolRequest::Grow(pool) => return self.grow(ticket, pool, io),
+            PoolRequest::Change { pool, change } => return self.change(ticket, pool, change, io),
+            PoolRequest::Repair { pool, id, span, bytes } => {
                 return self.repair(ticket, pool, (id, span), &bytes, io);
             }
-            Order::Scrub { pool, rate } => self.begin_scrub(pool, rate, io)?,
-            Order::StopScrub(pool) => self.find_open(pool)?.1.care.stop_scrub(),
-            Order::NarrowDoubt(pool) => self.begin_narrowing(pool, io)?,
-            Order::Unlock { pool, id, key } => self.find_open(pool)?.1.unlock(id, &key)?,
-            Order::Rotate { pool, id, old, new } => {
+            PoolRequest::Scrub { pool, rate } => self.begin_scrub(pool, rate, io)?,
+            PoolRequest::StopScrub(pool) => self.find_open(pool)?.1.maintenance.stop_scrub(),
+            PoolRequest::NarrowDoubt(pool) => self.begin_narrowing(pool, io)?,
+            PoolRequest::Unlock { pool, id, key } => self.find_open(pool)?.1.unlock(id, &key)?,
+            PoolRequest::Rotate { pool, id, old, new } => {
                 let entity = self.find_open(pool)?.1.pool.entity(id);
                 let wrapped = &entity.ok_or(pool::Refused::NotFound)?.key;
                 let key = old.rewrap(wrapped, &new)?;
                 return self.change(ticket, pool, Change::Rewrap { id, key }, io);
             }
-            Order::Accept { pool, id, span } => {
+            PoolRequest::Accept { pool, id, span } => {
                 let slot = self.find(pool)?;
                 let token = self.pend(ticket, Carried::Change)?;
                 self.find_open(pool)?.1.pool.accept(token, id, span);
                 self.drain(slot, io);
                 return Ok(());
             }
-            Order::AcceptUnproven { pool, id, span } => {
+            PoolRequest::AcceptUnproven { pool, id, span } => {
                 let slot = self.find(pool)?;
                 let token = self.pend(ticket, Carried::Change)?;
                 self.find_open(pool)?.1.pool.accept_unproven(token, id, span);
                 self.drain(slot, io);
                 return Ok(());
             }
-            Order::Written(runs) => {
-                return self.question(ticket, pool::About::Written(runs.id), runs, io);
+            PoolRequest::Written(runs) => {
+                return self.question(ticket, pool::QueryKind::Written(runs.id), runs, io);
             }
-            Order::ChangedSince { older, runs } => {
-                let about = pool::About::Changed { older, newer: runs.id };
+            PoolRequest::ChangedSince { older, runs } => {
+                let about = pool::QueryKind::Changed { older, newer: runs.id };
                 return self.question(ticket, about, runs, io);
             }
             question => {
@@ -412,34 +418,40 @@ impl Pools {
                 return Ok(());
             }
         }
-        self.answers.push_back((ticket, Ok(Answer::Done)));
+        self.answers.push_back((ticket, Ok(PoolResponse::Done)));
         Ok(())
     }
 
     /// Answers what only needs looking.
-    fn answer(&mut self, question: &Order, now: block::Instant) -> Result<Answer, PoolError> {
+    fn answer(
+        &mut self,
+        question: &PoolRequest,
+        now: block::Instant,
+    ) -> Result<PoolResponse, PoolError> {
         Ok(match question {
-            Order::List => {
-                Answer::Pools(self.by_id.values().filter_map(|slot| self.status(*slot)).collect())
-            }
-            Order::Entity { pool, id } => {
+            PoolRequest::List => PoolResponse::Pools(
+                self.by_id.values().filter_map(|slot| self.status(*slot)).collect(),
+            ),
+            PoolRequest::Entity { pool, id } => {
                 let pool = &self.find_open(*pool)?.1.pool;
                 let found = pool.entity(*id).and_then(|entity| entity_status(pool, entity));
-                Answer::Entity(Box::new(found.ok_or(pool::Refused::NotFound)?))
+                PoolResponse::Entity(Box::new(found.ok_or(pool::Refused::NotFound)?))
             }
-            Order::Measure(pool) => {
+            PoolRequest::Measure(pool) => {
                 let slot = self.find(*pool)?;
-                Answer::Measured(Box::new(self.measured(slot, now).ok_or(PoolError::NotFound)?))
+                PoolResponse::Measured(Box::new(
+                    self.measured(slot, now).ok_or(PoolError::NotFound)?,
+                ))
             }
-            Order::Status(pool) => {
+            PoolRequest::Status(pool) => {
                 let slot = self.find(*pool)?;
-                Answer::Pool(Box::new(self.status(slot).ok_or(PoolError::NotFound)?))
+                PoolResponse::Pool(Box::new(self.status(slot).ok_or(PoolError::NotFound)?))
             }
-            _ => Answer::Done,
+            _ => PoolResponse::Done,
         })
     }
 
-    fn measured(&self, slot: Key, now: block::Instant) -> Option<Measured> {
+    fn measured(&self, slot: Key, now: block::Instant) -> Option<PoolCounters> {
         let oldest = |nth: usize| {
             let here = self.requests.iter().filter(|(_, request)| request.slot == slot);
             let on_it = here.filter_map(|(_, request)| request.counted);
@@ -451,14 +463,14 @@ impl Pools {
             let lately = disk.lately.seen(now);
             (DiskWork { path: disk.path.clone(), oldest, lately }, disk.counters)
         });
-        Some(Measured { disks: disks.collect(), replicas: self.open(slot)?.counters.clone() })
+        Some(PoolCounters { disks: disks.collect(), replicas: self.open(slot)?.counters.clone() })
     }
 
     fn status(&self, slot: Key) -> Option<PoolStatus> {
         let open = self.open(slot)?;
         let disks = self.slots.get(slot)?.disks.iter();
         let disks = disks.map(|disk| (disk.path.clone(), disk.blocks)).collect();
-        Some(status_of(&open.pool, disks, open.care.scrub_status()))
+        Some(status_of(&open.pool, disks, open.maintenance.scrub_status()))
     }
 
     fn change(
@@ -476,8 +488,8 @@ impl Pools {
     }
 
     /// Notes an order that a pool will end.
-    fn pend(&mut self, ticket: Ticket, what: Carried) -> Result<pool::Token, PoolError> {
+    fn pend(&mut self, ticket: Ticket, what: Carried) -> Result<pool::CommandId, PoolError> {
         let key = self.pending.insert(Pending { ticket, what }).map_err(|_| PoolError::Full)?;
-        Ok(pool::Token(Token::of(ORDER, key).0))
+        Ok(pool::CommandId(Token::of(ORDER, key).0))
     }
 }

@@ -1,10 +1,10 @@
 //! Repairs of damaged blocks, with bytes that come from another copy.
 
-use block::{Command, Fault};
+use block::{Command, IoError};
 use pool::Id;
 use reactor::Io;
 
-use super::flight::Sealed;
+use super::pool_command::BlockCipher;
 use super::{Carried, PoolError, Pools, Ticket};
 
 impl Pools {
@@ -23,8 +23,8 @@ impl Pools {
         let (_, open) = self.find_open(pool)?;
         let is_encrypted = open.pool.entity(id).is_some_and(pool::Entity::is_encrypted);
         match open.sealed(id, Command::Compare { span }) {
-            Some(Sealed { cipher, first }) => cipher.encrypt(first, &mut buffer),
-            None if is_encrypted => return Err(PoolError::Fault(Fault::Locked)),
+            Some(BlockCipher { cipher, first }) => cipher.encrypt(first, &mut buffer),
+            None if is_encrypted => return Err(PoolError::Fault(IoError::Locked)),
             None => {}
         }
         let bytes = buffer.freeze();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use block::{Blocks, Bytes};
 use pool::Pool;
 
-use super::order::{EntityStatus, PoolStatus, ScrubStatus};
+use super::request::{EntityStatus, PoolStatus, ScrubStatus};
 
 /// How a pool is.
 pub(super) fn status_of(

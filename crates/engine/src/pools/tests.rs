@@ -4,13 +4,15 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use block::{Blocks, Bytes, Command, Completion, Fault, Lba, Span};
+use block::{Blocks, Bytes, Command, Completion, IoError, Lba, Span};
 use model::DiskTraits;
 use pool::{Change, ClusterSize, Id, Label, NewReplica};
-use reactor::testing::simulated::{Simulated, World};
-use reactor::{Event, Handler, Io, Key, Moment, Slab};
+use reactor::testing::simulation::{SimulatedReactor, World};
+use reactor::{Event, Handler, Io, Key, MonotonicTime, Slab};
 
-use super::{Answer, Ended, NewDisk, NewPool, Order, Pools, Rate, ScrubStatus, Ticket};
+use super::{
+    CompletedCommand, NewDisk, NewPool, PoolRequest, PoolResponse, Pools, Rate, ScrubStatus, Ticket,
+};
 use crate::device::Data;
 
 const KIND: u8 = 1;
@@ -39,14 +41,14 @@ impl Handler for Hand {
 /// An engine with nothing but pools.
 struct Lab {
     world: World,
-    io: Simulated<()>,
+    io: SimulatedReactor<()>,
     hand: Hand,
     owner: Key,
 }
 
 impl Lab {
     fn start(world: &World) -> Lab {
-        let io = Simulated::new(world).unwrap();
+        let io = SimulatedReactor::new(world).unwrap();
         let owner = Slab::new(1).insert(()).unwrap();
         Lab { world: world.clone(), io, hand: Hand(Pools::new(KIND)), owner }
     }
@@ -63,11 +65,11 @@ impl Lab {
         lab.hand.0.traits = traits;
         let disks = vec![NewDisk { path: path(), id: Id(2) }];
         let (name, cluster) = ("lab".to_owned(), ClusterSize::DEFAULT);
-        lab.order(Order::Create(NewPool { id: POOL, name, cluster, disks, force: false }));
+        lab.request(PoolRequest::Create(NewPool { id: POOL, name, cluster, disks, force: false }));
         let (origin, label, key) = (Id::NONE, Label::default(), Vec::new());
         let (id, size) = (REPLICA, Blocks(4096));
         let new = NewReplica { id, origin, size, thick: false, created: 0, label, key };
-        lab.order(Order::Change { pool: POOL, change: Change::Create(new) });
+        lab.request(PoolRequest::Change { pool: POOL, change: Change::Create(new) });
         lab
     }
 
@@ -78,8 +80,8 @@ impl Lab {
         }
     }
 
-    fn order(&mut self, order: Order) -> Answer {
-        self.hand.0.order(Ticket(7), order, &mut self.io);
+    fn request(&mut self, order: PoolRequest) -> PoolResponse {
+        self.hand.0.request(Ticket(7), order, &mut self.io);
         loop {
             if let Some((_, answer)) = self.hand.0.poll_answer() {
                 return answer.unwrap();
@@ -98,7 +100,7 @@ impl Lab {
         let replica = self.hand.0.replica(POOL, REPLICA).unwrap();
         self.hand.0.submit(replica, self.owner, command, data, &mut self.io).unwrap();
         loop {
-            if let Some(Ended { completion, data, .. }) = self.hand.0.poll_ended() {
+            if let Some(CompletedCommand { completion, data, .. }) = self.hand.0.poll_ended() {
                 return (completion, data);
             }
             self.turn();
@@ -124,11 +126,13 @@ impl Lab {
     }
 
     fn scrubbed(&mut self) -> ScrubStatus {
-        let Answer::Pool(status) = self.order(Order::Status(POOL)) else { panic!("no status") };
+        let PoolResponse::Pool(status) = self.request(PoolRequest::Status(POOL)) else {
+            panic!("no status")
+        };
         status.scrub.expect("a scrub")
     }
 
-    fn now(&self) -> Moment {
+    fn now(&self) -> MonotonicTime {
         self.world.now()
     }
 }
@@ -144,7 +148,7 @@ fn a_scrub_is_no_faster_than_its_rate_and_goes_on_beside_writes() {
         lab.write(mib * 256, 256, 7);
     }
     let begun = lab.now();
-    lab.order(Order::Scrub { pool: POOL, rate: Rate(Bytes::mib(2)) });
+    lab.request(PoolRequest::Scrub { pool: POOL, rate: Rate(Bytes::mib(2)) });
     let mut steps = 0;
     loop {
         let status = lab.scrubbed();
@@ -179,7 +183,7 @@ fn what_was_acknowledged_is_there_when_the_engine_died() {
     let world = lab.world.clone();
     drop(lab);
     let mut next = Lab::start(&world);
-    next.order(Order::Import { paths: vec![path()] });
+    next.request(PoolRequest::Import { paths: vec![path()] });
     next.hand.0.set_sole(POOL, REPLICA, true);
     let found = [0, 1, 300, 900, 901].map(|at| next.byte(at));
     assert_eq!(found, [1, 3, 0, 4, 0]);
@@ -197,25 +201,25 @@ fn what_no_flush_covered_is_unproven_until_it_is_accepted() {
     drop(lab);
     let mut next = Lab::start(&world);
     next.hand.0.traits = traits;
-    next.order(Order::Import { paths: vec![path()] });
+    next.request(PoolRequest::Import { paths: vec![path()] });
     let unproven = Span::new(Lba(1), Blocks(1)).unwrap();
     let both = Span::new(Lba(0), Blocks(2)).unwrap();
     let buffer = next.io.take(2 * 4096).unwrap();
     let read = next.try_command(Command::Read { span: both }, Data::Fill(buffer));
-    assert_eq!(read.0, Err(Fault::Unproven { span: unproven }));
-    next.order(Order::NarrowDoubt(POOL));
-    next.order(Order::Scrub { pool: POOL, rate: Rate(Bytes::mib(1000)) });
+    assert_eq!(read.0, Err(IoError::Unproven { span: unproven }));
+    next.request(PoolRequest::NarrowDoubt(POOL));
+    next.request(PoolRequest::Scrub { pool: POOL, rate: Rate(Bytes::mib(1000)) });
     while next.scrubbed().is_running {
         next.turn();
     }
     let found = next.scrubbed();
     assert_eq!((found.bad, found.unproven), (Blocks(0), Blocks(1)));
-    next.order(Order::AcceptUnproven { pool: POOL, id: REPLICA, span: both });
+    next.request(PoolRequest::AcceptUnproven { pool: POOL, id: REPLICA, span: both });
     assert_eq!([0, 1].map(|at| next.byte(at)), [1, 3]);
     // That was durable.
     let world = next.world.clone();
     drop(next);
     let mut last = Lab::start(&world);
-    last.order(Order::Import { paths: vec![path()] });
+    last.request(PoolRequest::Import { paths: vec![path()] });
     assert_eq!([0, 1].map(|at| last.byte(at)), [1, 3]);
 }

@@ -5,14 +5,14 @@ use std::net::SocketAddr;
 use nvme::target::{ConnId, Connection, ConnectionConfig};
 use reactor::{Io, Key, Socket, Token};
 
-use super::core::{Arrival, Core, Message};
-use super::link::{Link, Phase};
-use super::served::Served;
-use super::shares::{Entry, Share};
+use super::connection_quota::{PeerKind, QuotaDecision};
+use super::exported_subsystem::ExportedSubsystem;
+use super::host_connection::{HostConnection, Phase};
+use super::shard::{Arrival, Message, Shard};
 use crate::clock::instant;
 use crate::stream::Stream;
 
-impl Core {
+impl Shard {
     pub(super) fn accepted(
         &mut self,
         token: Token,
@@ -24,7 +24,7 @@ impl Core {
                 self.next_name += 1;
                 let name = ConnId(self.next_name);
                 let local = io.local_address(socket).ok().map(|address| address.ip());
-                let config = ConnectionConfig { local, ..self.connection };
+                let config = ConnectionConfig { local, ..self.connection_config };
                 let machine = Connection::new(name, config, instant(io));
                 self.add_link(Stream::new(socket), machine, peer, io);
             }
@@ -50,18 +50,20 @@ impl Core {
         io: &mut impl Io,
     ) {
         let (socket, name) = (stream.socket(), machine.id());
-        if let Entry::Evicts(oldest) = self.shares.enter(Share::Unproven, peer.ip(), name) {
+        if let QuotaDecision::Evicts(oldest) =
+            self.shares.enter(PeerKind::Unproven, peer.ip(), name)
+        {
             self.evict(oldest, io);
         }
-        let link = Link::new(stream, machine, peer, self.limits.connection_bytes);
-        let Ok(key) = self.links.insert(link) else {
+        let connection = HostConnection::new(stream, machine, peer, self.limits.connection_bytes);
+        let Ok(key) = self.connections.insert(connection) else {
             tracing::warn!(%peer, "too many connections; this one is closed");
-            self.shares.leave(Share::Unproven, peer.ip(), name);
+            self.shares.leave(PeerKind::Unproven, peer.ip(), name);
             io.close(socket);
             return;
         };
-        if let Some(link) = self.links.get_mut(key) {
-            link.named(key);
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.named(key);
         }
         self.names.insert(name, key);
         self.touch(key);
@@ -79,63 +81,65 @@ impl Core {
     /// Admits a link, refuses it, or sends it on its way to the core of its subsystem.
     pub(super) fn route(&mut self, key: Key, io: &mut impl Io) {
         let now = instant(io);
-        let Some(link) = self.links.get_mut(key) else { return };
-        let Some(request) = link.machine.connect_request() else { return };
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(request) = connection.machine.connect_request() else { return };
         let (name, host) = (request.subsystem.clone(), request.host.clone());
-        match self.routes.core_of(&name) {
+        match self.directory.core_of(&name) {
             _ if name.is_discovery() => self.tell_discovery(),
             Some(core) if core == self.me => {}
             Some(_) => {
-                link.phase = Phase::Moving;
+                connection.phase = Phase::Moving;
                 return;
             }
             None => {
-                tracing::info!(peer = %link.peer, %host, subsystem = %name, "no such subsystem");
-                link.machine.refuse_unknown();
+                tracing::info!(peer = %connection.peer, %host, subsystem = %name, "no subsystem");
+                connection.machine.refuse_unknown();
                 return;
             }
         }
-        let Some(link) = self.links.get_mut(key) else { return };
-        let mine = |served: &Served| *served.subsystem.nqn() == name && !served.is_leaving;
-        let found = self.subsystems.iter().find(|(_, served)| mine(served)).map(|(of, _)| of);
-        let Some((of, served)) = found.and_then(|of| Some((of, self.subsystems.get_mut(of)?)))
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let mine = |exported: &ExportedSubsystem| {
+            *exported.subsystem.nqn() == name && !exported.is_leaving
+        };
+        let found = self.subsystems.iter().find(|(_, exported)| mine(exported)).map(|(of, _)| of);
+        let Some((of, exported)) = found.and_then(|of| Some((of, self.subsystems.get_mut(of)?)))
         else {
-            link.machine.refuse_unknown();
+            connection.machine.refuse_unknown();
             return;
         };
-        let auth = served.authentication(&host, self.cluster.as_deref());
-        match link.machine.admit(&mut served.subsystem, now, auth) {
+        let auth = exported.authentication(&host, self.cluster.as_deref());
+        match connection.machine.admit(&mut exported.subsystem, now, auth) {
             Ok(()) => {
-                link.subsystem = Some(of);
-                tracing::debug!(peer = %link.peer, %host, subsystem = %name, "connected");
+                connection.subsystem = Some(of);
+                tracing::debug!(peer = %connection.peer, %host, subsystem = %name, "connected");
             }
             Err(why) => {
-                tracing::info!(peer = %link.peer, %host, subsystem = %name, ?why, "refused");
+                tracing::info!(peer = %connection.peer, %host, subsystem = %name, ?why, "refused");
             }
         }
     }
 
     /// Hands a link over as soon as nothing of it is under way here.
     pub(super) fn move_away(&mut self, key: Key, io: &mut impl Io) {
-        let Some(link) = self.links.get_mut(key) else { return };
-        if link.stream.is_over() {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if connection.stream.is_over() {
             self.close(key, io);
             return;
         }
-        if link.stream.is_busy() || !link.stream.is_flushed() {
+        if connection.stream.is_busy() || !connection.stream.is_flushed() {
             return;
         }
-        let to = link
+        let to = connection
             .machine
             .connect_request()
-            .and_then(|request| self.routes.core_of(&request.subsystem))
+            .and_then(|request| self.directory.core_of(&request.subsystem))
             .and_then(|core| self.mailboxes.get(core).cloned());
-        let (Some(to), Some((socket, arrived))) = (to, link.stream.detach(io)) else {
+        let (Some(to), Some((socket, arrived))) = (to, connection.stream.detach(io)) else {
             self.close(key, io);
             return;
         };
-        let Some(link) = self.forget(key) else { return };
-        let Link { machine, peer, .. } = link;
+        let Some(connection) = self.forget(key) else { return };
+        let HostConnection { machine, peer, .. } = connection;
         let arrival = Box::new(Arrival { socket, arrived, machine, peer });
         if to.post(Message::Arrival(arrival)).is_err() {
             tracing::warn!(%peer, "the core of its subsystem is too busy; connection closed");
@@ -145,28 +149,28 @@ impl Core {
     /// Gives a link that was admitted, and has proved itself if it has to, a place among its like;
     /// closes it if there is none.
     pub(super) fn promote(&mut self, key: Key, io: &mut impl Io) {
-        let Some(link) = self.links.get_mut(key) else { return };
-        if link.share != Share::Unproven || !link.machine.is_trusted() {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        if connection.share != PeerKind::Unproven || !connection.machine.is_trusted() {
             return;
         }
-        let served = link.subsystem.and_then(|of| self.subsystems.get(of));
-        let Some(share) = served.map(Served::share) else { return };
-        let (from, name) = (link.peer.ip(), link.machine.id());
+        let exported = connection.subsystem.and_then(|of| self.subsystems.get(of));
+        let Some(share) = exported.map(ExportedSubsystem::share) else { return };
+        let (from, name) = (connection.peer.ip(), connection.machine.id());
         let entry = self.shares.enter(share, from, name);
-        if entry == Entry::Full {
+        if entry == QuotaDecision::Full {
             if let Some(times) = self.turned_away.again() {
                 tracing::warn!(
-                    peer = %link.peer, ?share, times,
-                    "all places for such connections are taken; this one is closed"
+                    peer = %connection.peer, ?share, times,
+                    "connection quota exhausted; connection closed"
                 );
             }
             // At once: its host is not told that it is connected.
             self.close(key, io);
             return;
         }
-        self.shares.leave(Share::Unproven, from, name);
-        link.share = share;
-        if let Entry::Evicts(oldest) = entry {
+        self.shares.leave(PeerKind::Unproven, from, name);
+        connection.share = share;
+        if let QuotaDecision::Evicts(oldest) = entry {
             self.evict(oldest, io);
         }
     }
@@ -174,23 +178,23 @@ impl Core {
     /// Closes a connection at once, for another one.
     fn evict(&mut self, name: ConnId, io: &mut impl Io) {
         let Some(key) = self.names.get(&name).copied() else { return };
-        if let Some(link) = self.links.get(key)
+        if let Some(connection) = self.connections.get(key)
             && let Some(times) = self.evicted.again()
         {
             tracing::warn!(
-                peer = %link.peer, times,
-                "too many connections have not proved themselves; the oldest is closed"
+                peer = %connection.peer, times,
+                "too many unauthenticated connections; the oldest is closed"
             );
         }
         self.close(key, io);
     }
 
     /// A link is gone from this core.
-    pub(super) fn forget(&mut self, key: Key) -> Option<Link> {
-        let link = self.links.remove(key)?;
-        let name = link.machine.id();
+    pub(super) fn forget(&mut self, key: Key) -> Option<HostConnection> {
+        let connection = self.connections.remove(key)?;
+        let name = connection.machine.id();
         self.names.remove(&name);
-        self.shares.leave(link.share, link.peer.ip(), name);
-        Some(link)
+        self.shares.leave(connection.share, connection.peer.ip(), name);
+        Some(connection)
     }
 }

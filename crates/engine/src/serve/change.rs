@@ -8,12 +8,12 @@ use nvme::wire::{AnaState, Nqn};
 use reactor::{Access, Io};
 
 use super::config::{Backing, Host, Subsystem};
-use super::link::Starter;
-use super::orders::{Answer, OrderError};
-use super::served::{Served, keys_of};
+use super::exported_subsystem::{ExportedSubsystem, keys_of};
+use super::handle::{AdminError, AdminResponse};
+use super::host_connection::JobOrigin;
 use crate::device::{DeviceId, Devices, OpenError};
 
-impl Served {
+impl ExportedSubsystem {
     /// Whether it is served like this, after all the orders that came.
     pub(super) fn is_like(&self, wanted: &Subsystem) -> bool {
         self.wanted == *wanted
@@ -25,20 +25,24 @@ impl Served {
     }
 
     /// Sets the state of this path to a namespace.
-    pub(super) fn set_ana(&mut self, nsid: u32, state: AnaState) -> Result<Answer, OrderError> {
+    pub(super) fn set_ana(
+        &mut self,
+        nsid: u32,
+        state: AnaState,
+    ) -> Result<AdminResponse, AdminError> {
         let nqn = self.subsystem.nqn().clone();
-        let missing = || OrderError::NoNamespace { nqn: nqn.clone(), nsid };
+        let missing = || AdminError::NoNamespace { nqn: nqn.clone(), nsid };
         let namespace = self.subsystem.namespace(nsid).ok_or_else(missing)?;
         let group = namespace.config().ana_group;
         let Ok(changed) = self.subsystem.set_ana(group, state) else { return Err(missing()) };
         if let Some(namespace) = self.wanted.namespaces.get_mut(&nsid) {
             namespace.ana = state;
         }
-        Ok(Answer::of(changed))
+        Ok(AdminResponse::of(changed))
     }
 
     /// Sets who may connect, and with which secrets.
-    pub(super) fn set_hosts(&mut self, hosts: BTreeMap<Nqn, Host>) -> Answer {
+    pub(super) fn set_hosts(&mut self, hosts: BTreeMap<Nqn, Host>) -> AdminResponse {
         let changed = self.wanted.hosts != hosts;
         if changed {
             self.keys = keys_of(&hosts);
@@ -46,7 +50,7 @@ impl Served {
             self.subsystem.set_hosts(self.wanted.hosts());
             self.subsystem.set_single_association(self.wanted.single_associations());
         }
-        Answer::of(changed)
+        AdminResponse::of(changed)
     }
 
     /// Lets a namespace have more blocks.
@@ -54,19 +58,19 @@ impl Served {
         &mut self,
         nsid: u32,
         asked: Bytes,
-        devices: &mut Devices<Starter>,
+        devices: &mut Devices<JobOrigin>,
         io: &mut impl Io,
-    ) -> Result<Answer, OrderError> {
+    ) -> Result<AdminResponse, AdminError> {
         let nqn = self.subsystem.nqn().clone();
-        let missing = || OrderError::NoNamespace { nqn: nqn.clone(), nsid };
+        let missing = || AdminError::NoNamespace { nqn: nqn.clone(), nsid };
         let device = self.device(nsid).ok_or_else(missing)?;
         let has = devices.geometry(device).ok_or_else(missing)?;
         let geometry = Geometry::of_bytes(has.block_size(), asked)
-            .map_err(|source| OrderError::Geometry { nqn: nqn.clone(), nsid, source })?;
+            .map_err(|source| AdminError::Geometry { nqn: nqn.clone(), nsid, source })?;
         if geometry == has {
-            return Ok(Answer::Unchanged);
+            return Ok(AdminResponse::Unchanged);
         }
-        let shrinks = || OrderError::Shrinks { nqn: nqn.clone(), nsid, has: has.bytes(), asked };
+        let shrinks = || AdminError::Shrinks { nqn: nqn.clone(), nsid, has: has.bytes(), asked };
         if geometry.blocks() < has.blocks() {
             return Err(shrinks());
         }
@@ -78,7 +82,7 @@ impl Served {
                 if has < geometry.blocks() {
                     let path = format!("replica {:032x}", id.0);
                     let has = geometry.block_size().bytes_of(has).unwrap_or(Bytes::ZERO);
-                    return Err(OrderError::Small { path, has, asked });
+                    return Err(AdminError::Small { path, has, asked });
                 }
             }
             Backing::File { path, .. } => {
@@ -91,7 +95,7 @@ impl Served {
                 io.close_file(opened.file);
                 if opened.bytes < geometry.bytes().0 {
                     let has = Bytes(opened.bytes);
-                    return Err(OrderError::Small { path: shown(), has, asked });
+                    return Err(AdminError::Small { path: shown(), has, asked });
                 }
             }
         }
@@ -99,11 +103,11 @@ impl Served {
             return Err(shrinks());
         }
         self.subsystem.resize_namespace(nsid, geometry).map_err(|_| missing())?;
-        Ok(Answer::Changed)
+        Ok(AdminResponse::Changed)
     }
 
     /// Closes its devices; nothing is at work on them any more.
-    pub(super) fn close(&mut self, devices: &mut Devices<Starter>, io: &mut impl Io) {
+    pub(super) fn close(&mut self, devices: &mut Devices<JobOrigin>, io: &mut impl Io) {
         let all: Vec<DeviceId> = self.devices.values().map(|medium| medium.device).collect();
         self.devices.clear();
         for device in all {

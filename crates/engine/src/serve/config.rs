@@ -12,7 +12,7 @@ use nvme::target::{Hosts, NamespaceIds};
 use nvme::wire::{AnaState, Nqn};
 use sha2::{Digest, Sha256};
 
-use super::shares::Places;
+use super::connection_quota::QuotaLimits;
 use crate::pools;
 use crate::replication::Replication;
 
@@ -30,7 +30,7 @@ pub struct Config {
     /// Digests that are used if a host asks for them.
     pub digests: Digests,
     /// How large and how many.
-    pub limits: Limits,
+    pub limits: EngineLimits,
     /// How it speaks to other engines, and they to it.
     pub replication: Replication,
 }
@@ -40,8 +40,8 @@ pub struct Config {
 pub struct Pool {
     /// Its id, which decides on which core it is.
     pub id: pool::Id,
-    /// [`pools::Order::Import`] or [`pools::Order::Create`].
-    pub open: pools::Order,
+    /// [`pools::PoolRequest::Import`] or [`pools::PoolRequest::Create`].
+    pub open: pools::PoolRequest,
     /// Replicas that are made if they are not there.
     pub replicas: Vec<pool::NewReplica>,
     /// Replicas that will be served, with the keys that wrap theirs; none: it is not encrypted.
@@ -64,7 +64,7 @@ impl Subsystem {
     pub(super) fn home(&self, cores: usize) -> Option<usize> {
         self.namespaces.values().find_map(|namespace| match namespace.backing {
             Backing::Replica { pool, .. } | Backing::Member { pool, .. } => {
-                Some(super::pooling::core_of(pool, cores))
+                Some(super::pool_admin::core_of(pool, cores))
             }
             Backing::Memory(_) | Backing::File { .. } | Backing::Volume { .. } => None,
         })
@@ -151,9 +151,9 @@ pub enum Backing {
 
 /// Limits of an engine.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct EngineLimits {
     /// Connections of one reactor, by kind.
-    pub places: Places,
+    pub places: QuotaLimits,
     /// Bytes of buffers that the commands of one connection may hold at once.
     pub connection_bytes: usize,
     /// Entries of a queue.
@@ -164,10 +164,10 @@ pub struct Limits {
     pub pool_cache: Bytes,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
-            places: Places::default(),
+impl Default for EngineLimits {
+    fn default() -> EngineLimits {
+        EngineLimits {
+            places: QuotaLimits::default(),
             connection_bytes: 32 << 20,
             queue_depth: 128,
             io_queues: 128,

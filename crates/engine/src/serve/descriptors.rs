@@ -3,7 +3,7 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::SOCKETS;
-use super::shares::Places;
+use super::connection_quota::QuotaLimits;
 
 /// For pools, the node API and the store.
 const OTHERS: u64 = 512;
@@ -22,7 +22,7 @@ pub(super) fn raise() -> u64 {
 }
 
 /// As many places on each core as there may be files for, and for connections to replicas.
-pub(super) fn places(wanted: Places, cores: usize, files: u64) -> Places {
+pub(super) fn places(wanted: QuotaLimits, cores: usize, files: u64) -> QuotaLimits {
     let cores = u64::try_from(cores.max(1)).unwrap_or(u64::MAX);
     let sockets = files.saturating_sub(OTHERS) / cores;
     let total = u64::from(wanted.total());
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn places_are_fewer_where_files_are_few() {
-        let wanted = Places::default();
+        let wanted = QuotaLimits::default();
         assert_eq!(places(wanted, 4, 1 << 20), wanted);
         let few = places(wanted, 2, 4096);
         assert!(few.total() < 1100 && few.hosts > 300 && few.replication > 300, "{few:?}");

@@ -3,19 +3,19 @@
 //! A message comes only from the holder of the replica's reservation; `nvme` refuses all others,
 //! and a new owner waits for the answers to messages at work.
 
-use block::{Blocks, Fault, Lba};
+use block::{Blocks, IoError, Lba};
 use model::SnapshotLabel;
 use nvme::target::{Message, Slot};
-use pool::{Change, Entity, Id, Kind, Label, NewSnapshot};
+use pool::{Change, Entity, EntityKind, Id, Label, NewSnapshot};
 use reactor::{Io, Key};
 
 use super::config::Backing;
-use super::core::Core;
-use super::link::Owner;
-use super::pooling::Asked;
-use crate::pools::{Answer, Order, PoolError, Runs};
-use crate::volumes::topic::{
-    Described, MOST_RUNS, Topic, accepted_of, encode_runs, encode_taken, repaired_of,
+use super::host_connection::Owner;
+use super::pool_admin::PoolCaller;
+use super::shard::Shard;
+use crate::pools::{PoolError, PoolRequest, PoolResponse, Runs};
+use crate::volumes::replica_protocol::{
+    Described, MOST_RUNS, ReplicaMessage, accepted_of, encode_runs, encode_taken, repaired_of,
 };
 
 /// What a pool's answer is turned into.
@@ -31,7 +31,7 @@ pub(super) enum Answering {
     Runs,
 }
 
-impl Core {
+impl Shard {
     /// Reads a message of a target; its answer goes to the link now or later.
     pub(super) fn read_message(
         &mut self,
@@ -43,12 +43,12 @@ impl Core {
         let namespace = self.subsystems.get(of).and_then(|one| one.wanted.namespaces.get(&nsid));
         let backing = namespace.map(|namespace| &namespace.backing);
         let Some(&Backing::Member { pool, id }) = backing else {
-            return self.answer_link(owner, Err(Fault::Unsupported));
+            return self.answer_link(owner, Err(IoError::Unsupported));
         };
         match self.act_on(owner, (pool, id), message) {
             Ok(Act::Say(bytes)) => self.answer_link(owner, Ok(bytes)),
             Ok(Act::Order(order, answering)) => {
-                self.ask_pool(*order, Asked::Target(owner, answering), io);
+                self.ask_pool(*order, PoolCaller::Target(owner, answering), io);
             }
             Err(fault) => self.answer_link(owner, Err(fault)),
         }
@@ -56,68 +56,72 @@ impl Core {
 
     fn act_on(
         &mut self,
-        (link, slot): Owner,
+        (connection, slot): Owner,
         (pool, id): (Id, Id),
         message: Message,
-    ) -> Result<Act, Fault> {
-        let topic = Topic::of(message.topic).ok_or(Fault::Unsupported)?;
-        let entity = self.devices.pools.entity(pool, id).ok_or(Fault::Unreachable)?;
-        let told = self.links.get(link).map_or(&[][..], |link| link.machine.told(slot));
+    ) -> Result<Act, IoError> {
+        let topic = ReplicaMessage::of(message.topic).ok_or(IoError::Unsupported)?;
+        let entity = self.devices.pools.entity(pool, id).ok_or(IoError::Unreachable)?;
+        let told = self
+            .connections
+            .get(connection)
+            .map_or(&[][..], |connection| connection.machine.message_payload(slot));
         Ok(match topic {
-            Topic::Describe => {
-                let incarnation = self.devices.pools.incarnation(pool).ok_or(Fault::Unreachable)?;
+            ReplicaMessage::Describe => {
+                let incarnation =
+                    self.devices.pools.incarnation(pool).ok_or(IoError::Unreachable)?;
                 Act::Say(Described { size: entity.size, incarnation }.encode())
             }
-            Topic::Note => Act::Say(entity.label.opaque.clone()),
-            Topic::Keep => {
-                let label = label_of(told).ok_or(Fault::Unsupported)?;
+            ReplicaMessage::Note => Act::Say(entity.label.opaque.clone()),
+            ReplicaMessage::Keep => {
+                let label = label_of(told).ok_or(IoError::Unsupported)?;
                 let change = Change::Label { id, label };
-                Act::Order(Box::new(Order::Change { pool, change }), Answering::Done)
+                Act::Order(Box::new(PoolRequest::Change { pool, change }), Answering::Done)
             }
-            Topic::Written => {
+            ReplicaMessage::Written => {
                 let runs = Runs { pool, id, from: Blocks(message.argument), most: MOST_RUNS };
-                Act::Order(Box::new(Order::Written(runs)), Answering::Runs)
+                Act::Order(Box::new(PoolRequest::Written(runs)), Answering::Runs)
             }
-            Topic::Snapshot => {
+            ReplicaMessage::Snapshot => {
                 let kept: SnapshotLabel =
-                    model::stored::decode(told).map_err(|_| Fault::Unsupported)?;
+                    model::envelope::decode(told).map_err(|_| IoError::Unsupported)?;
                 let snapshot = Id(kept.snapshot.uuid().as_u128());
                 let transaction = Id(message.argument.into());
                 let label = Label { opaque: told.to_vec(), transaction, ..entity.label.clone() };
                 let new = NewSnapshot { id: snapshot, created: kept.taken_at.millis(), label };
                 let change = Change::Snapshot { of: id, snapshot: new };
                 Act::Order(
-                    Box::new(Order::Change { pool, change }),
+                    Box::new(PoolRequest::Change { pool, change }),
                     Answering::Snapshot { pool, snapshot },
                 )
             }
-            Topic::Taken => {
+            ReplicaMessage::Taken => {
                 let is_it = |one: &&Entity| {
-                    one.kind == Kind::Snapshot
+                    one.kind == EntityKind::Snapshot
                         && one.origin == id
                         && tail(one.id) == message.argument
                 };
                 let all = self.devices.pools.entities(pool).filter(is_it);
                 Act::Say(encode_taken(all.map(|one| (one.id.0, tail(one.label.transaction)))))
             }
-            Topic::Damaged => {
+            ReplicaMessage::Damaged => {
                 Act::Say(encode_runs(&self.devices.pools.damaged(pool, id, MOST_RUNS)))
             }
-            Topic::Accept => {
-                let span = accepted_of(message.argument, told).ok_or(Fault::Unsupported)?;
-                let order = Order::AcceptUnproven { pool, id, span };
+            ReplicaMessage::Accept => {
+                let span = accepted_of(message.argument, told).ok_or(IoError::Unsupported)?;
+                let order = PoolRequest::AcceptUnproven { pool, id, span };
                 Act::Order(Box::new(order), Answering::Done)
             }
-            Topic::Repair => {
-                let span = repaired_of(message.argument, told).ok_or(Fault::Unsupported)?;
-                let order = Order::Repair { pool, id, span, bytes: told.to_vec() };
+            ReplicaMessage::Repair => {
+                let span = repaired_of(message.argument, told).ok_or(IoError::Unsupported)?;
+                let order = PoolRequest::Repair { pool, id, span, bytes: told.to_vec() };
                 Act::Order(Box::new(order), Answering::Done)
             }
-            Topic::DropSnapshot => {
-                let snapshot = id_of(told).ok_or(Fault::Unsupported)?;
+            ReplicaMessage::DropSnapshot => {
+                let snapshot = id_of(told).ok_or(IoError::Unsupported)?;
                 let change = Change::Delete(snapshot);
                 Act::Order(
-                    Box::new(Order::Change { pool, change }),
+                    Box::new(PoolRequest::Change { pool, change }),
                     Answering::Dropped { pool, snapshot },
                 )
             }
@@ -129,31 +133,31 @@ impl Core {
         &mut self,
         owner: Owner,
         answering: Answering,
-        answer: Result<Answer, PoolError>,
+        answer: Result<PoolResponse, PoolError>,
     ) {
         let kind = |pool, id| self.devices.pools.entity(pool, id).map(|entity| entity.kind);
         let answer = match (answering, answer) {
-            (Answering::Runs, Ok(Answer::Runs(runs))) => Ok(encode_runs(&runs)),
+            (Answering::Runs, Ok(PoolResponse::Runs(runs))) => Ok(encode_runs(&runs)),
             (Answering::Snapshot { pool, snapshot }, Err(_))
-                if kind(pool, snapshot) == Some(Kind::Snapshot) =>
+                if kind(pool, snapshot) == Some(EntityKind::Snapshot) =>
             {
-                Err(Fault::Miscompare { at: Lba(0) })
+                Err(IoError::Miscompare { at: Lba(0) })
             }
             (Answering::Dropped { pool, snapshot }, Err(_)) if kind(pool, snapshot).is_none() => {
                 Ok(Vec::new())
             }
             (_, Ok(_)) => Ok(Vec::new()),
             (_, Err(error)) => {
-                tracing::warn!(%error, "a target's order about its replica failed");
+                tracing::warn!(%error, "request of a target to its replica failed");
                 Err(fault_of(&error))
             }
         };
         self.answer_link(owner, answer);
     }
 
-    fn answer_link(&mut self, (key, slot): Owner, answer: Result<Vec<u8>, Fault>) {
-        if let Some(link) = self.links.get_mut(key) {
-            link.answered(slot, answer);
+    fn answer_link(&mut self, (key, slot): Owner, answer: Result<Vec<u8>, IoError>) {
+        if let Some(connection) = self.connections.get_mut(key) {
+            connection.answered(slot, answer);
             self.touch(key);
         }
     }
@@ -162,12 +166,12 @@ impl Core {
 /// What is to be done about a message.
 enum Act {
     Say(Vec<u8>),
-    Order(Box<Order>, Answering),
+    Order(Box<PoolRequest>, Answering),
 }
 
 /// The pool's label for a note. The note itself is kept whole beside what the pool can read.
 fn label_of(bytes: &[u8]) -> Option<Label> {
-    let note: model::Note = model::stored::decode(bytes).ok()?;
+    let note: model::SyncMetadata = model::envelope::decode(bytes).ok()?;
     let id = |uuid: uuid::Uuid| Id(uuid.as_u128());
     let set = &note.label.set;
     Some(Label {
@@ -191,11 +195,11 @@ fn id_of(bytes: &[u8]) -> Option<Id> {
     (id != Id::NONE).then_some(id)
 }
 
-fn fault_of(error: &PoolError) -> Fault {
+fn fault_of(error: &PoolError) -> IoError {
     match error {
         PoolError::Fault(fault) => *fault,
-        PoolError::Full | PoolError::Refused(pool::Refused::Busy) => Fault::Busy,
-        PoolError::Refused(pool::Refused::NoSpace) => Fault::NoSpace,
-        _ => Fault::Internal,
+        PoolError::Full | PoolError::Refused(pool::Refused::Busy) => IoError::Busy,
+        PoolError::Refused(pool::Refused::NoSpace) => IoError::NoSpace,
+        _ => IoError::Internal,
     }
 }

@@ -2,33 +2,33 @@
 //!
 //! The first core accepts all connections. Each is served there until its Connect command names a
 //! subsystem, and then moves to the core that owns it. What is served can be changed while the
-//! engine runs, see [`Orders`].
+//! engine runs, see [`TargetHandle`].
 
+mod admin;
 mod admission;
+mod auth_worker;
 mod change;
 mod config;
-mod core;
+mod connection_quota;
+mod core_guard;
 mod descriptors;
-mod direct;
-mod ending;
-mod held;
-mod keeper;
-mod link;
+mod directory;
+mod exported_subsystem;
+mod handle;
+mod host_connection;
+mod local_path;
 mod messages;
-mod obey;
-mod open;
-mod orders;
-mod pooling;
-mod prover;
+mod pool_admin;
 mod reply;
 mod reservation;
-mod routes;
-mod served;
-mod shares;
+mod reservation_store;
+mod setup;
+mod shard;
 #[cfg(test)]
 mod simulation;
-mod upkeep;
-mod voluming;
+mod slot_buffers;
+mod timers;
+mod volume_admin;
 
 use std::io;
 use std::net::SocketAddr;
@@ -38,24 +38,24 @@ use std::thread::JoinHandle;
 
 use reactor::{Key, Mailbox, Reactor, SetupError, Token, pin_to_core};
 
-pub use config::{Backing, Config, Host, Limits, Namespace, Pool, Subsystem, identity_of};
-use core::{Core, Message};
-pub use ending::CoreFailures;
-use ending::Ending;
-use keeper::Keeper;
-pub use keeper::ReadError;
-pub(crate) use keeper::{fence_of, kept_fence, least_epoch};
-pub use orders::{Answer, OrderError, Orders};
-pub use pooling::PoolOrders;
-use prover::Prover;
+use auth_worker::AuthWorker;
+pub use config::{Backing, Config, EngineLimits, Host, Namespace, Pool, Subsystem, identity_of};
+pub use connection_quota::QuotaLimits;
+pub use core_guard::CoreFailures;
+use core_guard::CoreGuard;
+use directory::SubsystemDirectory;
+pub use exported_subsystem::ServeError;
+pub use handle::{AdminError, AdminResponse, TargetHandle};
+pub use pool_admin::PoolHandle;
 pub use reply::Pending;
-use routes::Routes;
-pub use served::ServeError;
-pub use shares::Places;
-pub use voluming::VolumeOrders;
+pub use reservation_store::ReadError;
+use reservation_store::ReservationStore;
+pub(crate) use reservation_store::{fence_of, kept_fence, least_epoch};
+use shard::{Message, Shard};
+pub use volume_admin::VolumeHandle;
 
 use crate::device::{Devices, TokenKinds};
-use crate::patience;
+use crate::startup_retry;
 
 /// Kinds of tokens.
 const DEVICE: u8 = 1;
@@ -139,7 +139,7 @@ pub enum StartError {
 pub struct Server {
     addresses: Vec<SocketAddr>,
     mailboxes: Vec<Mailbox<Message>>,
-    routes: Arc<Routes>,
+    directory: Arc<SubsystemDirectory>,
     threads: Vec<JoinHandle<io::Result<()>>>,
     failed: CoreFailures,
 }
@@ -154,29 +154,29 @@ struct Prepared {
 struct Go {
     mailboxes: Vec<Mailbox<Message>>,
     addresses: Vec<SocketAddr>,
-    keeper: Keeper,
-    prover: Prover,
+    reservation_store: ReservationStore,
+    auth_worker: AuthWorker,
 }
 
 impl Server {
     /// Opens everything and begins to serve. Returns when hosts can connect.
     pub fn start(config: Config) -> Result<Server, StartError> {
-        let prover = Prover::start().map_err(StartError::Thread)?;
-        Server::start_with(config, &prover)
+        let auth_worker = AuthWorker::start().map_err(StartError::Thread)?;
+        Server::start_with(config, &auth_worker)
     }
 
-    fn start_with(mut config: Config, prover: &Prover) -> Result<Server, StartError> {
+    fn start_with(mut config: Config, auth_worker: &AuthWorker) -> Result<Server, StartError> {
         if config.cores.is_empty() {
             return Err(StartError::NoCores);
         }
         let files = descriptors::raise();
         let places = &mut config.limits.places;
         *places = descriptors::places(*places, config.cores.len(), files);
-        let keeper = Keeper::start().map_err(StartError::Thread)?;
-        let routes = Arc::new(Routes::new(config.cores.len()));
+        let reservation_store = ReservationStore::start().map_err(StartError::Thread)?;
+        let directory = Arc::new(SubsystemDirectory::new(config.cores.len()));
         for (nqn, subsystem) in &config.subsystems {
             let home = subsystem.home(config.cores.len());
-            routes.claim_or_choose(nqn.clone(), home).tell(Some(subsystem.hosts()));
+            directory.pin_or_choose(nqn.clone(), home).tell(Some(subsystem.hosts()));
         }
         let config = Arc::new(config);
         let (failing, failed) = tokio::sync::watch::channel(None);
@@ -184,12 +184,12 @@ impl Server {
         let mut prepared = Vec::new();
         for (index, core) in config.cores.iter().copied().enumerate() {
             let (report, reported) = sync_channel(1);
-            let (config, routes) = (Arc::clone(&config), Arc::clone(&routes));
-            let ending = Ending::new(core, &failing);
+            let (config, directory) = (Arc::clone(&config), Arc::clone(&directory));
+            let ending = CoreGuard::new(core, &failing);
             let thread = std::thread::Builder::new()
                 .name(format!("core-{core}"))
                 .spawn(move || {
-                    let ended = run(index, core, &config, routes, &report);
+                    let ended = run(index, core, &config, directory, &report);
                     if ended.is_ok() {
                         ending.expected();
                     }
@@ -205,10 +205,10 @@ impl Server {
         for core in prepared {
             let (mailboxes, addresses) = (mailboxes.clone(), addresses.clone());
             // It waits for this; if it is gone, joining it says why.
-            let (keeper, prover) = (keeper.clone(), prover.clone());
-            let _ = core.go.send(Go { mailboxes, addresses, keeper, prover });
+            let (reservation_store, auth_worker) = (reservation_store.clone(), auth_worker.clone());
+            let _ = core.go.send(Go { mailboxes, addresses, reservation_store, auth_worker });
         }
-        Ok(Server { addresses, mailboxes, routes, threads, failed })
+        Ok(Server { addresses, mailboxes, directory, threads, failed })
     }
 
     /// Where it really listens.
@@ -229,18 +229,18 @@ impl Server {
     }
 
     /// Changes what it serves, from any thread.
-    pub fn orders(&self) -> Orders {
-        Orders::new(Arc::clone(&self.routes), &self.mailboxes)
+    pub fn orders(&self) -> TargetHandle {
+        TargetHandle::new(Arc::clone(&self.directory), &self.mailboxes)
     }
 
     /// Gives orders to its pools, from any thread.
-    pub fn pools(&self) -> PoolOrders {
-        PoolOrders::new(&self.mailboxes)
+    pub fn pools(&self) -> PoolHandle {
+        PoolHandle::new(&self.mailboxes)
     }
 
     /// Gives orders to its mirrored volumes, from any thread.
-    pub fn volumes(&self) -> VolumeOrders {
-        VolumeOrders::new(Arc::clone(&self.routes), &self.mailboxes)
+    pub fn volumes(&self) -> VolumeHandle {
+        VolumeHandle::new(Arc::clone(&self.directory), &self.mailboxes)
     }
 
     /// Ends all connections and waits until everything at work is done.
@@ -274,10 +274,10 @@ fn run(
     index: usize,
     core: usize,
     config: &Config,
-    routes: Arc<Routes>,
+    directory: Arc<SubsystemDirectory>,
     report: &Report,
 ) -> io::Result<()> {
-    let prepared = prepare(index, core, config, routes);
+    let prepared = prepare(index, core, config, directory);
     let (mut reactor, mut handler, addresses) = match prepared {
         Ok(prepared) => prepared,
         Err(error) => {
@@ -290,9 +290,11 @@ fn run(
     if report.send(Ok(Prepared { mailbox, addresses, go })).is_err() {
         return Ok(());
     }
-    let Ok(Go { mailboxes, addresses, keeper, prover }) = started.recv() else { return Ok(()) };
-    handler.keeper = Some(keeper);
-    handler.prover = Some(prover);
+    let Ok(Go { mailboxes, addresses, reservation_store, auth_worker }) = started.recv() else {
+        return Ok(());
+    };
+    handler.reservation_store = Some(reservation_store);
+    handler.auth_worker = Some(auth_worker);
     handler.mailboxes = mailboxes;
     handler.addresses = addresses;
     handler.tell_discovery();
@@ -303,8 +305,8 @@ fn prepare(
     index: usize,
     core: usize,
     config: &Config,
-    routes: Arc<Routes>,
-) -> Result<(Reactor<Message>, Core, Vec<SocketAddr>), StartError> {
+    directory: Arc<SubsystemDirectory>,
+) -> Result<(Reactor<Message>, Shard, Vec<SocketAddr>), StartError> {
     pin_to_core(core).map_err(|source| StartError::Core { core, source })?;
     let sockets = reactor::Config { sockets: SOCKETS, ..reactor::Config::default() };
     let mut reactor =
@@ -314,10 +316,10 @@ fn prepare(
     }
     let mut devices = Devices::new(TokenKinds { files: DEVICE, pools: POOL });
     devices.pools.set_cache(config.limits.pool_cache);
-    pooling::open(config, index, &mut devices, &mut reactor)?;
+    pool_admin::open(config, index, &mut devices, &mut reactor)?;
     if index == 0 {
-        config.listen.iter().for_each(|address| patience::wait_until_free(*address));
+        config.listen.iter().for_each(|address| startup_retry::wait_until_free(*address));
     }
-    let (handler, addresses) = Core::open(index, config, routes, (devices, &mut reactor))?;
+    let (handler, addresses) = Shard::open(index, config, directory, (devices, &mut reactor))?;
     Ok((reactor, handler, addresses))
 }

@@ -8,9 +8,9 @@ use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use super::orders::{Answer, OrderError};
+use super::handle::{AdminError, AdminResponse};
 
-type Answered = Result<Answer, OrderError>;
+type ReplyResult = Result<AdminResponse, AdminError>;
 
 /// The answer to an order, when it comes. The order is carried out also if nobody waits.
 #[must_use = "the order is under way; its answer says whether it succeeded"]
@@ -18,7 +18,7 @@ pub struct Pending {
     shared: Arc<Shared>,
 }
 
-/// Must be kept once; a core that ends without that leaves [`OrderError::Stopped`].
+/// Must be kept once; a core that ends without that leaves [`AdminError::Stopped`].
 pub(super) struct Promise {
     to: To,
 }
@@ -30,7 +30,7 @@ enum To {
 }
 
 /// What is called with an answer, on the thread of a core: it must not wait.
-pub(super) type Call = Box<dyn FnOnce(Answered) + Send>;
+pub(super) type Call = Box<dyn FnOnce(ReplyResult) + Send>;
 
 #[derive(Default)]
 struct Shared {
@@ -40,7 +40,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    answer: Option<Answered>,
+    answer: Option<ReplyResult>,
     waker: Option<Waker>,
 }
 
@@ -57,14 +57,14 @@ impl Promise {
     }
 
     /// Answers.
-    pub(super) fn keep(mut self, answer: Answered) {
+    pub(super) fn keep(mut self, answer: ReplyResult) {
         self.to.answer(answer);
     }
 }
 
 impl To {
     /// The first answer counts.
-    fn answer(&mut self, answer: Answered) {
+    fn answer(&mut self, answer: ReplyResult) {
         match self {
             To::Pending(shared) => shared.answer(answer),
             To::Call(call) => {
@@ -78,13 +78,13 @@ impl To {
 
 impl Drop for Promise {
     fn drop(&mut self) {
-        self.to.answer(Err(OrderError::Stopped));
+        self.to.answer(Err(AdminError::Stopped));
     }
 }
 
 impl Shared {
     /// The first answer counts.
-    fn answer(&self, answer: Answered) {
+    fn answer(&self, answer: ReplyResult) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.answer.is_none() {
             state.answer = Some(answer);
@@ -98,7 +98,7 @@ impl Shared {
 
 impl Pending {
     /// Blocks this thread until the answer is there.
-    pub fn wait(self) -> Result<Answer, OrderError> {
+    pub fn wait(self) -> Result<AdminResponse, AdminError> {
         let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if let Some(answer) = state.answer.take() {
@@ -110,9 +110,9 @@ impl Pending {
 }
 
 impl Future for Pending {
-    type Output = Result<Answer, OrderError>;
+    type Output = Result<AdminResponse, AdminError>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answered> {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<ReplyResult> {
         let mut state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(answer) = state.answer.take() {
             return Poll::Ready(answer);
@@ -145,17 +145,17 @@ mod tests {
         let mut context = Context::from_waker(&waker);
         assert!(Pin::new(&mut pending).poll(&mut context).is_pending());
         assert_eq!(count.0.load(Ordering::Relaxed), 0);
-        promise.keep(Ok(Answer::Changed));
+        promise.keep(Ok(AdminResponse::Changed));
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
         let answer = Pin::new(&mut pending).poll(&mut context);
-        assert!(matches!(answer, Poll::Ready(Ok(Answer::Changed))));
+        assert!(matches!(answer, Poll::Ready(Ok(AdminResponse::Changed))));
     }
 
     #[test]
     fn a_thread_waits_for_an_answer_from_another() {
         let (promise, pending) = promise();
-        let other = std::thread::spawn(move || promise.keep(Ok(Answer::Unchanged)));
-        assert!(matches!(pending.wait(), Ok(Answer::Unchanged)));
+        let other = std::thread::spawn(move || promise.keep(Ok(AdminResponse::Unchanged)));
+        assert!(matches!(pending.wait(), Ok(AdminResponse::Unchanged)));
         other.join().unwrap();
     }
 
@@ -163,6 +163,6 @@ mod tests {
     fn a_promise_that_is_forgotten_says_so() {
         let (promise, pending) = promise();
         drop(promise);
-        assert!(matches!(pending.wait(), Err(OrderError::Stopped)));
+        assert!(matches!(pending.wait(), Err(AdminError::Stopped)));
     }
 }

@@ -13,11 +13,11 @@ use nvme::target::{Holder, Registration, Reservation, Reservations};
 use nvme::wire::ReservationType;
 use reactor::{Io, Key};
 
-use super::core::Core;
-use super::voluming::{NSID, name_of};
+use super::shard::Shard;
+use super::volume_admin::{NSID, name_of};
 use crate::volumes::{ReservationNews, ReservationWrite};
 
-impl Core {
+impl Shard {
     /// Tells subsystems what volumes say of reservations. Returns whether there was anything.
     pub(super) fn hear_of_reservations(&mut self) -> bool {
         let mut heard = false;
@@ -29,19 +29,19 @@ impl Core {
                 _ => name_of(volume).ok().and_then(|nqn| self.subsystem_of(&nqn)),
             };
             let Some(key) = key else { continue };
-            let Some(served) = self.subsystems.get_mut(key) else { continue };
+            let Some(exported) = self.subsystems.get_mut(key) else { continue };
             match news {
                 ReservationNews::Kept { by, kept } => {
-                    served.subsystem.persisted(NSID, by.version, kept);
+                    exported.subsystem.persisted(NSID, by.version, kept);
                 }
                 ReservationNews::Proved { by, proved } => {
-                    served.subsystem.ownership_proved(NSID, by.number, proved);
+                    exported.subsystem.ownership_proved(NSID, by.number, proved);
                 }
                 ReservationNews::Found(found) => {
-                    served.subsystem.restore_reservations(NSID, from_model(&found));
+                    exported.subsystem.restore_reservations(NSID, from_model(&found));
                 }
                 ReservationNews::Available(available) => {
-                    served.subsystem.set_available(NSID, available);
+                    exported.subsystem.set_available(NSID, available);
                 }
             }
             self.effects(key);
@@ -51,7 +51,7 @@ impl Core {
 
     fn subsystem_of(&self, nqn: &nvme::wire::Nqn) -> Option<Key> {
         let mut all = self.subsystems.iter();
-        all.find(|(_, served)| served.subsystem.nqn() == nqn).map(|(key, _)| key)
+        all.find(|(_, exported)| exported.subsystem.nqn() == nqn).map(|(key, _)| key)
     }
 
     /// Has reservations kept that subsystems want to be, and proved that they are those of the

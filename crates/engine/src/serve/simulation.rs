@@ -11,14 +11,14 @@ use nvme::initiator::{Association, Host, Options, PathId, Policy};
 use nvme::pdu::Digests;
 use nvme::target::NamespaceIds;
 use nvme::wire::{AnaState, Nqn};
-use reactor::testing::simulated::{Simulated, World};
+use reactor::testing::simulation::{SimulatedReactor, World};
 use reactor::{Handler as _, Io as _};
 
-use super::config::{Backing, Config, Limits, Namespace, Subsystem};
-use super::core::{Core, Message};
-use super::routes::Routes;
+use super::config::{Backing, Config, EngineLimits, Namespace, Subsystem};
+use super::directory::SubsystemDirectory;
+use super::shard::{Message, Shard};
 use super::{DEVICE, POOL};
-use crate::client::{Driven, Remote};
+use crate::client::{Remote, StandaloneHandler};
 use crate::device::{Data, Devices, Finished, TokenKinds};
 use crate::replication::Replication;
 
@@ -34,7 +34,7 @@ const LENGTHS: [u64; 4] = [1, 3, 16, 64];
 
 /// A target of two cores: connections are accepted on one and served on the other.
 struct Target {
-    cores: Vec<(Simulated<Message>, Core)>,
+    cores: Vec<(SimulatedReactor<Message>, Shard)>,
     address: std::net::SocketAddr,
 }
 
@@ -48,7 +48,7 @@ fn config(backing: Backing) -> Config {
         cores: vec![0, 1],
         subsystems: [(name(), subsystem)].into(),
         digests: Digests { header: true, data: true },
-        limits: Limits::default(),
+        limits: EngineLimits::default(),
         replication: Replication::default(),
     }
 }
@@ -59,17 +59,17 @@ fn name() -> Nqn {
 
 impl Target {
     fn start(world: &World, config: &Config) -> Target {
-        let routes = Arc::new(Routes::new(config.cores.len()));
+        let directory = Arc::new(SubsystemDirectory::new(config.cores.len()));
         for (nqn, subsystem) in &config.subsystems {
             // On the core that does not accept connections.
-            routes.claim_or_choose(nqn.clone(), Some(1)).tell(Some(subsystem.hosts()));
+            directory.pin_or_choose(nqn.clone(), Some(1)).tell(Some(subsystem.hosts()));
         }
         let mut cores = Vec::new();
         let mut addresses = Vec::new();
         for index in 0..config.cores.len() {
-            let mut io = Simulated::new(world).unwrap();
+            let mut io = SimulatedReactor::new(world).unwrap();
             let devices = Devices::new(TokenKinds { files: DEVICE, pools: POOL });
-            let opened = Core::open(index, config, Arc::clone(&routes), (devices, &mut io));
+            let opened = Shard::open(index, config, Arc::clone(&directory), (devices, &mut io));
             let (core, listening) = opened.unwrap();
             addresses.extend(listening);
             cores.push((io, core));
@@ -88,8 +88,8 @@ impl Target {
 struct Lab {
     world: World,
     target: Target,
-    io: Simulated<()>,
-    host: Driven<u64>,
+    io: SimulatedReactor<()>,
+    host: StandaloneHandler<u64>,
     /// By worker: what its blocks hold, once that was acknowledged.
     held: BTreeMap<u64, (u64, u8)>,
     /// By worker: what it is writing.
@@ -102,7 +102,7 @@ impl Lab {
         let world = World::new(seed);
         world.put(Path::new(DISK), vec![0; usize::try_from(MIB).unwrap() << 20]);
         let target = Target::start(&world, &config(backing));
-        let mut io = Simulated::new(&world).unwrap();
+        let mut io = SimulatedReactor::new(&world).unwrap();
         let policy = Policy {
             reconnect_first: Duration::from_millis(10),
             reconnect_most: Duration::from_millis(50),
@@ -117,7 +117,7 @@ impl Lab {
             options: Options::default(),
         };
         remote.add(PathId(1), target.address, association, false, &mut io);
-        let host = Driven::new(remote);
+        let host = StandaloneHandler::new(remote);
         let (held, writing) = (BTreeMap::new(), BTreeMap::new());
         Lab { world, target, io, host, held, writing, ended: 0 }
     }

@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use block::{Instant, Span};
-use mirror::{Buffer, Checked, Effect, Order, Token};
+use mirror::{Buffer, Checked, CommandId, Effect, MirrorRequest};
 use model::{Problem, ReplicaId};
 use reactor::Io;
 
-use super::order::{Answer, What};
-use super::topic::BLOCK;
+use super::replica_protocol::BLOCK;
+use super::request::{EventKind, VolumeResponse};
 use super::volume::Volume;
 
 /// How often damage is told.
@@ -131,7 +131,7 @@ impl Volume {
             Effect::Checked { token, found } => {
                 self.damage.checked.insert(token.0, *found);
             }
-            Effect::Conflict(conflict) => self.tell(What::Conflict(conflict)),
+            Effect::Conflict(conflict) => self.tell(EventKind::Conflict(conflict)),
             told => {
                 self.damage.untold.add(&told);
                 self.tell_damage(now);
@@ -142,7 +142,7 @@ impl Volume {
     /// Tells what was found since it was last told.
     fn tell_damage(&mut self, now: Instant) {
         if let Some(damage) = self.damage.untold.due(now) {
-            self.tell(What::Damage(Box::new(damage)));
+            self.tell(EventKind::Damage(Box::new(damage)));
         }
     }
 
@@ -166,8 +166,8 @@ impl Volume {
         let Some(span) = next.and_then(|span| span.intersect(whole)) else { return };
         self.next_order += 1;
         self.damage.checking = Some((self.next_order, span));
-        let order = Order::Check { span, believed: None, accept_loss: false };
-        self.mirror.order(Token(self.next_order), order, now);
+        let order = MirrorRequest::Check { span, believed: None, accept_loss: false };
+        self.mirror.request(CommandId(self.next_order), order, now);
     }
 
     /// An order was answered: what a check found, if it was one. One of our own that could not be
@@ -177,7 +177,7 @@ impl Volume {
         order: u64,
         result: &Result<(), Problem>,
         now: Instant,
-    ) -> Answer {
+    ) -> VolumeResponse {
         let ours = self.damage.checking.take_if(|(by, _)| *by == order);
         match (ours, result) {
             (Some((_, span)), Err(_)) => self.damage.waiting.push_back(span),
@@ -185,7 +185,7 @@ impl Volume {
             (None, _) => {}
         }
         let found = self.damage.checked.remove(&order);
-        found.map_or(Answer::Done, |found| Answer::Checked(Box::new(found)))
+        found.map_or(VolumeResponse::Done, |found| VolumeResponse::Checked(Box::new(found)))
     }
 }
 

@@ -20,34 +20,37 @@
 //! Deliberately not here: what to do (`mirror`), taking epochs and choosing replicas (the control
 //! plane), the subsystem that hosts connect to (`serve`).
 
-mod around;
-mod child;
-mod counting;
+mod bypass_read;
 mod damage;
+mod host_command;
 #[cfg(feature = "faults")]
-mod faulty;
-mod hosted;
-mod order;
-mod recorder;
+mod injected_faults;
+mod record_store;
+mod replica_connection;
+pub(crate) mod replica_protocol;
+mod request;
 mod reservation;
 mod snapshot;
-pub(crate) mod topic;
+mod stats;
 mod volume;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use block::{Completion, Fault, Geometry, Instant};
-use mirror::{Io as Name, Session, StoreFault};
-use model::{Kind, Problem, TargetId, VolumeId};
+use block::{Completion, Geometry, Instant, IoError};
+use mirror::{RequestId, Session, StoreFault};
+use model::{Problem, ProblemKind, TargetId, VolumeId};
 use nvme::target::HostId;
 use reactor::{Io, Key, Op, Outcome, Token};
 
-use child::Child;
 pub use damage::{Damage, Places};
-pub use order::{Answer, Measured, News, Opening, Order, Reply, Status, Taking, Way, What};
-pub use recorder::{MemoryRecorder, Recorded, Recorder, may_replace};
+pub use record_store::{MemoryRecordStore, RecordStore, Recorded, may_replace};
+use replica_connection::ReplicaConnection;
+pub use request::{
+    EventKind, OpenRequest, ReplicaPath, Reply, SnapshotCommand, Status, VolumeCounters,
+    VolumeEvent, VolumeRequest, VolumeResponse,
+};
 pub(crate) use reservation::{OwnershipProof, ReservationNews, ReservationWrite};
 pub use volume::PATIENCE;
 use volume::Volume;
@@ -55,12 +58,12 @@ use volume::Volume;
 use crate::client::{Controller, Request};
 use crate::clock::instant;
 use crate::device::{Data, ForVolume};
-use crate::pools::Ended;
+use crate::pools::CompletedCommand;
 use crate::replication::Replication;
 
 /// Tells a core that the store has answered, from any thread.
 pub(crate) type Post =
-    Arc<dyn Fn((VolumeId, TargetId), Name, Result<(), StoreFault>) + Send + Sync>;
+    Arc<dyn Fn((VolumeId, TargetId), RequestId, Result<(), StoreFault>) + Send + Sync>;
 
 /// How often controllers look at the time.
 const TICK_EVERY: Duration = Duration::from_millis(100);
@@ -89,7 +92,7 @@ struct Shared {
     /// Commands on their way to replicas of the same core.
     for_replicas: VecDeque<ForReplica>,
     /// Commands of hosts that have ended.
-    ended: VecDeque<Ended>,
+    ended: VecDeque<CompletedCommand>,
     /// What volumes say of reservations.
     reservations: VecDeque<(VolumeId, ReservationNews)>,
     /// How replicas are spoken to.
@@ -103,16 +106,16 @@ struct Route {
     session: Session,
     host: HostId,
     /// The connection at its other end, if that was found on this core.
-    link: Option<Key>,
+    connection: Option<Key>,
 }
 
-/// A command for a replica of the same core; it comes back by [`Volumes::passed`], or by
+/// A command for a replica of the same core; it comes back by [`Volumes::local_done`], or by
 /// [`Volumes::not_here`] if there is no such replica.
 pub(crate) struct ForReplica {
     /// Which controller would have sent it.
     pub(crate) way: u64,
     /// The connection at its other end, if that is known.
-    pub(crate) link: Option<Key>,
+    pub(crate) connection: Option<Key>,
     /// Who asks.
     pub(crate) host: HostId,
     /// What to do.
@@ -122,15 +125,15 @@ pub(crate) struct ForReplica {
 impl Shared {
     fn new_way(&mut self, volume: VolumeId, session: Session, host: [u8; 16]) -> u64 {
         self.last_way += 1;
-        let route = Route { volume, session, host, link: None };
+        let route = Route { volume, session, host, connection: None };
         self.ways.insert(self.last_way, route);
         self.last_way
     }
 
-    fn pass(&mut self, way: u64, request: Request) {
+    fn submit_local(&mut self, way: u64, request: Request) {
         // Of an attachment that is up, and so has a route.
-        if let Some(Route { link, host, .. }) = self.ways.get(&way).copied() {
-            self.for_replicas.push_back(ForReplica { way, link, host, request });
+        if let Some(Route { connection, host, .. }) = self.ways.get(&way).copied() {
+            self.for_replicas.push_back(ForReplica { way, connection, host, request });
         }
     }
 }
@@ -151,7 +154,7 @@ impl Volumes {
     /// Opens a target; it serves as soon as its children let it. Answers its shape.
     pub(crate) fn open(
         &mut self,
-        opening: Opening,
+        opening: OpenRequest,
         post: Post,
         io: &impl Io,
     ) -> Result<Geometry, Problem> {
@@ -162,11 +165,11 @@ impl Volumes {
             }
             let detail =
                 format!("target {} of volume {id} is open here; close it first", open.target());
-            return Err(Problem::new(Kind::InUse, detail));
+            return Err(Problem::new(ProblemKind::InUse, detail));
         }
         if self.open.len() >= MOST {
             let detail = "a core has no room for another volume; give the engine more cores";
-            return Err(Problem::new(Kind::Overloaded, detail));
+            return Err(Problem::new(ProblemKind::Overloaded, detail));
         }
         let mut volume = Volume::open(opening, post, instant(io))?;
         let geometry = volume.mirror().geometry();
@@ -181,10 +184,16 @@ impl Volumes {
     }
 
     /// Gives an order to a target.
-    pub(crate) fn order(&mut self, volume: VolumeId, order: Order, reply: Reply, io: &impl Io) {
+    pub(crate) fn request(
+        &mut self,
+        volume: VolumeId,
+        order: VolumeRequest,
+        reply: Reply,
+        io: &impl Io,
+    ) {
         match self.open.get_mut(&volume) {
             Some(open) => {
-                open.order(order, reply, instant(io));
+                open.request(order, reply, instant(io));
                 touch(&mut self.touched, volume, open);
             }
             None => reply(Err(not_open(volume))),
@@ -218,13 +227,13 @@ impl Volumes {
             }
         } else {
             let ForVolume { owner, data, .. } = asked;
-            let completion = Err(Fault::Unreachable);
-            self.shared.ended.push_back(Ended { owner, completion, data });
+            let completion = Err(IoError::Unreachable);
+            self.shared.ended.push_back(CompletedCommand { owner, completion, data });
         }
     }
 
     /// A host's command that has ended.
-    pub(crate) fn ended(&mut self) -> Option<Ended> {
+    pub(crate) fn ended(&mut self) -> Option<CompletedCommand> {
         self.shared.ended.pop_front()
     }
 
@@ -244,9 +253,9 @@ impl Volumes {
     }
 
     /// The connection at the other end of a controller was found on this core.
-    pub(crate) fn found(&mut self, way: u64, link: Key) {
+    pub(crate) fn found(&mut self, way: u64, connection: Key) {
         if let Some(route) = self.shared.ways.get_mut(&way) {
-            route.link = Some(link);
+            route.connection = Some(connection);
         }
     }
 
@@ -257,7 +266,7 @@ impl Volumes {
         };
         let Some(open) = self.open.get_mut(&volume) else { return };
         touch(&mut self.touched, volume, open);
-        if let Some(key) = around::key_of(request.tag) {
+        if let Some(key) = bypass_read::key_of(request.tag) {
             open.is_far(session, (key, request.data), instant(io));
         } else if let Some(child) = open.child(session) {
             child.not_near(request, io);
@@ -265,33 +274,33 @@ impl Volumes {
     }
 
     /// A read that went around its mirror has ended.
-    fn went_around(&mut self, way: u64, key: Key, ended: (Completion, Data), io: &mut impl Io) {
+    fn bypass_done(&mut self, way: u64, key: Key, ended: (Completion, Data), io: &mut impl Io) {
         let Some(Route { volume, session, .. }) = self.shared.ways.get(&way).copied() else {
             return;
         };
         let Some(open) = self.open.get_mut(&volume) else { return };
-        if open.went_around(session, key, ended, &mut self.shared, io) {
+        if open.bypass_done(session, key, ended, &mut self.shared, io) {
             touch(&mut self.touched, volume, open);
         }
     }
 
     /// A command for a replica of the same core has ended.
-    pub(crate) fn passed(
+    pub(crate) fn local_done(
         &mut self,
         (way, tag): (u64, u64),
         completion: Completion,
         data: Data,
         io: &mut impl Io,
     ) {
-        if let Some(key) = around::key_of(tag) {
-            self.went_around(way, key, (completion, data), io);
+        if let Some(key) = bypass_read::key_of(tag) {
+            self.bypass_done(way, key, (completion, data), io);
         } else if let Some(child) = self.child(way) {
-            child.passed(tag, completion, data, io);
+            child.local_done(tag, completion, data, io);
         }
     }
 
     /// The attachment of a controller, which then has something to do.
-    fn child(&mut self, way: u64) -> Option<&mut Child> {
+    fn child(&mut self, way: u64) -> Option<&mut ReplicaConnection> {
         let Route { volume, session, .. } = *self.shared.ways.get(&way)?;
         let open = self.open.get_mut(&volume)?;
         touch(&mut self.touched, volume, open);
@@ -302,7 +311,7 @@ impl Volumes {
     pub(crate) fn recorded(
         &mut self,
         (volume, target): (VolumeId, TargetId),
-        name: Name,
+        name: RequestId,
         result: Result<(), StoreFault>,
         io: &impl Io,
     ) {
@@ -363,7 +372,9 @@ impl Volumes {
 
     /// Lets those go on that waited for memory.
     pub(crate) fn retry(&mut self) {
-        for (id, volume) in self.open.iter_mut().filter(|(_, volume)| volume.is_hungry()) {
+        for (id, volume) in
+            self.open.iter_mut().filter(|(_, volume)| volume.is_waiting_for_memory())
+        {
             touch(&mut self.touched, *id, volume);
         }
     }
@@ -385,5 +396,8 @@ fn touch(touched: &mut Vec<VolumeId>, id: VolumeId, volume: &mut Volume) {
 }
 
 pub(crate) fn not_open(volume: VolumeId) -> Problem {
-    Problem::new(Kind::NotFound, format!("no target of volume {volume} is open here; open one"))
+    Problem::new(
+        ProblemKind::NotFound,
+        format!("no target of volume {volume} is open here; open one"),
+    )
 }

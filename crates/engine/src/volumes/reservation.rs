@@ -2,7 +2,7 @@
 //! them.
 
 use block::Instant;
-use mirror::{Readiness, Token};
+use mirror::{CommandId, Readiness};
 use model::{HostReservations, Problem, VolumeId};
 use reactor::Io;
 
@@ -113,13 +113,13 @@ impl Volume {
     fn keep_reservations(&mut self, by: ReservationWrite, state: HostReservations, now: Instant) {
         let token = self.next_token();
         self.reserving.insert(token, ReservationRequest::Keep(by));
-        self.mirror.keep_reservations(Token(token), state, now);
+        self.mirror.keep_reservations(CommandId(token), state, now);
     }
 
     fn prove_ownership(&mut self, by: OwnershipProof, now: Instant) {
         let token = self.next_token();
         self.reserving.insert(token, ReservationRequest::Prove(by));
-        self.mirror.prove_ownership(Token(token), now);
+        self.mirror.prove_ownership(CommandId(token), now);
     }
 
     /// An order has ended; whether it was about reservations.

@@ -2,7 +2,7 @@
 
 use model::{ReplicaId, SnapshotId, SnapshotLabel};
 
-use super::order::Taking;
+use super::request::SnapshotCommand;
 use super::volume::{BLOCK, Volume};
 
 impl Volume {
@@ -14,10 +14,10 @@ impl Volume {
     ) -> Option<Vec<u8>> {
         let (_, taking, told) = self.taking.as_mut()?;
         told.insert(replica);
-        let Taking { group, taken_at, consistency, .. } = *taking;
+        let SnapshotCommand { group, taken_at, consistency, .. } = *taking;
         let size = block::Bytes(self.mirror.geometry().blocks().0.saturating_mul(BLOCK)).into();
         let volume = self.id();
         let label = SnapshotLabel { snapshot, volume, replica, group, taken_at, size, consistency };
-        model::stored::encode(&label).ok().map(String::into_bytes)
+        model::envelope::encode(&label).ok().map(String::into_bytes)
     }
 }

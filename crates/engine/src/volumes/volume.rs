@@ -3,36 +3,40 @@
 //! Invariants:
 //! - The bytes of a host's command are here until it is done, or with the one child that reads into
 //!   them. Writes to several children share them without a copy.
-//! - Everything that a mirror asked of a child ends once, see [`Child`].
+//! - Everything that a mirror asked of a child ends once, see [`ReplicaConnection`].
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use block::{Fault, Instant};
+use block::{Instant, IoError};
 use mirror::{
-    Answer as Ended, AttachFault, Attempt, Buffer, Effect, Event, Mirror, Readiness, Session, Token,
+    Answer as Ended, AttachFault, Attempt, Buffer, CommandId, Effect, Event, Mirror, Readiness,
+    Session,
 };
 use model::{FaultReason, Problem, ReplicaId, TargetId, TargetState, VolumeId};
 use nvme::initiator::{Host, Options};
 use nvme::wire::Nqn;
-use reactor::{Frozen, Io, Key, Slab};
+use reactor::{Io, Key, SharedBuffer, Slab};
 
-use super::child::{Came, Child, NSID};
 use super::damage::Found;
-use super::hosted::Hosted;
-use super::order::{Answer, News, Opening, Order, Reply, Taking, Way, What};
-use super::recorder::Recorder;
+use super::host_command::HostCommand;
+use super::record_store::RecordStore;
+use super::replica_connection::{ConnectionEvent, NSID, ReplicaConnection};
+use super::replica_protocol::{self, ReplicaMessage};
+use super::request::{
+    EventKind, OpenRequest, ReplicaPath, Reply, SnapshotCommand, VolumeEvent, VolumeRequest,
+    VolumeResponse,
+};
 use super::reservation::ReservationRequest;
-use super::topic::{self, Topic};
 use super::{Post, Shared};
 use crate::client::{Controller, Request};
 use crate::clock::{instant, wall};
-use crate::counters::{Counted, Counters};
+use crate::counters::{Counters, OpTimer};
 use crate::device::{Data, ForVolume};
 use crate::entropy;
-use crate::pools::Ended as EndedJob;
+use crate::pools::CompletedCommand;
 
 /// Bytes of a block.
 pub(super) const BLOCK: u64 = 4096;
@@ -55,16 +59,16 @@ pub(super) struct Volume {
     pub(super) due: Option<Instant>,
     /// Whether its core knows that it has something to do.
     pub(super) is_touched: bool,
-    ways: BTreeMap<ReplicaId, Way>,
-    pub(super) children: BTreeMap<Session, Child>,
+    ways: BTreeMap<ReplicaId, ReplicaPath>,
+    pub(super) children: BTreeMap<Session, ReplicaConnection>,
     /// Attachments that have something to do, and those that have something to send.
     touched: Vec<Session>,
     unsettled: Vec<Session>,
-    pub(super) hosted: Slab<Hosted>,
+    pub(super) host_commands: Slab<HostCommand>,
     /// The bytes of copies, by number.
-    pub(super) copies: BTreeMap<u32, Frozen>,
+    pub(super) copies: BTreeMap<u32, SharedBuffer>,
     /// I/Os that wait for memory.
-    hungry: VecDeque<Effect>,
+    waiting_for_memory: VecDeque<Effect>,
     orders: BTreeMap<u64, Reply>,
     pub(super) next_order: u64,
     /// Reservations that are being kept.
@@ -72,25 +76,26 @@ pub(super) struct Volume {
     /// As the core knows it.
     pub(super) readiness: Readiness,
     /// The snapshot that is being taken: by which order, and by whom so far.
-    pub(super) taking: Option<(u64, Taking, BTreeSet<ReplicaId>)>,
+    pub(super) taking: Option<(u64, SnapshotCommand, BTreeSet<ReplicaId>)>,
     pub(super) damage: Found,
     #[cfg(feature = "faults")]
-    pub(super) struck: super::faulty::Struck,
+    pub(super) struck: super::injected_faults::InjectedFaults,
     pub(super) counters: Counters,
     pub(super) by_child: BTreeMap<ReplicaId, Counters>,
-    recorder: Arc<dyn Recorder>,
+    recorder: Arc<dyn RecordStore>,
     post: Post,
-    news: SyncSender<News>,
+    news: SyncSender<VolumeEvent>,
 }
 
 impl Volume {
-    pub(super) fn open(opening: Opening, post: Post, now: Instant) -> Result<Volume, Problem> {
-        let Opening { record, size, children, node, limits, policy, recorder, news, .. } = opening;
+    pub(super) fn open(opening: OpenRequest, post: Post, now: Instant) -> Result<Volume, Problem> {
+        let OpenRequest { record, size, children, node, limits, config, recorder, news, .. } =
+            opening;
         let ways = children.iter().map(|(replica, way)| (*replica, way.local)).collect();
         let (id, target) = (record.volume(), record.target());
-        let most = u32::try_from(policy.commands).unwrap_or(u32::MAX);
+        let most = u32::try_from(config.commands).unwrap_or(u32::MAX);
         let wall = wall();
-        let of_mirror = mirror::Opening { record, size, children: ways, limits, policy, wall };
+        let of_mirror = mirror::OpenParams { record, size, children: ways, limits, config, wall };
         Ok(Volume {
             id,
             target,
@@ -102,9 +107,9 @@ impl Volume {
             is_touched: false,
             touched: Vec::new(),
             unsettled: Vec::new(),
-            hosted: Slab::new(most),
+            host_commands: Slab::new(most),
             copies: BTreeMap::new(),
-            hungry: VecDeque::new(),
+            waiting_for_memory: VecDeque::new(),
             orders: BTreeMap::new(),
             next_order: ORDERS,
             reserving: BTreeMap::new(),
@@ -112,7 +117,7 @@ impl Volume {
             taking: None,
             damage: Found::default(),
             #[cfg(feature = "faults")]
-            struck: super::faulty::Struck::default(),
+            struck: super::injected_faults::InjectedFaults::default(),
             counters: Counters::default(),
             by_child: BTreeMap::new(),
             recorder,
@@ -136,58 +141,67 @@ impl Volume {
     /// Takes a host's command; whether that leaves something to do.
     pub(super) fn submit(&mut self, asked: ForVolume, shared: &mut Shared, now: Instant) -> bool {
         let ForVolume { owner, command, data, .. } = asked;
-        let counted = Counted::new(command, now);
-        let hosted = Hosted { owner, command, counted, around: None, data: Data::None };
-        let Ok(key) = self.hosted.insert(hosted) else {
-            shared.ended.push_back(EndedJob { owner, completion: Err(Fault::Busy), data });
+        let counted = OpTimer::new(command, now);
+        let host_commands = HostCommand { owner, command, counted, around: None, data: Data::None };
+        let Ok(key) = self.host_commands.insert(host_commands) else {
+            shared.ended.push_back(CompletedCommand {
+                owner,
+                completion: Err(IoError::Busy),
+                data,
+            });
             return false;
         };
-        let asked = self.ask_around((key, command), data, shared, now);
+        let asked = self.try_bypass((key, command), data, shared, now);
         let Err(data) = asked else { return self.mirror.is_stirred() };
-        if let Some(hosted) = self.hosted.get_mut(key) {
-            hosted.data = data;
+        if let Some(host_commands) = self.host_commands.get_mut(key) {
+            host_commands.data = data;
         }
-        self.mirror.submit(Token(key.to_bits()), command, now);
+        self.mirror.submit(CommandId(key.to_bits()), command, now);
         true
     }
 
     /// Takes an order; those about the mirror are answered when it has carried them out.
-    pub(super) fn order(&mut self, order: Order, reply: Reply, now: Instant) {
+    pub(super) fn request(&mut self, order: VolumeRequest, reply: Reply, now: Instant) {
         if self.orders.len() >= MOST_ORDERS {
-            return reply(Err(Problem::new(model::Kind::Busy, "too many orders wait; ask again")));
+            return reply(Err(Problem::new(
+                model::ProblemKind::Busy,
+                "too many orders wait; ask again",
+            )));
         }
         let order = match order {
-            Order::Mirror(order) => order,
-            Order::AddChild(replica, way) => {
+            VolumeRequest::Mirror(order) => order,
+            VolumeRequest::AddChild(replica, way) => {
                 let local = way.local;
                 self.ways.insert(replica, way);
-                mirror::Order::AddChild { replica, local }
+                mirror::MirrorRequest::AddChild { replica, local }
             }
-            Order::Move(replica, way) => {
+            VolumeRequest::Move(replica, way) => {
                 self.ways.insert(replica, way);
-                return reply(Ok(Answer::Done));
+                return reply(Ok(VolumeResponse::Done));
             }
-            Order::Snapshot(_) if self.taking.is_some() => {
+            VolumeRequest::Snapshot(_) if self.taking.is_some() => {
                 let detail = "a snapshot is being taken; try again";
-                return reply(Err(Problem::new(model::Kind::Busy, detail)));
+                return reply(Err(Problem::new(model::ProblemKind::Busy, detail)));
             }
-            Order::Snapshot(taking) => {
+            VolumeRequest::Snapshot(taking) => {
                 self.taking = Some((self.next_order + 1, taking, BTreeSet::new()));
-                mirror::Order::Snapshot(taking.snapshot, Attempt(entropy::number().max(1)))
+                mirror::MirrorRequest::Snapshot(taking.snapshot, Attempt(entropy::number().max(1)))
             }
-            Order::Close => mirror::Order::Stop,
-            Order::Measure => return reply(Ok(Answer::Measured(Box::new(self.measured(now))))),
-            Order::Status | Order::List => {
-                return reply(Ok(Answer::Status(Box::new(self.status(Vec::new())))));
+            VolumeRequest::Close => mirror::MirrorRequest::Stop,
+            VolumeRequest::Measure => {
+                return reply(Ok(VolumeResponse::Measured(Box::new(self.measured(now)))));
+            }
+            VolumeRequest::Status | VolumeRequest::List => {
+                return reply(Ok(VolumeResponse::Status(Box::new(self.status(Vec::new())))));
             }
         };
         let token = self.next_token();
         self.orders.insert(token, reply);
-        self.mirror.order(Token(token), order, now);
+        self.mirror.request(CommandId(token), order, now);
     }
 
     /// Something happened to an attachment.
-    pub(super) fn child(&mut self, session: Session) -> Option<&mut Child> {
+    pub(super) fn child(&mut self, session: Session) -> Option<&mut ReplicaConnection> {
         self.touch(session);
         self.children.get_mut(&session)
     }
@@ -201,7 +215,7 @@ impl Volume {
     /// The store has answered.
     pub(super) fn recorded(
         &mut self,
-        io: mirror::Io,
+        io: mirror::RequestId,
         result: Result<(), mirror::StoreFault>,
         now: Instant,
     ) {
@@ -225,7 +239,7 @@ impl Volume {
         while let Some((session, came)) = self.struck.due(now) {
             self.came(session, came, shared, now);
         }
-        let mut hungry = core::mem::take(&mut self.hungry);
+        let mut waiting_for_memory = core::mem::take(&mut self.waiting_for_memory);
         loop {
             while let Some(session) = self.touched.pop() {
                 if !self.unsettled.contains(&session) {
@@ -237,7 +251,7 @@ impl Volume {
                     self.came(session, came, shared, now);
                 }
             }
-            match hungry.pop_front().or_else(|| self.mirror.poll()) {
+            match waiting_for_memory.pop_front().or_else(|| self.mirror.poll()) {
                 Some(effect) => self.carry_out(effect, shared, now, io),
                 None if self.touched.is_empty() => break,
                 None => {}
@@ -252,17 +266,17 @@ impl Volume {
     }
 
     /// Whether something waits for memory.
-    pub(super) fn is_hungry(&self) -> bool {
-        !self.hungry.is_empty()
+    pub(super) fn is_waiting_for_memory(&self) -> bool {
+        !self.waiting_for_memory.is_empty()
     }
 
     /// Ends everything without saying so to anybody but hosts: the engine stops.
     pub(super) fn abandon(mut self, shared: &mut Shared, io: &mut impl Io) {
         self.children.values_mut().for_each(|child| child.detach(io));
         shared.ways.retain(|_, route| route.volume != self.id);
-        for key in self.hosted.keys().collect::<Vec<Key>>() {
+        for key in self.host_commands.keys().collect::<Vec<Key>>() {
             let now = instant(io);
-            self.done(key, Err(Fault::Unreachable), (shared, now), io);
+            self.done(key, Err(IoError::Unreachable), (shared, now), io);
         }
     }
 
@@ -277,7 +291,7 @@ impl Volume {
             }
             Effect::Io { io: name, session, command, buffer, .. } => {
                 let Some(data) = self.data_of(command, buffer, io) else {
-                    self.hungry.push_back(effect);
+                    self.waiting_for_memory.push_back(effect);
                     return;
                 };
                 #[cfg(feature = "faults")]
@@ -291,9 +305,9 @@ impl Volume {
                 }
             }
             Effect::Keep { io: name, session, ref note, .. } => {
-                let bytes = topic::fit(note);
+                let bytes = replica_protocol::fit(note);
                 let told = bytes.is_some_and(|bytes| {
-                    self.ask(session, |child| child.tell(name, Topic::Keep, &bytes, io))
+                    self.ask(session, |child| child.tell(name, ReplicaMessage::Keep, &bytes, io))
                 });
                 if !told {
                     self.end_unasked(&effect, now);
@@ -310,8 +324,10 @@ impl Volume {
                 }
             }
             Effect::DropSnapshot { io: name, session, snapshot, .. } => {
-                let id = topic::encode_id(snapshot);
-                if !self.ask(session, |child| child.tell(name, Topic::DropSnapshot, &id, io)) {
+                let id = replica_protocol::encode_id(snapshot);
+                if !self
+                    .ask(session, |child| child.tell(name, ReplicaMessage::DropSnapshot, &id, io))
+                {
                     self.end_unasked(&effect, now);
                 }
             }
@@ -328,9 +344,9 @@ impl Volume {
                 self.done(Key::from_bits(token.0), result, (shared, now), io);
             }
             Effect::Answer { token, result } => self.answer(token.0, result, (shared, now)),
-            Effect::TargetChanged(state) => self.tell(What::Target(state)),
-            Effect::ChildChanged(child, state) => self.tell(What::Child(child, state)),
-            Effect::RebuildChanged(rebuild) => self.tell(What::Rebuild(rebuild)),
+            Effect::TargetChanged(state) => self.tell(EventKind::Target(state)),
+            Effect::ChildChanged(child, state) => self.tell(EventKind::Child(child, state)),
+            Effect::RebuildChanged(rebuild) => self.tell(EventKind::Rebuild(rebuild)),
             damage => self.mend(damage, now, io),
         }
     }
@@ -347,21 +363,19 @@ impl Volume {
         }
         let taken = self.taking.take_if(|(by, ..)| *by == order);
         let checked = self.checked(order, &result, now);
-        let answer = taken.map_or(checked, |(_, _, by)| Answer::Taken(by));
+        let answer = taken.map_or(checked, |(_, _, by)| VolumeResponse::Taken(by));
         if let Some(reply) = self.orders.remove(&order) {
             reply(result.map(|()| answer));
         }
     }
 
     /// Asks something of an attachment; `false` if there is no such one.
-    pub(super) fn ask(&mut self, session: Session, ask: impl FnOnce(&mut Child)) -> bool {
-        match self.child(session) {
-            Some(child) => {
-                ask(child);
-                true
-            }
-            None => false,
-        }
+    pub(super) fn ask(
+        &mut self,
+        session: Session,
+        ask: impl FnOnce(&mut ReplicaConnection),
+    ) -> bool {
+        self.child(session).map(ask).is_some()
     }
 
     /// Asks an attachment that is there for blocks.
@@ -374,7 +388,7 @@ impl Volume {
     ) {
         let Some(child) = self.children.get_mut(&session) else { return };
         if let Some(request) = child.block(request, buffer, io) {
-            shared.pass(child.way(), request);
+            shared.submit_local(child.way(), request);
         }
         if child.is_waiting() {
             self.touch(session);
@@ -407,7 +421,7 @@ impl Volume {
         let association = shared.replication.association(who, way.nqn.clone(), options);
         let number = shared.new_way(self.id, session, host);
         let controller = Controller::connect(number, address, association, io);
-        let child = Child::new((replica, is_near), controller, epoch);
+        let child = ReplicaConnection::new((replica, is_near), controller, epoch);
         self.children.insert(session, child);
         self.touch(session);
     }
@@ -418,27 +432,27 @@ impl Volume {
         }
     }
 
-    fn came(&mut self, session: Session, came: Came, shared: &mut Shared, now: Instant) {
+    fn came(&mut self, session: Session, came: ConnectionEvent, shared: &mut Shared, now: Instant) {
         #[cfg(feature = "faults")]
         let Some(came) = self.strike(session, came, now) else { return };
         let event = match came {
-            Came::Pass(request) => {
-                let way = self.children.get(&session).map_or(0, Child::way);
-                return shared.pass(way, request);
+            ConnectionEvent::Pass(request) => {
+                let way = self.children.get(&session).map_or(0, ReplicaConnection::way);
+                return shared.submit_local(way, request);
             }
-            Came::Attached(result) => Event::Attached { session, result },
-            Came::Lost(why) => {
+            ConnectionEvent::Attached(result) => Event::Attached { session, result },
+            ConnectionEvent::Lost(why) => {
                 self.mirror.apply(Event::Lost { session, why }, now);
                 return self.bring_back(session, now);
             }
-            Came::Damaged(spans) => return self.damage.found(spans),
-            Came::Over => {
+            ConnectionEvent::Damaged(spans) => return self.damage.found(spans),
+            ConnectionEvent::Over => {
                 if let Some(child) = self.children.remove(&session) {
                     shared.ways.remove(&child.way());
                 }
                 return self.bring_back(session, now);
             }
-            Came::Ended { io, result, buffer, data, counted } => {
+            ConnectionEvent::Ended { io, result, buffer, data, counted } => {
                 if let Some(counted) = counted {
                     let result = result.as_ref().map_or_else(|fault| Err(*fault), |_| Ok(()));
                     self.count_for(session, counted, result, now);
@@ -463,22 +477,22 @@ impl Volume {
             | Effect::Measure { io, .. } => *io,
             _ => return,
         };
-        let result: Result<Ended, Fault> = Err(Fault::Unreachable);
+        let result: Result<Ended, IoError> = Err(IoError::Unreachable);
         self.mirror.apply(Event::Ended { io: name, result }, now);
     }
 
-    pub(super) fn tell(&mut self, what: What) {
+    pub(super) fn tell(&mut self, what: EventKind) {
         let (volume, target) = (self.id, self.target);
-        if let What::Target(state) = &what {
+        if let EventKind::Target(state) = &what {
             tracing::info!(%volume, %target, ?state, "target");
             if let TargetState::Shutdown { .. } = state {
                 self.copies.clear();
             }
         }
-        if let What::Child(replica, state) = &what {
+        if let EventKind::Child(replica, state) = &what {
             tracing::info!(%volume, %replica, ?state, "child");
         }
         // Who reads too slowly finds everything in the status.
-        let _ = self.news.try_send(News { volume, target, what });
+        let _ = self.news.try_send(VolumeEvent { volume, target, what });
     }
 }

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use block::{BlockSize, Bytes, Fault, Geometry};
+use block::{BlockSize, Bytes, Geometry, IoError};
 use nvme::target::{
     ConnId, Connection, ConnectionConfig, Event, Hosts, Limits, NamespaceConfig, NamespaceIds,
     Need, Payload, Reservations, Subsystem, SubsystemConfig, Transmit,
@@ -70,7 +70,7 @@ impl Failing {
             let completion = match self.failures.checked_sub(1) {
                 Some(left) => {
                     self.failures = left;
-                    Err(Fault::Unreachable)
+                    Err(IoError::Unreachable)
                 }
                 None => Ok(()),
             };

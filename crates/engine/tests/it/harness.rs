@@ -7,7 +7,7 @@ use block::{BlockSize, Blocks, Bytes, Geometry, Lba, Span};
 use engine::client::Session;
 use engine::client::perf::{Load, Measured, Pattern, run};
 use engine::replication::Replication;
-use engine::serve::{Backing, Config, Limits, Namespace, Server, Subsystem};
+use engine::serve::{Backing, Config, EngineLimits, Namespace, Server, Subsystem};
 use nvme::auth::Accepted;
 use nvme::initiator::{Association, Host, Options};
 use nvme::pdu::Digests;
@@ -47,7 +47,7 @@ pub(crate) fn config(backings: Vec<Backing>, cores: usize) -> Config {
         cores: (0..cores).map(|_| 0).collect(),
         subsystems: backings.into_iter().zip(0..).map(one).collect(),
         digests: Digests { header: true, data: true },
-        limits: Limits::default(),
+        limits: EngineLimits::default(),
         replication: Replication::default(),
     }
 }

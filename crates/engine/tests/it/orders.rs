@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
-use block::{Bytes, Command, Completion, Fault};
-use engine::client::{Happened, Session};
+use block::{Bytes, Command, Completion, IoError};
+use engine::client::{ControllerEvent, Session};
 use engine::device::Data;
-use engine::serve::{Answer, Host, OrderError, Orders, Server, Subsystem};
+use engine::serve::{AdminError, AdminResponse, Host, Server, Subsystem, TargetHandle};
 use nvme::auth::{Keys, Secret};
 use nvme::initiator::{Entry, Options};
 use nvme::wire::{AnaState, Nqn};
@@ -39,13 +39,13 @@ fn names(found: &[Entry]) -> Vec<String> {
 }
 
 /// Waits until something of this kind happens.
-fn await_event(session: &mut Session, is_it: impl Fn(&Happened) -> bool) {
+fn await_event(session: &mut Session, is_it: impl Fn(&ControllerEvent) -> bool) {
     while !is_it(&session.wait().unwrap()) {}
 }
 
 /// The way ends; nothing else may.
 fn await_end(session: &mut Session) {
-    while !matches!(session.wait(), Ok(Happened::Lost { .. }) | Err(_)) {}
+    while !matches!(session.wait(), Ok(ControllerEvent::Lost { .. }) | Err(_)) {}
 }
 
 fn write(session: &mut Session, at: u64) -> Completion {
@@ -56,10 +56,10 @@ fn write(session: &mut Session, at: u64) -> Completion {
     let request = engine::client::Request { tag: 1, nsid: 1, command, data };
     if session.submit(request).is_err() {
         // The initiator itself knows better.
-        return Err(Fault::OutOfRange { span: one(at) });
+        return Err(IoError::OutOfRange { span: one(at) });
     }
     loop {
-        if let Happened::Done { result, .. } = session.wait().unwrap() {
+        if let ControllerEvent::Done { result, .. } = session.wait().unwrap() {
             return result;
         }
     }
@@ -76,21 +76,21 @@ fn a_subsystem_comes_and_goes() {
     for round in 0..3 {
         // The backing can be used anew as soon as the removal is answered.
         let wanted = subsystem(file(&disk, 8), 9);
-        assert_eq!(orders.add(nqn("x"), wanted.clone()).wait().unwrap(), Answer::Changed);
-        assert_eq!(orders.add(nqn("x"), wanted).wait().unwrap(), Answer::Unchanged);
-        await_event(&mut listening, |happened| matches!(happened, Happened::Discovery));
+        assert_eq!(orders.add(nqn("x"), wanted.clone()).wait().unwrap(), AdminResponse::Changed);
+        assert_eq!(orders.add(nqn("x"), wanted).wait().unwrap(), AdminResponse::Unchanged);
+        await_event(&mut listening, |happened| matches!(happened, ControllerEvent::Discovery));
         assert_eq!(names(&listening.discover().unwrap()), ["a", "x"], "round {round}");
         let other = orders.add(nqn("x"), subsystem(memory(8), 9)).wait();
-        assert!(matches!(other, Err(OrderError::Conflict { .. })));
+        assert!(matches!(other, Err(AdminError::Conflict { .. })));
 
         let mut session = connect(&server, "x", Options { io_queues: 2, ..Options::default() });
         let mut bystander = connect(&server, "a", Options::default());
         verify(&mut session, 1, 8);
-        assert_eq!(orders.remove(nqn("x")).wait().unwrap(), Answer::Changed);
-        assert_eq!(orders.remove(nqn("x")).wait().unwrap(), Answer::Unchanged);
+        assert_eq!(orders.remove(nqn("x")).wait().unwrap(), AdminResponse::Changed);
+        assert_eq!(orders.remove(nqn("x")).wait().unwrap(), AdminResponse::Unchanged);
         await_end(&mut session);
         verify(&mut bystander, 1, 8);
-        await_event(&mut listening, |happened| matches!(happened, Happened::Discovery));
+        await_event(&mut listening, |happened| matches!(happened, ControllerEvent::Discovery));
         assert_eq!(names(&listening.discover().unwrap()), ["a"]);
         assert!(
             Session::connect(address(&server), association(nqn("x"), Options::default())).is_err()
@@ -98,7 +98,7 @@ fn a_subsystem_comes_and_goes() {
     }
     server.stop().unwrap();
     let late = orders.add(nqn("x"), subsystem(memory(8), 9)).wait();
-    assert!(matches!(late, Err(OrderError::Stopped)));
+    assert!(matches!(late, Err(AdminError::Stopped)));
 }
 
 #[test]
@@ -112,17 +112,17 @@ fn what_cannot_be_served_leaves_nothing_behind() {
     let mut wanted = subsystem(memory(8), 1);
     wanted.namespaces.insert(2, namespace(missing, 2));
     let refused = orders.add(nqn("x"), wanted).wait();
-    assert!(matches!(refused, Err(OrderError::Serve(_))));
+    assert!(matches!(refused, Err(AdminError::Serve(_))));
     assert_eq!(names(&discovery(&server).discover().unwrap()), ["a"]);
     let wanted = subsystem(memory(8), 1);
-    assert_eq!(orders.add(nqn("x"), wanted).wait().unwrap(), Answer::Changed);
+    assert_eq!(orders.add(nqn("x"), wanted).wait().unwrap(), AdminResponse::Changed);
 
     let at_discovery = orders.add(Nqn::new(Nqn::DISCOVERY).unwrap(), Subsystem::default()).wait();
-    assert!(matches!(at_discovery, Err(OrderError::Conflict { .. })));
+    assert!(matches!(at_discovery, Err(AdminError::Conflict { .. })));
     let unknown = orders.set_ana(nqn("y"), 1, AnaState::Optimized).wait();
-    assert!(matches!(unknown, Err(OrderError::NoSubsystem { .. })));
+    assert!(matches!(unknown, Err(AdminError::NoSubsystem { .. })));
     let no_namespace = orders.set_ana(nqn("x"), 2, AnaState::Optimized).wait();
-    assert!(matches!(no_namespace, Err(OrderError::NoNamespace { nsid: 2, .. })));
+    assert!(matches!(no_namespace, Err(AdminError::NoNamespace { nsid: 2, .. })));
     server.stop().unwrap();
 }
 
@@ -137,14 +137,14 @@ fn hosts_learn_that_a_path_has_changed() {
     };
     assert_eq!((state(&session), write(&mut session, 0)), (AnaState::Optimized, Ok(())));
     for (new, expected) in [
-        (AnaState::Inaccessible, Err(Fault::Unreachable)),
+        (AnaState::Inaccessible, Err(IoError::Unreachable)),
         (AnaState::NonOptimized, Ok(())),
-        (AnaState::Change, Err(Fault::Unreachable)),
+        (AnaState::Change, Err(IoError::Unreachable)),
         (AnaState::Optimized, Ok(())),
     ] {
-        assert_eq!(orders.set_ana(nqn("a"), 1, new).wait().unwrap(), Answer::Changed);
-        assert_eq!(orders.set_ana(nqn("a"), 1, new).wait().unwrap(), Answer::Unchanged);
-        await_event(&mut session, |happened| matches!(happened, Happened::Ana));
+        assert_eq!(orders.set_ana(nqn("a"), 1, new).wait().unwrap(), AdminResponse::Changed);
+        assert_eq!(orders.set_ana(nqn("a"), 1, new).wait().unwrap(), AdminResponse::Unchanged);
+        await_event(&mut session, |happened| matches!(happened, ControllerEvent::Ana));
         assert_eq!(state(&session), new);
         assert_eq!(write(&mut session, 0), expected, "{new:?}");
     }
@@ -157,15 +157,15 @@ fn hosts_that_may_no_longer_connect_are_cut_off() {
     let orders = server.orders();
     let mut listening = discovery(&server);
     let mut session = connect(&server, "a", Options::default());
-    let set = |orders: &Orders, hosts| orders.set_hosts(nqn("a"), hosts).wait().unwrap();
-    assert_eq!(set(&orders, hosts(&["host", "other"])), Answer::Changed);
-    assert_eq!(set(&orders, hosts(&["host", "other"])), Answer::Unchanged);
+    let set = |orders: &TargetHandle, hosts| orders.set_hosts(nqn("a"), hosts).wait().unwrap();
+    assert_eq!(set(&orders, hosts(&["host", "other"])), AdminResponse::Changed);
+    assert_eq!(set(&orders, hosts(&["host", "other"])), AdminResponse::Unchanged);
     verify(&mut session, 1, 4);
-    await_event(&mut listening, |happened| matches!(happened, Happened::Discovery));
+    await_event(&mut listening, |happened| matches!(happened, ControllerEvent::Discovery));
     assert_eq!(names(&listening.discover().unwrap()), ["a"]);
-    assert_eq!(set(&orders, hosts(&["other"])), Answer::Changed);
+    assert_eq!(set(&orders, hosts(&["other"])), AdminResponse::Changed);
     await_end(&mut session);
-    await_event(&mut listening, |happened| matches!(happened, Happened::Discovery));
+    await_event(&mut listening, |happened| matches!(happened, ControllerEvent::Discovery));
     assert_eq!(names(&listening.discover().unwrap()), [""; 0]);
     let connect = |keys: Option<Keys>| {
         let association =
@@ -178,7 +178,7 @@ fn hosts_that_may_no_longer_connect_are_cut_off() {
     for byte in [1, 2] {
         let known =
             BTreeMap::from([(nqn("host"), Host { keys: Some(keys(byte)), ..Host::default() })]);
-        assert_eq!(set(&orders, known), Answer::Changed);
+        assert_eq!(set(&orders, known), AdminResponse::Changed);
         assert!(connect(None).is_err());
         assert!(connect(Some(keys(byte + 1))).is_err());
         verify(&mut connect(Some(keys(byte))).unwrap(), 1, 4);
@@ -198,13 +198,13 @@ fn hosts_learn_that_a_namespace_has_grown() {
         assert!(write(&mut session, beyond).is_err());
         let grow = |mib| orders.grow(nqn(name), 1, Bytes::mib(mib)).wait();
         if name == "b" {
-            assert!(matches!(grow(12), Err(OrderError::Small { .. })));
+            assert!(matches!(grow(12), Err(AdminError::Small { .. })));
             file(&disk, 12);
         }
-        assert_eq!(grow(12).unwrap(), Answer::Changed);
-        assert_eq!(grow(12).unwrap(), Answer::Unchanged);
-        assert!(matches!(grow(4), Err(OrderError::Shrinks { .. })));
-        await_event(&mut session, |happened| matches!(happened, Happened::Namespaces));
+        assert_eq!(grow(12).unwrap(), AdminResponse::Changed);
+        assert_eq!(grow(12).unwrap(), AdminResponse::Unchanged);
+        assert!(matches!(grow(4), Err(AdminError::Shrinks { .. })));
+        await_event(&mut session, |happened| matches!(happened, ControllerEvent::Namespaces));
         assert_eq!(session.controller().namespaces()[0].geometry.bytes(), Bytes::mib(12));
         assert_eq!(write(&mut session, beyond), Ok(()));
         session.close().unwrap();
@@ -238,6 +238,6 @@ fn orders_can_be_awaited() {
             Poll::Pending => std::thread::park(),
         }
     };
-    assert_eq!(answers, (Answer::Changed, Answer::Changed));
+    assert_eq!(answers, (AdminResponse::Changed, AdminResponse::Changed));
     server.stop().unwrap();
 }

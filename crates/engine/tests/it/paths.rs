@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use block::{Blocks, Command, Lba, Span};
-use engine::client::{Driven, Remote};
+use engine::client::{Remote, StandaloneHandler};
 use engine::device::{Data, Finished};
-use engine::serve::{Answer, Server};
+use engine::serve::{AdminResponse, Server};
 use nvme::initiator::{Options, PathId, Policy};
 use nvme::wire::AnaState;
 use reactor::{Handler as _, Io as _, Reactor};
@@ -16,7 +16,7 @@ use crate::harness::{address, association, config, file, nqn, one};
 
 struct Bench {
     reactor: Reactor<()>,
-    host: Driven<u64>,
+    host: StandaloneHandler<u64>,
 }
 
 impl Bench {
@@ -36,7 +36,7 @@ impl Bench {
             let association = association(nqn("a"), Options::default());
             remote.add(PathId(id), *path, association, false, &mut reactor);
         }
-        Bench { reactor, host: Driven::new(remote) }
+        Bench { reactor, host: StandaloneHandler::new(remote) }
     }
 
     fn start(&mut self, owner: u64, command: Command, byte: u8) {
@@ -113,7 +113,7 @@ fn requests_follow_the_usable_path() {
     let mut bench = Bench::new(&targets.each_ref().map(address));
     let set = |which: usize, state| {
         let answer = targets[which].orders().set_ana(nqn("a"), 1, state).wait().unwrap();
-        assert_eq!(answer, Answer::Changed);
+        assert_eq!(answer, AdminResponse::Changed);
     };
     set(1, AnaState::Inaccessible);
     let (depth, all) = (8, 400);

@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
-use block::Fault;
+use block::IoError;
 use engine::client::Session;
-use engine::volumes::{Answer, Order};
+use engine::volumes::{VolumeRequest, VolumeResponse};
 use nvme::initiator::{Host, Key, Options, Report, Reservation};
 use nvme::wire::{AcquireAction, RegisterAction, ReleaseAction, ReservationType};
 
@@ -38,8 +38,8 @@ fn report(session: &mut Session) -> Report {
 /// Hosts 1 and 2 are registered, 1 holds the volume, 3 is a stranger.
 fn check(address: SocketAddr, expected: &Report) {
     let mut all = [1, 2, 3].map(|number| host(address, number));
-    assert_eq!(write(&mut all[2], 5, 9), Err(Fault::Fenced), "a stranger's write");
-    assert_eq!(read(&mut all[2], 5), Err(Fault::Fenced), "a stranger's read");
+    assert_eq!(write(&mut all[2], 5, 9), Err(IoError::Fenced), "a stranger's write");
+    assert_eq!(read(&mut all[2], 5), Err(IoError::Fenced), "a stranger's read");
     assert_eq!(write(&mut all[0], 5, 1), Ok(()));
     assert_eq!(write(&mut all[1], 6, 2), Ok(()));
     let found = report(&mut all[2]);
@@ -68,7 +68,7 @@ fn the_next_target_of_a_volume_finds_its_reservations() {
     check(cluster.nodes[1].address, &expected);
     await_news(&told, is_open);
     // A clean end, and a third.
-    assert!(matches!(cluster.order(1, Order::Close), Answer::Done));
+    assert!(matches!(cluster.request(1, VolumeRequest::Close), VolumeResponse::Done));
     let told = cluster.open(2, 202);
     await_news(&told, is_open);
     check(cluster.nodes[2].address, &expected);
@@ -78,7 +78,7 @@ fn the_next_target_of_a_volume_finds_its_reservations() {
     let after = report(&mut old);
     assert_eq!(after.registrants.len(), 1);
     let mut fenced = host(cluster.nodes[2].address, 1);
-    assert_eq!(write(&mut fenced, 5, 1), Err(Fault::Fenced));
+    assert_eq!(write(&mut fenced, 5, 1), Err(IoError::Fenced));
     cluster.stop();
 }
 

@@ -14,14 +14,17 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 use block::{Blocks, Command, Completion};
-use engine::client::{Happened, Request, Session};
+use engine::client::{ControllerEvent, Request, Session};
 use engine::device::Data;
 use engine::pools::{self, NewDisk, NewPool};
 use engine::replication::Replication;
-use engine::serve::{self, Backing, Config, Places, Pool, Server, Subsystem};
-use engine::volumes::{Answer, MemoryRecorder, News, Opening, Order, Status, Taking, Way, What};
-use mirror::Policy;
-use model::{ChildState, Limits, ReplicaId, ReplicaSet, TargetRecord, TargetState, VolumeId};
+use engine::serve::{self, Backing, Config, Pool, QuotaLimits, Server, Subsystem};
+use engine::volumes::{
+    EventKind, MemoryRecordStore, OpenRequest, ReplicaPath, SnapshotCommand, Status, VolumeEvent,
+    VolumeRequest, VolumeResponse,
+};
+use mirror::MirrorConfig;
+use model::{ChildState, QosLimits, ReplicaId, ReplicaSet, TargetRecord, TargetState, VolumeId};
 use nvme::initiator::{Key, Options, Reservation};
 use nvme::target::NamespaceIds;
 use nvme::wire::{AcquireAction, AnaState, Nqn, RegisterAction, ReservationType};
@@ -55,7 +58,7 @@ pub(crate) struct Node {
     /// Whether its own target knows that it is near.
     is_near: bool,
     replication: Replication,
-    places: Places,
+    places: QuotaLimits,
 }
 
 impl Node {
@@ -63,7 +66,7 @@ impl Node {
         let disk = dir.join(format!("disk{number}"));
         std::fs::File::create(&disk).unwrap().set_len(256 << 20).unwrap();
         let (pool, replica) = (Id(u128::from(number)), id(number));
-        let create = pools::Order::Create(NewPool {
+        let create = pools::PoolRequest::Create(NewPool {
             id: pool,
             name: format!("pool{number}"),
             cluster: ClusterSize::DEFAULT,
@@ -89,13 +92,13 @@ impl Node {
             through: address,
             is_near: true,
             replication,
-            places: Places::default(),
+            places: QuotaLimits::default(),
         };
         node.serve(create, vec![new]);
         node
     }
 
-    fn serve(&mut self, open: pools::Order, replicas: Vec<NewReplica>) {
+    fn serve(&mut self, open: pools::PoolRequest, replicas: Vec<NewReplica>) {
         let backing = Backing::Member { pool: self.pool, id: pool_id(self.replica) };
         let namespaces = [(1, namespace(backing, 9))].into();
         let subsystem = Subsystem { namespaces, ..Subsystem::default() };
@@ -104,7 +107,7 @@ impl Node {
             pools: vec![Pool { id: self.pool, open, replicas, keys: BTreeMap::new() }],
             subsystems: [(name(&model::Nqn::replica(self.replica)), subsystem)].into(),
             replication: self.replication.clone(),
-            limits: serve::Limits { places: self.places, ..serve::Limits::default() },
+            limits: serve::EngineLimits { places: self.places, ..serve::EngineLimits::default() },
             ..config(Vec::new(), 1)
         };
         let server = Server::start(config).unwrap();
@@ -118,16 +121,16 @@ impl Node {
     }
 
     pub(crate) fn restart(&mut self) {
-        self.serve(pools::Order::Import { paths: vec![self.disk.clone()] }, Vec::new());
+        self.serve(pools::PoolRequest::Import { paths: vec![self.disk.clone()] }, Vec::new());
     }
 
     fn server(&self) -> &Server {
         self.server.as_ref().unwrap()
     }
 
-    fn way(&self, local: bool) -> Way {
+    fn way(&self, local: bool) -> ReplicaPath {
         let (addresses, local) = (vec![self.through], local && self.is_near);
-        Way { addresses, nqn: name(&model::Nqn::replica(self.replica)), local }
+        ReplicaPath { addresses, nqn: name(&model::Nqn::replica(self.replica)), local }
     }
 }
 
@@ -138,7 +141,7 @@ fn pool_id(replica: ReplicaId) -> Id {
 pub(crate) struct Cluster {
     _dir: tempfile::TempDir,
     pub(crate) nodes: Vec<Node>,
-    store: MemoryRecorder,
+    store: MemoryRecordStore,
     size: Blocks,
 }
 
@@ -153,11 +156,11 @@ impl Cluster {
         let size = Blocks((MIB << 20) / 4096 / 4);
         let start = |(replication, number)| Node::start(dir.path(), number, size, replication);
         let nodes: Vec<Node> = engines.into_iter().zip(1..).map(start).collect();
-        Cluster { _dir: dir, nodes, store: MemoryRecorder::default(), size }
+        Cluster { _dir: dir, nodes, store: MemoryRecordStore::default(), size }
     }
 
     /// Takes the next epoch and opens a target on a node.
-    pub(crate) fn open(&self, on: usize, target: u64) -> Receiver<News> {
+    pub(crate) fn open(&self, on: usize, target: u64) -> Receiver<VolumeEvent> {
         let replicas = self.nodes.iter().map(|node| node.replica);
         let set = ReplicaSet::new(replicas.collect()).unwrap();
         let node: model::NodeName = "node".parse().unwrap();
@@ -168,7 +171,7 @@ impl Cluster {
         self.store.put(record.clone());
         let (news, told) = sync_channel(4096);
         let children = self.nodes.iter().enumerate();
-        let opening = Opening {
+        let opening = OpenRequest {
             record,
             size: self.size,
             children: children.map(|(nth, node)| (node.replica, node.way(nth == on))).collect(),
@@ -177,29 +180,29 @@ impl Cluster {
             cntlids: None,
             ids: NamespaceIds { uuid: [3; 16], ..NamespaceIds::default() },
             ana: AnaState::Optimized,
-            limits: Limits::default(),
-            policy: Policy {
+            limits: QosLimits::default(),
+            config: MirrorConfig {
                 open_wait: Duration::from_secs(3),
                 retry: (Duration::from_millis(20), Duration::from_millis(200)),
-                ..Policy::usual(self.size)
+                ..MirrorConfig::default_for(self.size)
             },
             home: Some(self.nodes[on].pool),
             recorder: Arc::new(self.store.clone()),
             news,
         };
         let opened = self.nodes[on].server().volumes().open_now(opening).unwrap();
-        assert!(matches!(opened, Ok(Answer::Done)), "{opened:?}");
+        assert!(matches!(opened, Ok(VolumeResponse::Done)), "{opened:?}");
         told
     }
 
-    pub(crate) fn order(&self, on: usize, order: Order) -> Answer {
+    pub(crate) fn request(&self, on: usize, order: VolumeRequest) -> VolumeResponse {
         let volumes = self.nodes[on].server().volumes();
         volumes.carry_out(volume(), order).unwrap().unwrap()
     }
 
     fn status(&self, on: usize) -> Status {
-        match self.order(on, Order::Status) {
-            Answer::Status(status) => *status,
+        match self.request(on, VolumeRequest::Status) {
+            VolumeResponse::Status(status) => *status,
             other => panic!("{other:?}"),
         }
     }
@@ -218,7 +221,10 @@ fn connect_to(address: SocketAddr) -> Session {
     Session::connect(address, association(name, Options::default())).unwrap()
 }
 
-pub(crate) fn await_news(told: &Receiver<News>, is_it: impl Fn(&What) -> bool) -> What {
+pub(crate) fn await_news(
+    told: &Receiver<VolumeEvent>,
+    is_it: impl Fn(&EventKind) -> bool,
+) -> EventKind {
     let patience = Duration::from_secs(30);
     loop {
         let news = told.recv_timeout(patience).expect("the news did not come");
@@ -228,15 +234,15 @@ pub(crate) fn await_news(told: &Receiver<News>, is_it: impl Fn(&What) -> bool) -
     }
 }
 
-pub(crate) fn is_open(what: &What) -> bool {
-    *what == What::Target(TargetState::Open)
+pub(crate) fn is_open(what: &EventKind) -> bool {
+    *what == EventKind::Target(TargetState::Open)
 }
 
 fn run(session: &mut Session, command: Command, data: Data) -> (Completion, Data) {
     let request = Request { tag: 1, nsid: 1, command, data };
     session.submit(request).unwrap();
     loop {
-        if let Happened::Done { result, data, .. } = session.wait().unwrap() {
+        if let ControllerEvent::Done { result, data, .. } = session.wait().unwrap() {
             return (result, data);
         }
     }
@@ -249,7 +255,7 @@ pub(crate) fn write(session: &mut Session, at: u64, byte: u8) -> Completion {
     run(session, command, Data::Bytes(buffer.freeze())).0
 }
 
-pub(crate) fn read(session: &mut Session, at: u64) -> Result<u8, block::Fault> {
+pub(crate) fn read(session: &mut Session, at: u64) -> Result<u8, block::IoError> {
     let buffer = session.take(4096).unwrap();
     let (result, data) = run(session, Command::Read { span: one(at) }, Data::Fill(buffer));
     let Data::Fill(bytes) = data else { panic!("no buffer") };
@@ -269,8 +275,8 @@ fn a_volume_is_written_to_all_and_read_back() {
     let status = cluster.status(0);
     assert_eq!((status.state, status.hosts), (TargetState::Open, vec![nqn("host")]));
     assert!(status.children.iter().all(|child| child.state == ChildState::InSync));
-    assert!(matches!(cluster.order(0, Order::Close), Answer::Done));
-    assert_eq!(cluster.store.get(volume()).unwrap().end(), model::End::Clean);
+    assert!(matches!(cluster.request(0, VolumeRequest::Close), VolumeResponse::Done));
+    assert_eq!(cluster.store.get(volume()).unwrap().end(), model::ShutdownState::Clean);
     cluster.stop();
 }
 
@@ -304,18 +310,18 @@ fn a_replica_that_was_away_gets_what_it_missed_and_no_more() {
     assert_eq!(write(&mut session, region(5) + 7, 2), Ok(()));
     cluster.nodes[2].restart();
     let back = cluster.nodes[2].replica;
-    let is_back = |what: &What| *what == What::Child(back, ChildState::InSync);
+    let is_back = |what: &EventKind| *what == EventKind::Child(back, ChildState::InSync);
     await_news(&told, is_back);
     assert!(in_sync(&cluster, 2));
     let status = cluster.status(0);
     let rebuild = status.rebuilds.iter().find(|rebuild| rebuild.replica == back).unwrap();
-    assert_eq!(rebuild.extent, model::Extent::Delta);
+    assert_eq!(rebuild.extent, model::RebuildKind::Partial);
     let dirty = 2 * 256 * 4096;
     let looked_at = rebuild.progress.total.bytes().0;
     assert!(looked_at <= dirty + dirty / 10, "{:?}", rebuild.progress);
     assert!(rebuild.progress.copied.bytes().0 >= 2 * 4096, "{:?}", rebuild.progress);
     // A target beside it reads from it first.
-    cluster.order(0, Order::Close);
+    cluster.request(0, VolumeRequest::Close);
     let told = cluster.open(2, 201);
     await_news(&told, is_open);
     let mut session = cluster.connect(2);
@@ -350,10 +356,10 @@ fn hosts_do_not_notice_that_a_replica_goes_and_comes() {
         cluster.nodes[1].stop();
         await_news(
             &told,
-            |what| matches!(what, What::Child(of, ChildState::Faulted { .. }) if *of == lost),
+            |what| matches!(what, EventKind::Child(of, ChildState::Faulted { .. }) if *of == lost),
         );
         cluster.nodes[1].restart();
-        await_news(&told, |what| *what == What::Child(lost, ChildState::InSync));
+        await_news(&told, |what| *what == EventKind::Child(lost, ChildState::InSync));
         going.store(false, Ordering::Relaxed);
         assert!(host.join().unwrap() > 0);
     });
@@ -376,9 +382,9 @@ fn a_newer_target_fences_the_older() {
     assert!(write(&mut old, 1, 3).is_err());
     assert!(read(&mut old, 1).is_err());
     let fenced = TargetState::Shutdown { cause: model::StopCause::Fenced };
-    await_news(&told, |what| *what == What::Target(fenced));
+    await_news(&told, |what| *what == EventKind::Target(fenced));
     assert_eq!(read(&mut new, 1), Ok(2));
-    assert!(matches!(cluster.order(0, Order::Close), Answer::Done));
+    assert!(matches!(cluster.request(0, VolumeRequest::Close), VolumeResponse::Done));
     cluster.stop();
 }
 
@@ -398,7 +404,7 @@ fn silent_damage_is_read_past_and_repaired() {
     assert_eq!(read(&mut session, 77), Ok(0xA7));
     let replica = cluster.nodes[0].replica;
     await_news(&told, |what| match what {
-        What::Damage(damage) => damage.repaired[&replica].first == [one(77)],
+        EventKind::Damage(damage) => damage.repaired[&replica].first == [one(77)],
         _ => false,
     });
     flush(&mut session);
@@ -426,9 +432,9 @@ fn a_snapshot_is_the_same_moment_on_every_replica() {
     let snapshot: model::SnapshotId = id(300);
     let taken_at = model::Timestamp::from_millis(5);
     let consistency = model::Consistency::Crash;
-    let taking = Taking { snapshot, group: None, taken_at, consistency };
-    let answer = cluster.order(0, Order::Snapshot(taking));
-    assert!(matches!(answer, Answer::Taken(by) if by.len() == 3));
+    let taking = SnapshotCommand { snapshot, group: None, taken_at, consistency };
+    let answer = cluster.request(0, VolumeRequest::Snapshot(taking));
+    assert!(matches!(answer, VolumeResponse::Taken(by) if by.len() == 3));
     assert_eq!(write(&mut session, 8, 2), Ok(()));
     for node in &cluster.nodes {
         let id = Id(snapshot.uuid().as_u128());

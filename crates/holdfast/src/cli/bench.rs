@@ -7,15 +7,15 @@ use api::rest::{Control, Remote};
 use clap::Args;
 use model::{HostName, VolumeId};
 
-use super::ask::Ask;
+use super::client_args::ClientArgs;
+use crate::arg_parsers::some_time;
 use crate::nvme::{Place, Work, measure};
-use crate::typed::some_time;
 
 /// Options of `bench`.
 #[derive(Args)]
-pub(crate) struct Typed {
+pub(crate) struct BenchArgs {
     #[command(flatten)]
-    ask: Ask,
+    ask: ClientArgs,
     /// Which volume; it must be published
     volume: VolumeId,
     /// The host to be; left out: the one it is published to
@@ -28,7 +28,7 @@ pub(crate) struct Typed {
     work: Work,
 }
 
-impl Typed {
+impl BenchArgs {
     pub(crate) async fn run(self) -> Result<()> {
         self.ask.once()?;
         let remote = self.ask.remote()?;

@@ -4,14 +4,14 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use api::node::{BlockRange, CheckReport, CheckRequest, Pace};
+use api::node::{BlockRange, CheckReport, CheckRequest, JobControl};
 use api::rest::{Control, Remote};
 use clap::Args;
 use model::{Progress, ReplicaId, Size, VolumeId};
 
-use super::bar::Bar;
 use super::create::agreed;
 use super::out::Out;
+use super::progress::ProgressBar;
 use super::replica;
 
 /// Blocks that are checked at once.
@@ -59,7 +59,7 @@ impl Check {
     async fn scrubbed(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
         let status = remote.volume(self.volume).await?.status.context("nothing is known of it")?;
         for copy in status.replicas.into_keys() {
-            let pace = Pace { bytes_per_second: self.bandwidth, ..Pace::default() };
+            let pace = JobControl { bytes_per_second: self.bandwidth, ..JobControl::default() };
             remote.put_scrub(copy, pace).await?;
             replica::scrubbed(remote, copy, out).await?;
         }
@@ -71,7 +71,7 @@ impl Check {
         let size = remote.volume(self.volume).await?.spec().size;
         let total = size.bytes().0 / BLOCK;
         let mut report = CheckReport::default();
-        let mut bar = Bar::new("check");
+        let mut bar = ProgressBar::new("check");
         for first_block in (0..total).step_by(usize::try_from(STEP)?) {
             let blocks = STEP.min(total - first_block);
             let done = Size::from(block::Bytes(first_block * BLOCK));

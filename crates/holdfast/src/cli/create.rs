@@ -6,8 +6,8 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use clap::builder::RangedI64ValueParser;
 use model::{
-    AffinityGroup, Encryption, Invalid, KeyName, LabelKey, LabelValue, Labels, Limits, NodeName,
-    Policy, Size, SnapshotId, Source, Topology, VolumeId, VolumeSpec, Zones,
+    AffinityGroup, Encryption, KeyName, LabelKey, LabelValue, Labels, NodeName, QosLimits, Size,
+    SnapshotId, Source, Topology, ValidationError, VolumeId, VolumePolicy, VolumeSpec, Zones,
 };
 
 /// `KEY=VALUE` as typed.
@@ -19,7 +19,7 @@ impl std::str::FromStr for LabelText {
 
     fn from_str(text: &str) -> Result<LabelText, String> {
         let (key, value) = text.split_once('=').ok_or("write KEY=VALUE, such as zone=a")?;
-        let said = |invalid: Invalid| invalid.to_string();
+        let said = |invalid: ValidationError| invalid.to_string();
         Ok(LabelText(key.parse().map_err(said)?, value.parse().map_err(said)?))
     }
 }
@@ -36,7 +36,9 @@ impl std::str::FromStr for LabelEdit {
 
     fn from_str(text: &str) -> Result<LabelEdit, String> {
         match text.strip_suffix('-').filter(|key| !key.contains('=')) {
-            Some(key) => key.parse().map(LabelEdit::Remove).map_err(|bad: Invalid| bad.to_string()),
+            Some(key) => {
+                key.parse().map(LabelEdit::Remove).map_err(|bad: ValidationError| bad.to_string())
+            }
             None => text.parse().map(LabelEdit::Set),
         }
     }
@@ -55,7 +57,7 @@ pub(crate) fn edited(labels: &Labels, edits: Vec<LabelEdit>) -> Labels {
 }
 
 /// An id nobody has: the caller chooses ids, so that asking twice makes one thing.
-pub(crate) fn new_id<T: std::str::FromStr<Err = Invalid>>() -> Result<T> {
+pub(crate) fn new_id<T: std::str::FromStr<Err = ValidationError>>() -> Result<T> {
     let mut bytes = [0; 16];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
         .context("the system has no randomness for a new id; give one with --id")?;
@@ -170,7 +172,7 @@ pub(crate) struct NewVolume {
 }
 
 impl NewVolume {
-    /// The id and the wish; `size` is what it starts with has.
+    /// The id and the request; `size` is what it starts with has.
     pub(crate) fn spec(
         self,
         source: Option<Source>,
@@ -190,13 +192,13 @@ impl Properties {
     pub(crate) fn apply(self, spec: &mut VolumeSpec) {
         spec.shared = self.shared.unwrap_or(spec.shared);
         spec.affinity_group = self.affinity_group.or(spec.affinity_group.take());
-        let Policy { self_heal, replace_after_seconds } = spec.policy;
-        spec.policy = Policy {
+        let VolumePolicy { self_heal, replace_after_seconds } = spec.policy;
+        spec.policy = VolumePolicy {
             self_heal: self.self_heal.unwrap_or(self_heal),
             replace_after_seconds: self.replace_after.or(replace_after_seconds),
         };
-        let Limits { iops, bytes_per_second } = spec.limits;
-        spec.limits = Limits {
+        let QosLimits { iops, bytes_per_second } = spec.limits;
+        spec.limits = QosLimits {
             iops: self.iops.map_or(iops, |iops| (iops > 0).then_some(iops)),
             bytes_per_second: self
                 .bandwidth

@@ -3,11 +3,11 @@
 use anyhow::Result;
 use api::rest::{Control, Remote};
 use clap::Subcommand;
-use model::{BlockDevice, NodeName, Obstacle, WriteCache};
+use model::{BlockDevice, IneligibleReason, NodeName, WriteCache};
 
-use super::ask::all;
+use super::client_args::all;
+use super::format;
 use super::out::{Out, Row};
-use super::say;
 use super::table::{Cell, Column, Tone};
 
 /// Commands about block devices.
@@ -34,16 +34,16 @@ impl Verb {
     }
 }
 
-fn obstacle(obstacle: &Obstacle) -> String {
+fn obstacle(obstacle: &IneligibleReason) -> String {
     match obstacle {
-        Obstacle::TooSmall => "too small".to_owned(),
-        Obstacle::ReadOnly => "read-only".to_owned(),
-        Obstacle::Partitioned => "has partitions".to_owned(),
-        Obstacle::FileSystem { name } => format!("holds {name}"),
-        Obstacle::Mounted { path } => format!("mounted at {path}"),
-        Obstacle::Held { by } => format!("held by {by}"),
-        Obstacle::Pool { pool } => format!("holds pool {pool}: import it"),
-        Obstacle::OwnVolume => "is one of our volumes".to_owned(),
+        IneligibleReason::TooSmall => "too small".to_owned(),
+        IneligibleReason::ReadOnly => "read-only".to_owned(),
+        IneligibleReason::Partitioned => "has partitions".to_owned(),
+        IneligibleReason::FileSystem { name } => format!("holds {name}"),
+        IneligibleReason::Mounted { path } => format!("mounted at {path}"),
+        IneligibleReason::Held { by } => format!("held by {by}"),
+        IneligibleReason::Pool { pool } => format!("holds pool {pool}: import it"),
+        IneligibleReason::OwnVolume => "is one of our volumes".to_owned(),
     }
 }
 
@@ -82,7 +82,7 @@ impl Row for BlockDevice {
         let traits = &self.traits;
         vec![
             (&self.path).into(),
-            say::word(&self.kind).into(),
+            format::word(&self.kind).into(),
             self.size.into(),
             usable,
             Cell::maybe(self.model.as_ref()),

@@ -5,21 +5,21 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use api::rest::{
-    Control, EventsAsked, FailoversAsked, GroupsAsked, HostsAsked, NodesAsked, PoolsAsked,
-    RebuildsAsked, Remote, ReplicasAsked, SnapshotsAsked, TargetsAsked, VolumesAsked,
+    Control, EventQuery, FailoverQuery, GroupQuery, HostQuery, NodeQuery, PoolQuery, RebuildQuery,
+    Remote, ReplicaQuery, SnapshotQuery, TargetQuery, VolumeQuery,
 };
 use clap::Args;
 use model::Problem;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::ask::{Ask, all};
+use super::client_args::{ClientArgs, all};
 
 /// Options of `dump`.
 #[derive(Args)]
-pub(crate) struct Typed {
+pub(crate) struct DumpArgs {
     #[command(flatten)]
-    ask: Ask,
+    ask: ClientArgs,
     /// The file to write; `-`: standard output
     #[arg(long, value_name = "FILE", default_value = "holdfast-dump.json")]
     to: PathBuf,
@@ -29,7 +29,7 @@ pub(crate) struct Typed {
 #[derive(Args)]
 pub(crate) struct Backup {
     #[command(flatten)]
-    ask: Ask,
+    ask: ClientArgs,
     /// The file to write; `holdfast store import` reads it
     file: PathBuf,
 }
@@ -48,7 +48,7 @@ const KEY: &str = "PRIVATE KEY-----";
 /// What stands in their places.
 const REMOVED: &str = "(removed)";
 
-impl Typed {
+impl DumpArgs {
     pub(crate) async fn run(self, out: &mut (dyn Write + Send)) -> Result<()> {
         self.ask.once()?;
         let remote = self.ask.remote()?;
@@ -107,23 +107,23 @@ async fn gather(remote: &Remote) -> Value {
         )+};
     }
     lists! {
-        "nodes" nodes NodesAsked;
-        "hosts" hosts HostsAsked;
-        "pools" pools PoolsAsked;
-        "volumes" volumes VolumesAsked;
-        "snapshots" snapshots SnapshotsAsked;
-        "groups" groups GroupsAsked;
-        "replicas" replicas ReplicasAsked;
-        "targets" targets TargetsAsked;
-        "rebuilds" rebuilds RebuildsAsked;
-        "failovers" failovers FailoversAsked;
-        "events" kept_events EventsAsked;
+        "nodes" nodes NodeQuery;
+        "hosts" hosts HostQuery;
+        "pools" pools PoolQuery;
+        "volumes" volumes VolumeQuery;
+        "snapshots" snapshots SnapshotQuery;
+        "groups" groups GroupQuery;
+        "replicas" replicas ReplicaQuery;
+        "targets" targets TargetQuery;
+        "rebuilds" rebuilds RebuildQuery;
+        "failovers" failovers FailoverQuery;
+        "events" event_history EventQuery;
     }
     put("quarantine", said(all(|paging| remote.quarantine(paging)).await));
-    put("watches", said(all(|paging| remote.watches(paging)).await));
+    put("webhooks", said(all(|paging| remote.webhooks(paging)).await));
     put("specs", said(all(|paging| remote.specs(paging)).await));
     let mut devices = Map::new();
-    let nodes = all(|paging| remote.nodes(NodesAsked::default().at(paging))).await;
+    let nodes = all(|paging| remote.nodes(NodeQuery::default().at(paging))).await;
     for node in nodes.unwrap_or_default() {
         let found = all(|paging| remote.devices(node.id().clone(), paging)).await;
         devices.insert(node.id().to_string(), said(found));

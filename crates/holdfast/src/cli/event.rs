@@ -1,14 +1,14 @@
 //! `holdfast event`.
 
 use anyhow::Result;
-use api::Seen;
-use api::rest::{Control, EventsAsked, Remote};
+use api::StreamItem;
+use api::rest::{Control, EventQuery, Remote};
 use clap::{Subcommand, ValueEnum};
 use model::{Event, NodeName, PoolName, Severity, VolumeId};
 
-use super::ask::all;
+use super::client_args::all;
+use super::format;
 use super::out::{Out, Row};
-use super::say;
 use super::table::{Cell, Column, Tone};
 use crate::stop;
 
@@ -60,9 +60,9 @@ impl Verb {
         match self {
             Verb::List { volume, node, pool, severity } => {
                 let severity = severity.map(Severity::from);
-                let asked = EventsAsked { volume, node, pool, severity, ..EventsAsked::default() };
+                let asked = EventQuery { volume, node, pool, severity, ..EventQuery::default() };
                 let show = async |out: &mut Out<'_>| {
-                    out.list(&all(|paging| remote.kept_events(asked.clone().at(paging))).await?)
+                    out.list(&all(|paging| remote.event_history(asked.clone().at(paging))).await?)
                 };
                 out.show(remote, show).await
             }
@@ -84,11 +84,11 @@ async fn follow(remote: &Remote, out: &mut Out<'_>, after: Option<String>) -> Re
             };
             last = events.last().map(str::to_owned).or(last);
             match told {
-                Ok(Some(Seen::Event(event))) => {
+                Ok(Some(StreamItem::Event(event))) => {
                     let text = if out.is_table() { line(&event) } else { out.value(&event)? };
                     out.text(&text)?;
                 }
-                Ok(Some(Seen::Missed)) => {
+                Ok(Some(StreamItem::Missed)) => {
                     tracing::warn!("some events were forgotten before they were read");
                 }
                 Ok(None) | Err(_) => break,
@@ -98,8 +98,8 @@ async fn follow(remote: &Remote, out: &mut Out<'_>, after: Option<String>) -> Re
 }
 
 pub(crate) fn line(event: &Event) -> String {
-    let (at, about) = (say::time(event.at), event.subject.to_string());
-    format!("{at}  {}  {about}: {}\n", say::word(&event.severity), event.message)
+    let (at, about) = (format::time(event.at), event.subject.to_string());
+    format!("{at}  {}  {about}: {}\n", format::word(&event.severity), event.message)
 }
 
 impl Row for Event {
@@ -118,10 +118,10 @@ impl Row for Event {
             Severity::Error => Tone::Bad,
         };
         vec![
-            say::time(self.at).into(),
-            Cell::toned(say::word(&self.severity), tone),
+            format::time(self.at).into(),
+            Cell::toned(format::word(&self.severity), tone),
             self.subject.to_string().into(),
-            say::word(&self.name).into(),
+            format::word(&self.name).into(),
             (&self.message).into(),
         ]
     }

@@ -1,13 +1,13 @@
 //! `holdfast failover`.
 
 use anyhow::Result;
-use api::rest::{Control, FailoversAsked, Remote};
+use api::rest::{Control, FailoverQuery, Remote};
 use clap::Subcommand;
-use model::{Cause, Failover, Stage, VolumeId};
+use model::{Failover, FailoverReason, FailoverStage, VolumeId};
 
-use super::ask::all;
+use super::client_args::all;
+use super::format;
 use super::out::{Out, Row};
-use super::say;
 use super::table::{Cell, Column, Tone};
 
 /// Commands about failovers.
@@ -24,7 +24,7 @@ pub(crate) enum Verb {
 impl Verb {
     pub(crate) async fn run(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
         let Verb::List { volume } = self;
-        let asked = FailoversAsked { volume, ..FailoversAsked::default() };
+        let asked = FailoverQuery { volume, ..FailoverQuery::default() };
         let show = async |out: &mut Out<'_>| {
             out.list(&all(|paging| remote.failovers(asked.clone().at(paging))).await?)
         };
@@ -46,14 +46,16 @@ impl Row for Failover {
 
     fn cells(&self) -> Vec<Cell> {
         let cause = match self.cause() {
-            Cause::PathLost { host, address } => format!("{host} lost {address}"),
-            Cause::NodeLapsed { node } => format!("{node} does not answer"),
-            Cause::Drain { node } => format!("{node} is drained"),
-            Cause::Asked {} => "asked for".to_owned(),
+            FailoverReason::PathLost { host, address } => format!("{host} lost {address}"),
+            FailoverReason::NodeLapsed { node } => format!("{node} does not answer"),
+            FailoverReason::Drain { node } => format!("{node} is drained"),
+            FailoverReason::Asked {} => "asked for".to_owned(),
         };
         let stage = match self.stage() {
-            Stage::Errored { problem } => Cell::toned(format!("errored ({problem})"), Tone::Bad),
-            Stage::Successful { .. } => Cell::toned(self.stage(), Tone::Good),
+            FailoverStage::Errored { problem } => {
+                Cell::toned(format!("errored ({problem})"), Tone::Bad)
+            }
+            FailoverStage::Successful { .. } => Cell::toned(self.stage(), Tone::Good),
             stage => Cell::toned(stage, Tone::Warn),
         };
         vec![
@@ -62,9 +64,9 @@ impl Row for Failover {
             stage,
             cause.into(),
             self.retries().into(),
-            say::time(self.started_at()).into(),
-            say::time(self.updated_at()).into(),
-            say::list(self.hosts().keys()),
+            format::time(self.started_at()).into(),
+            format::time(self.updated_at()).into(),
+            format::list(self.hosts().keys()),
         ]
     }
 }

@@ -1,14 +1,14 @@
 //! `holdfast group`.
 
 use anyhow::Result;
-use api::rest::{Control, GroupsAsked, Remote};
+use api::rest::{Control, GroupQuery, Remote};
 use clap::Subcommand;
 use model::{SnapshotGroup, SnapshotGroupId, SnapshotGroupSpec, VolumeId};
 
-use super::ask::all;
+use super::client_args::all;
 use super::create::{LabelText, agreed, new_id};
+use super::format;
 use super::out::{Out, Row};
-use super::say;
 use super::table::{Cell, Column};
 
 /// Commands about groups of snapshots.
@@ -44,7 +44,7 @@ impl Verb {
         match self {
             Verb::List => {
                 let show = async |out: &mut Out<'_>| {
-                    let ask = |paging| remote.groups(GroupsAsked::default().at(paging));
+                    let ask = |paging| remote.groups(GroupQuery::default().at(paging));
                     out.list(&all(ask).await?)
                 };
                 out.show(remote, show).await
@@ -56,12 +56,12 @@ impl Verb {
                 let each = volumes.into_iter().map(|volume| Ok((volume, new_id()?)));
                 let snapshots = each.collect::<Result<_>>()?;
                 let answer = remote.put_group(id, SnapshotGroupSpec { snapshots, labels }).await?;
-                out.done(&say::ensured(format!("group {id}"), &answer), &answer)
+                out.done(&format::ensured(format!("group {id}"), &answer), &answer)
             }
             Verb::Delete { group, yes } => {
                 agreed(yes, &format!("this destroys group {group} and its snapshots"))?;
                 let gone = remote.delete_group(group, None).await?;
-                out.done(&say::gone(format!("group {group}"), gone), &gone)
+                out.done(&format::gone(format!("group {group}"), gone), &gone)
             }
         }
     }
@@ -83,11 +83,11 @@ impl Row for SnapshotGroup {
         vec![
             self.id().into(),
             spec.snapshots.len().into(),
-            Cell::maybe(status.map(|status| say::time(status.taken_at))),
-            say::snapshot_state(status.map(|status| status.state)),
-            say::life(self),
-            say::list(spec.snapshots.keys()),
-            say::labels(&spec.labels),
+            Cell::maybe(status.map(|status| format::time(status.taken_at))),
+            format::snapshot_state(status.map(|status| status.state)),
+            format::life(self),
+            format::list(spec.snapshots.keys()),
+            format::labels(&spec.labels),
         ]
     }
 

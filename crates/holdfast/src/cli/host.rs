@@ -1,15 +1,15 @@
 //! `holdfast host`.
 
 use anyhow::Result;
-use api::rest::{Control, HostsAsked, LabelMatch, Remote};
+use api::rest::{Control, HostQuery, LabelMatch, Remote};
 use clap::Subcommand;
 use model::{Host, HostChange, HostName};
 use std::fmt::Write as _;
 
-use super::ask::all;
+use super::client_args::all;
 use super::create::{LabelEdit, agreed, edited};
+use super::format;
 use super::out::{Out, Row};
-use super::say;
 use super::table::{Cell, Column};
 
 /// Commands about hosts.
@@ -43,7 +43,7 @@ impl Verb {
     pub(crate) async fn run(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
         match self {
             Verb::List { label } => {
-                let asked = HostsAsked { label, ..HostsAsked::default() };
+                let asked = HostQuery { label, ..HostQuery::default() };
                 let show = async |out: &mut Out<'_>| {
                     out.list(&all(|paging| remote.hosts(asked.clone().at(paging))).await?)
                 };
@@ -57,12 +57,12 @@ impl Verb {
                 let have = remote.host(host.clone()).await?;
                 let change = HostChange::Label { labels: edited(&have.spec().labels, labels) };
                 let answer = remote.change_host(host.clone(), change, None).await?;
-                out.done(&say::ensured(format!("host {host}"), &answer), &answer)
+                out.done(&format::ensured(format!("host {host}"), &answer), &answer)
             }
             Verb::Delete { host, yes } => {
                 agreed(yes, &format!("this forgets host {host}"))?;
                 let gone = remote.delete_host(host.clone(), None).await?;
-                out.done(&say::gone(format!("host {host}"), gone), &gone)
+                out.done(&format::gone(format!("host {host}"), gone), &gone)
             }
         }
     }
@@ -83,12 +83,12 @@ impl Row for Host {
         let (spec, status) = (self.spec(), self.status.as_ref());
         vec![
             self.id().into(),
-            say::liveness(status.map(|status| status.liveness)),
+            format::liveness(status.map(|status| status.liveness)),
             Cell::maybe(status.map(|status| status.attached.len())),
             (&spec.address.nqn).into(),
             Cell::maybe(spec.address.agent),
-            Cell::maybe(status.and_then(|status| status.seen_at).map(say::time)),
-            say::labels(&spec.labels),
+            Cell::maybe(status.and_then(|status| status.seen_at).map(format::time)),
+            format::labels(&spec.labels),
         ]
     }
 
@@ -96,7 +96,7 @@ impl Row for Host {
         let mut text = String::new();
         for (volume, paths) in self.status.iter().flat_map(|status| &status.attached) {
             let paths =
-                paths.iter().map(|path| format!("{} {}", path.address, say::word(&path.state)));
+                paths.iter().map(|path| format!("{} {}", path.address, format::word(&path.state)));
             // Writing to a string cannot fail.
             let _ = write!(text, "\nvolume {volume}: {}", paths.collect::<Vec<_>>().join(", "));
         }

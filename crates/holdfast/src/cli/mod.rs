@@ -6,25 +6,26 @@
 //!
 //! Deliberately not here: anything the control plane decides; commands that need no cluster.
 
-mod ask;
-mod bar;
+mod arg_help;
 mod bench;
 mod check;
+mod client_args;
 mod create;
 mod device;
 mod dump;
 mod event;
 mod failover;
+mod format;
 mod group;
 mod host;
 mod node;
 mod out;
 mod pool;
+mod progress;
 mod quarantine;
 mod rebuild;
 mod recover;
 mod replica;
-mod say;
 mod snapshot;
 mod spec;
 mod status;
@@ -33,28 +34,27 @@ mod target;
 #[cfg(test)]
 mod tests;
 mod volume;
-mod watch;
-mod words;
+mod webhook;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
-pub(crate) use ask::{Ask, all, explained};
+pub(crate) use arg_help::explained as with_words;
 pub(crate) use bench::place;
+pub(crate) use client_args::{ClientArgs, all, explained};
 pub(crate) use create::new_id;
 pub(crate) use event::line as event_line;
+pub(crate) use format::time as text_of_time;
 pub(crate) use out::{Format, Out, Row, yaml};
 pub(crate) use pool::Verb as PoolVerb;
-pub(crate) use say::time as text_of_time;
 pub(crate) use status::screen;
 pub(crate) use table::{Cell, Column, Tone, paint};
-pub(crate) use words::explained as with_words;
 
 /// A noun with what is typed after it.
 #[derive(Args)]
 pub(crate) struct Noun<V: Subcommand> {
     #[command(flatten)]
-    ask: Ask,
+    ask: ClientArgs,
     #[command(subcommand)]
     verb: V,
 }
@@ -90,14 +90,14 @@ shows! {
     device: List;
     event: List | Follow;
     host: List | Get;
-    watch: List | Get;
+    webhook: List | Get;
 }
 
 /// Commands for users of a cluster.
 #[derive(Subcommand)]
-pub(crate) enum Typed {
+pub(crate) enum ClusterCommand {
     /// The whole cluster on one screen: health, room, what is wrong and why
-    Status(status::Typed),
+    Status(status::StatusArgs),
     /// Volumes
     #[command(visible_alias = "vol")]
     Volume(Box<Noun<volume::Verb>>),
@@ -127,18 +127,18 @@ pub(crate) enum Typed {
     /// Machines that use volumes
     Host(Noun<host::Verb>),
     /// Addresses that are called when something happens
-    Watch(Noun<watch::Verb>),
+    Webhook(Noun<webhook::Verb>),
     /// Put a load on a volume over NVMe/TCP and measure it
-    Bench(bench::Typed),
+    Bench(bench::BenchArgs),
     /// Write what support needs to know into a file, without secrets
-    Dump(dump::Typed),
+    Dump(dump::DumpArgs),
     /// Save the content of the store, to be imported elsewhere
     Backup(dump::Backup),
     /// Read volumes and snapshots back from the disks of engines, when the store is lost
-    Recover(recover::Typed),
+    Recover(recover::RecoverArgs),
 }
 
-impl Typed {
+impl ClusterCommand {
     pub(crate) async fn run(self) -> Result<()> {
         let mut stdout = std::io::stdout();
         self.write(&mut stdout).await
@@ -156,25 +156,25 @@ impl Typed {
             }};
         }
         match self {
-            Typed::Status(typed) => typed.run(to).await,
-            Typed::Volume(noun) => noun!(noun),
-            Typed::Node(noun) => noun!(noun),
-            Typed::Snapshot(noun) => noun!(noun),
-            Typed::Group(noun) => noun!(noun),
-            Typed::Replica(noun) => noun!(noun),
-            Typed::Quarantine(noun) => noun!(noun),
-            Typed::Target(noun) => noun!(noun),
-            Typed::Rebuild(noun) => noun!(noun),
-            Typed::Failover(noun) => noun!(noun),
-            Typed::Spec(noun) => noun!(noun),
-            Typed::Device(noun) => noun!(noun),
-            Typed::Event(noun) => noun!(noun),
-            Typed::Host(noun) => noun!(noun),
-            Typed::Watch(noun) => noun!(noun),
-            Typed::Bench(typed) => typed.run().await,
-            Typed::Dump(typed) => typed.run(to).await,
-            Typed::Backup(typed) => typed.run(to).await,
-            Typed::Recover(typed) => typed.run(to).await,
+            ClusterCommand::Status(typed) => typed.run(to).await,
+            ClusterCommand::Volume(noun) => noun!(noun),
+            ClusterCommand::Node(noun) => noun!(noun),
+            ClusterCommand::Snapshot(noun) => noun!(noun),
+            ClusterCommand::Group(noun) => noun!(noun),
+            ClusterCommand::Replica(noun) => noun!(noun),
+            ClusterCommand::Quarantine(noun) => noun!(noun),
+            ClusterCommand::Target(noun) => noun!(noun),
+            ClusterCommand::Rebuild(noun) => noun!(noun),
+            ClusterCommand::Failover(noun) => noun!(noun),
+            ClusterCommand::Spec(noun) => noun!(noun),
+            ClusterCommand::Device(noun) => noun!(noun),
+            ClusterCommand::Event(noun) => noun!(noun),
+            ClusterCommand::Host(noun) => noun!(noun),
+            ClusterCommand::Webhook(noun) => noun!(noun),
+            ClusterCommand::Bench(typed) => typed.run().await,
+            ClusterCommand::Dump(typed) => typed.run(to).await,
+            ClusterCommand::Backup(typed) => typed.run(to).await,
+            ClusterCommand::Recover(typed) => typed.run(to).await,
         }
     }
 }

@@ -4,15 +4,15 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use api::rest::{Consent, Control, LabelMatch, NodesAsked, Purge, Remote};
+use api::rest::{Control, LabelMatch, NodeQuery, Purge, PurgeConfirmation, Remote};
 use clap::Subcommand;
 use model::{CordonName, DrainStatus, Node, NodeChange, NodeName};
 
-use super::ask::all;
-use super::bar::Bar;
+use super::client_args::all;
 use super::create::{LabelEdit, agreed, edited};
+use super::format;
 use super::out::{Out, Row};
-use super::say;
+use super::progress::ProgressBar;
 use super::table::{Cell, Column, Tone};
 
 /// Commands about nodes.
@@ -76,7 +76,7 @@ impl Verb {
     pub(crate) async fn run(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
         let (node, change) = match self {
             Verb::List { label } => {
-                let asked = NodesAsked { label, ..NodesAsked::default() };
+                let asked = NodeQuery { label, ..NodeQuery::default() };
                 let show = async |out: &mut Out<'_>| {
                     out.list(&all(|paging| remote.nodes(asked.clone().at(paging))).await?)
                 };
@@ -93,7 +93,7 @@ impl Verb {
                 }
                 let consent = consent(&cost, yes, &format!("this forgets node {node}"))?;
                 let gone = remote.purge_node(node.clone(), consent).await?;
-                return out.done(&say::gone(format!("node {node}"), gone), &gone);
+                return out.done(&format::gone(format!("node {node}"), gone), &gone);
             }
             Verb::Drain { node, reason, wait } => {
                 let drain = NodeChange::Drain { cordon: reason };
@@ -105,7 +105,7 @@ impl Verb {
                     };
                     return out.done(&said, &answer);
                 }
-                return out.done(&say::ensured(format!("node {node}"), &answer), &answer);
+                return out.done(&format::ensured(format!("node {node}"), &answer), &answer);
             }
             Verb::Label { node, labels } => {
                 let have = remote.node(node.clone()).await?;
@@ -115,14 +115,14 @@ impl Verb {
             Verb::Uncordon { node, reason } => (node, NodeChange::Uncordon { cordon: reason }),
         };
         let answer = remote.change_node(node.clone(), change, None).await?;
-        out.done(&say::ensured(format!("node {node}"), &answer), &answer)
+        out.done(&format::ensured(format!("node {node}"), &answer), &answer)
     }
 }
 
 /// Waits until nothing is left to move, and says what stays; ends when what is left cannot be
 /// moved.
 async fn drained(remote: &Remote, node: &NodeName) -> Result<Vec<String>> {
-    let mut bar = Bar::new(format!("drain of {node}"));
+    let mut bar = ProgressBar::new(format!("drain of {node}"));
     loop {
         let now = remote.node(node.clone()).await?;
         if !now.spec().is_draining() {
@@ -171,13 +171,13 @@ pub(crate) fn costs(cost: &Purge) -> String {
 }
 
 /// Consent to lose exactly what the preview names.
-pub(crate) fn consent(cost: &Purge, yes: bool, what: &str) -> Result<Consent> {
+pub(crate) fn consent(cost: &Purge, yes: bool, what: &str) -> Result<PurgeConfirmation> {
     if !cost.blocked.is_empty() {
         bail!("{}", cost.blocked.join("; "));
     }
     agreed(yes, &format!("{what}: {}", costs(cost).trim_end().replace('\n', "; ")))?;
     let (lost_volumes, lost_snapshots) = (cost.lost_volumes.clone(), cost.lost_snapshots.clone());
-    Ok(Consent { lost_volumes, lost_snapshots })
+    Ok(PurgeConfirmation { lost_volumes, lost_snapshots })
 }
 
 impl Row for Node {
@@ -205,14 +205,14 @@ impl Row for Node {
         };
         vec![
             self.id().into(),
-            say::liveness(status.map(|status| status.liveness)),
-            say::list(&spec.cordons),
+            format::liveness(status.map(|status| status.liveness)),
+            format::list(&spec.cordons),
             drain,
             Cell::maybe(status.and_then(|status| status.version.as_ref())),
             spec.address.api.into(),
-            say::list(&spec.address.data),
-            Cell::maybe(status.and_then(|status| status.seen_at).map(say::time)),
-            say::labels(&spec.labels),
+            format::list(&spec.address.data),
+            Cell::maybe(status.and_then(|status| status.seen_at).map(format::time)),
+            format::labels(&spec.labels),
         ]
     }
 

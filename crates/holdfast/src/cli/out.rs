@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use anyhow::Result;
-use api::Seen;
+use api::StreamItem;
 use api::rest::Remote;
 use clap::ValueEnum;
 use serde::Serialize;
@@ -174,7 +174,7 @@ impl<'a> Out<'a> {
             };
             let lost = tokio::select! {
                 () = &mut stop => return Ok(()),
-                told = told => !matches!(told, Ok(Some(Seen::Event(_) | Seen::Missed))),
+                told = told => !matches!(told, Ok(Some(StreamItem::Event(_) | StreamItem::Missed))),
                 () = tokio::time::sleep(AGAIN) => events.is_none(),
             };
             if lost {

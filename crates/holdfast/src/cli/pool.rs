@@ -1,7 +1,7 @@
 //! `holdfast pool`, but for what is on disks that no engine uses.
 
 use anyhow::Result;
-use api::rest::{Control, LabelMatch, PoolsAsked, Remote};
+use api::rest::{Control, LabelMatch, PoolQuery, Remote};
 use clap::Subcommand;
 use model::{
     BlockDevice, CordonName, DevicePath, DiskStatus, NodeName, Pool, PoolChange, PoolName,
@@ -10,11 +10,11 @@ use model::{
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-use super::ask::all;
+use super::client_args::all;
 use super::create::{LabelEdit, LabelText, agreed, edited};
+use super::format;
 use super::node::{consent, costs};
 use super::out::{Out, Row};
-use super::say;
 use super::table::{Cell, Column};
 
 /// Commands about pools of the cluster.
@@ -113,7 +113,7 @@ impl Verb {
     pub(crate) async fn run(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
         match self {
             Verb::List { node, label } => {
-                let asked = PoolsAsked { node, label, ..PoolsAsked::default() };
+                let asked = PoolQuery { node, label, ..PoolQuery::default() };
                 let show = async |out: &mut Out<'_>| {
                     out.list(&all(|paging| remote.pools(asked.clone().at(paging))).await?)
                 };
@@ -135,7 +135,7 @@ impl Verb {
             Verb::Delete { pool, yes } => {
                 agreed(yes, &format!("this destroys pool {pool}"))?;
                 let gone = remote.delete_pool(pool.clone(), None).await?;
-                out.done(&say::gone(format!("pool {pool}"), gone), &gone)
+                out.done(&format::gone(format!("pool {pool}"), gone), &gone)
             }
             Verb::Purge { pool, preview, yes } => {
                 let cost = remote.pool_purge(pool.clone()).await?;
@@ -144,7 +144,7 @@ impl Verb {
                 }
                 let consent = consent(&cost, yes, &format!("this forgets pool {pool}"))?;
                 let gone = remote.purge_pool(pool.clone(), consent).await?;
-                out.done(&say::gone(format!("pool {pool}"), gone), &gone)
+                out.done(&format::gone(format!("pool {pool}"), gone), &gone)
             }
             other => other.change(remote, out).await,
         }
@@ -165,7 +165,7 @@ impl Verb {
             _ => return Ok(()),
         };
         let answer = remote.change_pool(pool.clone(), change, None).await?;
-        out.done(&say::ensured(format!("pool {pool}"), &answer), &answer)
+        out.done(&format::ensured(format!("pool {pool}"), &answer), &answer)
     }
 }
 
@@ -211,7 +211,7 @@ fn warn(warnings: &[String]) -> Result<()> {
 
 async fn put(remote: &Remote, out: &mut Out<'_>, pool: PoolName, spec: PoolSpec) -> Result<()> {
     let answer = remote.put_pool(pool.clone(), spec).await?;
-    out.done(&say::ensured(format!("pool {pool}"), &answer), &answer)
+    out.done(&format::ensured(format!("pool {pool}"), &answer), &answer)
 }
 
 /// A pool that is known was exported; one that is not is on the disks only.
@@ -226,9 +226,9 @@ async fn import(
         Ok(_) => {
             let change = PoolChange::Import { node, disks };
             let answer = remote.change_pool(pool.clone(), change, None).await?;
-            out.done(&say::ensured(format!("pool {pool}"), &answer), &answer)
+            out.done(&format::ensured(format!("pool {pool}"), &answer), &answer)
         }
-        Err(problem) if problem.kind == model::Kind::NotFound => {
+        Err(problem) if problem.kind == model::ProblemKind::NotFound => {
             put(remote, out, pool, PoolSpec { import: true, ..plain(node, disks) }).await
         }
         Err(problem) => Err(problem.into()),
@@ -254,14 +254,14 @@ impl Row for Pool {
         vec![
             self.id().into(),
             (&spec.node).into(),
-            say::pool_state(status.map(|status| &status.state), spec.exported),
+            format::pool_state(status.map(|status| &status.state), spec.exported),
             Cell::maybe(status.map(|status| status.capacity)),
             Cell::maybe(status.map(|status| status.used)),
             Cell::maybe(status.map(|status| status.committed)),
-            say::list(&spec.cordons),
-            say::life(self),
-            say::list(&spec.disks),
-            say::labels(&spec.labels),
+            format::list(&spec.cordons),
+            format::life(self),
+            format::list(&spec.disks),
+            format::labels(&spec.labels),
         ]
     }
 
@@ -271,7 +271,8 @@ impl Row for Pool {
         if let PoolState::Suspect { symptoms } | PoolState::Faulted { symptoms } = &status.state {
             for one in symptoms {
                 // Writing to a string cannot fail.
-                let _ = write!(text, "\n{}: {} ({})", one.disk, say::word(&one.kind), one.detail);
+                let _ =
+                    write!(text, "\n{}: {} ({})", one.disk, format::word(&one.kind), one.detail);
             }
             text.push('\n');
         }

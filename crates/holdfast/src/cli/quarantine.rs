@@ -5,10 +5,10 @@ use api::rest::{Control, Quarantined, Remote, RescueRequest};
 use clap::Subcommand;
 use model::{QuarantineCause, ReplicaId, SnapshotId};
 
-use super::ask::all;
+use super::client_args::all;
 use super::create::{agreed, new_id};
+use super::format;
 use super::out::{Out, Row};
-use super::say;
 use super::table::{Cell, Column, Tone};
 
 /// Commands about copies that are set aside.
@@ -44,7 +44,7 @@ impl Verb {
             Verb::Restore { replica, snapshot } => {
                 let snapshot = snapshot.map_or_else(new_id, Ok)?;
                 let answer = remote.rescue(replica, RescueRequest { snapshot }).await?;
-                let said = say::ensured(format!("snapshot {snapshot}"), &answer);
+                let said = format::ensured(format!("snapshot {snapshot}"), &answer);
                 let next = format!("`holdfast snapshot restore {snapshot}` makes a volume of it");
                 out.done(&format!("{said}; {next}"), &answer)
             }
@@ -52,7 +52,7 @@ impl Verb {
                 let what = "this destroys what may be the only copy of some writes: replica";
                 agreed(yes, &format!("{what} {replica}"))?;
                 let gone = remote.discard(replica).await?;
-                out.done(&say::gone(format!("replica {replica}"), gone), &gone)
+                out.done(&format::gone(format!("replica {replica}"), gone), &gone)
             }
         }
     }
@@ -80,7 +80,7 @@ impl Row for Quarantined {
             (false, QuarantineCause::Newer) => Cell::toned("may be newer", Tone::Bad),
             (false, QuarantineCause::Degraded) => Cell::toned("volume not whole", Tone::Warn),
         };
-        let until = self.until.map_or_else(|| "you decide".to_owned(), say::time);
+        let until = self.until.map_or_else(|| "you decide".to_owned(), format::time);
         vec![
             record.replica.into(),
             record.volume.into(),
@@ -89,7 +89,7 @@ impl Row for Quarantined {
             record.size.into(),
             Cell::maybe(self.used),
             cause,
-            say::time(record.since).into(),
+            format::time(record.since).into(),
             until.into(),
             record.epoch.into(),
             record.generation.into(),

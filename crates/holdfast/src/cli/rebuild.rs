@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use api::node::{Pace, Run};
-use api::rest::{Control, RebuildsAsked, Remote, VolumesAsked};
+use api::node::{JobControl, Run};
+use api::rest::{Control, RebuildQuery, Remote, VolumeQuery};
 use clap::Subcommand;
 use model::{Progress, Rebuild, RebuildId, RebuildState, Size, VolumeId, VolumeState};
 
-use super::ask::all;
-use super::bar::Bar;
+use super::client_args::all;
+use super::format;
 use super::out::{Out, Row};
-use super::say;
+use super::progress::ProgressBar;
 use super::table::{Cell, Column, Tone};
 
 /// Commands about rebuilds.
@@ -55,11 +55,11 @@ const SOON: Duration = Duration::from_secs(10);
 
 impl Verb {
     pub(crate) async fn run(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
-        let pace = |run, bytes_per_second| Pace { run, bytes_per_second };
+        let pace = |run, bytes_per_second| JobControl { run, bytes_per_second };
         let (rebuild, pace) = match self {
             Verb::List { volume, running } => {
                 let running = running.then_some(true);
-                let asked = RebuildsAsked { volume, running, ..RebuildsAsked::default() };
+                let asked = RebuildQuery { volume, running, ..RebuildQuery::default() };
                 let show = async |out: &mut Out<'_>| {
                     out.list(&all(|paging| remote.rebuilds(asked.clone().at(paging))).await?)
                 };
@@ -75,15 +75,15 @@ impl Verb {
             Verb::Cancel { rebuild } => (rebuild, pace(Run::Cancel, None)),
         };
         let answer = remote.put_rebuild(rebuild, pace).await?;
-        out.done(&say::ensured(format!("rebuild {rebuild}"), &answer), &answer)
+        out.done(&format::ensured(format!("rebuild {rebuild}"), &answer), &answer)
     }
 }
 
 /// One bar for all that run.
 async fn waited(remote: &Remote, volume: Option<VolumeId>, out: &mut Out<'_>) -> Result<()> {
-    let asked = RebuildsAsked { volume, running: Some(true), ..RebuildsAsked::default() };
+    let asked = RebuildQuery { volume, running: Some(true), ..RebuildQuery::default() };
     let mut seen = BTreeMap::new();
-    let mut bar = Bar::new("rebuild");
+    let mut bar = ProgressBar::new("rebuild");
     let mut since = Instant::now();
     loop {
         let running = all(|paging| remote.rebuilds(asked.clone().at(paging))).await?;
@@ -114,7 +114,7 @@ async fn waited(remote: &Remote, volume: Option<VolumeId>, out: &mut Out<'_>) ->
 /// Volumes with fewer copies in sync than wanted.
 async fn lacking(remote: &Remote, volume: Option<VolumeId>) -> Result<Vec<VolumeId>> {
     let state = Some(VolumeState::Degraded);
-    let asked = VolumesAsked { state, ..VolumesAsked::default() };
+    let asked = VolumeQuery { state, ..VolumeQuery::default() };
     let degraded = all(|paging| remote.volumes(asked.clone().at(paging))).await?;
     let ids = degraded.iter().map(|one| *one.id());
     Ok(ids.filter(|id| volume.is_none_or(|volume| volume == *id)).collect())
@@ -155,14 +155,14 @@ impl Row for Rebuild {
             self.id.into(),
             self.volume.into(),
             self.replica.into(),
-            say::word(&self.extent).into(),
+            format::word(&self.extent).into(),
             Cell::toned(self.state(), tone),
             format!("{} %", self.progress.percent()).into(),
             self.progress.copied.into(),
-            say::time(self.started_at).into(),
-            Cell::maybe(self.ended_at().map(say::time)),
+            format::time(self.started_at).into(),
+            Cell::maybe(self.ended_at().map(format::time)),
             self.target.into(),
-            say::list(&self.sources),
+            format::list(&self.sources),
         ]
     }
 

@@ -14,21 +14,21 @@ use std::io::Write;
 
 use anyhow::{Context, Result};
 use api::node::{Node, Remote as Engine};
-use api::rest::{Control as _, RecoverWish, Recovery};
+use api::rest::{Control as _, RecoverRequest, Recovery};
 use clap::Args;
 use http::uri::Authority;
-use model::{Label, NodeName, PoolName, ReplicaId, Size, SnapshotLabel, Subject, VolumeId};
+use model::{NodeName, PoolName, ReplicaId, ReplicaLabel, Size, SnapshotLabel, Subject, VolumeId};
 use serde::Serialize;
 
-use super::ask::{Ask, all};
+use super::client_args::{ClientArgs, all};
 use super::out::Row;
 use super::table::{Cell, Column, Tone};
 
 /// Options of `recover`.
 #[derive(Args)]
-pub(crate) struct Typed {
+pub(crate) struct RecoverArgs {
     #[command(flatten)]
-    ask: Ask,
+    ask: ClientArgs,
     /// Read back what is shown; without it nothing is changed
     #[arg(long)]
     apply: bool,
@@ -96,7 +96,7 @@ impl Row for Line {
 struct Copy {
     node: NodeName,
     pool: PoolName,
-    label: Label,
+    label: ReplicaLabel,
 }
 
 /// What is known of a volume.
@@ -106,7 +106,7 @@ struct Found {
     volume: VolumeId,
     size: Size,
     /// What the newest label says of its copies.
-    label: Label,
+    label: ReplicaLabel,
     /// The copies that were found.
     copies: BTreeMap<ReplicaId, Copy>,
     /// Its snapshots.
@@ -120,13 +120,13 @@ impl Found {
     }
 }
 
-impl Typed {
+impl RecoverArgs {
     pub(crate) async fn run(self, to: &mut (dyn Write + Send)) -> Result<()> {
         let (remote, mut out) = self.ask.open(to, false)?;
         if self.engines.is_empty() {
-            let wish = RecoverWish { incomplete: self.incomplete.into_iter().collect() };
+            let request = RecoverRequest { incomplete: self.incomplete.into_iter().collect() };
             let (found, verdict) = if self.apply {
-                (remote.recover(wish).await?, "is read back")
+                (remote.recover(request).await?, "is read back")
             } else {
                 (remote.recovery().await?, "can be read back: --apply")
             };
@@ -239,7 +239,7 @@ mod tests {
     fn copy(replica: u32, epoch: u64, set: &ReplicaSet) -> Copy {
         let (volume, replica) = (id(10), id(replica));
         let epoch = Epoch::new(epoch).unwrap();
-        let label = Label { volume, replica, size: Size::gib(1), epoch, set: set.clone() };
+        let label = ReplicaLabel { volume, replica, size: Size::gib(1), epoch, set: set.clone() };
         Copy { node: "n".parse().unwrap(), pool: "p".parse().unwrap(), label }
     }
 

@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use api::node::{FenceReset, Pace, Run, ScrubState};
-use api::rest::{Control, Remote, ReplicasAsked};
+use api::node::{FenceReset, JobControl, Run, ScrubState};
+use api::rest::{Control, Remote, ReplicaQuery};
 use clap::Subcommand;
 use model::{NodeName, PoolName, Replica, ReplicaId, Size, VolumeId};
 
-use super::ask::all;
-use super::bar::Bar;
+use super::client_args::all;
 use super::create::agreed;
+use super::format;
 use super::out::{Out, Row};
-use super::say;
+use super::progress::ProgressBar;
 use super::table::{Cell, Column};
 
 /// Commands about copies of volumes.
@@ -91,7 +91,7 @@ impl Verb {
     pub(crate) async fn run(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
         match self {
             Verb::List { volume, node, pool } => {
-                let asked = ReplicasAsked { volume, node, pool, ..ReplicasAsked::default() };
+                let asked = ReplicaQuery { volume, node, pool, ..ReplicaQuery::default() };
                 let show = async |out: &mut Out<'_>| {
                     out.list(&all(|paging| remote.replicas(asked.clone().at(paging))).await?)
                 };
@@ -102,10 +102,10 @@ impl Verb {
                 out.show(remote, show).await
             }
             Verb::Scrub { replica, run, bandwidth, wait } => {
-                let pace = Pace { run: run.into(), bytes_per_second: bandwidth };
+                let pace = JobControl { run: run.into(), bytes_per_second: bandwidth };
                 let answer = remote.put_scrub(replica, pace).await?;
                 if !wait {
-                    let said = say::ensured(format!("scrub of replica {replica}"), &answer);
+                    let said = format::ensured(format!("scrub of replica {replica}"), &answer);
                     return out.done(&said, &answer);
                 }
                 scrubbed(remote, replica, out).await
@@ -118,14 +118,14 @@ impl Verb {
                 );
                 agreed(yes, &what)?;
                 let answer = remote.reset_fence(replica, FenceReset { epoch, seen }).await?;
-                out.done(&say::ensured(format!("fence of replica {replica}"), &answer), &answer)
+                out.done(&format::ensured(format!("fence of replica {replica}"), &answer), &answer)
             }
         }
     }
 }
 
 pub(super) async fn scrubbed(remote: &Remote, replica: ReplicaId, out: &mut Out<'_>) -> Result<()> {
-    let mut bar = Bar::new("scrub");
+    let mut bar = ProgressBar::new("scrub");
     loop {
         let scrub = remote.scrub(replica).await?;
         bar.bytes(scrub.progress);
@@ -167,10 +167,10 @@ impl Row for Replica {
             (&spec.pool).into(),
             spec.size.into(),
             Cell::maybe(status.map(|status| status.usage.allocated)),
-            say::replica_state(status.map(|status| &status.state)),
-            say::life(self),
+            format::replica_state(status.map(|status| &status.state)),
+            format::life(self),
             spec.thin.into(),
-            say::list(status.into_iter().flat_map(|status| &status.addresses)),
+            format::list(status.into_iter().flat_map(|status| &status.addresses)),
             Cell::maybe(label.map(|label| label.set.in_sync().contains(self.id()))),
         ]
     }

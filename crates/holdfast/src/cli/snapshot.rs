@@ -1,7 +1,7 @@
 //! `holdfast snapshot`.
 
 use anyhow::{Context, Result};
-use api::rest::{Control, LabelMatch, Remote, SnapshotsAsked};
+use api::rest::{Control, LabelMatch, Remote, SnapshotQuery};
 use clap::Subcommand;
 use model::{
     PoolName, Size, Snapshot, SnapshotChange, SnapshotCopy, SnapshotId, SnapshotSpec, Source,
@@ -9,10 +9,10 @@ use model::{
 };
 use serde::Serialize;
 
-use super::ask::all;
+use super::client_args::all;
 use super::create::{LabelEdit, LabelText, NewVolume, agreed, edited, new_id};
+use super::format;
 use super::out::{Out, Row};
-use super::say;
 use super::table::{Cell, Column, Tone};
 
 /// Commands about snapshots.
@@ -65,7 +65,7 @@ impl Verb {
     pub(crate) async fn run(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
         match self {
             Verb::List { volume, label } => {
-                let asked = SnapshotsAsked { volume, label, ..SnapshotsAsked::default() };
+                let asked = SnapshotQuery { volume, label, ..SnapshotQuery::default() };
                 let show = async |out: &mut Out<'_>| {
                     out.list(&all(|paging| remote.snapshots(asked.clone().at(paging))).await?)
                 };
@@ -80,7 +80,7 @@ impl Verb {
                 let labels = labels.into_iter().map(|LabelText(key, value)| (key, value)).collect();
                 let answer =
                     remote.put_snapshot(id, SnapshotSpec { volume, group: None, labels }).await?;
-                out.done(&say::ensured(format!("snapshot {id}"), &answer), &answer)
+                out.done(&format::ensured(format!("snapshot {id}"), &answer), &answer)
             }
             Verb::Restore { snapshot, new } => {
                 let status = remote.snapshot(snapshot).await?.status;
@@ -88,19 +88,19 @@ impl Verb {
                 let source = Some(Source::Snapshot { snapshot });
                 let (id, spec) = new.spec(source, Some(status.size))?;
                 let answer = remote.put_volume(id, spec).await?;
-                out.done(&say::ensured(format!("volume {id}"), &answer), &answer)
+                out.done(&format::ensured(format!("volume {id}"), &answer), &answer)
             }
             Verb::Label { snapshot, labels } => {
                 let have = remote.snapshot(snapshot).await?;
                 let labels = edited(&have.spec().labels, labels);
                 let change = SnapshotChange::Label { labels };
                 let answer = remote.change_snapshot(snapshot, change, None).await?;
-                out.done(&say::ensured(format!("snapshot {snapshot}"), &answer), &answer)
+                out.done(&format::ensured(format!("snapshot {snapshot}"), &answer), &answer)
             }
             Verb::Delete { snapshot, yes } => {
                 agreed(yes, &format!("this destroys snapshot {snapshot}"))?;
                 let gone = remote.delete_snapshot(snapshot, None).await?;
-                out.done(&say::gone(format!("snapshot {snapshot}"), gone), &gone)
+                out.done(&format::gone(format!("snapshot {snapshot}"), gone), &gone)
             }
         }
     }
@@ -128,14 +128,14 @@ impl Row for Snapshot {
         vec![
             self.id().into(),
             spec.volume.into(),
-            Cell::maybe(status.map(|status| say::time(status.taken_at))),
+            Cell::maybe(status.map(|status| format::time(status.taken_at))),
             Cell::maybe(status.map(|status| status.size)),
             Cell::maybe(status.map(|status| most(&status.copies))),
-            say::snapshot_state(status.map(|status| status.state)),
-            say::life(self),
-            Cell::maybe(status.map(|status| say::word(&status.consistency))),
+            format::snapshot_state(status.map(|status| status.state)),
+            format::life(self),
+            Cell::maybe(status.map(|status| format::word(&status.consistency))),
             Cell::maybe(spec.group),
-            say::labels(&spec.labels),
+            format::labels(&spec.labels),
         ]
     }
 

@@ -4,7 +4,7 @@ use anyhow::Result;
 use api::rest::{Control, Remote, StoredSpec};
 use clap::Subcommand;
 
-use super::ask::all;
+use super::client_args::all;
 use super::out::{Out, Row};
 use super::table::{Cell, Column};
 

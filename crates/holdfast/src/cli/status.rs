@@ -4,23 +4,23 @@ use std::fmt::Write as _;
 use std::io::Write;
 
 use anyhow::Result;
-use api::rest::{Control, Status, Tally};
+use api::rest::{Control, Counts, Status};
 use clap::Args;
 use model::Severity;
 
-use super::ask::Ask;
+use super::client_args::ClientArgs;
+use super::format;
 use super::out::Out;
-use super::say;
 use super::table::{Tone, paint};
 
 /// Options of `status`.
 #[derive(Args)]
-pub(crate) struct Typed {
+pub(crate) struct StatusArgs {
     #[command(flatten)]
-    ask: Ask,
+    ask: ClientArgs,
 }
 
-impl Typed {
+impl StatusArgs {
     pub(crate) async fn run(self, to: &mut (dyn Write + Send)) -> Result<()> {
         let (remote, mut out) = self.ask.open(to, true)?;
         let show = async |out: &mut Out<'_>| {
@@ -34,7 +34,7 @@ impl Typed {
 /// The screen.
 pub(crate) fn screen(status: &Status, colour: bool) -> String {
     let Status { volumes, capacity, .. } = status;
-    let verdict = match status.troubles.iter().map(|trouble| trouble.severity).max() {
+    let verdict = match status.issues.iter().map(|trouble| trouble.severity).max() {
         Some(Severity::Error) => paint("not well", Tone::Bad, colour),
         Some(_) => paint("worth a look", Tone::Warn, colour),
         None => paint("well", Tone::Good, colour),
@@ -85,16 +85,16 @@ pub(crate) fn screen(status: &Status, colour: bool) -> String {
         let held = format!("healing of {} volumes waits", brake.held);
         line("", format!("{}: {}", paint(&held, Tone::Warn, colour), brake.reason));
     }
-    if !status.troubles.is_empty() {
+    if !status.issues.is_empty() {
         text.push('\n');
     }
-    for trouble in &status.troubles {
+    for trouble in &status.issues {
         let tone = match trouble.severity {
             Severity::Info => Tone::Plain,
             Severity::Warning => Tone::Warn,
             Severity::Error => Tone::Bad,
         };
-        let word = paint(&format!("{:<8}", say::word(&trouble.severity)), tone, colour);
+        let word = paint(&format!("{:<8}", format::word(&trouble.severity)), tone, colour);
         let _ = writeln!(text, "{word}{}: {}", trouble.subject, trouble.message);
     }
     if status.more_troubles > 0 {
@@ -103,7 +103,7 @@ pub(crate) fn screen(status: &Status, colour: bool) -> String {
     text
 }
 
-fn tally(tally: Tally, word: &str, colour: bool) -> String {
+fn tally(tally: Counts, word: &str, colour: bool) -> String {
     let tone = if tally.well == tally.all { Tone::Good } else { Tone::Bad };
     paint(&format!("{} of {} {word}", tally.well, tally.all), tone, colour)
 }

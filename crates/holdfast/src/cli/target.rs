@@ -1,13 +1,13 @@
 //! `holdfast target`.
 
 use anyhow::Result;
-use api::rest::{Control, Remote, TargetsAsked};
+use api::rest::{Control, Remote, TargetQuery};
 use clap::Subcommand;
 use model::{ChildStatus, NodeName, Target, TargetId, VolumeId};
 
-use super::ask::all;
+use super::client_args::all;
+use super::format;
 use super::out::{Out, Row};
-use super::say;
 use super::table::{Cell, Column};
 
 /// Commands about targets.
@@ -30,7 +30,7 @@ impl Verb {
     pub(crate) async fn run(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
         match self {
             Verb::List { volume, node } => {
-                let asked = TargetsAsked { volume, node, ..TargetsAsked::default() };
+                let asked = TargetQuery { volume, node, ..TargetQuery::default() };
                 let show = async |out: &mut Out<'_>| {
                     out.list(&all(|paging| remote.targets(asked.clone().at(paging))).await?)
                 };
@@ -66,12 +66,12 @@ impl Row for Target {
             spec.volume.into(),
             (&spec.node).into(),
             spec.epoch.into(),
-            say::target_state(status.map(|status| status.state)),
-            say::list(spec.hosts.keys()),
+            format::target_state(status.map(|status| status.state)),
+            format::list(spec.hosts.keys()),
             spec.children.len().into(),
-            say::life(self),
-            say::list(status.into_iter().flat_map(|status| &status.addresses)),
-            say::word(&spec.ana).into(),
+            format::life(self),
+            format::list(status.into_iter().flat_map(|status| &status.addresses)),
+            format::word(&spec.ana).into(),
             Cell::maybe(status.map(|status| status.connected.len())),
         ]
     }
@@ -89,7 +89,7 @@ impl Row for ChildStatus {
     fn cells(&self) -> Vec<Cell> {
         vec![
             self.replica.into(),
-            say::child_state(Some(self.state)),
+            format::child_state(Some(self.state)),
             Cell::maybe(self.progress.map(|progress| format!("{} %", progress.percent()))),
         ]
     }

@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use api::events::Log;
 use api::rest::fake::Fake;
-use api::rest::{Purge, Quarantined, Trouble};
+use api::rest::{Issue, Purge, Quarantined};
 use api::{Guard, Server};
 use clap::{Parser, Subcommand};
 use model::*;
 use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 
-use super::{Noun, Shows as _, Typed, pool};
+use super::{ClusterCommand, Noun, Shows as _, pool};
 
 #[derive(Parser)]
 struct Cli {
@@ -26,7 +26,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     #[command(flatten)]
-    Cluster(Typed),
+    Cluster(ClusterCommand),
     Pool(Noun<pool::Verb>),
 }
 
@@ -47,16 +47,16 @@ fn golden<T: DeserializeOwned>(name: &str) -> T {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-fn record<R: stored::Record>(name: &str) -> R {
+fn record<R: envelope::Versioned>(name: &str) -> R {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../model/golden").join(name);
-    stored::decode(&std::fs::read(path).unwrap()).unwrap()
+    envelope::decode(&std::fs::read(path).unwrap()).unwrap()
 }
 
 /// A cluster with one of everything, as the golden files of the model have it.
 fn cluster() -> Fake {
     let fake = Fake::at("2026-11-15T21:30:58.000Z".parse().unwrap());
     let node: Node = golden("node.json");
-    let trouble = Trouble {
+    let trouble = Issue {
         subject: Subject::Volume(*golden::<Volume>("volume.json").id()),
         severity: Severity::Warning,
         message: "1 of 3 copies is not in sync; node-2 has been away for 40 s".to_owned(),
@@ -70,7 +70,7 @@ fn cluster() -> Fake {
         .has(golden::<Pool>("pool.json"))
         .has(golden::<Volume>("volume.json"))
         .has(golden::<Volume>("volume-small.json"))
-        .has(golden::<Watch>("watch.json"))
+        .has(golden::<Webhook>("watch.json"))
         .has(golden::<Snapshot>("snapshot.json"))
         .has(golden::<SnapshotGroup>("snapshot-group.json"))
         .has(golden::<Replica>("replica.json"))
@@ -175,8 +175,8 @@ async fn tables() {
         "event list",
         "host list",
         "host list -o wide",
-        "watch list",
-        "watch get pager",
+        "webhook list",
+        "webhook get pager",
         "volume list --state faulted",
         "volume list --label app=db",
     ];
@@ -230,15 +230,15 @@ async fn verbs() {
         format!("quarantine restore {ASIDE} --snapshot {id}"),
         format!("replica reset-fence {REPLICA} --epoch 7"),
         format!("replica reset-fence {REPLICA} --epoch 7 --yes"),
-        "watch create chat --url http://chat.example.org/hook --severity error".to_owned(),
-        "watch create chat --url http://chat.example.org/hook --severity error".to_owned(),
-        "watch create chat --url http://chat.example.org/other".to_owned(),
-        "watch set chat --url http://chat.example.org/other --any-severity".to_owned(),
-        "watch get chat".to_owned(),
-        "watch delete chat --yes".to_owned(),
-        "watch delete chat --yes".to_owned(),
-        "watch create file --url file:///etc/passwd".to_owned(),
-        format!("watch create both --url http://a --volume {VOLUME} --node node-1"),
+        "webhook create chat --url http://chat.example.org/hook --severity error".to_owned(),
+        "webhook create chat --url http://chat.example.org/hook --severity error".to_owned(),
+        "webhook create chat --url http://chat.example.org/other".to_owned(),
+        "webhook set chat --url http://chat.example.org/other --any-severity".to_owned(),
+        "webhook get chat".to_owned(),
+        "webhook delete chat --yes".to_owned(),
+        "webhook delete chat --yes".to_owned(),
+        "webhook create file --url file:///etc/passwd".to_owned(),
+        format!("webhook create both --url http://a --volume {VOLUME} --node node-1"),
         format!("volume resize {small} 2MiB --watch"),
         "pool delete pool-1 --yes --watch".to_owned(),
         "dump --to - --watch".to_owned(),
@@ -267,7 +267,7 @@ async fn a_dump_has_everything_and_no_secret() {
     let dump: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(dump["volumes"].as_array().unwrap().len(), 2);
     assert_eq!(dump["devices"]["node-1"].as_array().unwrap().len(), 1);
-    assert!(!text.contains("pager.example.org"), "the address of a watch may be a secret");
+    assert!(!text.contains("pager.example.org"), "the address of a webhook may be a secret");
     for part in ["status", "specs", "nodes", "pools", "targets", "rebuilds", "events", "metrics"] {
         assert!(!dump[part].is_null() && dump[part].get("problem").is_none(), "{part}");
     }

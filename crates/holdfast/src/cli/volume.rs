@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use api::rest::{
-    Control, LabelMatch, Placement, RebuildsAsked, Remote, ReplicasAsked, VolumeWish, VolumesAsked,
+    Control, LabelMatch, Placement, RebuildQuery, Remote, ReplicaQuery, VolumeAction, VolumeQuery,
 };
 use clap::{Args, Subcommand, ValueEnum};
 use model::{
-    HostName, Kind, NodeName, PoolName, ReplicaId, Size, Source, Volume, VolumeId, VolumeReplica,
-    VolumeState,
+    HostName, NodeName, PoolName, ProblemKind, ReplicaId, Size, Source, Volume, VolumeId,
+    VolumeReplica, VolumeState,
 };
 use serde::Serialize;
 
-use super::ask::all;
-use super::bar::Bar;
 use super::check::Check;
+use super::client_args::all;
 use super::create::{From, NewVolume, Properties, agreed, copies};
+use super::format;
 use super::out::{Out, Row};
-use super::say;
+use super::progress::ProgressBar;
 use super::table::{Cell, Column, Tone};
 
 /// Commands about volumes.
@@ -161,7 +161,7 @@ enum StateText {
 }
 
 impl List {
-    fn asked(self) -> VolumesAsked {
+    fn asked(self) -> VolumeQuery {
         let state = self.state.map(|state| match state {
             StateText::Online => VolumeState::Online,
             StateText::Degraded => VolumeState::Degraded,
@@ -169,7 +169,7 @@ impl List {
             StateText::Unknown => VolumeState::Unknown,
         });
         let List { node, pool, host, label, .. } = self;
-        VolumesAsked { state, node, pool, host, label, ..VolumesAsked::default() }
+        VolumeQuery { state, node, pool, host, label, ..VolumeQuery::default() }
     }
 }
 
@@ -191,7 +191,7 @@ impl Verb {
             Verb::Delete { volume, yes } => {
                 agreed(yes, &format!("this destroys volume {volume} and its data"))?;
                 let gone = remote.delete_volume(volume, None).await?;
-                out.done(&say::gone(format!("volume {volume}"), gone), &gone)
+                out.done(&format::gone(format!("volume {volume}"), gone), &gone)
             }
             Verb::Set { volume, properties } => set(remote, out, volume, properties).await,
             Verb::Check(check) => check.run(remote, out).await,
@@ -202,7 +202,7 @@ impl Verb {
                 out.show(remote, show).await
             }
             Verb::Rebuilds { volume } => {
-                let asked = RebuildsAsked { volume: Some(volume), ..RebuildsAsked::default() };
+                let asked = RebuildQuery { volume: Some(volume), ..RebuildQuery::default() };
                 let show = async |out: &mut Out<'_>| {
                     out.list(&all(|paging| remote.rebuilds(asked.clone().at(paging))).await?)
                 };
@@ -218,33 +218,34 @@ impl Verb {
 
     /// The verbs that are one change each.
     async fn change(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
-        let (volume, wish) = match self {
-            Verb::Publish { volume, host, node } => (volume, VolumeWish::Publish { host, node }),
+        let (volume, action) = match self {
+            Verb::Publish { volume, host, node } => (volume, VolumeAction::Publish { host, node }),
             Verb::Unpublish { volume, host, force } => {
-                (volume, VolumeWish::Unpublish { host, force })
+                (volume, VolumeAction::Unpublish { host, force })
             }
-            Verb::Republish { volume, node } => (volume, VolumeWish::Republish { node }),
+            Verb::Republish { volume, node } => (volume, VolumeAction::Republish { node }),
             Verb::Replicas { volume, count } => {
-                (volume, VolumeWish::SetReplicas { replicas: count })
+                (volume, VolumeAction::SetReplicas { replicas: count })
             }
             Verb::Move { volume, replica, pool } => {
-                (volume, VolumeWish::MoveReplica { replica, pool })
+                (volume, VolumeAction::MoveReplica { replica, pool })
             }
             Verb::RemoveReplica { volume, replica, .. } => {
-                (volume, VolumeWish::RemoveReplica { replica })
+                (volume, VolumeAction::RemoveReplica { replica })
             }
             Verb::Offline { volume, replica } => {
-                (volume, VolumeWish::SetReplicaOffline { replica, offline: true })
+                (volume, VolumeAction::SetReplicaOffline { replica, offline: true })
             }
             Verb::Online { volume, replica } => {
-                (volume, VolumeWish::SetReplicaOffline { replica, offline: false })
+                (volume, VolumeAction::SetReplicaOffline { replica, offline: false })
             }
-            Verb::ShutdownTargets { volume } => (volume, VolumeWish::RemoveShutdownTargets {}),
+            Verb::ShutdownTargets { volume } => (volume, VolumeAction::RemoveShutdownTargets {}),
             _ => return Ok(()),
         };
-        let serves = matches!(wish, VolumeWish::Publish { .. } | VolumeWish::Republish { .. });
-        let answer = remote.change_volume(volume, wish, None).await?;
-        let mut said = say::ensured(format!("volume {volume}"), &answer);
+        let serves =
+            matches!(action, VolumeAction::Publish { .. } | VolumeAction::Republish { .. });
+        let answer = remote.change_volume(volume, action, None).await?;
+        let mut said = format::ensured(format!("volume {volume}"), &answer);
         let target = answer.now.status.as_ref().and_then(|status| status.target.as_ref());
         if let (true, Some(target)) = (serves, target) {
             write!(said, ", served by {} at {}", target.node, listed(&target.addresses))?;
@@ -273,7 +274,7 @@ async fn create(remote: &Remote, out: &mut Out<'_>, new: NewVolume, from: From) 
     };
     let (id, spec) = new.spec(source, size)?;
     let answer = remote.put_volume(id, spec).await?;
-    out.done(&say::ensured(format!("volume {id}"), &answer), &answer)
+    out.done(&format::ensured(format!("volume {id}"), &answer), &answer)
 }
 
 /// How often the growth of copies is looked at.
@@ -285,9 +286,9 @@ async fn resize(
     (volume, size): (VolumeId, Size),
     wait: bool,
 ) -> Result<()> {
-    let answer = match remote.change_volume(volume, VolumeWish::Resize { size }, None).await {
+    let answer = match remote.change_volume(volume, VolumeAction::Resize { size }, None).await {
         // What was begun goes on; who waits need not ask again.
-        Err(problem) if wait && problem.kind == Kind::TimedOut => None,
+        Err(problem) if wait && problem.kind == ProblemKind::TimedOut => None,
         answer => Some(answer?),
     };
     if wait {
@@ -296,13 +297,13 @@ async fn resize(
     let Some(answer) = answer else {
         return out.done(&format!("volume {volume} changed"), &remote.volume(volume).await?);
     };
-    out.done(&say::ensured(format!("volume {volume}"), &answer), &answer)
+    out.done(&format::ensured(format!("volume {volume}"), &answer), &answer)
 }
 
 /// Waits until every copy, and then the volume, has the size.
 async fn grown(remote: &Remote, volume: VolumeId, size: Size) -> Result<()> {
-    let asked = ReplicasAsked { volume: Some(volume), ..ReplicasAsked::default() };
-    let mut bar = Bar::new(format!("resize of {volume}"));
+    let asked = ReplicaQuery { volume: Some(volume), ..ReplicaQuery::default() };
+    let mut bar = ProgressBar::new(format!("resize of {volume}"));
     loop {
         let now = remote.volume(volume).await?;
         let copies = all(|paging| remote.replicas(asked.clone().at(paging))).await?;
@@ -329,12 +330,12 @@ async fn set(
         let have = remote.volume(volume).await?;
         let mut spec = have.spec().clone();
         properties.clone().apply(&mut spec);
-        let wish = VolumeWish::Modify { spec: Box::new(spec) };
-        match remote.change_volume(volume, wish, Some(have.generation())).await {
-            Err(problem) if problem.kind == Kind::StaleGeneration => {}
+        let action = VolumeAction::Modify { spec: Box::new(spec) };
+        match remote.change_volume(volume, action, Some(have.generation())).await {
+            Err(problem) if problem.kind == ProblemKind::StaleGeneration => {}
             answer => {
                 let answer = answer?;
-                return out.done(&say::ensured(format!("volume {volume}"), &answer), &answer);
+                return out.done(&format::ensured(format!("volume {volume}"), &answer), &answer);
             }
         }
     }
@@ -371,14 +372,14 @@ impl Row for Volume {
             spec.size.into(),
             Cell::maybe(status.map(|status| status.usage.allocated)),
             Cell::toned(copies, if whole { Tone::Good } else { Tone::Warn }),
-            say::volume_state(status.map(|status| status.state)),
+            format::volume_state(status.map(|status| status.state)),
             Cell::maybe(target.map(|target| &target.node)),
-            say::list(target.into_iter().flat_map(|target| &target.hosts)),
-            say::life(self),
+            format::list(target.into_iter().flat_map(|target| &target.hosts)),
+            format::life(self),
             spec.thin.into(),
             Cell::maybe(status.map(|status| status.snapshots)),
-            say::time(self.created_at()).into(),
-            say::labels(&spec.labels),
+            format::time(self.created_at()).into(),
+            format::labels(&spec.labels),
         ]
     }
 
@@ -431,8 +432,8 @@ impl Row for Copy<'_> {
             self.id.into(),
             node.into(),
             pool.into(),
-            say::replica_state(Some(state)),
-            say::child_state(*child),
+            format::replica_state(Some(state)),
+            format::child_state(*child),
             Cell::maybe(progress.map(|progress| format!("{} %", progress.percent()))),
             usage.allocated.into(),
             usage.snapshots.into(),

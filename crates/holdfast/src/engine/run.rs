@@ -19,9 +19,9 @@ use nvme::pdu::Digests;
 use store::client::Client;
 use store::contract::Store;
 
+use crate::arg_parsers::{ServerAuth, ServerAuthArgs, bytes};
 use crate::stop;
 use crate::store::Certificates;
-use crate::typed::{Guarded, Guards, bytes};
 
 /// How long a control plane may take to answer a heartbeat.
 const HEARTBEAT: Duration = Duration::from_secs(3);
@@ -49,7 +49,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DIR")]
     keys: Option<PathBuf>,
     #[command(flatten, next_help_heading = "Node API")]
-    guarded: Guarded,
+    guarded: ServerAuthArgs,
     /// The file of the secret of the cluster: 64 hexadecimal digits that only its owner may read,
     /// the same on all engines (make it with `openssl rand -hex 32`). Engines prove to each other
     /// that they know it; nobody else reads, writes or reserves a replica. To replace it, add the
@@ -122,7 +122,7 @@ impl Run {
             ..ClientConfig::plain(server)
         });
         let control = control.collect();
-        let Guards { tls, tokens } = self.guarded.read(self.api)?;
+        let ServerAuth { tls, tokens } = self.guarded.read(self.api)?;
         let config = Config {
             node: self.node,
             listen: self.listen,

@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum};
 use model::Size;
 use serde_json::{Value, json};
 
-use super::{Reach, Whole};
+use super::{ConnectArgs, Whole};
 
 /// A load as typed.
 #[derive(Args)]
@@ -81,7 +81,7 @@ pub(crate) fn measure(
     mut find: impl FnMut() -> Result<Place>,
 ) -> Result<()> {
     let whole =
-        |place: &Place| Whole { reach: Reach::to(place), nqn: place.nqn.clone(), queues: 1 };
+        |place: &Place| Whole { reach: ConnectArgs::to(place), nqn: place.nqn.clone(), queues: 1 };
     let mut follow = |why: &str| {
         say(&format!("the path was lost ({why}); looking for the volume"));
         let begun = Instant::now();
@@ -125,7 +125,7 @@ pub(crate) struct Seen {
 
 /// Writes what can be recognised and reads every write back.
 pub(crate) fn verified(place: &Place, time: Duration) -> Result<Seen> {
-    let mut session = Reach::to(place).connect(&place.nqn, 1, 17)?;
+    let mut session = ConnectArgs::to(place).connect(&place.nqn, 1, 17)?;
     let load = Load {
         nsid: 1,
         pattern: Pattern::RandomMix { reads: 30 },

@@ -20,11 +20,11 @@ use serde_json::{Value, json};
 
 pub(crate) use load::{Place, Seen, Work, measure, verified};
 
-use crate::typed::secret;
+use crate::arg_parsers::secret;
 
 /// Commands of the initiator.
 #[derive(Subcommand)]
-pub(crate) enum Typed {
+pub(crate) enum NvmeCommand {
     /// List what a target serves, and where
     Discover(Discover),
     /// Connect with all queues, read one block of each namespace, disconnect
@@ -35,12 +35,12 @@ pub(crate) enum Typed {
     Perf(Perf),
     /// Register, take, give up and show the reservation of a namespace
     #[command(subcommand)]
-    Reservation(reservation::Typed),
+    Reservation(reservation::ReservationCommand),
 }
 
 /// How to reach a target, and as whom.
 #[derive(Args)]
-pub(crate) struct Reach {
+pub(crate) struct ConnectArgs {
     /// Where the target listens
     #[arg(value_name = "ADDR:PORT")]
     address: SocketAddr,
@@ -76,14 +76,14 @@ enum Output {
 #[derive(Args)]
 pub(crate) struct Discover {
     #[command(flatten)]
-    reach: Reach,
+    reach: ConnectArgs,
 }
 
 /// Options of commands on one subsystem.
 #[derive(Args)]
 pub(crate) struct Whole {
     #[command(flatten)]
-    reach: Reach,
+    reach: ConnectArgs,
     /// The subsystem
     #[arg(long, value_name = "NQN")]
     nqn: String,
@@ -101,22 +101,22 @@ pub(crate) struct Perf {
     work: Work,
 }
 
-impl Typed {
+impl NvmeCommand {
     pub(crate) fn run(self) -> Result<()> {
         match self {
-            Typed::Discover(typed) => discover(&typed),
-            Typed::ConnectTest(typed) => connect_test(&typed),
-            Typed::Identify(typed) => identify(&typed),
-            Typed::Perf(typed) => load::measured(&typed.whole, &typed.work, None),
-            Typed::Reservation(typed) => typed.run(),
+            NvmeCommand::Discover(typed) => discover(&typed),
+            NvmeCommand::ConnectTest(typed) => connect_test(&typed),
+            NvmeCommand::Identify(typed) => identify(&typed),
+            NvmeCommand::Perf(typed) => load::measured(&typed.whole, &typed.work, None),
+            NvmeCommand::Reservation(typed) => typed.run(),
         }
     }
 }
 
-impl Reach {
+impl ConnectArgs {
     /// Without secrets and digests.
-    fn to(place: &Place) -> Reach {
-        Reach {
+    fn to(place: &Place) -> ConnectArgs {
+        ConnectArgs {
             address: place.address,
             host_nqn: place.host_nqn.clone(),
             secret: None,

@@ -8,11 +8,11 @@ use anyhow::{Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
-use super::{Reach, hex};
+use super::{ConnectArgs, hex};
 
 /// Commands on the reservation of a namespace.
 #[derive(Subcommand)]
-pub(crate) enum Typed {
+pub(crate) enum ReservationCommand {
     /// Make our key known, or replace it
     Register {
         #[command(flatten)]
@@ -69,7 +69,7 @@ pub(crate) enum Typed {
 #[derive(Args)]
 pub(crate) struct On {
     #[command(flatten)]
-    reach: Reach,
+    reach: ConnectArgs,
     /// The subsystem
     #[arg(long, value_name = "NQN")]
     nqn: String,
@@ -136,7 +136,7 @@ fn key(text: &str) -> Result<Key, String> {
     number.map(Key).map_err(|_| format!("{text:?} is not a key, such as 17 or 0x11"))
 }
 
-impl Typed {
+impl ReservationCommand {
     pub(crate) fn run(self) -> Result<()> {
         let (on, reservation) = self.meant();
         let mut session = on.reach.connect(&on.nqn, 1, 32)?;
@@ -158,7 +158,7 @@ impl Typed {
             preempt,
         };
         match self {
-            Typed::Register { on, key, replace, force } => {
+            ReservationCommand::Register { on, key, replace, force } => {
                 let action = match replace {
                     Some(_) => RegisterAction::Replace,
                     None => RegisterAction::Register,
@@ -166,28 +166,28 @@ impl Typed {
                 let current = replace.unwrap_or_default();
                 (on, Reservation::Register { action, current, new: key, force })
             }
-            Typed::Unregister(Keyed { on, key }) => {
+            ReservationCommand::Unregister(Keyed { on, key }) => {
                 let action = RegisterAction::Unregister;
                 let new = Key::default();
                 (on, Reservation::Register { action, current: key, new, force: false })
             }
-            Typed::Acquire { keyed: Keyed { on, key }, kind } => {
+            ReservationCommand::Acquire { keyed: Keyed { on, key }, kind } => {
                 (on, acquire(AcquireAction::Acquire, kind, key, Key::default()))
             }
-            Typed::Preempt { keyed: Keyed { on, key }, from, kind, abort } => {
+            ReservationCommand::Preempt { keyed: Keyed { on, key }, from, kind, abort } => {
                 let action =
                     if abort { AcquireAction::PreemptAndAbort } else { AcquireAction::Preempt };
                 (on, acquire(action, kind, key, from))
             }
-            Typed::Release { keyed: Keyed { on, key }, kind } => {
+            ReservationCommand::Release { keyed: Keyed { on, key }, kind } => {
                 let action = ReleaseAction::Release;
                 (on, Reservation::Release { action, kind: kind.meant(), current: key })
             }
-            Typed::Clear(Keyed { on, key }) => {
+            ReservationCommand::Clear(Keyed { on, key }) => {
                 let (action, kind) = (ReleaseAction::Clear, ReservationType::WriteExclusive);
                 (on, Reservation::Release { action, kind, current: key })
             }
-            Typed::Report(on) => (on, Reservation::Report),
+            ReservationCommand::Report(on) => (on, Reservation::Report),
         }
     }
 }

@@ -9,10 +9,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use api::rest::{Control, RebuildsAsked, Remote};
+use api::rest::{Control, RebuildQuery, Remote};
 use model::{NodeName, Rebuild, Size, Volume, VolumeId, VolumeSpec, VolumeState};
 
-use super::{engines, first};
+use super::{bootstrap, engines};
 use crate::cli::{all, new_id, place};
 use crate::nvme::{Seen, verified};
 
@@ -34,7 +34,7 @@ fn say(text: &str) -> Result<()> {
 pub(super) async fn run(remote: &Remote, dir: &Path) -> Result<()> {
     let volume: VolumeId = new_id()?;
     remote.put_volume(volume, VolumeSpec::new(Size::mib(256), 2)).await?;
-    first::publish(remote, volume).await?;
+    bootstrap::publish(remote, volume).await?;
     let seen = remote.volume(volume).await?;
     let victim = victim(&seen)?;
     say(&format!("volume {volume}: 256MiB, 2 copies, published to this machine"))?;
@@ -59,7 +59,7 @@ pub(super) async fn run(remote: &Remote, dir: &Path) -> Result<()> {
 
     say(&format!("{victim} is back; waiting for its copy to be rebuilt"))?;
     state(remote, volume, VolumeState::Online, Duration::from_mins(2)).await?;
-    let asked = RebuildsAsked { volume: Some(volume), ..RebuildsAsked::default() };
+    let asked = RebuildQuery { volume: Some(volume), ..RebuildQuery::default() };
     let rebuilds: Vec<Rebuild> = all(|paging| remote.rebuilds(asked.clone().at(paging))).await?;
     let copied = rebuilds.iter().fold(Size::ZERO, |sum, one| sum.plus(one.progress.copied));
     say(&format!(

@@ -9,7 +9,7 @@ use agent::record::{ControlPlane, RUN, Records};
 use linux::LiveKernel;
 use model::VolumeId;
 
-use super::first::HOST;
+use super::bootstrap::HOST;
 
 /// How long I/O waits for a cluster that is not up before it fails, in seconds.
 const HOLD: u64 = 600;

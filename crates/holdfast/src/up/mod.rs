@@ -3,11 +3,11 @@
 //! The store and the control plane run in this process, each engine in one of its own, so that one
 //! can be killed as a node would be. All data lies in one folder; running again continues with it.
 
+mod bootstrap;
 mod demo;
 mod device;
 mod engines;
-mod first;
-mod room;
+mod free_space;
 mod screen;
 mod secret;
 
@@ -33,7 +33,7 @@ use crate::{control as control_command, log, stop};
 
 /// Options of `up`.
 #[derive(Args)]
-pub(crate) struct Typed {
+pub(crate) struct UpArgs {
     /// The folder that holds all data; running again continues with it
     #[arg(long, value_name = "DIR", default_value_os_t = default_dir())]
     dir: PathBuf,
@@ -120,14 +120,14 @@ struct At {
     store: String,
 }
 
-impl Typed {
+impl UpArgs {
     pub(crate) async fn run(self) -> Result<()> {
         std::fs::create_dir_all(&self.dir)
             .with_context(|| format!("cannot make {}; choose another --dir", self.dir.display()))?;
         // Engines are given paths, and do not run where this command does.
         let dir = self.dir.canonicalize()?;
         let _only_one = lock(&dir)?;
-        room::check(&dir, (self.nodes, self.pool_size))?;
+        free_space::check(&dir, (self.nodes, self.pool_size))?;
         let mut parts = self.start().await?;
         secret::ensure(&dir)?;
         let mut engines = Engines::start(&dir, (self.nodes, self.address), &parts.at)?;
@@ -187,9 +187,9 @@ impl Typed {
     /// Everything after the processes run: pools, the first volume, and what is shown.
     async fn serve(&self, dir: &Path, at: &At, mounted: &OnceLock<Device>) -> Result<()> {
         let remote = Remote::plain(at.rest.to_string().parse()?)?;
-        let _host = first::host(&remote)?;
+        let _host = bootstrap::host(&remote)?;
         let (nodes, size) = (engines::names(self.nodes), self.pool_size);
-        let made = first::make(&remote, dir, &nodes, size).await?;
+        let made = bootstrap::make(&remote, dir, &nodes, size).await?;
         if self.demo {
             return demo::run(&remote, dir).await;
         }
@@ -210,12 +210,12 @@ impl Typed {
         out.flush()?;
         tokio::select! {
             ended = screen::lines(&remote, &mut out) => ended,
-            never = room::watch(dir) => match never {},
+            never = free_space::watch(dir) => match never {},
         }
     }
 }
 
-fn hello(at: &At, dir: &Path, made: &first::Made, attached: Option<&str>) -> String {
+fn hello(at: &At, dir: &Path, made: &bootstrap::Made, attached: Option<&str>) -> String {
     let At { rest, store } = at;
     let mut text = format!(
         "Holdfast is up.\n\n  \

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Result;
-use api::Seen;
-use api::rest::{Control, NodesAsked, Remote, VolumesAsked};
+use api::StreamItem;
+use api::rest::{Control, NodeQuery, Remote, VolumeQuery};
 
-use super::room;
+use super::free_space;
 use crate::cli::{Format, Out, Tone, all, event_line, paint, screen};
 
 /// How often the screen is looked at.
@@ -27,7 +27,8 @@ pub(super) async fn live(
             Ok(text) => text,
             Err(error) => format!("{error:#}\n"),
         };
-        let trouble = room::trouble(dir, room::LEAST).map(|it| paint(&it, Tone::Bad, colour));
+        let trouble =
+            free_space::trouble(dir, free_space::LEAST).map(|it| paint(&it, Tone::Bad, colour));
         let trouble = trouble.map_or_else(String::new, |it| format!("{it}\n\n"));
         let text = format!("{hello}\n\n{trouble}{text}");
         if text != last {
@@ -43,8 +44,8 @@ async fn drawn(remote: &Remote, colour: bool) -> Result<String> {
     let mut nothing = std::io::sink();
     let out = Out::new(&mut nothing, Format::Table, colour);
     let status = remote.status().await?;
-    let nodes = all(|paging| remote.nodes(NodesAsked::default().at(paging))).await?;
-    let volumes = all(|paging| remote.volumes(VolumesAsked::default().at(paging))).await?;
+    let nodes = all(|paging| remote.nodes(NodeQuery::default().at(paging))).await?;
+    let volumes = all(|paging| remote.volumes(VolumeQuery::default().at(paging))).await?;
     let (nodes, volumes) = (out.table(&nodes), out.table(volumes.iter().take(20)));
     Ok(format!("{}\n{nodes}\n{volumes}", screen(&status, colour)))
 }
@@ -58,7 +59,7 @@ pub(super) async fn lines(remote: &Remote, out: &mut (dyn Write + Send)) -> Resu
             continue;
         };
         while let Ok(Some(seen)) = events.next().await {
-            if let Seen::Event(event) = seen {
+            if let StreamItem::Event(event) = seen {
                 write!(out, "{}", event_line(&event))?;
                 out.flush()?;
             }

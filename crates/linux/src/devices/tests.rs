@@ -48,7 +48,7 @@ impl Machine {
         let tree = Tree::at(self.root.path());
         block_devices(&tree, Size::gib(1), |path| {
             let text = fs::read_to_string(path).ok()?;
-            text.starts_with("XFSB").then(|| Obstacle::FileSystem { name: "XFS".into() })
+            text.starts_with("XFSB").then(|| IneligibleReason::FileSystem { name: "XFS".into() })
         })
     }
 
@@ -60,7 +60,7 @@ impl Machine {
 }
 
 /// What keeps a disk with these files from being used.
-fn check(files: &[(&str, &str)], expected: &[Obstacle]) {
+fn check(files: &[(&str, &str)], expected: &[IneligibleReason]) {
     let machine = Machine::new();
     machine.disk("sda", 4 * GIB, files);
     assert_eq!(machine.only().obstacles, expected, "{files:?}");
@@ -90,11 +90,11 @@ fn an_empty_disk_is_described_and_usable() {
 #[test]
 fn what_the_kernel_says_keeps_a_disk_from_being_used() {
     check(&[], &[]);
-    check(&[("ro", "1")], &[Obstacle::ReadOnly]);
-    check(&[("holders/md0/x", "")], &[Obstacle::Held { by: "md0".into() }]);
-    check(&[("sda1/partition", "1")], &[Obstacle::Partitioned]);
+    check(&[("ro", "1")], &[IneligibleReason::ReadOnly]);
+    check(&[("holders/md0/x", "")], &[IneligibleReason::Held { by: "md0".into() }]);
+    check(&[("sda1/partition", "1")], &[IneligibleReason::Partitioned]);
     let own = Nqn::volume("6f5a1a3c-5d63-4e0c-8f43-35d4f1d0a111".parse().unwrap());
-    check(&[("device/subsysnqn", own.as_str())], &[Obstacle::OwnVolume]);
+    check(&[("device/subsysnqn", own.as_str())], &[IneligibleReason::OwnVolume]);
     check(&[("device/subsysnqn", "nqn.2019-08.org.other:disk")], &[]);
 }
 
@@ -106,8 +106,8 @@ fn who_uses_it_is_told() {
     machine.write("proc/self/mountinfo", "30 1 8:0 / /mnt/a\\040b rw - xfs /dev/sda rw\n");
     machine.write("proc/swaps", "Filename Type Size\n/dev/sdb partition 1\n");
     let obstacles: Vec<_> = machine.list().into_iter().map(|device| device.obstacles).collect();
-    let mounted = Obstacle::Mounted { path: "/mnt/a b".into() };
-    assert_eq!(obstacles, [vec![mounted], vec![Obstacle::Held { by: "swap".into() }]]);
+    let mounted = IneligibleReason::Mounted { path: "/mnt/a b".into() };
+    assert_eq!(obstacles, [vec![mounted], vec![IneligibleReason::Held { by: "swap".into() }]]);
 }
 
 #[test]
@@ -118,8 +118,8 @@ fn contents_are_looked_at_only_where_nothing_else_forbids_it() {
     machine.write("dev/sda", "XFSB");
     machine.write("dev/sdb", "XFSB");
     let obstacles: Vec<_> = machine.list().into_iter().map(|device| device.obstacles).collect();
-    let xfs = Obstacle::FileSystem { name: "XFS".into() };
-    assert_eq!(obstacles, [vec![xfs], vec![Obstacle::ReadOnly]]);
+    let xfs = IneligibleReason::FileSystem { name: "XFS".into() };
+    assert_eq!(obstacles, [vec![xfs], vec![IneligibleReason::ReadOnly]]);
 }
 
 #[test]
@@ -129,8 +129,8 @@ fn a_partition_is_like_its_disk_but_smaller() {
     machine.device("sda1", Some("sda"), &[("size", "100"), ("partition", "1")]);
     let found = machine.list();
     let [disk, part] = found.as_slice() else { panic!("{found:?}") };
-    assert_eq!(disk.obstacles, [Obstacle::Partitioned]);
-    assert_eq!(part.obstacles, [Obstacle::TooSmall]);
+    assert_eq!(disk.obstacles, [IneligibleReason::Partitioned]);
+    assert_eq!(part.obstacles, [IneligibleReason::TooSmall]);
     assert_eq!((part.kind, part.traits.logical_block_size), (DeviceKind::Partition, 4096));
     assert_eq!((part.model.as_deref(), part.traits.rotational), (Some("M"), true));
     assert_eq!(part.parent.as_ref().map(DevicePath::as_str), Some("/dev/sda"));

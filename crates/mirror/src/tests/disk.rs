@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::vec::Vec;
 
 use block::testing::Random;
-use block::{Command, Fault, Lba, Span};
-use model::{Epoch, Note, NoteStamp, SnapshotId};
+use block::{Command, IoError, Lba, Span};
+use model::{Epoch, SnapshotId, SyncMetadata, SyncStamp};
 
 use crate::{Attempt, Session};
 
@@ -26,7 +26,7 @@ pub(super) struct Snapshot {
 pub(super) struct Disk {
     durable: Vec<u64>,
     cache: BTreeMap<u64, u64>,
-    pub(super) note: Option<Note>,
+    pub(super) note: Option<SyncMetadata>,
     pub(super) epoch: Option<Epoch>,
     pub(super) owner: Option<Owner>,
     pub(super) incarnation: u64,
@@ -118,9 +118,9 @@ impl Disk {
     }
 
     /// Whether what was saved has an older note than this.
-    pub(super) fn was_saved_before(&self, known: Option<NoteStamp>) -> bool {
+    pub(super) fn was_saved_before(&self, known: Option<SyncStamp>) -> bool {
         let saved = self.saved.as_ref();
-        saved.is_some_and(|saved| saved.note.as_ref().map(Note::stamp) < known)
+        saved.is_some_and(|saved| saved.note.as_ref().map(SyncMetadata::stamp) < known)
     }
 
     /// Is what it was when it was saved; it was started since, so that its incarnation is new.
@@ -131,7 +131,11 @@ impl Disk {
     }
 
     /// Carries out a command; `data` is read or filled.
-    pub(super) fn carry_out(&mut self, command: Command, data: &mut Vec<u64>) -> Result<(), Fault> {
+    pub(super) fn carry_out(
+        &mut self,
+        command: Command,
+        data: &mut Vec<u64>,
+    ) -> Result<(), IoError> {
         let span = command.span();
         let blocks = |span: Span| span.start().0..span.end().0;
         if let Command::Read { span } | Command::Compare { span } = command {
@@ -141,10 +145,10 @@ impl Disk {
         let unproven = span.is_some_and(|span| blocks(span).any(|at| self.unproven.contains(&at)));
         match command {
             Command::Read { span } | Command::Compare { span } if rotten => {
-                Err(Fault::Checksum { span })
+                Err(IoError::Checksum { span })
             }
             Command::Read { span } | Command::Compare { span } if unproven => {
-                Err(Fault::Unproven { span })
+                Err(IoError::Unproven { span })
             }
             Command::Read { span } => {
                 *data = blocks(span).map(|at| self.block(at)).collect();
@@ -152,12 +156,12 @@ impl Disk {
             }
             Command::Compare { span } => {
                 let other = blocks(span).zip(&*data).find(|(at, stamp)| self.block(*at) != **stamp);
-                other.map_or(Ok(()), |(at, _)| Err(Fault::Miscompare { at: Lba(at) }))
+                other.map_or(Ok(()), |(at, _)| Err(IoError::Miscompare { at: Lba(at) }))
             }
             Command::Write { span, .. }
                 if self.full && blocks(span).any(|at| self.block(at) == 0) =>
             {
-                Err(Fault::NoSpace)
+                Err(IoError::NoSpace)
             }
             Command::Write { span, fua } => {
                 self.blind += u64::from(rotten);

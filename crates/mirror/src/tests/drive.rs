@@ -16,17 +16,17 @@ use model::{
 use uuid::Uuid;
 
 use super::Broken;
-use super::also::Also;
 use super::disk::Disk;
+use super::with_and_without::Also;
 use super::world::{DETECT, Happening, HostOp, STORE, World};
-use crate::{AttachFault, Attempt, Event, Order, Policy, RebuildOrder, Token};
+use crate::{AttachFault, Attempt, CommandId, Event, MirrorConfig, MirrorRequest, RebuildCommand};
 
 const BLOCKS: u64 = 64;
 const MOST: u64 = 96;
 
-pub(super) fn policy() -> Policy {
+pub(super) fn config() -> MirrorConfig {
     let millis = Duration::from_millis;
-    Policy {
+    MirrorConfig {
         commands: 64,
         hold: millis(3000),
         open_wait: millis(2 * DETECT + 100),
@@ -62,7 +62,7 @@ pub(super) struct Plan {
     pub(super) seed: u64,
     pub(super) broken: Broken,
     /// Whether reads go around the mirror where they may.
-    pub(super) around: bool,
+    pub(super) bypass_reads: bool,
     /// Whether crashes leave blocks that nothing proves, and checks are ordered.
     pub(super) unproven: bool,
     /// Whether hosts change reservations.
@@ -76,7 +76,7 @@ pub(super) struct Drive {
     pub(super) world: World,
     pub(super) size: u64,
     pub(super) copies: usize,
-    pub(super) policy: Policy,
+    pub(super) config: MirrorConfig,
     unproven: bool,
     tokens: u64,
     attempts: u64,
@@ -98,20 +98,20 @@ impl Drive {
         let disks = (0..=copies).map(|_| Disk::new(MOST)).collect();
         let mut world = World::new(random, disks, record.clone(), plan.broken);
         world.replicas = (0..=copies).map(replica).collect();
-        (world.around, world.loud) = (plan.around, plan.loud);
+        (world.bypass_reads, world.loud) = (plan.bypass_reads, plan.loud);
         world.reserves = plan.reserves;
         world.set_record(record);
-        let mut policy = policy();
-        policy.verify = world.random.one_in(3);
+        let mut config = config();
+        config.verify = world.random.one_in(3);
         let (tokens, attempts, stamps, last_read) = (0, 0, 0, Vec::new());
         let (size, unproven, also) = (BLOCKS, plan.unproven, plan.also);
         world.stalls = also == Also::Pauses;
-        Drive { world, size, copies, policy, unproven, tokens, attempts, stamps, last_read, also }
+        Drive { world, size, copies, config, unproven, tokens, attempts, stamps, last_read, also }
     }
 
     pub(super) fn run(&mut self) -> Result<(), String> {
         let node = self.world.random.below(self.copies as u64) as usize;
-        self.world.take_over(node, self.policy, Blocks(self.size));
+        self.world.take_over(node, self.config, Blocks(self.size));
         // A quiet start in some seeds, trouble from the beginning in others.
         self.world.trouble = [0, 40, 150, 400][self.world.random.below(4) as usize];
         let end = self.world.now + 1500 + self.world.random.below(3000);
@@ -142,9 +142,9 @@ impl Drive {
         self.world.error.take().map_or(Ok(()), Err)
     }
 
-    fn token(&mut self) -> Token {
+    fn token(&mut self) -> CommandId {
         self.tokens += 1;
-        Token(self.tokens)
+        CommandId(self.tokens)
     }
 
     fn stamp(&mut self) -> u64 {
@@ -190,7 +190,7 @@ impl Drive {
         self.submit(target, command);
     }
 
-    pub(super) fn submit(&mut self, target: usize, command: Command) -> Token {
+    pub(super) fn submit(&mut self, target: usize, command: Command) -> CommandId {
         let data = match command {
             Command::Write { span, .. } => (0..span.len().0).map(|_| self.stamp()).collect(),
             _ => Vec::new(),
@@ -282,7 +282,7 @@ impl Drive {
     pub(super) fn fail_over(&mut self, node: usize) {
         let reaches_store = self.world.store_up && !self.world.cut.contains(&(node, STORE));
         if reaches_store && self.world.targets.len() < 12 {
-            self.world.take_over(node, self.policy, Blocks(self.size));
+            self.world.take_over(node, self.config, Blocks(self.size));
         }
     }
 
@@ -322,31 +322,35 @@ impl Drive {
         let Some(target) = self.newest() else { return };
         let random = &mut self.world.random;
         let replica = replica(random.below(self.copies as u64 + 1) as usize);
-        let rebuild =
-            [RebuildOrder::Start, RebuildOrder::Pause, RebuildOrder::Resume, RebuildOrder::Cancel];
-        let order = match random.below(if self.unproven { 15 } else { 12 }) {
-            0 => Order::AddChild { replica, local: false },
-            1 => Order::RemoveChild(replica),
-            2 => Order::Offline(replica),
-            3..5 => Order::Online(replica),
-            5..8 => Order::Rebuild(replica, rebuild[random.below(4) as usize]),
+        let rebuild = [
+            RebuildCommand::Start,
+            RebuildCommand::Pause,
+            RebuildCommand::Resume,
+            RebuildCommand::Cancel,
+        ];
+        let request = match random.below(if self.unproven { 15 } else { 12 }) {
+            0 => MirrorRequest::AddChild { replica, local: false },
+            1 => MirrorRequest::RemoveChild(replica),
+            2 => MirrorRequest::Offline(replica),
+            3..5 => MirrorRequest::Online(replica),
+            5..8 => MirrorRequest::Rebuild(replica, rebuild[random.below(4) as usize]),
             8 => {
                 self.size = (self.size + 8).min(MOST);
-                Order::Resize(Blocks(self.size))
+                MirrorRequest::Resize(Blocks(self.size))
             }
             12..15 => {
                 let from = random.below(self.size);
                 let span = Span::between(Lba(from), Lba(self.size)).unwrap();
-                Order::Check { span, believed: None, accept_loss: false }
+                MirrorRequest::Check { span, believed: None, accept_loss: false }
             }
             // Some are asked for again, whatever became of them.
             _ => {
                 let number = 1 + u128::from(random.below(4));
                 let id = SnapshotId::new(Uuid::from_u128(number)).unwrap();
-                Order::Snapshot(id, self.attempt())
+                MirrorRequest::Snapshot(id, self.attempt())
             }
         };
-        self.give(target, order);
+        self.give(target, request);
     }
 
     /// One that nobody made before.
@@ -355,16 +359,16 @@ impl Drive {
         Attempt(self.attempts)
     }
 
-    pub(super) fn give(&mut self, target: usize, order: Order) -> Token {
+    pub(super) fn give(&mut self, target: usize, request: MirrorRequest) -> CommandId {
         let token = self.token();
-        self.world.say(format_args!("T{target} order {token:?} {order:?}"));
-        if let Order::Snapshot(id, _) = order {
+        self.world.say(format_args!("T{target} order {token:?} {request:?}"));
+        if let MirrorRequest::Snapshot(id, _) = request {
             let had = |disk: &usize| self.world.disks[*disk].snapshots.contains_key(&id);
             let had = (0..self.world.disks.len()).filter(had).collect();
             self.world.snapshots.insert((target, token), (id, had));
         }
         let now = self.world.clock(target);
-        self.world.targets[target].mirror.order(token, order, now);
+        self.world.targets[target].mirror.request(token, request, now);
         self.world.drain(target);
         token
     }
@@ -407,15 +411,15 @@ impl Drive {
         let serves = self.newest().filter(|at| !down(self.world.targets[*at].mirror.state()));
         if serves.is_none() {
             let node = self.world.random.below(self.copies as u64) as usize;
-            self.world.take_over(node, self.policy, Blocks(self.size));
+            self.world.take_over(node, self.config, Blocks(self.size));
         }
         let target = self.world.targets.len() - 1;
         self.run_until(5000, |drive| {
             drive.world.targets[target].mirror.state() != TargetState::Init
         })?;
         for replica in self.world.record.set().replicas().clone() {
-            self.give(target, Order::Online(replica));
-            self.give(target, Order::Rebuild(replica, RebuildOrder::Resume));
+            self.give(target, MirrorRequest::Online(replica));
+            self.give(target, MirrorRequest::Rebuild(replica, RebuildCommand::Resume));
         }
         let open = |drive: &Drive| {
             let target = &drive.world.targets[target];
@@ -452,12 +456,12 @@ impl Drive {
             }
         }
         self.same(target)?;
-        let token = self.give(target, Order::Stop);
+        let token = self.give(target, MirrorRequest::Stop);
         let stopped = |drive: &Drive| drive.world.targets[target].answers.contains_key(&token);
         if !self.run_until(10_000, stopped)? {
             return Err("it does not stop".into());
         }
-        if self.world.record.end() != model::End::Clean {
+        if self.world.record.end() != model::ShutdownState::Clean {
             return Err(format!("unclean end: {:?}", self.world.record));
         }
         for disk in self.members() {

@@ -1,13 +1,13 @@
 //! What a former owner may answer, and what becomes of copies that contradict what is known.
 
-use block::{Command, Fault, Span};
+use block::{Command, IoError, Span};
 use model::{ConflictReason, FaultReason, StopCause, TargetState};
 
 use super::Broken;
-use super::directed::{span, write};
 use super::drive::{Drive, replica};
+use super::scenarios::{span, write};
 use super::world::STORE;
-use crate::Order;
+use crate::MirrorRequest;
 
 fn read(span: Span) -> Command {
     Command::Read { span }
@@ -21,9 +21,9 @@ fn a_former_owner_that_was_stopped_answers_no_reads() {
 /// The node of a target stands still while another one takes the volume and writes. A host asks
 /// the former one meanwhile; its local copy is all that it needs for an answer.
 pub(super) fn stopped_owner(broken: Broken) {
-    for around in [false, true] {
+    for bypass_reads in [false, true] {
         let mut drive = Drive::quiet_but(2, broken);
-        drive.world.around = around;
+        drive.world.bypass_reads = bypass_reads;
         drive.ask(write(0, 1)).unwrap();
         let pending = drive.begin(read(span(0, 1)));
         drive.world.pause(0, 5000, false);
@@ -33,9 +33,9 @@ pub(super) fn stopped_owner(broken: Broken) {
         // Its own copy answers sooner than the one that could tell it.
         drive.world.slow = Some(1);
         let token = drive.begin_on(0, read(span(0, 1)));
-        assert_eq!(drive.end_on(0, token), Err(Fault::Fenced));
+        assert_eq!(drive.end_on(0, token), Err(IoError::Fenced));
         // It was asked before the write, and may be answered with what was there then.
-        assert_eq!(drive.end_on(0, pending), Err(Fault::Fenced));
+        assert_eq!(drive.end_on(0, pending), Err(IoError::Fenced));
     }
 }
 
@@ -50,7 +50,7 @@ pub(super) fn stopped_during_read(broken: Broken) {
     for chance in 0..20 {
         let mut drive = Drive::quiet_but(2, broken);
         drive.world.random = block::testing::Random(chance);
-        drive.world.around = true;
+        drive.world.bypass_reads = true;
         drive.ask(write(0, 1)).unwrap();
         drive.world.slow = Some(0);
         let before = drive.world.disks[0].read;
@@ -61,7 +61,7 @@ pub(super) fn stopped_during_read(broken: Broken) {
         drive.until(|drive| drive.mirror().state() == TargetState::Degraded);
         drive.ask(write(0, 1)).unwrap();
         drive.world.slow = Some(1);
-        assert_eq!(drive.end_on(0, pending), Err(Fault::Fenced));
+        assert_eq!(drive.end_on(0, pending), Err(IoError::Fenced));
     }
 }
 
@@ -91,7 +91,7 @@ pub(super) fn late_fence(broken: Broken) {
     assert!(waited >= 375, "it served {waited} ms after it fenced a copy");
     drive.ask(write(0, 1)).unwrap();
     let token = drive.begin_on(0, read(span(0, 1)));
-    assert_eq!(drive.end_on(0, token), Err(Fault::Unreachable));
+    assert_eq!(drive.end_on(0, token), Err(IoError::Unreachable));
 }
 
 #[test]
@@ -111,7 +111,7 @@ pub(super) fn given_up(broken: Broken) {
     drive.until(|drive| drive.mirror().state().serves());
     drive.ask(write(0, 1)).unwrap();
     let token = drive.begin_on(0, read(span(0, 1)));
-    assert_eq!(drive.end_on(0, token), Err(Fault::Unreachable));
+    assert_eq!(drive.end_on(0, token), Err(IoError::Unreachable));
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn an_idle_volume_asks_nothing_and_its_first_read_is_answered() {
 #[test]
 fn without_a_lease_each_read_is_proved_after_it_came() {
     let mut drive = Drive::quiet(2);
-    drive.policy.lease = core::time::Duration::ZERO;
+    drive.config.lease = core::time::Duration::ZERO;
     drive.take_over(0);
     drive.until_open();
     drive.ask(write(0, 1)).unwrap();
@@ -140,7 +140,7 @@ fn without_a_lease_each_read_is_proved_after_it_came() {
     drive.until(|drive| drive.mirror().state() == TargetState::Degraded);
     drive.ask(write(0, 1)).unwrap();
     let token = drive.begin_on(1, read(span(0, 1)));
-    assert_eq!(drive.end_on(1, token), Err(Fault::Fenced));
+    assert_eq!(drive.end_on(1, token), Err(IoError::Fenced));
 }
 
 #[test]
@@ -167,7 +167,7 @@ pub(super) fn store_went_back(broken: Broken) {
     drive.take_over(1);
     let token = drive.begin(read(span(0, 4)));
     let result = drive.end(token);
-    assert_eq!(result, Err(Fault::Fenced), "{:?}", drive.last_read);
+    assert_eq!(result, Err(IoError::Fenced), "{:?}", drive.last_read);
     assert_eq!(drive.mirror().state(), TargetState::Shutdown { cause: StopCause::LabelConflict });
     let [conflict] = drive.mirror().conflicts() else { panic!("one copy is newer") };
     assert_eq!(conflict.replica, replica(0));
@@ -207,7 +207,7 @@ fn an_owner_that_the_store_forgot_stops_when_it_has_to_record() {
     drive.world.record = backup;
     drive.world.disks[0].up = false;
     let token = drive.begin(write(0, 1));
-    assert_eq!(drive.end(token), Err(Fault::Fenced));
+    assert_eq!(drive.end(token), Err(IoError::Fenced));
     assert_eq!(drive.mirror().state(), TargetState::Shutdown { cause: StopCause::LabelConflict });
 }
 
@@ -256,8 +256,8 @@ pub(super) fn rolled_back(broken: Broken) {
 #[test]
 fn a_copy_that_was_rolled_back_within_a_note_is_compared() {
     let mut drive = Drive::quiet(2);
-    drive.policy.idle = core::time::Duration::from_mins(1);
-    drive.policy.renew = core::time::Duration::from_mins(1);
+    drive.config.idle = core::time::Duration::from_mins(1);
+    drive.config.renew = core::time::Duration::from_mins(1);
     drive.take_over(0);
     drive.until_open();
     drive.ask(write(0, 8)).unwrap();
@@ -282,7 +282,7 @@ fn a_copy_that_was_rolled_back_within_a_note_is_compared() {
 fn the_only_copy_in_sync_is_not_believed_after_it_was_rolled_back() {
     let mut drive = Drive::quiet(2);
     drive.ask(write(0, 8)).unwrap();
-    drive.order(Order::Offline(replica(1))).unwrap();
+    drive.request(MirrorRequest::Offline(replica(1))).unwrap();
     drive.world.disks[0].save();
     for region in 1..4 {
         drive.ask(write(region * 8, 8)).unwrap();
@@ -291,7 +291,7 @@ fn the_only_copy_in_sync_is_not_believed_after_it_was_rolled_back() {
     }
     drive.crash_disk(0);
     drive.world.disks[0].roll_back();
-    assert_eq!(drive.ask(read(span(8, 8))), Err(Fault::Unreachable));
+    assert_eq!(drive.ask(read(span(8, 8))), Err(IoError::Unreachable));
     let lost = model::ChildState::Faulted { reason: FaultReason::LabelConflict };
     assert_eq!(drive.mirror().children()[0].state, lost);
     assert_eq!(drive.mirror().conflicts().len(), 1);

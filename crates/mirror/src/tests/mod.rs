@@ -1,26 +1,26 @@
 //! The mirror in one thread, from seeds: replicas with volatile caches, a store, targets that
 //! follow each other, and everything that can go wrong between them.
 
-mod also;
-mod checking;
-mod directed;
+mod check;
 mod disk;
 mod drive;
 mod history;
 mod lease;
 mod owner;
-mod quiet;
-mod rebuilding;
+mod rebuild;
 mod reservation;
 mod rules;
+mod scenarios;
+mod steady_state;
+mod with_and_without;
 mod world;
 
 use std::format;
 use std::string::String;
 use std::vec::Vec;
 
-use also::Also;
 use drive::{Drive, Plan};
+use with_and_without::Also;
 
 /// A rule that is broken on purpose, to see that the simulation notices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,7 +86,7 @@ fn run(seed: u64, broken: Broken) -> Result<(), String> {
 
 /// Reads of a local copy go around the mirror where they may.
 fn run_around(seed: u64, broken: Broken) -> Result<(), String> {
-    live(Plan { seed, broken, around: true, ..Plan::default() })
+    live(Plan { seed, broken, bypass_reads: true, ..Plan::default() })
 }
 
 /// Crashes leave blocks that nothing proves; reads go by the mirror.
@@ -96,7 +96,7 @@ fn run_unproven(seed: u64, broken: Broken) -> Result<(), String> {
 
 /// The same, and reads go around the mirror where they may.
 fn run_unproven_around(seed: u64, broken: Broken) -> Result<(), String> {
-    live(Plan { seed, broken, unproven: true, around: true, ..Plan::default() })
+    live(Plan { seed, broken, unproven: true, bypass_reads: true, ..Plan::default() })
 }
 
 fn live(plan: Plan) -> Result<(), String> {
@@ -134,7 +134,7 @@ fn every_history_with_unproven_blocks_and_reads_around_is_one_of_a_single_disk()
 }
 
 fn run_also(seed: u64, broken: Broken, also: Also) -> Result<(), String> {
-    live(Plan { seed, broken, around: seed.is_multiple_of(2), also, ..Plan::default() })
+    live(Plan { seed, broken, bypass_reads: seed.is_multiple_of(2), also, ..Plan::default() })
 }
 
 #[test]
@@ -175,11 +175,11 @@ fn a_broken_rule_is_noticed() {
         std::println!("{rule:?} is noticed by seed {noticed:?}");
     }
     for (rule, check) in [
-        (Broken::FenceIgnored, directed::fence as fn(Broken)),
-        (Broken::HalfSnapshot, directed::snapshot),
-        (Broken::MixedSnapshot, directed::snapshot_again),
-        (Broken::AnyAttempt, directed::snapshot_of_two_attempts),
-        (Broken::ReadUnsettled, directed::read_by_a_former_owner),
+        (Broken::FenceIgnored, scenarios::fence as fn(Broken)),
+        (Broken::HalfSnapshot, scenarios::snapshot),
+        (Broken::MixedSnapshot, scenarios::snapshot_again),
+        (Broken::AnyAttempt, scenarios::snapshot_of_two_attempts),
+        (Broken::ReadUnsettled, scenarios::read_by_a_former_owner),
         (Broken::AroundOthers, rules::read_overtakes),
         (Broken::ReadInDoubt, rules::read_in_doubt),
         (Broken::FlushInDoubt, rules::flush_in_doubt),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::format;
 use std::vec::Vec;
 
-use block::{Command, Fault, Kind};
+use block::{Command, CommandKind, IoError};
 use model::{
     ChildState, ChildStatus, NodeName, ReplicaId, TargetId, TargetRecord, TargetState, Timestamp,
 };
@@ -12,7 +12,9 @@ use uuid::Uuid;
 
 use super::disk::Disk;
 use super::world::{Happening, HostOp, Target, What, World, at};
-use crate::{Buffer, Effect, Event, Io, Mirror, Opening, Policy, Session, Token};
+use crate::{
+    Buffer, CommandId, Effect, Event, Mirror, MirrorConfig, OpenParams, RequestId, Session,
+};
 
 /// Marks the names of reads that go around their mirror.
 pub(super) const AROUND: u64 = 1 << 62;
@@ -29,7 +31,7 @@ impl Target {
 impl World {
     /// A new target takes the volume, wherever the former one is.
     #[expect(clippy::large_types_passed_by_value, reason = "it is the mirror's own then")]
-    pub(super) fn take_over(&mut self, node: usize, policy: Policy, size: block::Blocks) {
+    pub(super) fn take_over(&mut self, node: usize, config: MirrorConfig, size: block::Blocks) {
         let id = TargetId::new(Uuid::from_u128(0x7000 + self.targets.len() as u128)).unwrap();
         let name: NodeName = format!("node-{node}").parse().unwrap();
         let record = self.give_up_some().take(id, name);
@@ -37,12 +39,12 @@ impl World {
         let members = record.set().replicas().iter();
         let children = members.map(|replica| (*replica, self.disk_of(*replica) == node)).collect();
         let epoch = record.epoch().number();
-        let opening = Opening {
+        let opening = OpenParams {
             record,
             size,
             children,
-            limits: model::Limits::default(),
-            policy,
+            limits: model::QosLimits::default(),
+            config,
             wall: Timestamp::from_millis(1_000_000),
         };
         self.say(format_args!("T{} on node {node} takes epoch {epoch}", self.targets.len()));
@@ -58,7 +60,7 @@ impl World {
             ios: std::collections::BTreeMap::new(),
             sessions: std::collections::BTreeMap::new(),
             ops: std::collections::BTreeMap::new(),
-            copies: std::vec![Vec::new(); policy.copies as usize],
+            copies: std::vec![Vec::new(); config.copies as usize],
             answers: std::collections::BTreeMap::new(),
             copied: 0,
             checked: std::collections::BTreeMap::new(),
@@ -84,7 +86,7 @@ impl World {
         }
     }
 
-    pub(super) fn submit(&mut self, target: usize, token: Token, op: HostOp) {
+    pub(super) fn submit(&mut self, target: usize, token: CommandId, op: HostOp) {
         let command = op.command;
         if self.loud {
             std::eprintln!("{:6} T{target} host {token:?} {command:?} {:?}", self.now, op.data);
@@ -104,7 +106,7 @@ impl World {
     }
 
     /// A host's command has come to its target.
-    pub(super) fn take(&mut self, target: usize, token: Token, op: HostOp) {
+    pub(super) fn take(&mut self, target: usize, token: CommandId, op: HostOp) {
         if !self.targets[target].alive {
             return;
         }
@@ -112,9 +114,9 @@ impl World {
         self.targets[target].ops.insert(token, op);
         let now = self.clock(target);
         let mirror = &mut self.targets[target].mirror;
-        let around = self.around.then(|| mirror.ask_around(command, now)).flatten();
-        if let Some(session) = around {
-            let io = Io(AROUND | token.0);
+        let bypass_reads = self.bypass_reads.then(|| mirror.try_bypass(command, now)).flatten();
+        if let Some(session) = bypass_reads {
+            let io = RequestId(AROUND | token.0);
             let what = What::Command(command, Buffer::Host(token), data);
             self.launch(target, session, io, what);
             return self.drain(target);
@@ -124,19 +126,19 @@ impl World {
     }
 
     /// A read that went around its mirror has ended.
-    pub(super) fn went_around(
+    pub(super) fn bypass_done(
         &mut self,
         target: usize,
-        (io, session): (Io, Session),
-        result: Result<(), Fault>,
+        (io, session): (RequestId, Session),
+        result: Result<(), IoError>,
     ) {
-        let (token, now) = (Token(io.0 & !AROUND), self.clock(target));
-        let _ = self.targets[target].mirror.went_around(now);
+        let (token, now) = (CommandId(io.0 & !AROUND), self.clock(target));
+        let _ = self.targets[target].mirror.bypass_done(now);
         let mirror = &mut self.targets[target].mirror;
-        let result = if mirror.may_answer(now) { result } else { Err(Fault::Unreachable) };
+        let result = if mirror.may_answer(now) { result } else { Err(IoError::Unreachable) };
         if let Err(fault) = result {
             let command = self.targets[target].ops[&token].command;
-            self.targets[target].mirror.come_back(token, command, (session, fault), now);
+            self.targets[target].mirror.bypass_failed(token, command, (session, fault), now);
         } else {
             self.done(target, token, result);
         }
@@ -240,7 +242,7 @@ impl World {
 
     /// A snapshot is on every copy in sync and the same there, or on none that this target has and
     /// that did not have it before. One that failed meanwhile may keep it.
-    fn check_snapshot(&mut self, target: usize, token: Token, fine: bool) {
+    fn check_snapshot(&mut self, target: usize, token: CommandId, fine: bool) {
         let Some((id, had)) = self.snapshots.remove(&(target, token)) else { return };
         if self.record.epoch().number() != self.targets[target].epoch {
             // The store holds the record of another one.
@@ -276,7 +278,7 @@ impl World {
         }
     }
 
-    fn launch(&mut self, target: usize, session: Session, io: Io, what: What) {
+    fn launch(&mut self, target: usize, session: Session, io: RequestId, what: What) {
         let disk = self.targets[target].sessions[&session];
         let buffer = match &what {
             What::Command(_, buffer, _) => *buffer,
@@ -291,10 +293,10 @@ impl World {
     /// Everything of the attachment ends, though some of it may still be on its way.
     fn detach(&mut self, target: usize, session: Session) {
         let of_it = self.targets[target].ios.iter().filter(|(_, (_, of, _))| *of == session);
-        let ios: Vec<Io> = of_it.map(|(io, _)| *io).collect();
+        let ios: Vec<RequestId> = of_it.map(|(io, _)| *io).collect();
         for io in ios {
             let delay = self.random.below(5);
-            self.deliver_later(delay, target, Event::Ended { io, result: Err(Fault::Aborted) });
+            self.deliver_later(delay, target, Event::Ended { io, result: Err(IoError::Aborted) });
         }
     }
 
@@ -305,7 +307,7 @@ impl World {
         disks.filter(|(_, disk)| is_its(disk)).map(|(nth, _)| nth).collect()
     }
 
-    fn done(&mut self, target: usize, token: Token, result: Result<(), Fault>) {
+    fn done(&mut self, target: usize, token: CommandId, result: Result<(), IoError>) {
         let from = &mut self.targets[target];
         let op = from.ops.remove(&token).expect("a command ends once");
         let held = from.ios.values().any(|(_, _, buffer)| *buffer == Buffer::Host(token));
@@ -317,7 +319,7 @@ impl World {
         let fine = result.is_ok();
         let span = op.command.span();
         let checked = match (op.command.kind(), span) {
-            (Kind::Read, Some(span)) if fine => {
+            (CommandKind::Read, Some(span)) if fine => {
                 let blocks = span.start().0..span.end().0;
                 let seen: Vec<(u64, u64)> = blocks.zip(op.data.clone()).collect();
                 let when = (op.begun, self.now);
@@ -328,7 +330,7 @@ impl World {
                     self.history.read(block, stamp, when, &there)
                 })
             }
-            (Kind::Write | Kind::Discard | Kind::WriteZeroes, Some(span)) => {
+            (CommandKind::Write | CommandKind::Discard | CommandKind::WriteZeroes, Some(span)) => {
                 for block in span.start().0..span.end().0 {
                     let how = (fine, op.command.is_durable());
                     self.history.ended(op.number, block, self.now, how);
@@ -341,12 +343,12 @@ impl World {
                 let now = self.now;
                 if fine { self.history.acknowledged(epoch, op.begun, now) } else { Ok(()) }
             }
-            (Kind::Flush, _) if fine => {
+            (CommandKind::Flush, _) if fine => {
                 self.history.flushed(op.begun);
                 Ok(())
             }
-            (Kind::Flush, _) => {
-                if matches!(result, Err(Fault::Medium { .. })) {
+            (CommandKind::Flush, _) => {
+                if matches!(result, Err(IoError::Medium { .. })) {
                     self.history.told();
                 }
                 Ok(())

@@ -1,13 +1,13 @@
 //! Histories that failed once, each by hand: what happens does not change with the generator. Each
 //! is run with its rule left out, too, and then has to fail.
 
-use block::{Command, Fault};
+use block::{Command, IoError};
 use model::TargetState;
 
 use super::Broken;
-use super::directed::{span, write};
 use super::drive::{Drive, replica};
-use crate::Order;
+use super::scenarios::{span, write};
+use crate::MirrorRequest;
 
 fn read(start: u64, len: u64) -> Command {
     Command::Read { span: span(start, len) }
@@ -23,7 +23,7 @@ fn in_doubt(broken: Broken) -> Drive {
     drive.ask(write(0, 8)).unwrap();
     drive.crash_target(0);
     drive.lose_cache(1);
-    drive.policy.copies = 0;
+    drive.config.copies = 0;
     drive.take_over(1);
     drive.until_open();
     drive
@@ -71,7 +71,7 @@ pub(super) fn loss_known(broken: Broken) {
         notes.flatten().all(|note| note.label.epoch == epoch)
     });
     drive.crash_target(1);
-    drive.policy.copies = 4;
+    drive.config.copies = 4;
     drive.take_over(1);
     drive.ask(read(0, 8)).unwrap();
 }
@@ -84,7 +84,7 @@ fn a_read_does_not_block_the_comparison_it_waits_for() {
 pub(super) fn read_waits_aside(broken: Broken) {
     let mut drive = in_doubt(broken);
     drive.crash_target(1);
-    drive.policy.copies = 4;
+    drive.config.copies = 4;
     drive.take_over(1);
     let token = drive.begin(read(0, 8));
     drive.pass(2000);
@@ -125,13 +125,13 @@ fn a_copy_that_is_about_to_join_is_compared_too() {
 pub(super) fn joiner_compared(broken: Broken) {
     let mut drive = Drive::quiet_but(2, broken);
     drive.ask(write(0, 4)).unwrap();
-    drive.order(Order::AddChild { replica: replica(2), local: false }).unwrap();
+    drive.request(MirrorRequest::AddChild { replica: replica(2), local: false }).unwrap();
     drive.world.store_up = false;
     drive.pass(2000);
     let mut junk = std::vec![9; 1];
     drive.world.disks[2].carry_out(write(41, 1), &mut junk).unwrap();
     drive.world.disks.iter_mut().for_each(|disk| disk.full = true);
-    assert_eq!(drive.ask(write(40, 1)), Err(Fault::NoSpace));
+    assert_eq!(drive.ask(write(40, 1)), Err(IoError::NoSpace));
     drive.world.disks.iter_mut().for_each(|disk| disk.full = false);
     drive.pass(500);
     drive.world.store_up = true;
@@ -146,16 +146,16 @@ fn the_map_of_a_copy_that_came_back_in_sync_goes() {
 
 pub(super) fn map_goes(broken: Broken) {
     let mut drive = Drive::quiet_but(2, broken);
-    drive.order(Order::Offline(replica(1))).unwrap();
+    drive.request(MirrorRequest::Offline(replica(1))).unwrap();
     // The last copy in sync is away for a while, and is believed when it is back.
     drive.world.disks[0].up = false;
     let token = drive.begin(write(0, 1));
     drive.pass(500);
     drive.world.disks[0].up = true;
     drive.end(token).unwrap();
-    drive.order(Order::Online(replica(1))).unwrap();
+    drive.request(MirrorRequest::Online(replica(1))).unwrap();
     drive.until_open();
-    drive.order(Order::Stop).unwrap();
+    drive.request(MirrorRequest::Stop).unwrap();
     for disk in &drive.world.disks[..2] {
         let note = disk.note.as_ref().unwrap();
         assert!(note.missed.is_empty(), "a copy in sync misses nothing: {note:?}");
@@ -170,15 +170,15 @@ fn what_a_former_target_acknowledged_is_not_flushed_after_it_was_lost() {
 /// The last copy in sync loses what a former target acknowledged on it: hosts are told.
 pub(super) fn loss_told(broken: Broken) {
     let mut drive = Drive::quiet_but(2, broken);
-    drive.order(Order::Offline(replica(1))).unwrap();
+    drive.request(MirrorRequest::Offline(replica(1))).unwrap();
     drive.ask(write(0, 4)).unwrap();
     drive.crash_target(0);
     drive.take_over(0);
     drive.until(|drive| drive.mirror().state() == TargetState::Degraded);
-    drive.order(Order::Offline(replica(1))).unwrap();
+    drive.request(MirrorRequest::Offline(replica(1))).unwrap();
     drive.lose_cache(0);
     let told = drive.ask(Command::Flush);
-    assert!(matches!(told, Err(Fault::Medium { .. })), "{told:?}");
+    assert!(matches!(told, Err(IoError::Medium { .. })), "{told:?}");
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn a_read_does_not_overtake_a_write_around_the_mirror() {
 /// A write is on one copy when a read of that copy comes; it never gets to the other one.
 pub(super) fn read_overtakes(broken: Broken) {
     let mut drive = Drive::quiet_but(2, broken);
-    drive.world.around = true;
+    drive.world.bypass_reads = true;
     drive.ask(write(0, 1)).unwrap();
     drive.ask(Command::Flush).unwrap();
     drive.begin(write(0, 1));

@@ -8,14 +8,16 @@ use std::string::String;
 use std::vec::Vec;
 
 use block::testing::Random;
-use block::{Blocks, Command, Completion, Fault, Instant, Lba, Span};
-use model::{ChildState, Epoch, FaultReason, Note, ReplicaId, SnapshotId, TargetRecord};
+use block::{Blocks, Command, Completion, Instant, IoError, Lba, Span};
+use model::{ChildState, Epoch, FaultReason, ReplicaId, SnapshotId, SyncMetadata, TargetRecord};
 
 use super::Broken;
 use super::disk::{Disk, GARBAGE, Snapshot};
 use super::history::History;
 use super::owner::AROUND;
-use crate::{Answer, AttachFault, Attempt, Buffer, Event, Io, Mirror, Session, StoreFault, Token};
+use crate::{
+    Answer, AttachFault, Attempt, Buffer, CommandId, Event, Mirror, RequestId, Session, StoreFault,
+};
 
 /// A target notices within this time that it lost a child.
 pub(super) const DETECT: u64 = 200;
@@ -42,15 +44,15 @@ pub(super) struct Target {
     pub(super) epoch: u64,
     pub(super) alive: bool,
     pub(super) opened: bool,
-    pub(super) ios: BTreeMap<Io, (usize, Session, Buffer)>,
+    pub(super) ios: BTreeMap<RequestId, (usize, Session, Buffer)>,
     pub(super) sessions: BTreeMap<Session, usize>,
-    pub(super) ops: BTreeMap<Token, HostOp>,
+    pub(super) ops: BTreeMap<CommandId, HostOp>,
     pub(super) copies: Vec<Vec<u64>>,
-    pub(super) answers: BTreeMap<Token, Result<(), String>>,
+    pub(super) answers: BTreeMap<CommandId, Result<(), String>>,
     pub(super) copied: u64,
-    pub(super) checked: BTreeMap<Token, crate::Checked>,
+    pub(super) checked: BTreeMap<CommandId, crate::Checked>,
     /// Commands that ended, with what they read.
-    pub(super) ended: BTreeMap<Token, (Completion, Vec<u64>)>,
+    pub(super) ended: BTreeMap<CommandId, (Completion, Vec<u64>)>,
     pub(super) changes: Vec<(ReplicaId, ChildState)>,
 }
 
@@ -61,7 +63,7 @@ pub(super) enum What {
     Written(Span),
     Accept(Span),
     Repair(Lba, Vec<u64>),
-    Keep(Box<Note>),
+    Keep(Box<SyncMetadata>),
     Snapshot(SnapshotId, Attempt),
     Drop(SnapshotId),
     Measure,
@@ -85,19 +87,19 @@ pub(super) enum Happening {
     /// A host's command comes to a target that was stopped.
     Submit {
         target: usize,
-        token: Token,
+        token: CommandId,
         op: HostOp,
     },
     Execute {
         target: usize,
         disk: usize,
         session: Session,
-        io: Io,
+        io: RequestId,
         what: What,
     },
     Store {
         target: usize,
-        io: Io,
+        io: RequestId,
         record: TargetRecord,
     },
     Deliver {
@@ -142,11 +144,11 @@ pub(super) struct World {
     pub(super) broken: Broken,
     pub(super) replicas: Vec<ReplicaId>,
     /// Snapshots that were ordered, by target and order.
-    pub(super) snapshots: BTreeMap<(usize, Token), (SnapshotId, BTreeSet<usize>)>,
+    pub(super) snapshots: BTreeMap<(usize, CommandId), (SnapshotId, BTreeSet<usize>)>,
     pub(super) error: Option<String>,
     /// Where good copies were found to differ, if they may.
     pub(super) differing: Option<Vec<Span>>,
-    pub(super) around: bool,
+    pub(super) bypass_reads: bool,
     pub(super) reserves: bool,
     pub(super) reservations: super::reservation::Reservations,
     pub(super) loud: bool,
@@ -185,7 +187,7 @@ impl World {
             snapshots: BTreeMap::new(),
             error: None,
             differing: None,
-            around: false,
+            bypass_reads: false,
             reserves: false,
             reservations: super::reservation::Reservations::default(),
             loud: false,
@@ -318,7 +320,7 @@ impl World {
         }
         match (event, session) {
             (Event::Ended { io, result }, Some(session)) if io.0 & AROUND != 0 => {
-                self.went_around(target, (io, session), result.map(|_| ()));
+                self.bypass_done(target, (io, session), result.map(|_| ()));
             }
             (event, _) => {
                 let now = self.clock(target);
@@ -365,21 +367,21 @@ impl World {
         }
     }
 
-    fn execute(&mut self, target: usize, place: (usize, Session), io: Io, what: What) {
+    fn execute(&mut self, target: usize, place: (usize, Session), io: RequestId, what: What) {
         let (disk, session) = place;
         let owner = self.disks[disk].owner;
         let epoch = Epoch::new(self.targets[target].epoch).unwrap();
         let fault = if !self.reaches(target, disk) {
-            let result = Err(Fault::TimedOut);
+            let result = Err(IoError::TimedOut);
             return self.deliver_later(TIMEOUT, target, Event::Ended { io, result });
         } else if !self.disks[disk].up {
-            Some(Fault::Unreachable)
+            Some(IoError::Unreachable)
         } else if self.disks[disk].epoch.is_some_and(|have| have > epoch) {
-            (self.broken != Broken::NoFence).then_some(Fault::Fenced)
+            (self.broken != Broken::NoFence).then_some(IoError::Fenced)
         } else if owner != Some((epoch, target, session)) {
-            Some(Fault::Unreachable)
+            Some(IoError::Unreachable)
         } else {
-            self.trouble().then_some(Fault::Busy)
+            self.trouble().then_some(IoError::Busy)
         };
         let delay = self.delay(disk);
         if let Some(fault) = fault {
@@ -388,12 +390,12 @@ impl World {
         }
         let (mut result, data) = self.carry_out(disk, what);
         if !self.hears(target, disk) {
-            let result = Err(Fault::TimedOut);
+            let result = Err(IoError::TimedOut);
             return self.deliver_later(TIMEOUT, target, Event::Ended { io, result });
         }
         if self.trouble() && self.random.one_in(8) {
             // It was carried out, but nobody hears of it.
-            result = Err(Fault::TimedOut);
+            result = Err(IoError::TimedOut);
         }
         let event = Event::Ended { io, result };
         self.after(delay, Happening::Deliver { target, event, data });
@@ -404,7 +406,7 @@ impl World {
         &mut self,
         disk: usize,
         what: What,
-    ) -> (Result<Answer, Fault>, Option<(Buffer, Vec<u64>)>) {
+    ) -> (Result<Answer, IoError>, Option<(Buffer, Vec<u64>)>) {
         let found = &mut self.disks[disk];
         match what {
             What::Command(command, buffer, mut data) => {
@@ -427,7 +429,7 @@ impl World {
             }
             What::Snapshot(id, attempt) => {
                 if found.full {
-                    return (Err(Fault::NoSpace), None);
+                    return (Err(IoError::NoSpace), None);
                 }
                 if let Some(there) = found.snapshots.get(&id) {
                     return (Ok(Answer::WasThere(there.attempt)), None);
@@ -461,7 +463,7 @@ impl World {
         self.disks[disk].accept(span);
     }
 
-    fn store(&mut self, target: usize, io: Io, record: TargetRecord) {
+    fn store(&mut self, target: usize, io: RequestId, record: TargetRecord) {
         let away = !self.store_up || !self.reaches(target, STORE);
         let mut result = Err(StoreFault::Away);
         let lost = self.trouble() && self.random.one_in(2) || !self.hears(target, STORE);

@@ -5,7 +5,7 @@
 use std::fmt::Debug;
 use std::path::Path;
 
-use model::stored::{Record, decode, encode};
+use model::envelope::{Versioned, decode, encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -25,7 +25,7 @@ fn check<T: Serialize + DeserializeOwned + PartialEq + Debug>(name: &str, value:
 }
 
 /// The same for a record of the store or of a disk, with its kind and version.
-fn check_stored<R: Record + PartialEq + Debug>(name: &str, record: &R) {
+fn check_stored<R: Versioned + PartialEq + Debug>(name: &str, record: &R) {
     let stored = encode(record).unwrap();
     assert_eq!(&decode::<R>(stored.as_bytes()).unwrap(), record);
     check(name, &serde_json::from_str::<serde_json::Value>(&stored).unwrap());
@@ -64,7 +64,7 @@ fn records() {
     check_stored("stored-target-record.json", &sample::target_record());
     check_stored("stored-replica-label.json", &sample::label());
     check_stored("stored-replica-note.json", &sample::note());
-    check_stored("stored-volume-memo.json", &model::Memo::of(&sample::volume()));
+    check_stored("stored-volume-memo.json", &model::SpecBackup::of(&sample::volume()));
     check_stored("stored-snapshot-label.json", &sample::snapshot_label());
     check_stored("stored-failover.json", &sample::failover());
     check_stored("stored-rebuild.json", &sample::rebuild());
@@ -77,9 +77,9 @@ fn records() {
 fn error_kinds() {
     use std::fmt::Write;
     let mut table = String::new();
-    for kind in model::Kind::ALL {
+    for kind in model::ProblemKind::ALL {
         let csi = kind.csi();
-        writeln!(table, "{kind:18} {} {:2} {csi:?} {:?}", kind.http(), csi.number(), kind.blame())
+        writeln!(table, "{kind:18} {} {:2} {csi:?} {:?}", kind.http(), csi.number(), kind.class())
             .unwrap();
     }
     check("error-kinds.json", &table.lines().map(String::from).collect::<Vec<_>>());

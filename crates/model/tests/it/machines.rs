@@ -11,7 +11,7 @@ use crate::sample::{at, id, problem};
 fn edges<S: Clone + Debug, E: Clone + Debug>(
     states: &[S],
     events: &[E],
-    on: impl Fn(S, E) -> Result<S, Illegal>,
+    on: impl Fn(S, E) -> Result<S, InvalidTransition>,
 ) -> Vec<String> {
     let mut lines = Vec::new();
     for state in states {
@@ -61,15 +61,15 @@ fn lifecycle() {
         Lifecycle::Deleted {},
     ];
     let events = [
-        Life::Made,
-        Life::Begin(operation(None)),
-        Life::Begin(operation(Some(Outcome::Done {}))),
-        Life::End(Outcome::Done {}),
-        Life::End(failed),
-        Life::Commit,
-        Life::Delete,
-        Life::Gone,
-        Life::Keep,
+        LifecycleEvent::Made,
+        LifecycleEvent::Begin(operation(None)),
+        LifecycleEvent::Begin(operation(Some(Outcome::Done {}))),
+        LifecycleEvent::End(Outcome::Done {}),
+        LifecycleEvent::End(failed),
+        LifecycleEvent::Commit,
+        LifecycleEvent::Delete,
+        LifecycleEvent::Gone,
+        LifecycleEvent::Keep,
     ];
     let mut found = Vec::new();
     for state in &states {
@@ -106,8 +106,8 @@ const CHILD_STATES: [ChildState; 5] = [
 const CHILD_EVENTS: [ChildEvent; 7] = [
     ChildEvent::Failed(FaultReason::NoSpace),
     ChildEvent::Detached,
-    ChildEvent::Reopened(Recorded::InSync),
-    ChildEvent::Reopened(Recorded::Stale),
+    ChildEvent::Reopened(RecordedState::InSync),
+    ChildEvent::Reopened(RecordedState::Stale),
     ChildEvent::Began,
     ChildEvent::Interrupted,
     ChildEvent::Copied,
@@ -134,14 +134,14 @@ fn child() {
     );
 }
 
-const NO_CHILD: HoldCause = HoldCause::NoChild;
+const NO_CHILD: SuspendReason = SuspendReason::NoChild;
 
 const TARGET_STATES: [TargetState; 9] = [
     TargetState::Init,
     TargetState::Open,
     TargetState::Degraded,
-    TargetState::Held { cause: NO_CHILD, io: HeldIo::Waiting },
-    TargetState::Held { cause: NO_CHILD, io: HeldIo::Failing },
+    TargetState::Suspended { cause: NO_CHILD, io: SuspendedIo::Waiting },
+    TargetState::Suspended { cause: NO_CHILD, io: SuspendedIo::Failing },
     TargetState::ShuttingDown { cause: StopCause::Ordered },
     TargetState::ShuttingDown { cause: StopCause::Fenced },
     TargetState::Shutdown { cause: StopCause::Ordered },
@@ -153,8 +153,8 @@ const TARGET_EVENTS: [TargetEvent; 10] = [
     TargetEvent::OpenedPartial,
     TargetEvent::Lost,
     TargetEvent::Recovered,
-    TargetEvent::Held(HoldCause::NotRecorded),
-    TargetEvent::HoldExpired,
+    TargetEvent::Suspended(SuspendReason::NotRecorded),
+    TargetEvent::SuspendExpired,
     TargetEvent::Resumed,
     TargetEvent::Stop(StopCause::Ordered),
     TargetEvent::Stop(StopCause::Fenced),
@@ -171,24 +171,24 @@ fn target() {
          Open Lost Degraded
          Degraded Lost Degraded
          Degraded Recovered Open
-         Open Held Held(Waiting)
-         Degraded Held Held(Waiting)
-         Held(Waiting) Held Held(Waiting)
-         Held(Failing) Held Held(Failing)
-         Held(Waiting) HoldExpired Held(Failing)
-         Held(Failing) HoldExpired Held(Failing)
-         Held(Waiting) Resumed Degraded
-         Held(Failing) Resumed Degraded
+         Open Suspended Suspended(Waiting)
+         Degraded Suspended Suspended(Waiting)
+         Suspended(Waiting) Suspended Suspended(Waiting)
+         Suspended(Failing) Suspended Suspended(Failing)
+         Suspended(Waiting) SuspendExpired Suspended(Failing)
+         Suspended(Failing) SuspendExpired Suspended(Failing)
+         Suspended(Waiting) Resumed Degraded
+         Suspended(Failing) Resumed Degraded
          Init Stop(Ordered) ShuttingDown(Ordered)
          Open Stop(Ordered) ShuttingDown(Ordered)
          Degraded Stop(Ordered) ShuttingDown(Ordered)
-         Held(Waiting) Stop(Ordered) ShuttingDown(Ordered)
-         Held(Failing) Stop(Ordered) ShuttingDown(Ordered)
+         Suspended(Waiting) Stop(Ordered) ShuttingDown(Ordered)
+         Suspended(Failing) Stop(Ordered) ShuttingDown(Ordered)
          Init Stop(Fenced) ShuttingDown(Fenced)
          Open Stop(Fenced) ShuttingDown(Fenced)
          Degraded Stop(Fenced) ShuttingDown(Fenced)
-         Held(Waiting) Stop(Fenced) ShuttingDown(Fenced)
-         Held(Failing) Stop(Fenced) ShuttingDown(Fenced)
+         Suspended(Waiting) Stop(Fenced) ShuttingDown(Fenced)
+         Suspended(Failing) Stop(Fenced) ShuttingDown(Fenced)
          ShuttingDown(Ordered) Stop(Ordered) ShuttingDown(Ordered)
          ShuttingDown(Ordered) Stop(Fenced) ShuttingDown(Fenced)
          ShuttingDown(Fenced) Stop(Ordered) ShuttingDown(Fenced)
@@ -203,20 +203,20 @@ fn liveness() {
     let states = [
         Liveness::Online,
         Liveness::NOT_SEEN,
-        Liveness::Unknown { reason: Doubt::Late },
-        Liveness::Offline { reason: Absence::Lapsed },
-        Liveness::Offline { reason: Absence::Left },
-        Liveness::Offline { reason: Absence::Refused },
-        Liveness::Offline { reason: Absence::Unresponsive },
+        Liveness::Unknown { reason: UnknownReason::Late },
+        Liveness::Offline { reason: OfflineReason::Lapsed },
+        Liveness::Offline { reason: OfflineReason::Left },
+        Liveness::Offline { reason: OfflineReason::Refused },
+        Liveness::Offline { reason: OfflineReason::Unresponsive },
     ];
     let signs = [
-        Sign::Heartbeat,
-        Sign::Late,
-        Sign::ListingFailed,
-        Sign::Lapsed,
-        Sign::Left,
-        Sign::Refused,
-        Sign::Unresponsive,
+        LivenessEvent::Heartbeat,
+        LivenessEvent::Late,
+        LivenessEvent::ListingFailed,
+        LivenessEvent::Lapsed,
+        LivenessEvent::Left,
+        LivenessEvent::Refused,
+        LivenessEvent::Unresponsive,
     ];
     check(
         &edges(&states, &signs, Liveness::on),
@@ -238,32 +238,32 @@ fn liveness() {
     );
 }
 
-fn stages() -> Vec<Stage> {
+fn stages() -> Vec<FailoverStage> {
     vec![
-        Stage::Init {},
-        Stage::RepublishVolume {},
-        Stage::ReplacePath { to: id(1) },
-        Stage::DeleteTarget { to: id(1) },
-        Stage::Successful { to: id(1) },
-        Stage::Errored { problem: problem() },
+        FailoverStage::Init {},
+        FailoverStage::RepublishVolume {},
+        FailoverStage::ReplacePath { to: id(1) },
+        FailoverStage::DeleteTarget { to: id(1) },
+        FailoverStage::Successful { to: id(1) },
+        FailoverStage::Errored { problem: problem() },
     ]
 }
 
-fn stage_events() -> Vec<StageEvent> {
+fn stage_events() -> Vec<FailoverEvent> {
     vec![
-        StageEvent::Begin,
-        StageEvent::Republished { to: id(1) },
-        StageEvent::Unreachable,
-        StageEvent::PathsReplaced,
-        StageEvent::TargetDeleted,
-        StageEvent::Fail(problem()),
+        FailoverEvent::Begin,
+        FailoverEvent::Republished { to: id(1) },
+        FailoverEvent::Unreachable,
+        FailoverEvent::PathsReplaced,
+        FailoverEvent::TargetDeleted,
+        FailoverEvent::Fail(problem()),
     ]
 }
 
 #[test]
 fn failover() {
     check(
-        &edges(&stages(), &stage_events(), Stage::on),
+        &edges(&stages(), &stage_events(), FailoverStage::on),
         "Init Begin RepublishVolume
          RepublishVolume Republished ReplacePath
          ReplacePath PathsReplaced DeleteTarget
@@ -329,7 +329,7 @@ proptest! {
         let mut state = ChildState::Offline;
         for event in walk {
             let Ok(next) = state.on(event) else { continue };
-            let reasons = [ChildEvent::Copied, ChildEvent::Reopened(Recorded::InSync)];
+            let reasons = [ChildEvent::Copied, ChildEvent::Reopened(RecordedState::InSync)];
             prop_assert!(next != ChildState::InSync || reasons.contains(&event));
             let faulted = |state: ChildState| state.name() == "faulted";
             prop_assert!(!(faulted(state) && faulted(next)));
@@ -370,9 +370,9 @@ proptest! {
                 continue;
             }
             prop_assert!(!ended);
-            replaced |= event == StageEvent::PathsReplaced;
+            replaced |= event == FailoverEvent::PathsReplaced;
             ended = failover.stage().is_ended();
-            let successful = matches!(failover.stage(), Stage::Successful { .. });
+            let successful = matches!(failover.stage(), FailoverStage::Successful { .. });
             prop_assert!(!successful || replaced);
             prop_assert!(failover.retries() == 0 && failover.updated_at() > before.updated_at());
         }
@@ -385,7 +385,7 @@ proptest! {
     ) {
         let plan = RebuildPlan {
             volume: id(1), target: id(2), replica: id(3), sources: [id(4)].into(),
-            extent: Extent::Full,
+            extent: RebuildKind::Full,
         };
         let mut rebuild = Rebuild::new(id(5), plan, at(0));
         for (second, event) in (1..).zip(walk) {

@@ -35,7 +35,7 @@ fn a_change_without_steps_is_done_at_once() {
     let mut node = crate::sample::node();
     assert_eq!(
         node.change(NodeChange::Cordon { cordon: good("x") }, at(9)).unwrap_err().kind,
-        Kind::Busy
+        ProblemKind::Busy
     );
     node.end(Outcome::Done {}).unwrap();
     node.commit().unwrap();
@@ -52,24 +52,24 @@ fn an_undone_change_leaves_no_trace_but_a_generation() {
     volume.commit().unwrap();
     assert_eq!(volume.spec().size, Size::gib(1));
     // The order of the undone change may still be under way; it must lose.
-    assert!(matches!(late.admit(Some(&volume.order())), Err(Refused::Stale { .. })));
+    assert!(matches!(late.admit(Some(&volume.order())), Err(GenerationConflict::Stale { .. })));
 }
 
 #[test]
 fn wishes_at_the_wrong_time_are_told_why() {
     let resize = VolumeChange::Resize { size: Size::gib(2) };
     let mut creating = fresh();
-    assert_eq!(creating.begin(resize.clone(), at(1)).unwrap_err().kind, Kind::Busy);
+    assert_eq!(creating.begin(resize.clone(), at(1)).unwrap_err().kind, ProblemKind::Busy);
     let mut busy = idle();
     busy.begin(resize.clone(), at(1)).unwrap();
-    assert_eq!(busy.begin(resize.clone(), at(2)).unwrap_err().kind, Kind::Busy);
+    assert_eq!(busy.begin(resize.clone(), at(2)).unwrap_err().kind, ProblemKind::Busy);
     let refused = busy.delete().unwrap_err();
-    assert_eq!(refused.kind, Kind::Busy);
+    assert_eq!(refused.kind, ProblemKind::Busy);
     assert!(refused.detail.contains("try again"), "{refused}");
     let mut going = idle();
     going.delete().unwrap();
-    assert_eq!(going.begin(resize, at(1)).unwrap_err().kind, Kind::Deleting);
-    assert_eq!(going.again(going.spec()).unwrap_err().kind, Kind::Deleting);
+    assert_eq!(going.begin(resize, at(1)).unwrap_err().kind, ProblemKind::Deleting);
+    assert_eq!(going.again(going.spec()).unwrap_err().kind, ProblemKind::Deleting);
     assert!(going.delete().is_ok());
     creating.delete().unwrap();
 }
@@ -79,10 +79,10 @@ fn asking_again_is_harmless_and_asking_otherwise_is_refused() {
     let volume = fresh();
     assert!(volume.again(&VolumeSpec::new(Size::gib(1), 2)).is_ok());
     let other = volume.again(&VolumeSpec::new(Size::gib(1), 3)).unwrap_err();
-    assert_eq!(other.kind, Kind::AlreadyExists);
+    assert_eq!(other.kind, ProblemKind::AlreadyExists);
     assert_eq!(volume.expect(Generation::FIRST), Ok(()));
     let stale = volume.expect(Generation::new(9).unwrap()).unwrap_err();
-    assert_eq!(stale.kind, Kind::StaleGeneration);
+    assert_eq!(stale.kind, ProblemKind::StaleGeneration);
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn a_pool_request_without_uuid_is_satisfied_by_the_chosen_one() {
     let request = PoolSpec { uuid: None, ..pool.spec().clone() };
     assert!(pool.again(&request).is_ok());
     let other = PoolSpec { uuid: Some(id(6)), ..pool.spec().clone() };
-    assert_eq!(pool.again(&other).unwrap_err().kind, Kind::AlreadyExists);
+    assert_eq!(pool.again(&other).unwrap_err().kind, ProblemKind::AlreadyExists);
 }
 
 #[derive(Clone, Debug)]
@@ -139,8 +139,8 @@ fn perform(volume: &mut Volume, ask: Ask) -> Result<(), Problem> {
         Ask::Delete => volume.delete()?,
         Ask::Gone => volume.gone()?,
         Ask::Restart => {
-            let bytes = stored::encode(volume).unwrap();
-            *volume = stored::decode(bytes.as_bytes()).unwrap();
+            let bytes = envelope::encode(volume).unwrap();
+            *volume = envelope::decode(bytes.as_bytes()).unwrap();
         }
     }
     Ok(())

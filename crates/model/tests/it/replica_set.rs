@@ -17,7 +17,7 @@ fn the_last_copy_in_sync_is_never_recorded_stale_or_removed() {
     for change in [SetChange::Stale(id(2)), SetChange::Removed(id(2))] {
         let refused = one.on(change).unwrap_err();
         assert_eq!(refused, SetRefused::LastInSync(id(2)));
-        assert_eq!(Problem::from(refused).kind, Kind::LastReplica);
+        assert_eq!(Problem::from(refused).kind, ProblemKind::LastReplica);
     }
     assert!(!one.is_whole() && one.on(SetChange::Synced(id(1))).unwrap().is_whole());
 }
@@ -94,20 +94,20 @@ fn only_the_owner_writes_the_record() {
     assert!(second.stamp() > first.stamp());
     let changed = first.set().on(SetChange::Stale(id(1))).unwrap();
     let refused = second.record(first.epoch(), changed.clone()).unwrap_err();
-    assert_eq!(refused.kind, Kind::Fenced);
+    assert_eq!(refused.kind, ProblemKind::Fenced);
     assert!(refused.detail.contains("node-2"), "{refused}");
-    assert_eq!(second.close(first.epoch()).unwrap_err().kind, Kind::Fenced);
+    assert_eq!(second.close(first.epoch()).unwrap_err().kind, ProblemKind::Fenced);
 
     let recorded = second.record(second.epoch(), changed).unwrap();
     let late = recorded.record(second.epoch(), set(&[1, 2])).unwrap_err();
-    assert_eq!(late.kind, Kind::StaleGeneration);
+    assert_eq!(late.kind, ProblemKind::StaleGeneration);
     let other = set(&[1, 2]).on(SetChange::Stale(id(2))).unwrap();
     let reused = recorded.record(second.epoch(), other).unwrap_err();
-    assert_eq!(reused.kind, Kind::GenerationReused);
+    assert_eq!(reused.kind, ProblemKind::GenerationReused);
 
     let closed = recorded.close(second.epoch()).unwrap();
-    assert_eq!((closed.end(), recorded.end()), (End::Clean, End::Unclean));
-    assert_eq!(closed.take(id(4), good("node-1")).end(), End::Unclean);
+    assert_eq!((closed.end(), recorded.end()), (ShutdownState::Clean, ShutdownState::Unclean));
+    assert_eq!(closed.take(id(4), good("node-1")).end(), ShutdownState::Unclean);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_record_read_back_from_disks_outranks_every_owner_that_wrote_them() {
     let label = crate::sample::label();
     let record = TargetRecord::recovered(&label, id(9), good("node-1"));
     assert_eq!(record.epoch(), label.epoch.next());
-    assert!(record.stamp() > label.stamp() && record.end() == End::Unclean);
+    assert!(record.stamp() > label.stamp() && record.end() == ShutdownState::Unclean);
     assert_eq!((record.volume(), record.set()), (label.volume, &label.set));
 }
 
@@ -170,7 +170,7 @@ proptest! {
                         beliefs[index] = wanted;
                         record = written;
                     }
-                    Err(refused) => prop_assert!(!owner && refused.kind == Kind::Fenced),
+                    Err(refused) => prop_assert!(!owner && refused.kind == ProblemKind::Fenced),
                 }
             }
             prop_assert!(record.stamp() >= before);

@@ -34,7 +34,7 @@ fn usage() -> Usage {
 /// The problem of a node that does not answer.
 pub(crate) fn problem() -> Problem {
     Problem::new(
-        Kind::NodeUnavailable,
+        ProblemKind::NodeUnavailable,
         "node node-3 does not answer; see `holdfast node get node-3`",
     )
 }
@@ -52,7 +52,7 @@ pub(crate) fn node() -> Node {
     node.made().unwrap();
     node.begin(NodeChange::Uncordon { cordon: good("upgrade") }, at(5)).unwrap();
     node.status = Some(NodeStatus {
-        liveness: Liveness::Unknown { reason: Doubt::Late },
+        liveness: Liveness::Unknown { reason: UnknownReason::Late },
         instance: Some(id(1)),
         version: Some("0.1.0".into()),
         seen_at: Some(at(4)),
@@ -87,15 +87,15 @@ pub(crate) fn host() -> Host {
     host
 }
 
-pub(crate) fn watch() -> Watch {
-    let spec = WatchSpec {
+pub(crate) fn watch() -> Webhook {
+    let spec = WebhookSpec {
         url: good("https://pager.example.org:8443/holdfast"),
         about: Some(Subject::Volume(id(10))),
         severity: Some(Severity::Warning),
     };
-    let mut watch = Watch::new(good("pager"), spec, at(0)).unwrap();
+    let mut watch = Webhook::new(good("pager"), spec, at(0)).unwrap();
     watch.made().unwrap();
-    watch.status = Some(WatchStatus {
+    watch.status = Some(WebhookStatus {
         delivered: 7,
         missed: 2,
         missed_since: 1,
@@ -124,7 +124,7 @@ pub(crate) fn pool() -> Pool {
     pool.begin(import, at(1)).unwrap();
     pool.end(Outcome::Failed { problem: problem() }).unwrap();
     let detail = "65 errors in 10 minutes".into();
-    let symptom = Symptom { disk: disk.clone(), kind: SymptomKind::IoErrors, detail };
+    let symptom = DiskFinding { disk: disk.clone(), kind: DiskFindingKind::IoErrors, detail };
     pool.status = Some(PoolStatus {
         state: PoolState::Suspect { symptoms: vec![symptom] },
         uuid: id(5),
@@ -148,23 +148,23 @@ pub(crate) fn set() -> ReplicaSet {
     set.on(SetChange::Stale(id(22))).unwrap()
 }
 
-pub(crate) fn note() -> Note {
-    let mut intents = Regions::new(256.try_into().unwrap());
+pub(crate) fn note() -> SyncMetadata {
+    let mut intents = RegionSet::new(256.try_into().unwrap());
     for region in [0, 1, 70] {
         intents.insert(region);
     }
     let mut missed = intents.clone();
     missed.remove(70);
-    Note {
+    SyncMetadata {
         label: label(),
         owner: id(30),
         sequence: 7,
-        settled: Some(NoteStamp { epoch: Epoch::new(3).unwrap(), sequence: 6 }),
+        settled: Some(SyncStamp { epoch: Epoch::new(3).unwrap(), sequence: 6 }),
         incarnation: 3,
         loss: 1,
         intents,
         missed: [(id(21), missed)].into(),
-        left: [(id(21), NoteStamp { epoch: Epoch::new(2).unwrap(), sequence: 4 })].into(),
+        left: [(id(21), SyncStamp { epoch: Epoch::new(2).unwrap(), sequence: 4 })].into(),
         reservations: Box::new(reservations()),
     }
 }
@@ -182,9 +182,9 @@ pub(crate) fn reservations() -> HostReservations {
     }
 }
 
-pub(crate) fn label() -> Label {
+pub(crate) fn label() -> ReplicaLabel {
     let epoch = Epoch::new(3).unwrap();
-    Label { volume: id(10), replica: id(20), size: Size::gib(10), epoch, set: set() }
+    ReplicaLabel { volume: id(10), replica: id(20), size: Size::gib(10), epoch, set: set() }
 }
 
 pub(crate) fn replica() -> Replica {
@@ -205,7 +205,7 @@ pub(crate) fn replica() -> Replica {
         usage: usage(),
         label: Some(label()),
         fence: Epoch::new(7),
-        memo: Some(Memo::of(&small_volume())),
+        spec_backup: Some(SpecBackup::of(&small_volume())),
         addresses: vec![address("10.0.0.1:4420")],
     });
     replica
@@ -225,7 +225,7 @@ pub(crate) fn target() -> Target {
             Child { replica: id(22), path: remote, offline: true },
         ],
         hosts: BTreeMap::from([(host.id().clone(), host.spec().address.nqn.clone())]),
-        limits: Limits { iops: Some(5000), bytes_per_second: Some(Size::mib(200)) },
+        limits: QosLimits { iops: Some(5000), bytes_per_second: Some(Size::mib(200)) },
         ana: Ana::NonOptimized,
         shutdown: true,
     };
@@ -236,7 +236,10 @@ pub(crate) fn target() -> Target {
     let child = |n, state, progress| ChildStatus { replica: id(n), state, progress };
     let progress = Progress { total: Size::gib(8), done: Size::gib(2), copied: Size::mib(100) };
     target.status = Some(TargetStatus {
-        state: TargetState::Held { cause: HoldCause::NotRecorded, io: HeldIo::Waiting },
+        state: TargetState::Suspended {
+            cause: SuspendReason::NotRecorded,
+            io: SuspendedIo::Waiting,
+        },
         children: vec![
             child(20, ChildState::InSync, None),
             child(21, ChildState::Rebuilding, Some(progress)),
@@ -269,7 +272,7 @@ pub(crate) fn volume_spec() -> VolumeSpec {
         source: Some(Source::Snapshot { snapshot: id(40) }),
         encryption: Some(Encryption { key: good("team-a") }),
         affinity_group: Some(good("prod/db")),
-        policy: Policy { self_heal: false, replace_after_seconds: Some(600) },
+        policy: VolumePolicy { self_heal: false, replace_after_seconds: Some(600) },
         topology: Topology {
             allowed_nodes: [good("node-1"), good("node-2"), good("node-3")].into(),
             preferred_nodes: [good("node-1")].into(),
@@ -285,7 +288,7 @@ pub(crate) fn volume_spec() -> VolumeSpec {
             },
             zones: Zones::Require,
         },
-        limits: Limits { iops: Some(5000), bytes_per_second: Some(Size::mib(200)) },
+        limits: QosLimits { iops: Some(5000), bytes_per_second: Some(Size::mib(200)) },
         max_snapshots: Some(10),
         labels: labels(&[("app", "db")]),
         ..VolumeSpec::new(Size::gib(10), 3)
@@ -376,12 +379,13 @@ pub(crate) fn snapshot_group() -> SnapshotGroup {
 }
 
 pub(crate) fn failover() -> Failover {
-    let cause = Cause::PathLost { host: good("worker-7"), address: address("10.0.0.2:4420") };
+    let cause =
+        FailoverReason::PathLost { host: good("worker-7"), address: address("10.0.0.2:4420") };
     let hosts = [(good("worker-7"), host().spec().address.nqn.clone())].into();
     let plan = FailoverPlan { volume: id(10), cause, from: id(31), hosts };
     let mut failover = Failover::new(id(70), plan, at(50));
-    failover.on(StageEvent::Begin, at(51)).unwrap();
-    failover.on(StageEvent::Republished { to: id(30) }, at(52)).unwrap();
+    failover.on(FailoverEvent::Begin, at(51)).unwrap();
+    failover.on(FailoverEvent::Republished { to: id(30) }, at(52)).unwrap();
     failover.retry(at(53));
     failover
 }
@@ -392,7 +396,7 @@ pub(crate) fn rebuild() -> Rebuild {
         target: id(30),
         replica: id(22),
         sources: [id(20), id(21)].into(),
-        extent: Extent::Delta,
+        extent: RebuildKind::Partial,
     };
     let mut rebuild = Rebuild::new(id(60), plan, at(70));
     rebuild.on(RebuildEvent::Start, at(71)).unwrap();
@@ -428,12 +432,15 @@ pub(crate) fn block_device() -> BlockDevice {
         model: Some("Example 980".into()),
         serial: Some("S1".into()),
         parent: Some(good("/dev/nvme0n1")),
-        obstacles: vec![Obstacle::ReadOnly, Obstacle::Mounted { path: "/boot".into() }],
+        obstacles: vec![
+            IneligibleReason::ReadOnly,
+            IneligibleReason::Mounted { path: "/boot".into() },
+        ],
     }
 }
 
 pub(crate) fn quarantine() -> Quarantine {
-    let label = Label { replica: id(21), ..label() };
+    let label = ReplicaLabel { replica: id(21), ..label() };
     let since = good("2026-11-15T21:30:58.000Z");
     Quarantine::new(&label, good("pool-1"), QuarantineCause::Newer, since)
 }

@@ -62,9 +62,9 @@ fn statuses_of_a_newer_server_are_read() {
 fn orders_carry_their_generation() {
     let json = r#"{"spec":{"volume":"00000000-0000-4000-8000-000000000001","pool":"p",
         "size":1048576,"thin":true}}"#;
-    let refused = serde_json::from_str::<Order<ReplicaSpec>>(json).unwrap_err().to_string();
+    let refused = serde_json::from_str::<VersionedSpec<ReplicaSpec>>(json).unwrap_err().to_string();
     assert!(refused.contains("generation"), "{refused}");
     let json = json.replacen('{', r#"{"generation":7,"#, 1);
-    let order: Order<ReplicaSpec> = serde_json::from_str(&json).unwrap();
+    let order: VersionedSpec<ReplicaSpec> = serde_json::from_str(&json).unwrap();
     assert_eq!((order.generation.number(), order.spec.volume), (7, id(1)));
 }

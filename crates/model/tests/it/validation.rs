@@ -127,8 +127,8 @@ fn the_rest() {
 }
 
 /// A change that the spec refuses, with the kind the caller gets. Nothing is written down.
-fn change<S: Spec>(spec: &S, id: S::Id, change: S::Change, kind: Kind) {
-    let mut object = Object::new(id, spec.clone(), at(0)).unwrap();
+fn change<S: Spec>(spec: &S, id: S::Id, change: S::Change, kind: ProblemKind) {
+    let mut object = Resource::new(id, spec.clone(), at(0)).unwrap();
     object.made().unwrap();
     let before = object.clone();
     let asked = format!("{change:?}");
@@ -141,54 +141,54 @@ fn change<S: Spec>(spec: &S, id: S::Id, change: S::Change, kind: Kind) {
 #[test]
 fn changes_of_volumes() {
     let spec = volume_spec();
-    let volume = |wish, kind| change(&spec, id(1), wish, kind);
-    volume(VolumeChange::Resize { size: Size::gib(9) }, Kind::OutOfRange);
-    volume(VolumeChange::Resize { size: good("10GB") }, Kind::OutOfRange);
-    volume(VolumeChange::Resize { size: good("11000000001") }, Kind::InvalidArgument);
-    volume(VolumeChange::SetReplicas { replicas: 0 }, Kind::InvalidArgument);
+    let volume = |request, kind| change(&spec, id(1), request, kind);
+    volume(VolumeChange::Resize { size: Size::gib(9) }, ProblemKind::OutOfRange);
+    volume(VolumeChange::Resize { size: good("10GB") }, ProblemKind::OutOfRange);
+    volume(VolumeChange::Resize { size: good("11000000001") }, ProblemKind::InvalidArgument);
+    volume(VolumeChange::SetReplicas { replicas: 0 }, ProblemKind::InvalidArgument);
     // Four copies cannot be spread over three allowed nodes.
-    volume(VolumeChange::SetReplicas { replicas: 4 }, Kind::InvalidArgument);
+    volume(VolumeChange::SetReplicas { replicas: 4 }, ProblemKind::InvalidArgument);
     for other in [
         VolumeSpec { size: Size::gib(11), ..spec.clone() },
         VolumeSpec { replicas: 2, ..spec.clone() },
         VolumeSpec { thin: true, ..spec.clone() },
         VolumeSpec { source: None, ..spec.clone() },
         VolumeSpec { encryption: None, ..spec.clone() },
-        VolumeSpec { limits: Limits { iops: Some(0), ..spec.limits }, ..spec.clone() },
+        VolumeSpec { limits: QosLimits { iops: Some(0), ..spec.limits }, ..spec.clone() },
     ] {
-        volume(VolumeChange::Modify { spec: Box::new(other) }, Kind::InvalidArgument);
+        volume(VolumeChange::Modify { spec: Box::new(other) }, ProblemKind::InvalidArgument);
     }
     let none = VolumeSpec { max_snapshots: Some(0), ..spec.clone() };
     let snapshot = VolumeChange::CreateSnapshot { snapshot: id(2) };
-    change(&none, id(1), snapshot, Kind::SnapshotLimit);
+    change(&none, id(1), snapshot, ProblemKind::SnapshotLimit);
 }
 
 #[test]
 fn changes_of_the_rest() {
     let node = crate::sample::node().spec().clone();
     let lift = NodeChange::Uncordon { cordon: good("unknown") };
-    change(&node, good("n"), lift, Kind::NotFound);
+    change(&node, good("n"), lift, ProblemKind::NotFound);
 
     let mut open = pool().spec().clone();
     let add = PoolChange::AddDisk { disk: good("/dev/sdx") };
-    change(&open, good("p"), add, Kind::NotSupported);
+    change(&open, good("p"), add, ProblemKind::NotSupported);
     open.exported = false;
     let import = PoolChange::Import { node: good("b"), disks: vec![good("/dev/a")] };
-    change(&open, good("p"), import, Kind::InUse);
+    change(&open, good("p"), import, ProblemKind::InUse);
     let lift = PoolChange::Uncordon { cordon: good("unknown") };
-    change(&open, good("p"), lift, Kind::NotFound);
+    change(&open, good("p"), lift, ProblemKind::NotFound);
 
     let replica = crate::sample::replica().spec().clone();
-    change(&replica, id(1), ReplicaChange::Resize { size: Size::gib(9) }, Kind::InUse);
+    change(&replica, id(1), ReplicaChange::Resize { size: Size::gib(9) }, ProblemKind::InUse);
 
     let mut serving = target().spec().clone();
     let remove = TargetChange::RemoveChild { replica: id(20) };
-    change(&serving, id(1), remove, Kind::Fenced);
+    change(&serving, id(1), remove, ProblemKind::Fenced);
     serving.shutdown = false;
     let remove = TargetChange::RemoveChild { replica: id(99) };
-    change(&serving, id(1), remove, Kind::NotFound);
-    change(&serving, id(1), TargetChange::Resize { size: Size::gib(1) }, Kind::OutOfRange);
+    change(&serving, id(1), remove, ProblemKind::NotFound);
+    change(&serving, id(1), TargetChange::Resize { size: Size::gib(1) }, ProblemKind::OutOfRange);
     serving.children.truncate(1);
     let last = TargetChange::RemoveChild { replica: id(20) };
-    change(&serving, id(1), last, Kind::InvalidArgument);
+    change(&serving, id(1), last, ProblemKind::InvalidArgument);
 }

@@ -2,10 +2,10 @@
 
 use alloc::boxed::Box;
 
-use block::{BlockSize, Blocks, Command, Fault, Lba, Span};
+use block::{BlockSize, Blocks, Command, IoError, Lba, Span};
 use zerocopy::IntoBytes;
 
-use super::flight::Data;
+use super::transfer::Data;
 use crate::wire::{DsmRange, IoOpcode, Sqe, U32, U64};
 
 /// How large one command to a namespace may be.
@@ -66,11 +66,11 @@ fn with_span(command: Command, span: Span) -> Command {
 }
 
 /// The NVMe command and its data; `Unsupported` if it is larger than one command can be.
-pub(super) fn encode(command: Command, nsid: u32, limits: Limits) -> Result<(Sqe, Data), Fault> {
+pub(super) fn encode(command: Command, nsid: u32, limits: Limits) -> Result<(Sqe, Data), IoError> {
     if let (Some(span), Some(most)) = (command.span(), limits.most(command))
         && span.len() > most
     {
-        return Err(Fault::Unsupported);
+        return Err(IoError::Unsupported);
     }
     let opcode = match command {
         Command::Read { .. } => IoOpcode::Read,
@@ -104,8 +104,8 @@ fn fua_bit(fua: bool) -> u32 {
 }
 
 /// Sets the blocks; returns how many bytes they have.
-fn range(sqe: &mut Sqe, span: Span, bits: u32, limits: Limits) -> Result<u32, Fault> {
-    let nlb = span.len().to_nlb().ok_or(Fault::Unsupported)?;
+fn range(sqe: &mut Sqe, span: Span, bits: u32, limits: Limits) -> Result<u32, IoError> {
+    let nlb = span.len().to_nlb().ok_or(IoError::Unsupported)?;
     let Lba(start) = span.start();
     sqe.set_slba(start);
     sqe.cdw12 = U32::new(bits | u32::from(nlb));
@@ -114,12 +114,12 @@ fn range(sqe: &mut Sqe, span: Span, bits: u32, limits: Limits) -> Result<u32, Fa
     match (bytes, sqe.opcode == IoOpcode::WriteZeroes.code()) {
         (Some(bytes), _) => Ok(bytes),
         (None, true) => Ok(0),
-        (None, false) => Err(Fault::Unsupported),
+        (None, false) => Err(IoError::Unsupported),
     }
 }
 
-fn discard(sqe: &mut Sqe, span: Span) -> Result<Data, Fault> {
-    let nlb = u32::try_from(span.len().0).map_err(|_| Fault::Unsupported)?;
+fn discard(sqe: &mut Sqe, span: Span) -> Result<Data, IoError> {
+    let nlb = u32::try_from(span.len().0).map_err(|_| IoError::Unsupported)?;
     let Lba(start) = span.start();
     let range = DsmRange { cattr: U32::ZERO, nlb: U32::new(nlb), slba: U64::new(start) };
     sqe.cdw11 = U32::new(Sqe::CDW11_DSM_AD);
@@ -180,10 +180,10 @@ mod tests {
     #[test]
     fn what_is_too_large_is_refused_before_it_is_sent() {
         let too_large = Command::Read { span: span(0, 65_537) };
-        assert_eq!(encode(too_large, 1, limits()).unwrap_err(), Fault::Unsupported);
+        assert_eq!(encode(too_large, 1, limits()).unwrap_err(), IoError::Unsupported);
         let large = Limits::of_protocol(BlockSize::new(65536).unwrap());
         let read = Command::Read { span: span(0, 65_536) };
-        assert_eq!(encode(read, 1, large).unwrap_err(), Fault::Unsupported);
+        assert_eq!(encode(read, 1, large).unwrap_err(), IoError::Unsupported);
         let zeroes = Command::WriteZeroes { span: span(0, 65_536), fua: false, deallocate: true };
         assert!(encode(zeroes, 1, large).is_ok());
     }

@@ -8,7 +8,7 @@ use core::net::IpAddr;
 
 use zerocopy::FromBytes;
 
-use super::admin::Request;
+use super::admin::AdminRequest;
 use super::info::text;
 use crate::wire::{DiscoveryEntry, DiscoveryHeader, LogId, Nqn};
 
@@ -41,7 +41,7 @@ pub struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadStep {
     /// Send this request and give its bytes to [`DiscoveryReader::on`].
-    Ask(Request),
+    Ask(AdminRequest),
     /// All entries for TCP; others are left out.
     Done(Vec<Entry>),
     /// The log cannot be read.
@@ -65,7 +65,7 @@ enum State {
 
 impl DiscoveryReader {
     /// A reader, and the first request.
-    pub fn begin() -> (DiscoveryReader, Request) {
+    pub fn begin() -> (DiscoveryReader, AdminRequest) {
         let reader = DiscoveryReader { state: State::Head, entries: Vec::new(), attempts: 0 };
         (reader, head())
     }
@@ -121,12 +121,12 @@ impl DiscoveryReader {
         let len = u32::try_from(BATCH.min(count - next) * 1024).unwrap_or_default();
         let offset = 1024 + next * 1024;
         // Only the last read of the head acknowledges a change.
-        ReadStep::Ask(Request::Log { id: LogId::Discovery, offset, len, keep_event: true })
+        ReadStep::Ask(AdminRequest::Log { id: LogId::Discovery, offset, len, keep_event: true })
     }
 }
 
-fn head() -> Request {
-    Request::Log { id: LogId::Discovery, offset: 0, len: 1024, keep_event: false }
+fn head() -> AdminRequest {
+    AdminRequest::Log { id: LogId::Discovery, offset: 0, len: 1024, keep_event: false }
 }
 
 fn entry(bytes: &[u8]) -> Option<Entry> {
@@ -167,8 +167,8 @@ mod tests {
         bytes
     }
 
-    fn read(reader: &mut DiscoveryReader, request: Request, log: &[u8]) -> ReadStep {
-        let Request::Log { offset, len, .. } = request else { panic!() };
+    fn read(reader: &mut DiscoveryReader, request: AdminRequest, log: &[u8]) -> ReadStep {
+        let AdminRequest::Log { offset, len, .. } = request else { panic!() };
         let at = usize::try_from(offset).unwrap();
         let end = (at + usize::try_from(len).unwrap()).min(log.len());
         reader.on(&log[at.min(end)..end])

@@ -7,7 +7,7 @@ use block::{BlockSize, Blocks, Geometry};
 use zerocopy::FromBytes;
 
 use super::command::Limits;
-use super::login::Refused;
+use super::connect::ConnectRefused;
 use crate::wire::{
     Cap, IdController, IdNamespace, Nqn, NsDescriptor, NsDescriptorType, NsList, oncs,
 };
@@ -54,9 +54,13 @@ const UNLIMITED_TRANSFER: u32 = 1 << 20;
 
 impl ControllerInfo {
     /// From Identify Controller and the capabilities; refuses what we cannot work with.
-    pub fn parse(bytes: &[u8], cap: Cap, subsystem: &Nqn) -> Result<ControllerInfo, Refused> {
+    pub fn parse(
+        bytes: &[u8],
+        cap: Cap,
+        subsystem: &Nqn,
+    ) -> Result<ControllerInfo, ConnectRefused> {
         let id = IdController::ref_from_bytes(bytes)
-            .map_err(|_| Refused::Unusable("Identify Controller is too short"))?;
+            .map_err(|_| ConnectRefused::Unusable("Identify Controller is too short"))?;
         let is_discovery = subsystem.is_discovery() || id.cntrltype == 2;
         if !is_discovery {
             check(id, subsystem)?;
@@ -98,16 +102,16 @@ impl ControllerInfo {
     }
 }
 
-fn check(id: &IdController, subsystem: &Nqn) -> Result<(), Refused> {
+fn check(id: &IdController, subsystem: &Nqn) -> Result<(), ConnectRefused> {
     if Nqn::from_field(&id.subnqn).as_ref() != Ok(subsystem) {
-        return Err(Refused::Unusable("it belongs to another subsystem"));
+        return Err(ConnectRefused::Unusable("it belongs to another subsystem"));
     }
     let descriptors = id.sgls.get() & 3;
     if descriptors == 0 {
-        return Err(Refused::Unusable("it takes no data descriptors (SGLS)"));
+        return Err(ConnectRefused::Unusable("it takes no data descriptors (SGLS)"));
     }
     if id.ioccsz.get() < 4 || id.iorcsz.get() < 1 || id.icdoff.get() != 0 {
-        return Err(Refused::Unusable("its capsules have impossible sizes"));
+        return Err(ConnectRefused::Unusable("its capsules have impossible sizes"));
     }
     Ok(())
 }
@@ -207,12 +211,14 @@ impl Namespace {
     }
 
     /// Whether the controller takes this command at all.
-    pub fn can(&self, kind: block::Kind) -> bool {
+    pub fn can(&self, kind: block::CommandKind) -> bool {
         let optional = match kind {
-            block::Kind::Compare => oncs::COMPARE,
-            block::Kind::Discard => oncs::DSM,
-            block::Kind::WriteZeroes => oncs::WRITE_ZEROES,
-            block::Kind::Read | block::Kind::Write | block::Kind::Flush => return true,
+            block::CommandKind::Compare => oncs::COMPARE,
+            block::CommandKind::Discard => oncs::DSM,
+            block::CommandKind::WriteZeroes => oncs::WRITE_ZEROES,
+            block::CommandKind::Read | block::CommandKind::Write | block::CommandKind::Flush => {
+                return true;
+            }
         };
         self.commands & optional != 0
     }

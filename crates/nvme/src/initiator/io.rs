@@ -3,32 +3,32 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use block::{Command, Completion, Fault};
+use block::{Command, Completion, IoError};
 
 use super::Association;
 use super::command::encode;
+use super::connect::{ConnectRefused, Progress, QueueConnect, SLOT, Wanted};
 use super::fault;
-use super::flight::Outcome;
 use super::info::{ControllerInfo, Namespace};
-use super::login::{Login, Progress, Refused, SLOT, Wanted};
 use super::message::Message;
 use super::queue::{Queue, Shape};
 use super::reservation::{Report, Reservation};
 use super::slots::MAX_SLOTS;
+use super::transfer::Outcome;
 use super::transmit::{Lost, Need, Transmit};
 use crate::auth::Entropy;
 use crate::time::Instant;
 
 /// One I/O queue: `Setup ─► Login ─► Ready ─► over`.
 ///
-/// A slot is a number below [`Io::slots`] that names the caller's buffer; it may be used again when
-/// its [`IoEvent::Done`] was polled.
-pub struct Io {
+/// A slot is a number below [`IoQueue::slots`] that names the caller's buffer; it may be used again
+/// when its [`IoEvent::Done`] was polled.
+pub struct IoQueue {
     queue: Queue,
-    login: Login,
+    connect: QueueConnect,
     /// What is at work in each slot.
     work: Vec<Option<Work>>,
-    refused: Option<Refused>,
+    refused: Option<ConnectRefused>,
     told_ready: bool,
     told_over: bool,
 }
@@ -44,7 +44,7 @@ enum Work {
 /// What became of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IoEvent {
-    /// Random bytes are needed: call [`Io::authenticate`].
+    /// Random bytes are needed: call [`IoQueue::authenticate`].
     Entropy,
     /// Commands may be submitted.
     Ready,
@@ -60,24 +60,24 @@ pub enum IoEvent {
         /// Which command.
         slot: u16,
         /// What it says.
-        result: Result<Report, Fault>,
+        result: Result<Report, IoError>,
     },
     /// The answer to a message; what was told needs no bytes.
     Answered {
         /// Which command.
         slot: u16,
         /// What it says.
-        result: Result<Vec<u8>, Fault>,
+        result: Result<Vec<u8>, IoError>,
     },
     /// The queue cannot be used; it is closed.
-    Refused(Refused),
+    Refused(ConnectRefused),
     /// The connection is over; all slots have ended.
     Lost(Lost),
 }
 
-impl Io {
+impl IoQueue {
     /// Queue `qid`, from 1, of a controller that [`super::Admin`] brought up.
-    pub fn new(association: Association, controller: &ControllerInfo, qid: u16) -> Io {
+    pub fn new(association: Association, controller: &ControllerInfo, qid: u16) -> IoQueue {
         let options = association.options;
         let most = controller.queue_entries.min(MAX_SLOTS);
         let entries = options.queue_entries.clamp(2, most.max(2));
@@ -98,9 +98,9 @@ impl Io {
             kato: 0,
             quiet_reads: options.quiet_reads,
         };
-        Io {
+        IoQueue {
             queue,
-            login: Login::new(association, wanted),
+            connect: QueueConnect::new(association, wanted),
             work: vec![None; slots.into()],
             refused: None,
             told_ready: false,
@@ -136,13 +136,13 @@ impl Io {
         slot: u16,
         namespace: &Namespace,
         command: Command,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), IoError> {
         command.check(namespace.geometry)?;
         if command.is_mutation() && namespace.read_only {
-            return Err(Fault::ReadOnly);
+            return Err(IoError::ReadOnly);
         }
         if !namespace.can(command.kind()) {
-            return Err(Fault::Unsupported);
+            return Err(IoError::Unsupported);
         }
         let (sqe, data) = encode(command, namespace.nsid, namespace.limits)?;
         self.enqueue(slot, Work::Block(command), |queue| queue.submit(slot, sqe, data, Some(now)))
@@ -155,7 +155,7 @@ impl Io {
         slot: u16,
         nsid: u32,
         command: Reservation,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), IoError> {
         let (sqe, data) = command.encode(nsid);
         let work = match command {
             Reservation::Report => Work::Report,
@@ -171,14 +171,14 @@ impl Io {
         slot: u16,
         nsid: u32,
         message: Message,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), IoError> {
         let (sqe, data) = message.encode(nsid)?;
         self.enqueue(slot, Work::Message, |queue| queue.submit(slot, sqe, data, Some(now)))
     }
 
     /// Random bytes, asked for by [`IoEvent::Entropy`].
     pub fn authenticate(&mut self, now: Instant, entropy: Entropy) {
-        self.login.authenticate(entropy, &mut self.queue, now);
+        self.connect.authenticate(entropy, &mut self.queue, now);
     }
 
     /// What to do with bytes that arrive.
@@ -201,7 +201,7 @@ impl Io {
         self.queue.poll_transmit()
     }
 
-    /// When to call [`Io::handle_timeout`].
+    /// When to call [`IoQueue::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.queue.poll_timeout()
     }
@@ -218,9 +218,9 @@ impl Io {
 
     /// What happened since the last call; to be called until there is nothing more.
     pub fn poll(&mut self, now: Instant) -> Option<IoEvent> {
-        self.login.begin(&mut self.queue, now);
+        self.connect.begin(&mut self.queue, now);
         while let Some((slot, outcome)) = self.queue.poll_done() {
-            let event = if self.login.is_done() {
+            let event = if self.connect.is_done() {
                 self.on_done(slot, outcome)
             } else {
                 self.on_login(outcome, now)
@@ -239,9 +239,9 @@ impl Io {
         slot: u16,
         work: Work,
         submit: impl FnOnce(&mut Queue) -> bool,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), IoError> {
         if !self.told_ready || !submit(&mut self.queue) {
-            return Err(Fault::Busy);
+            return Err(IoError::Busy);
         }
         if let Some(place) = self.work.get_mut(usize::from(slot)) {
             *place = Some(work);
@@ -251,7 +251,7 @@ impl Io {
 
     fn on_login(&mut self, outcome: Outcome, now: Instant) -> Option<IoEvent> {
         debug_assert_eq!(SLOT, 0, "the login uses the first slot");
-        match self.login.on(outcome, &mut self.queue, now) {
+        match self.connect.on(outcome, &mut self.queue, now) {
             Progress::Pending => None,
             Progress::Entropy => Some(IoEvent::Entropy),
             Progress::Connected { .. } => {
@@ -284,7 +284,7 @@ impl Io {
             }
             (Work::Report, Outcome::Answered { status, bytes, .. }) => {
                 let result = fault::completion(Command::Flush, status)
-                    .and_then(|()| Report::parse(&bytes).ok_or(Fault::Internal));
+                    .and_then(|()| Report::parse(&bytes).ok_or(IoError::Internal));
                 IoEvent::Reported { slot, result }
             }
             (Work::Message, Outcome::Answered { status, bytes, .. }) => {

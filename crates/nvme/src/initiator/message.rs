@@ -5,9 +5,9 @@
 
 use alloc::boxed::Box;
 
-use block::Fault;
+use block::IoError;
 
-use super::flight::Data;
+use super::transfer::Data;
 use crate::pdu::ADMIN_CAPSULE_DATA;
 use crate::wire::{IoOpcode, Sqe, U32, halves};
 
@@ -38,13 +38,13 @@ impl Message {
     /// Most bytes that can be told at once.
     pub const MOST_BYTES: u32 = ADMIN_CAPSULE_DATA;
 
-    pub(super) fn encode(self, nsid: u32) -> Result<(Sqe, Data), Fault> {
+    pub(super) fn encode(self, nsid: u32) -> Result<(Sqe, Data), IoError> {
         let (opcode, data) = match self.content {
             Content::Tell(bytes) => {
                 u32::try_from(bytes.len())
                     .ok()
                     .filter(|len| *len <= Message::MOST_BYTES)
-                    .ok_or(Fault::Unsupported)?;
+                    .ok_or(IoError::Unsupported)?;
                 (IoOpcode::Tell, Data::OutOwned { bytes })
             }
             Content::Ask { room } => (IoOpcode::Ask, Data::InOwned { len: room }),

@@ -1,7 +1,7 @@
 //! The host's side of NVMe/TCP: queues, controllers, and several paths to one namespace.
 //!
 //! ```text
-//!              ┌───────────────────── rim (engine, worker, command line) ────────────────────┐
+//!              ┌───────────────────── driver (engine, worker, command line) ────────────────────┐
 //! submit ──►  Multipath ──Effect──► Io (one per queue) ──Transmit──► socket ──► controller
 //!              ▲  ▲                   ▲
 //!              │  └── path events     └── slots, buffers: the caller's
@@ -10,11 +10,11 @@
 //!
 //! - [`Admin`] is the admin queue of one controller: it connects, authenticates, enables and
 //!   describes the controller, keeps it alive, and says when something changed.
-//! - [`Io`] is one I/O queue of it: block commands and reservations in, completions out.
+//! - [`IoQueue`] is one I/O queue of it: block commands and reservations in, completions out.
 //! - [`Multipath`] decides by which path a command goes, what is sent again after a path is lost,
 //!   when to reconnect, and when to give up. It touches neither of the other two.
 //!
-//! The rim's loop for one connection, the same for both kinds of queue:
+//! The driver's loop for one connection, the same for both kinds of queue:
 //!
 //! ```text
 //! conn.start(now)                                // the socket is connected
@@ -52,31 +52,31 @@ use crate::wire::Nqn;
 mod admin;
 mod ana;
 mod command;
+mod connect;
 mod discovery;
 mod fault;
-mod flight;
 mod info;
 mod io;
-mod login;
 mod message;
+#[cfg(test)]
+mod mock_controller;
 mod multipath;
 mod queue;
 mod reservation;
 mod slots;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
-#[cfg(test)]
-mod toy;
+mod transfer;
 mod transmit;
 
-pub use admin::{Admin, AdminEvent, Answer, Request, Ticket};
+pub use admin::{Admin, AdminEvent, AdminRequest, Answer, Ticket};
 pub use ana::{AnaGroup, AnaLog};
 pub use command::Limits;
+pub use connect::ConnectRefused;
 pub use discovery::{DiscoveryReader, Entry, ReadStep};
 pub use fault::{completion, lost};
 pub use info::{ControllerInfo, Namespace, NamespaceIds};
-pub use io::{Io, IoEvent};
-pub use login::Refused;
+pub use io::{IoEvent, IoQueue};
 pub use message::{Content, Message};
 pub use multipath::{
     Effect, Ended, Multipath, PathEvent, PathId, PathState, Policy, Refusal, RequestId,

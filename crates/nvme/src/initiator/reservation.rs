@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::flight::Data;
+use super::transfer::Data;
 use crate::wire::{
     AcquireAction, AcquireData, IoOpcode, RegisterAction, RegisterData, RegistrantExtended,
     ReleaseAction, ReleaseData, ReportHeaderExtended, ReservationArgs, ReservationType, Sqe, U32,

@@ -10,8 +10,9 @@ use block::{BlockSize, Blocks, Command, Geometry, Lba, Span};
 use zerocopy::IntoBytes;
 
 use super::{
-    Admin, AdminEvent, AnaLog, Association, ControllerInfo, DiscoveryReader, Host, Io, IoEvent,
-    Limits, Namespace, NamespaceIds, Need, Options, ReadStep, Report, Reservation, Transmit,
+    Admin, AdminEvent, AnaLog, Association, ControllerInfo, DiscoveryReader, Host, IoEvent,
+    IoQueue, Limits, Namespace, NamespaceIds, Need, Options, ReadStep, Report, Reservation,
+    Transmit,
 };
 use crate::auth::{Accepted, FromController, FromHost, Secret};
 use crate::pdu::{Framing, IcResp};
@@ -28,7 +29,7 @@ pub fn io(input: &[u8]) -> Vec<IoEvent> {
         return told;
     };
     let controller = controller();
-    let mut io = Io::new(association, &controller, 1);
+    let mut io = IoQueue::new(association, &controller, 1);
     io.start(now());
     io.poll_transmit();
     let mut left = Vec::new();
@@ -64,7 +65,7 @@ pub fn io(input: &[u8]) -> Vec<IoEvent> {
     told
 }
 
-fn submit_all(io: &mut Io) -> Vec<u16> {
+fn submit_all(io: &mut IoQueue) -> Vec<u16> {
     let Some((namespace, span)) = namespace().zip(Span::new(Lba(0), Blocks(4))) else {
         return Vec::new();
     };
@@ -81,7 +82,7 @@ fn submit_all(io: &mut Io) -> Vec<u16> {
     alloc::vec![0, 1, 2, 3, 4]
 }
 
-fn drain(io: &mut Io, left: &mut Vec<u16>, told: &mut Vec<IoEvent>) {
+fn drain(io: &mut IoQueue, left: &mut Vec<u16>, told: &mut Vec<IoEvent>) {
     while let Some(event) = io.poll(now()) {
         told.push(event.clone());
         if let IoEvent::Done { slot, .. } | IoEvent::Reported { slot, .. } = event {
@@ -214,7 +215,11 @@ fn cid(transmit: &Transmit) -> Option<u16> {
     rest.first_chunk().copied().map(u16::from_le_bytes)
 }
 
-fn response(cid: u16, status: Status, result: u64) -> crate::pdu::Inline<{ Framing::MAX_HEAD }> {
+fn response(
+    cid: u16,
+    status: Status,
+    result: u64,
+) -> crate::pdu::InlineBytes<{ Framing::MAX_HEAD }> {
     let mut cqe = Cqe::new(cid, status);
     cqe.set_result(result);
     Framing::default().capsule_resp(&cqe)

@@ -1,8 +1,8 @@
-//! What goes to the socket and what comes from it, as the rim sees it.
+//! What goes to the socket and what comes from it, as the driver sees it.
 
 use alloc::boxed::Box;
 
-use crate::pdu::{FatalError, Framing, Inline, digest};
+use crate::pdu::{FatalError, Framing, InlineBytes, digest};
 
 /// What a connection wants of the bytes that arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub enum Need {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit {
     /// Header, its digest and padding.
-    pub head: Inline<{ Framing::MAX_HEAD }>,
+    pub head: InlineBytes<{ Framing::MAX_HEAD }>,
     /// What follows it.
     pub payload: Payload,
     /// Whether a digest of the payload follows that.
@@ -53,7 +53,7 @@ pub enum Payload {
 }
 
 impl Transmit {
-    pub(super) fn bare(head: Inline<{ Framing::MAX_HEAD }>) -> Transmit {
+    pub(super) fn bare(head: InlineBytes<{ Framing::MAX_HEAD }>) -> Transmit {
         Transmit { head, payload: Payload::None, with_digest: false }
     }
 
@@ -62,8 +62,8 @@ impl Transmit {
     pub fn tail<'a>(
         &self,
         payload: impl IntoIterator<Item = &'a [u8]>,
-    ) -> Inline<{ Framing::DIGEST }> {
-        let mut tail = Inline::EMPTY;
+    ) -> InlineBytes<{ Framing::DIGEST }> {
+        let mut tail = InlineBytes::EMPTY;
         if self.with_digest {
             tail.push(&payload.into_iter().fold(0, digest).to_le_bytes());
         }

@@ -1,6 +1,6 @@
 //! Errors that end a connection.
 
-use super::Kind;
+use super::PduType;
 
 /// Fatal error status: what a termination request says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub enum FatalError {
     #[error("{kind:?} has a bad header field at offset {at}")]
     BadField {
         /// The PDU.
-        kind: Kind,
+        kind: PduType,
         /// Offset of the field.
         at: u8,
     },
@@ -54,13 +54,13 @@ pub enum FatalError {
     #[error("{kind:?} came out of sequence")]
     OutOfSequence {
         /// The PDU.
-        kind: Kind,
+        kind: PduType,
     },
     /// The header digest does not match.
     #[error("the header digest of a {kind:?} is {received:#010x}, its header has {computed:#010x}")]
     HeaderDigest {
         /// The PDU.
-        kind: Kind,
+        kind: PduType,
         /// What came.
         received: u32,
         /// What the header has.
@@ -70,19 +70,19 @@ pub enum FatalError {
     #[error("{kind:?} is outside the range that was granted")]
     OutOfRange {
         /// The PDU.
-        kind: Kind,
+        kind: PduType,
     },
     /// More than was agreed.
     #[error("{kind:?} exceeds the agreed limit")]
     Limit {
         /// The PDU.
-        kind: Kind,
+        kind: PduType,
     },
     /// A parameter of the set-up that is not supported.
     #[error("{kind:?} asks for something unsupported at offset {at}")]
     Unsupported {
         /// The PDU.
-        kind: Kind,
+        kind: PduType,
         /// Offset of the field.
         at: u8,
     },

@@ -4,20 +4,21 @@ use zerocopy::IntoBytes;
 
 use super::header::flags;
 use super::{
-    CapsuleCmd, CapsuleResp, CommonHeader, DataHeader, FatalError, Kind, R2t, Side, TermReq, digest,
+    CapsuleCmd, CapsuleResp, CommonHeader, DataHeader, FatalError, PduType, R2t, Side, TermReq,
+    digest,
 };
 use crate::wire::{Cqe, Sqe, U32};
 
 /// A few bytes without an allocation.
 #[derive(Clone)]
-pub struct Inline<const N: usize> {
+pub struct InlineBytes<const N: usize> {
     len: usize,
     bytes: [u8; N],
 }
 
-impl<const N: usize> Inline<N> {
+impl<const N: usize> InlineBytes<N> {
     /// No bytes.
-    pub const EMPTY: Inline<N> = Inline { len: 0, bytes: [0; N] };
+    pub const EMPTY: InlineBytes<N> = InlineBytes { len: 0, bytes: [0; N] };
 
     /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
@@ -45,19 +46,19 @@ impl<const N: usize> Inline<N> {
     }
 }
 
-impl<const N: usize> core::fmt::Debug for Inline<N> {
+impl<const N: usize> core::fmt::Debug for InlineBytes<N> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         core::fmt::Debug::fmt(self.as_slice(), f)
     }
 }
 
-impl<const N: usize> PartialEq for Inline<N> {
-    fn eq(&self, other: &Inline<N>) -> bool {
+impl<const N: usize> PartialEq for InlineBytes<N> {
+    fn eq(&self, other: &InlineBytes<N>) -> bool {
         self.as_slice() == other.as_slice()
     }
 }
 
-impl<const N: usize> Eq for Inline<N> {}
+impl<const N: usize> Eq for InlineBytes<N> {}
 
 /// Which digests a connection uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -124,14 +125,14 @@ impl Framing {
     pub const DIGEST: usize = 4;
 
     /// Head of a command capsule with `payload` bytes of data in it.
-    pub fn capsule_cmd(self, sqe: &Sqe, payload: u32) -> Inline<{ Self::MAX_HEAD }> {
-        let ch = self.common(Kind::CapsuleCmd, payload, 0);
+    pub fn capsule_cmd(self, sqe: &Sqe, payload: u32) -> InlineBytes<{ Self::MAX_HEAD }> {
+        let ch = self.common(PduType::CapsuleCmd, payload, 0);
         self.seal(CapsuleCmd { ch, sqe: *sqe }.as_bytes(), ch)
     }
 
     /// A response capsule.
-    pub fn capsule_resp(self, cqe: &Cqe) -> Inline<{ Self::MAX_HEAD }> {
-        let ch = self.common(Kind::CapsuleResp, 0, 0);
+    pub fn capsule_resp(self, cqe: &Cqe) -> InlineBytes<{ Self::MAX_HEAD }> {
+        let ch = self.common(PduType::CapsuleResp, 0, 0);
         self.seal(CapsuleResp { ch, cqe: *cqe }.as_bytes(), ch)
     }
 
@@ -142,8 +143,8 @@ impl Framing {
         datao: u32,
         datal: u32,
         last: bool,
-    ) -> Inline<{ Self::MAX_HEAD }> {
-        let ch = self.common(Kind::H2cData, datal, if last { flags::LAST } else { 0 });
+    ) -> InlineBytes<{ Self::MAX_HEAD }> {
+        let ch = self.common(PduType::H2cData, datal, if last { flags::LAST } else { 0 });
         self.seal(DataHeader::new(ch, tags, datao, datal).as_bytes(), ch)
     }
 
@@ -154,40 +155,40 @@ impl Framing {
         datao: u32,
         datal: u32,
         ends: u8,
-    ) -> Inline<{ Self::MAX_HEAD }> {
-        let ch = self.common(Kind::C2hData, datal, ends & (flags::LAST | flags::SUCCESS));
+    ) -> InlineBytes<{ Self::MAX_HEAD }> {
+        let ch = self.common(PduType::C2hData, datal, ends & (flags::LAST | flags::SUCCESS));
         self.seal(DataHeader::new(ch, (cccid, 0), datao, datal).as_bytes(), ch)
     }
 
     /// Asks for data: `tags` are the command's and the transfer's.
-    pub fn r2t(self, tags: (u16, u16), r2to: u32, r2tl: u32) -> Inline<{ Self::MAX_HEAD }> {
-        let ch = self.common(Kind::R2t, 0, 0);
+    pub fn r2t(self, tags: (u16, u16), r2to: u32, r2tl: u32) -> InlineBytes<{ Self::MAX_HEAD }> {
+        let ch = self.common(PduType::R2t, 0, 0);
         self.seal(R2t::new(ch, tags, r2to, r2tl).as_bytes(), ch)
     }
 
     /// Head of a PDU of the set-up phase, which never has digests.
-    pub fn plain(header: &[u8]) -> Inline<{ Self::MAX_HEAD }> {
-        let mut head = Inline::EMPTY;
+    pub fn plain(header: &[u8]) -> InlineBytes<{ Self::MAX_HEAD }> {
+        let mut head = InlineBytes::EMPTY;
         head.push(header);
         head
     }
 
     /// Says to the peer why this side ends the connection, with the head that was wrong.
-    pub fn term_req(side: Side, error: FatalError, head: &[u8]) -> Inline<{ Self::MAX_HEAD }> {
+    pub fn term_req(side: Side, error: FatalError, head: &[u8]) -> InlineBytes<{ Self::MAX_HEAD }> {
         let kind = match side {
-            Side::Host => Kind::H2cTermReq,
-            Side::Controller => Kind::C2hTermReq,
+            Side::Host => PduType::H2cTermReq,
+            Side::Controller => PduType::C2hTermReq,
         };
         let (fes, fei) = error.fes_fei();
         let head = head.get(..head.len().min(128)).unwrap_or_default();
         let data = u8::try_from(head.len()).unwrap_or(0);
-        let mut out = Inline::EMPTY;
+        let mut out = InlineBytes::EMPTY;
         out.push(TermReq::new(kind, fes.code(), fei, data).as_bytes());
         out.push(head);
         out
     }
 
-    fn common(self, kind: Kind, payload: u32, ends: u8) -> CommonHeader {
+    fn common(self, kind: PduType, payload: u32, ends: u8) -> CommonHeader {
         let hlen = kind.header_len();
         let with_digest = hlen + if self.digests.header { 4 } else { 0 };
         let mut flags = ends | if self.digests.header { flags::HDGST } else { 0 };
@@ -204,8 +205,8 @@ impl Framing {
         CommonHeader { kind: kind.code(), flags, hlen, pdo, plen: U32::new(plen) }
     }
 
-    fn seal(self, header: &[u8], ch: CommonHeader) -> Inline<{ Self::MAX_HEAD }> {
-        let mut head = Inline::EMPTY;
+    fn seal(self, header: &[u8], ch: CommonHeader) -> InlineBytes<{ Self::MAX_HEAD }> {
+        let mut head = InlineBytes::EMPTY;
         head.push(header);
         if self.digests.header {
             head.push(&digest(0, header).to_le_bytes());

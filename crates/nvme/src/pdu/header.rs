@@ -16,7 +16,7 @@ pub mod flags {
 
 /// Types of PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum PduType {
     /// Initialize connection request, host to controller.
     IcReq,
     /// Its answer.
@@ -37,19 +37,19 @@ pub enum Kind {
     R2t,
 }
 
-impl Kind {
+impl PduType {
     /// From its number.
-    pub fn from_code(code: u8) -> Option<Kind> {
+    pub fn from_code(code: u8) -> Option<PduType> {
         Some(match code {
-            0x00 => Kind::IcReq,
-            0x01 => Kind::IcResp,
-            0x02 => Kind::H2cTermReq,
-            0x03 => Kind::C2hTermReq,
-            0x04 => Kind::CapsuleCmd,
-            0x05 => Kind::CapsuleResp,
-            0x06 => Kind::H2cData,
-            0x07 => Kind::C2hData,
-            0x09 => Kind::R2t,
+            0x00 => PduType::IcReq,
+            0x01 => PduType::IcResp,
+            0x02 => PduType::H2cTermReq,
+            0x03 => PduType::C2hTermReq,
+            0x04 => PduType::CapsuleCmd,
+            0x05 => PduType::CapsuleResp,
+            0x06 => PduType::H2cData,
+            0x07 => PduType::C2hData,
+            0x09 => PduType::R2t,
             _ => return None,
         })
     }
@@ -57,42 +57,45 @@ impl Kind {
     /// Its number.
     pub fn code(self) -> u8 {
         match self {
-            Kind::IcReq => 0x00,
-            Kind::IcResp => 0x01,
-            Kind::H2cTermReq => 0x02,
-            Kind::C2hTermReq => 0x03,
-            Kind::CapsuleCmd => 0x04,
-            Kind::CapsuleResp => 0x05,
-            Kind::H2cData => 0x06,
-            Kind::C2hData => 0x07,
-            Kind::R2t => 0x09,
+            PduType::IcReq => 0x00,
+            PduType::IcResp => 0x01,
+            PduType::H2cTermReq => 0x02,
+            PduType::C2hTermReq => 0x03,
+            PduType::CapsuleCmd => 0x04,
+            PduType::CapsuleResp => 0x05,
+            PduType::H2cData => 0x06,
+            PduType::C2hData => 0x07,
+            PduType::R2t => 0x09,
         }
     }
 
     /// Length of its header without digest.
     pub fn header_len(self) -> u8 {
         match self {
-            Kind::IcReq | Kind::IcResp => 128,
-            Kind::CapsuleCmd => 72,
+            PduType::IcReq | PduType::IcResp => 128,
+            PduType::CapsuleCmd => 72,
             _ => 24,
         }
     }
 
     /// Whether digests can be on: not while setting up or tearing down.
     pub fn has_digest(self) -> bool {
-        !matches!(self, Kind::IcReq | Kind::IcResp | Kind::H2cTermReq | Kind::C2hTermReq)
+        !matches!(
+            self,
+            PduType::IcReq | PduType::IcResp | PduType::H2cTermReq | PduType::C2hTermReq
+        )
     }
 
     /// Whether payload can follow the head.
     pub fn has_payload(self) -> bool {
-        matches!(self, Kind::CapsuleCmd | Kind::H2cData | Kind::C2hData)
+        matches!(self, PduType::CapsuleCmd | PduType::H2cData | PduType::C2hData)
     }
 }
 
 layout! {
     /// First eight bytes of every PDU.
     pub struct CommonHeader: 8 {
-        /// Type, see [`Kind`].
+        /// Type, see [`PduType`].
         0: pub kind: u8,
         /// See [`flags`].
         1: pub flags: u8,
@@ -210,7 +213,7 @@ impl IcReq {
     /// A request with these parameters.
     pub fn new(hpda: u8, dgst: u8, maxr2t: u32) -> IcReq {
         IcReq {
-            ch: CommonHeader::plain(Kind::IcReq),
+            ch: CommonHeader::plain(PduType::IcReq),
             pfv: U16::ZERO,
             hpda,
             dgst,
@@ -224,7 +227,7 @@ impl IcResp {
     /// An answer with these parameters.
     pub fn new(cpda: u8, dgst: u8, maxh2cdata: u32) -> IcResp {
         IcResp {
-            ch: CommonHeader::plain(Kind::IcResp),
+            ch: CommonHeader::plain(PduType::IcResp),
             pfv: U16::ZERO,
             cpda,
             dgst,
@@ -236,7 +239,7 @@ impl IcResp {
 
 impl TermReq {
     /// A termination with `data` bytes of the offending head after it.
-    pub(super) fn new(kind: Kind, fes: u16, fei: u32, data: u8) -> TermReq {
+    pub(super) fn new(kind: PduType, fes: u16, fei: u32, data: u8) -> TermReq {
         let mut ch = CommonHeader::plain(kind);
         ch.plen = U32::new(u32::from(ch.hlen) + u32::from(data));
         TermReq { ch, fes: U16::new(fes), fei: U32::new(fei), _reserved: [0; 10] }
@@ -245,7 +248,7 @@ impl TermReq {
 
 impl CommonHeader {
     /// A header without digests and payload.
-    pub(super) fn plain(kind: Kind) -> CommonHeader {
+    pub(super) fn plain(kind: PduType) -> CommonHeader {
         let hlen = kind.header_len();
         CommonHeader { kind: kind.code(), flags: 0, hlen, pdo: 0, plen: U32::new(hlen.into()) }
     }

@@ -25,9 +25,9 @@ mod header;
 mod reader;
 
 pub use error::{FatalError, Fes};
-pub use framing::{Align, Digests, Framing, Inline};
+pub use framing::{Align, Digests, Framing, InlineBytes};
 pub use header::{
-    CapsuleCmd, CapsuleResp, CommonHeader, DataHeader, IcReq, IcResp, Kind, R2t, TermReq, flags,
+    CapsuleCmd, CapsuleResp, CommonHeader, DataHeader, IcReq, IcResp, PduType, R2t, TermReq, flags,
 };
 pub use reader::{Expect, Pdu, Progress, Reader, Received, Side};
 

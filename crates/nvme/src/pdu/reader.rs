@@ -4,7 +4,7 @@ use zerocopy::FromBytes;
 
 use super::header::flags;
 use super::{
-    CapsuleCmd, CapsuleResp, CommonHeader, DataHeader, FatalError, Framing, IcReq, IcResp, Kind,
+    CapsuleCmd, CapsuleResp, CommonHeader, DataHeader, FatalError, Framing, IcReq, IcResp, PduType,
     R2t, TermReq, digest,
 };
 use crate::wire::{Cqe, Sqe};
@@ -253,18 +253,18 @@ impl Reader {
 /// A checked common header.
 #[derive(Clone, Copy, Debug)]
 struct Common {
-    kind: Kind,
+    kind: PduType,
     payload: u32,
     head_len: usize,
 }
 
 impl Common {
     fn check(header: CommonHeader, reader: &Reader) -> Result<Common, FatalError> {
-        let kind = Kind::from_code(header.kind)
+        let kind = PduType::from_code(header.kind)
             .filter(|kind| is_for(*kind, reader.side))
             .ok_or(FatalError::UnknownKind { kind: header.kind })?;
-        let is_setup = matches!(kind, Kind::IcReq | Kind::IcResp);
-        let is_end = matches!(kind, Kind::H2cTermReq | Kind::C2hTermReq);
+        let is_setup = matches!(kind, PduType::IcReq | PduType::IcResp);
+        let is_end = matches!(kind, PduType::H2cTermReq | PduType::C2hTermReq);
         if !is_end && is_setup != reader.framing.is_none() {
             return Err(FatalError::OutOfSequence { kind });
         }
@@ -283,7 +283,7 @@ impl Common {
             // Whatever follows is for people to read; the connection is over.
             return Ok(Common { kind, payload: 0, head_len: usize::from(plain_len) });
         }
-        let is_data = matches!(kind, Kind::H2cData | Kind::C2hData);
+        let is_data = matches!(kind, PduType::H2cData | PduType::C2hData);
         if plen < u32::from(plain_len) || (plen > u32::from(plain_len) && !kind.has_payload()) {
             return bad(4);
         }
@@ -298,7 +298,7 @@ impl Common {
     fn check_payload(
         header: CommonHeader,
         reader: &Reader,
-        kind: Kind,
+        kind: PduType,
         plain_len: u8,
     ) -> Result<Common, FatalError> {
         let bad = |at| Err(FatalError::BadField { kind, at });
@@ -316,26 +316,33 @@ impl Common {
             None | Some(0) => return bad(4),
             Some(payload) => payload,
         };
-        if kind == Kind::CapsuleCmd && payload > reader.capsule_limit {
+        if kind == PduType::CapsuleCmd && payload > reader.capsule_limit {
             return bad(4);
         }
         Ok(Common { kind, payload, head_len: usize::from(pdo) })
     }
 }
 
-fn is_for(kind: Kind, side: Side) -> bool {
+fn is_for(kind: PduType, side: Side) -> bool {
     match side {
         Side::Controller => {
-            matches!(kind, Kind::IcReq | Kind::H2cTermReq | Kind::CapsuleCmd | Kind::H2cData)
+            matches!(
+                kind,
+                PduType::IcReq | PduType::H2cTermReq | PduType::CapsuleCmd | PduType::H2cData
+            )
         }
         Side::Host => matches!(
             kind,
-            Kind::IcResp | Kind::C2hTermReq | Kind::CapsuleResp | Kind::C2hData | Kind::R2t
+            PduType::IcResp
+                | PduType::C2hTermReq
+                | PduType::CapsuleResp
+                | PduType::C2hData
+                | PduType::R2t
         ),
     }
 }
 
-fn check_digest(kind: Kind, head: &[u8]) -> Result<(), FatalError> {
+fn check_digest(kind: PduType, head: &[u8]) -> Result<(), FatalError> {
     let bad = FatalError::BadField { kind, at: 2 };
     let (header, rest) = head.split_at_checked(kind.header_len().into()).ok_or(bad)?;
     let received = u32::from_le_bytes(*rest.first_chunk::<4>().ok_or(bad)?);
@@ -347,18 +354,18 @@ fn check_digest(kind: Kind, head: &[u8]) -> Result<(), FatalError> {
     }
 }
 
-fn read(kind: Kind, payload: u32, head: &[u8]) -> Option<Pdu> {
+fn read(kind: PduType, payload: u32, head: &[u8]) -> Option<Pdu> {
     fn prefix<T: FromBytes>(head: &[u8]) -> Option<T> {
         T::read_from_prefix(head).ok().map(|(value, _)| value)
     }
     Some(match kind {
-        Kind::IcReq => Pdu::IcReq(prefix(head)?),
-        Kind::IcResp => Pdu::IcResp(prefix(head)?),
-        Kind::H2cTermReq | Kind::C2hTermReq => Pdu::TermReq(prefix(head)?),
-        Kind::CapsuleCmd => Pdu::Command { sqe: prefix::<CapsuleCmd>(head)?.sqe, payload },
-        Kind::CapsuleResp => Pdu::Response(prefix::<CapsuleResp>(head)?.cqe),
-        Kind::H2cData => Pdu::H2cData(prefix(head)?),
-        Kind::C2hData => Pdu::C2hData(prefix(head)?),
-        Kind::R2t => Pdu::R2t(prefix(head)?),
+        PduType::IcReq => Pdu::IcReq(prefix(head)?),
+        PduType::IcResp => Pdu::IcResp(prefix(head)?),
+        PduType::H2cTermReq | PduType::C2hTermReq => Pdu::TermReq(prefix(head)?),
+        PduType::CapsuleCmd => Pdu::Command { sqe: prefix::<CapsuleCmd>(head)?.sqe, payload },
+        PduType::CapsuleResp => Pdu::Response(prefix::<CapsuleResp>(head)?.cqe),
+        PduType::H2cData => Pdu::H2cData(prefix(head)?),
+        PduType::C2hData => Pdu::C2hData(prefix(head)?),
+        PduType::R2t => Pdu::R2t(prefix(head)?),
     })
 }

@@ -101,7 +101,7 @@ fn data_and_r2t_bytes() {
 
 #[test]
 fn term_req_bytes() {
-    let error = FatalError::HeaderDigest { kind: Kind::R2t, received: 0x0403_0201, computed: 0 };
+    let error = FatalError::HeaderDigest { kind: PduType::R2t, received: 0x0403_0201, computed: 0 };
     let term = Framing::term_req(Side::Host, error, &[0xAB; 200]);
     assert_eq!(term.as_slice()[..14], [2, 0, 24, 0, 152, 0, 0, 0, 3, 0, 1, 2, 3, 4]);
     assert_eq!(term.as_slice().len(), 152, "at most 128 bytes of the offending head");
@@ -244,7 +244,7 @@ fn a_host_takes_no_commands_and_no_second_set_up() {
     assert_eq!(reader.feed(command.as_slice()), Err(FatalError::UnknownKind { kind: 4 }));
     let mut reader = host(Framing::default());
     let again = IcResp::new(0, 0, 4096);
-    let refused = Err(FatalError::OutOfSequence { kind: Kind::IcResp });
+    let refused = Err(FatalError::OutOfSequence { kind: PduType::IcResp });
     assert_eq!(reader.feed(again.as_bytes()), refused);
     assert_eq!(reader.offending(), &again.as_bytes()[..8]);
 }
@@ -261,6 +261,6 @@ fn padding_up_to_the_agreed_alignment_is_skipped() {
     assert_eq!(read(&mut reader, &bytes, &[5]).1, vec![1, 2, 3]);
     // Not aligned as agreed.
     let odd = Framing::default().capsule_cmd(&Sqe::new(1, 1), 3);
-    let refused = Err(FatalError::BadField { kind: Kind::CapsuleCmd, at: 3 });
+    let refused = Err(FatalError::BadField { kind: PduType::CapsuleCmd, at: 3 });
     assert_eq!(reader.feed(odd.as_slice()), refused);
 }

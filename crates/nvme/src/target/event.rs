@@ -1,13 +1,13 @@
-//! What a connection and a subsystem tell the rim, and the rim them.
+//! What a connection and a subsystem tell the driver, and the driver them.
 
 use alloc::vec::Vec;
 
 use block::{Command, Span};
 
 use super::subsystem::Reservations;
-use crate::pdu::{Framing, Inline, digest};
+use crate::pdu::{Framing, InlineBytes, digest};
 
-/// A connection, by the number that the rim gave it.
+/// A connection, by the number that the driver gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnId(pub u64);
 
@@ -16,7 +16,7 @@ pub struct ConnId(pub u64);
 pub struct Slot(pub u16);
 
 impl Slot {
-    /// As an index into what the rim keeps per slot.
+    /// As an index into what the driver keeps per slot.
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
@@ -48,12 +48,12 @@ pub enum Need {
     Nothing,
 }
 
-/// Work for the rim.
+/// Work for the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// Carry out a block command with the buffer of the slot, then complete it.
     ///
-    /// A read needs a buffer of the rim's choice; it is sent if the connection says so later.
+    /// A read needs a buffer of the driver's choice; it is sent if the connection says so later.
     Io {
         /// Whose command.
         slot: Slot,
@@ -85,7 +85,7 @@ pub enum Event {
     },
     /// Read or answer a message of another engine, then
     /// [answer](super::Connection::answer). Its bytes are in
-    /// [`Connection::told`](super::Connection::told).
+    /// [`Connection::message_payload`](super::Connection::told).
     Message {
         /// Whose command.
         slot: Slot,
@@ -107,7 +107,7 @@ pub enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
     /// Whether bytes come with it, or are wanted back.
-    pub way: Way,
+    pub way: Direction,
     /// What it is about.
     pub topic: u32,
     /// Which part of it.
@@ -116,11 +116,11 @@ pub struct Message {
 
 /// Which way the bytes of a message go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// They came with it.
-    Tell,
+    Push,
     /// They go back with the answer; so many at most.
-    Ask {
+    Pull {
         /// The rest is cut off.
         room: u32,
     },
@@ -173,11 +173,11 @@ pub enum Payload {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transmit {
     /// Comes first.
-    pub head: Inline<{ Framing::MAX_HEAD }>,
+    pub head: InlineBytes<{ Framing::MAX_HEAD }>,
     /// Comes next.
     pub payload: Payload,
     /// Comes last. Complete only after [`Transmit::seal`].
-    tail: Inline<{ Transmit::MAX_TAIL }>,
+    tail: InlineBytes<{ Transmit::MAX_TAIL }>,
     /// This slot's command ends with this transmit and the slot may come again; a buffer that the
     /// payload names stays until it is sent.
     pub frees: Option<Slot>,
@@ -189,8 +189,14 @@ impl Transmit {
     /// A data digest and a response capsule with its digest.
     const MAX_TAIL: usize = 32;
 
-    pub(super) fn head(head: Inline<{ Framing::MAX_HEAD }>) -> Transmit {
-        Transmit { head, payload: Payload::None, tail: Inline::EMPTY, frees: None, digest: false }
+    pub(super) fn head(head: InlineBytes<{ Framing::MAX_HEAD }>) -> Transmit {
+        Transmit {
+            head,
+            payload: Payload::None,
+            tail: InlineBytes::EMPTY,
+            frees: None,
+            digest: false,
+        }
     }
 
     /// Adds a payload; `digest` says whether its digest follows.
@@ -207,12 +213,12 @@ impl Transmit {
 
     /// Computes the data digest over the payload, if there is to be one, and gives the tail.
     ///
-    /// The payload is what the rim sends: the bytes in the slot's buffer, or those given here.
-    pub fn seal(&self, payload: &[u8]) -> Inline<{ Transmit::MAX_TAIL }> {
+    /// The payload is what the driver sends: the bytes in the slot's buffer, or those given here.
+    pub fn seal(&self, payload: &[u8]) -> InlineBytes<{ Transmit::MAX_TAIL }> {
         if !self.digest {
             return self.tail.clone();
         }
-        let mut tail = Inline::EMPTY;
+        let mut tail = InlineBytes::EMPTY;
         tail.push(&digest(0, payload).to_le_bytes());
         tail.push(self.tail.as_slice());
         tail

@@ -8,10 +8,10 @@ mod paths;
 
 use std::time::Duration;
 
-use block::{Blocks, Command, Fault, Lba, Span};
+use block::{Blocks, Command, IoError, Lba, Span};
 use nvme::auth::{Accepted, Group, Hash, Keys, Reason, Secret};
 use nvme::initiator::{
-    AdminEvent, Answer, DiscoveryReader, IoEvent, Key, Lost, Namespace, ReadStep, Refused,
+    AdminEvent, Answer, ConnectRefused, DiscoveryReader, IoEvent, Key, Lost, Namespace, ReadStep,
     Reservation,
 };
 use nvme::pdu::Digests;
@@ -37,12 +37,12 @@ fn span(start: u64, len: u64) -> Span {
 }
 
 /// Waits for the end of one command and nothing else.
-fn end_of(net: &mut Net, link: usize) -> Result<(), Fault> {
+fn end_of(net: &mut Net, link: usize) -> Result<(), IoError> {
     let told = net.settle();
     end_among(&told, link)
 }
 
-fn end_among(told: &[(usize, Told)], link: usize) -> Result<(), Fault> {
+fn end_among(told: &[(usize, Told)], link: usize) -> Result<(), IoError> {
     match told {
         [(at, Told::Io(IoEvent::Done { result, .. })), ..] if *at == link => *result,
         other => panic!("not the end of a command but {other:?}"),
@@ -86,7 +86,7 @@ fn an_unknown_subsystem_is_refused_with_a_reason() {
     net.connect_admin(node, &association);
     let told = net.settle();
     let [(_, Told::Admin(AdminEvent::Refused(why)))] = &told[..] else { panic!("{told:?}") };
-    assert!(matches!(why, Refused::Connect { .. }), "{why}");
+    assert!(matches!(why, ConnectRefused::Connect { .. }), "{why}");
     assert!(why.to_string().contains("subsystem name"), "{why}");
 }
 
@@ -115,9 +115,9 @@ fn queues_authenticate_in_both_directions() {
 fn wrong_or_missing_secrets_are_refused() {
     let accepted = Accepted { hashes: vec![Hash::Sha256], groups: vec![Group::Null] };
     for (given, refused) in [
-        (None, Refused::SecretMissing),
-        (Some(keys(9, None)), Refused::Authentication(Reason::Failed)),
-        (Some(keys(1, Some(9))), Refused::Authentication(Reason::Failed)),
+        (None, ConnectRefused::SecretMissing),
+        (Some(keys(9, None)), ConnectRefused::Authentication(Reason::Failed)),
+        (Some(keys(1, Some(9))), ConnectRefused::Authentication(Reason::Failed)),
     ] {
         let mut net = Net::new(7);
         let node = node(&mut net, 1);
@@ -173,8 +173,8 @@ fn run_io(seed: u64, digests: Digests, cuts: bool) {
                     let buffer = &net.links[io].buffers[usize::from(slot)];
                     match result {
                         Ok(()) => model.done(command, tag, buffer),
-                        Err(Fault::Unreachable) if cuts => model.doubted(command, tag),
-                        Err(Fault::Miscompare { .. })
+                        Err(IoError::Unreachable) if cuts => model.doubted(command, tag),
+                        Err(IoError::Miscompare { .. })
                             if !model.is_certain(command.span().unwrap()) => {}
                         Err(fault) => panic!("{command:?}: {fault}"),
                     }
@@ -228,7 +228,7 @@ fn a_compare_that_differs_is_told() {
     let now = net.now;
     let compare = Command::Compare { span: span(8, 2) };
     net.io(io).submit(now, 0, &namespace, compare).unwrap();
-    assert_eq!(end_of(&mut net, io), Err(Fault::Miscompare { at: Lba(8) }));
+    assert_eq!(end_of(&mut net, io), Err(IoError::Miscompare { at: Lba(8) }));
 }
 
 #[test]
@@ -240,14 +240,14 @@ fn what_cannot_be_is_refused_before_it_is_sent() {
     let beyond = span(127, 2);
     let io = net.io(io);
     let read = Command::Read { span: beyond };
-    assert_eq!(io.submit(now, 0, &namespace, read), Err(Fault::OutOfRange { span: beyond }));
+    assert_eq!(io.submit(now, 0, &namespace, read), Err(IoError::OutOfRange { span: beyond }));
     let slots = io.slots();
-    assert_eq!(io.submit(now, slots, &namespace, Command::Flush), Err(Fault::Busy));
+    assert_eq!(io.submit(now, slots, &namespace, Command::Flush), Err(IoError::Busy));
     io.submit(now, 0, &namespace, Command::Flush).unwrap();
-    assert_eq!(io.submit(now, 0, &namespace, Command::Flush), Err(Fault::Busy));
+    assert_eq!(io.submit(now, 0, &namespace, Command::Flush), Err(IoError::Busy));
     let read_only = Namespace { read_only: true, ..namespace };
     let write = Command::Write { span: span(0, 1), fua: false };
-    assert_eq!(io.submit(now, 1, &read_only, write), Err(Fault::ReadOnly));
+    assert_eq!(io.submit(now, 1, &read_only, write), Err(IoError::ReadOnly));
 }
 
 #[test]
@@ -274,12 +274,12 @@ fn a_silent_target_is_given_up() {
     net.now = now.after(Duration::from_secs(30));
     let now = net.now;
     net.io(io).handle_timeout(now);
-    let late = IoEvent::Done { slot: 3, result: Err(Fault::TimedOut) };
+    let late = IoEvent::Done { slot: 3, result: Err(IoError::TimedOut) };
     let over = IoEvent::Lost(Lost::TimedOut);
     assert_eq!(net.settle(), [(io, Told::Io(late)), (io, Told::Io(over))]);
 }
 
-fn reserve(net: &mut Net, io: usize, command: Reservation) -> Result<(), Fault> {
+fn reserve(net: &mut Net, io: usize, command: Reservation) -> Result<(), IoError> {
     let now = net.now;
     net.io(io).reserve(now, 0, 1, command).unwrap();
     end_of(net, io)
@@ -318,10 +318,10 @@ fn a_new_owner_fences_the_old_one() {
     assert!(told.iter().any(is_notice), "the old owner was not told: {told:?}");
     let write = Command::Write { span: span(0, 4), fua: true };
     net.io(old).submit(now, 0, &namespace, write).unwrap();
-    assert_eq!(end_of(&mut net, old), Err(Fault::Fenced));
+    assert_eq!(end_of(&mut net, old), Err(IoError::Fenced));
     net.io(new).submit(now, 0, &namespace, write).unwrap();
     assert_eq!(end_of(&mut net, new), Ok(()));
-    assert_eq!(reserve(&mut net, old, take(AcquireAction::Acquire, 10, 0)), Err(Fault::Fenced));
+    assert_eq!(reserve(&mut net, old, take(AcquireAction::Acquire, 10, 0)), Err(IoError::Fenced));
 
     net.io(new).reserve(now, 0, 1, Reservation::Report).unwrap();
     let told = net.settle();
@@ -414,12 +414,13 @@ fn a_host_that_is_no_longer_allowed_is_disconnected() {
     net.nodes[node].subsystem.set_hosts(Hosts::Listed(std::collections::BTreeSet::new()));
     net.nodes[node].effects();
     let told = net.settle();
-    let gone = IoEvent::Done { slot: 0, result: Err(Fault::Unreachable) };
+    let gone = IoEvent::Done { slot: 0, result: Err(IoError::Unreachable) };
     assert!(told.contains(&(io, Told::Io(gone))), "{told:?}");
     assert!(told.contains(&(admin, Told::Admin(AdminEvent::Lost(Lost::Closed)))), "{told:?}");
     net.connect_admin(node, &host(1));
     let told = net.settle();
-    let [(_, Told::Admin(AdminEvent::Refused(Refused::Connect { status, .. })))] = &told[..] else {
+    let [(_, Told::Admin(AdminEvent::Refused(ConnectRefused::Connect { status, .. })))] = &told[..]
+    else {
         panic!("{told:?}")
     };
     assert_eq!(status.kind(), Status::CONNECT_INVALID_HOST);

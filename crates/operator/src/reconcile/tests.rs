@@ -55,9 +55,9 @@ fn observed(words: &str) -> Observed {
             "unseen" => state = None,
             "offline" => state = Some(PoolState::Offline),
             "faulted" => {
-                let kind = model::SymptomKind::IoErrors;
+                let kind = model::DiskFindingKind::IoErrors;
                 let detail = "12 errors".to_owned();
-                let symptoms = vec![Symptom { disk: "/dev/a".parse().unwrap(), kind, detail }];
+                let symptoms = vec![DiskFinding { disk: "/dev/a".parse().unwrap(), kind, detail }];
                 state = Some(PoolState::Faulted { symptoms });
             }
             "deleting" => going = true,
@@ -162,7 +162,7 @@ fn a_pool_that_holds_copies_is_not_destroyed_and_names_their_volumes() {
 #[test]
 fn a_refusal_is_shown_and_tried_again_later() {
     let decision = decide(&resource("kept"), &observed("absent"), now());
-    let problem = Problem::new(Kind::NodeUnavailable, "node n1 is not known");
+    let problem = Problem::new(ProblemKind::NodeUnavailable, "node n1 is not known");
     let decision = refused(decision, &problem, now());
     assert_eq!(decision.next, Next::BackOff);
     let ready = decision.status.condition(READY).unwrap();

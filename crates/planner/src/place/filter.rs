@@ -2,7 +2,7 @@
 
 use model::{LabelKey, LabelRules, Labels, NodeName, PoolState, Topology, VolumeSpec, Zones};
 
-use super::{Ask, Refusal};
+use super::{PlacementRequest, Refusal};
 use crate::view::{NodeView, PoolView, exists};
 use crate::{Budget, View};
 
@@ -121,7 +121,7 @@ pub(crate) fn zone_of<'a>(view: &View<'a>, pool: &PoolView<'_>) -> Option<&'a mo
 pub(crate) fn group_is_apart(
     view: &View<'_>,
     budget: &Budget,
-    ask: &Ask<'_, '_>,
+    ask: &PlacementRequest<'_, '_>,
     pool: &PoolView<'_>,
 ) -> Result<(), Refusal> {
     let Some(group) = ask.spec.affinity_group.as_ref().filter(|_| ask.spec.replicas == 1) else {

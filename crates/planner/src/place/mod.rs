@@ -16,17 +16,17 @@ use alloc::vec::Vec;
 use model::{PoolName, Size, VolumeId, VolumeSpec};
 
 pub(crate) use filter::{breaks_rule, can_hold};
-pub use refusal::{NoPlace, Refusal};
+pub use refusal::{Refusal, Unplaceable};
 pub(crate) use score::Score;
 pub(crate) use space::{Need, fits};
 pub use target::place_target;
-pub(crate) use target::{Wish, choose as choose_target};
+pub(crate) use target::{NodePreference, choose as choose_target};
 
 use crate::view::PoolView;
 use crate::{Budget, View};
 
 /// What a copy is placed for.
-pub(crate) struct Ask<'v, 'a> {
+pub(crate) struct PlacementRequest<'v, 'a> {
     pub(crate) volume: VolumeId,
     pub(crate) spec: &'v VolumeSpec,
     /// The pools of the copies that stay.
@@ -40,7 +40,7 @@ pub(crate) struct Ask<'v, 'a> {
     pub(crate) most_fill: Option<u32>,
 }
 
-impl Ask<'_, '_> {
+impl PlacementRequest<'_, '_> {
     /// The room that a copy takes in this pool.
     pub(crate) fn need_in(&self, pool: &PoolName) -> Need {
         if self.content.is_some_and(|pools| pools.contains(pool)) && self.spec.thin {
@@ -54,9 +54,9 @@ impl Ask<'_, '_> {
 pub(crate) fn find<'v, 'a>(
     view: &'v View<'a>,
     budget: &mut Budget,
-    ask: &Ask<'_, '_>,
+    ask: &PlacementRequest<'_, '_>,
     objection: impl Fn(&PoolView<'_>) -> Option<Refusal>,
-) -> Result<&'v PoolView<'a>, NoPlace> {
+) -> Result<&'v PoolView<'a>, Unplaceable> {
     let mut best: Option<(Score<'_>, &PoolView<'_>)> = None;
     let mut refused = Vec::new();
     for pool in view.pools.values() {
@@ -72,11 +72,11 @@ pub(crate) fn find<'v, 'a>(
             Err(refusal) => refused.push((pool.pool.id(), refusal)),
         }
     }
-    best.map(|(_, pool)| pool).ok_or_else(|| NoPlace::of_pools(refused))
+    best.map(|(_, pool)| pool).ok_or_else(|| Unplaceable::of_pools(refused))
 }
 
 /// Notes in the budget that the copy goes there.
-pub(crate) fn take(budget: &mut Budget, ask: &Ask<'_, '_>, pool: &PoolView<'_>) {
+pub(crate) fn take(budget: &mut Budget, ask: &PlacementRequest<'_, '_>, pool: &PoolView<'_>) {
     let need = ask.need_in(pool.pool.id());
     budget.take_space(pool.pool.id(), need.bytes, need.committed);
     if let Some(group) = &ask.spec.affinity_group {
@@ -88,7 +88,7 @@ pub(crate) fn take(budget: &mut Budget, ask: &Ask<'_, '_>, pool: &PoolView<'_>) 
 pub(crate) fn admit(
     view: &View<'_>,
     budget: &Budget,
-    ask: &Ask<'_, '_>,
+    ask: &PlacementRequest<'_, '_>,
     pool: &PoolView<'_>,
 ) -> Result<(), Refusal> {
     can_hold(view, pool)?;

@@ -5,7 +5,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
-use model::{Kind, LabelKey, LabelValue, NodeName, PoolName, Problem, Size};
+use model::{LabelKey, LabelValue, NodeName, PoolName, Problem, ProblemKind, Size};
 
 /// Why a pool or node was not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -122,26 +122,26 @@ impl Refusal {
 
 /// There is no place; with what speaks against each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NoPlace {
+pub struct Unplaceable {
     /// Of what kind the places are.
     what: &'static str,
     /// Each with its reason.
     pub refused: BTreeMap<String, Refusal>,
 }
 
-impl NoPlace {
-    pub(crate) fn of_pools(refused: Vec<(&PoolName, Refusal)>) -> NoPlace {
+impl Unplaceable {
+    pub(crate) fn of_pools(refused: Vec<(&PoolName, Refusal)>) -> Unplaceable {
         let refused = refused.into_iter().map(|(name, refusal)| (name.to_string(), refusal));
-        NoPlace { what: "pool", refused: refused.collect() }
+        Unplaceable { what: "pool", refused: refused.collect() }
     }
 
-    pub(crate) fn of_nodes(refused: Vec<(&NodeName, Refusal)>) -> NoPlace {
+    pub(crate) fn of_nodes(refused: Vec<(&NodeName, Refusal)>) -> Unplaceable {
         let refused = refused.into_iter().map(|(name, refusal)| (name.to_string(), refusal));
-        NoPlace { what: "node", refused: refused.collect() }
+        Unplaceable { what: "node", refused: refused.collect() }
     }
 }
 
-impl fmt::Display for NoPlace {
+impl fmt::Display for Unplaceable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = if self.what.is_empty() { "place" } else { self.what };
         if self.refused.is_empty() {
@@ -155,13 +155,13 @@ impl fmt::Display for NoPlace {
     }
 }
 
-impl core::error::Error for NoPlace {}
+impl core::error::Error for Unplaceable {}
 
-impl From<NoPlace> for Problem {
+impl From<Unplaceable> for Problem {
     /// For want of space only if some place needs nothing but that.
-    fn from(none: NoPlace) -> Problem {
+    fn from(none: Unplaceable) -> Problem {
         let space = none.refused.values().any(Refusal::is_space);
-        Problem::new(if space { Kind::NoSpace } else { Kind::NoPlacement }, none)
+        Problem::new(if space { ProblemKind::NoSpace } else { ProblemKind::NoPlacement }, none)
     }
 }
 

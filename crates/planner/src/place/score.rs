@@ -2,7 +2,7 @@
 
 use model::{PoolName, Zones};
 
-use super::Ask;
+use super::PlacementRequest;
 use super::filter::zone_of;
 use crate::view::PoolView;
 use crate::{Budget, View};
@@ -32,7 +32,7 @@ impl<'v> Score<'v> {
     pub(crate) fn new(
         view: &View<'_>,
         budget: &Budget,
-        ask: &Ask<'_, '_>,
+        ask: &PlacementRequest<'_, '_>,
         pool: &PoolView<'v>,
     ) -> Score<'v> {
         let name = pool.pool.id();
@@ -54,7 +54,7 @@ impl<'v> Score<'v> {
     }
 }
 
-fn zone_shared(view: &View<'_>, ask: &Ask<'_, '_>, pool: &PoolView<'_>) -> u32 {
+fn zone_shared(view: &View<'_>, ask: &PlacementRequest<'_, '_>, pool: &PoolView<'_>) -> u32 {
     if ask.spec.topology.zones == Zones::Ignore {
         return 0;
     }
@@ -63,7 +63,12 @@ fn zone_shared(view: &View<'_>, ask: &Ask<'_, '_>, pool: &PoolView<'_>) -> u32 {
     u32::try_from(same.count()).unwrap_or(u32::MAX)
 }
 
-fn group_shared(view: &View<'_>, budget: &Budget, ask: &Ask<'_, '_>, pool: &PoolView<'_>) -> u32 {
+fn group_shared(
+    view: &View<'_>,
+    budget: &Budget,
+    ask: &PlacementRequest<'_, '_>,
+    pool: &PoolView<'_>,
+) -> u32 {
     let Some(group) = &ask.spec.affinity_group else { return 0 };
     let node = &pool.pool.spec().node;
     let here = view.group(group).and_then(|group| group.replicas.get(node)).copied().unwrap_or(0);

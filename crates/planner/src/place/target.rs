@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 use model::{NodeName, TargetId, Volume};
 
 use super::filter::takes_new;
-use super::{NoPlace, Refusal};
-use crate::member::Situation;
+use super::{Refusal, Unplaceable};
+use crate::member::VolumeHealth;
 use crate::{Budget, View};
 
 /// How good a node is for a target: smaller is better, and the order of the fields is the policy.
@@ -28,7 +28,7 @@ struct Score<'v> {
 
 /// What is wished of the node of a target.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Wish<'w> {
+pub(crate) struct NodePreference<'w> {
     /// Rather there.
     pub(crate) asked: Option<&'w NodeName>,
     /// The node of this target too, if no other will do.
@@ -40,26 +40,26 @@ pub fn place_target(
     view: &View<'_>,
     volume: &Volume,
     asked: Option<&NodeName>,
-) -> Result<NodeName, NoPlace> {
-    let situation = Situation::new(view, volume);
-    choose(view, &mut Budget::new(), &situation, Wish { asked, or_again: None })
+) -> Result<NodeName, Unplaceable> {
+    let health = VolumeHealth::new(view, volume);
+    choose(view, &mut Budget::new(), &health, NodePreference { asked, or_again: None })
 }
 
 /// The best node for a target, taken in the budget.
 pub(crate) fn choose(
     view: &View<'_>,
     budget: &mut Budget,
-    situation: &Situation<'_>,
-    wish: Wish<'_>,
-) -> Result<NodeName, NoPlace> {
-    let spec = situation.spec();
+    health: &VolumeHealth<'_>,
+    preference: NodePreference<'_>,
+) -> Result<NodeName, Unplaceable> {
+    let spec = health.spec();
     let group = spec.affinity_group.as_ref().and_then(|group| view.group(group));
-    let pinned = pinned_to(view, situation);
+    let pinned = pinned_to(view, health);
     let mut best: Option<Score<'_>> = None;
     let mut refused = Vec::new();
     for (name, node) in &view.nodes {
         budget.looked_at += 1;
-        let again = match admit(view, situation, name, wish.or_again) {
+        let again = match admit(view, health, name, preference.or_again) {
             Ok(_) if pinned.is_some_and(|pinned| pinned != *name) => {
                 refused.push((*name, Refusal::NodeWithoutCopy((*name).clone())));
                 continue;
@@ -73,15 +73,15 @@ pub(crate) fn choose(
         let shared = group.and_then(|group| group.targets.get(name)).copied();
         let score = Score {
             again,
-            not_asked_for: wish.asked.is_some_and(|asked| asked != *name),
+            not_asked_for: preference.asked.is_some_and(|asked| asked != *name),
             group_shared: shared.unwrap_or(0),
-            without_copy: !holds_copy(situation, name),
+            without_copy: !holds_copy(health, name),
             targets: node.targets.saturating_add(budget.targets(name)),
             name,
         };
         best = Some(best.map_or(score, |best| best.min(score)));
     }
-    let Some(best) = best else { return Err(NoPlace::of_nodes(refused)) };
+    let Some(best) = best else { return Err(Unplaceable::of_nodes(refused)) };
     budget.take_target(best.name);
     Ok(best.name.clone())
 }
@@ -89,13 +89,13 @@ pub(crate) fn choose(
 /// Whether a target may go there, and whether that would be where one was.
 fn admit(
     view: &View<'_>,
-    situation: &Situation<'_>,
+    health: &VolumeHealth<'_>,
     name: &NodeName,
     or_again: Option<TargetId>,
 ) -> Result<bool, Refusal> {
     takes_new(view, name)?;
     // An engine serves a volume once; one that was replaced may still have hosts.
-    let targets = view.targets(*situation.volume.id()).iter();
+    let targets = view.targets(*health.volume.id()).iter();
     let mut here = targets.filter(|target| target.spec().node == *name);
     match (here.next(), here.next()) {
         (None, _) => Ok(false),
@@ -105,11 +105,11 @@ fn admit(
 }
 
 /// The node of the only copy, if it will do: a node more on the way is one more that may fail.
-fn pinned_to<'a>(view: &View<'_>, situation: &Situation<'a>) -> Option<&'a NodeName> {
-    let [only] = situation.members.as_slice() else { return None };
-    only.node.filter(|node| only.stays_good() && admit(view, situation, node, None).is_ok())
+fn pinned_to<'a>(view: &View<'_>, health: &VolumeHealth<'a>) -> Option<&'a NodeName> {
+    let [only] = health.members.as_slice() else { return None };
+    only.node.filter(|node| only.stays_good() && admit(view, health, node, None).is_ok())
 }
 
-fn holds_copy(situation: &Situation<'_>, name: &NodeName) -> bool {
-    situation.good().any(|member| member.node == Some(name) && member.leave.is_none())
+fn holds_copy(health: &VolumeHealth<'_>, name: &NodeName) -> bool {
+    health.good().any(|member| member.node == Some(name) && member.leave.is_none())
 }

@@ -98,7 +98,7 @@ fn failover_and_what_returns_are_not_braked() {
     check(
         "node n3 offline; node n4 offline; pool n1/p1; pool n2/p2; pool n3/p3; pool n4/p4; \
          v1 x2 at=n3 for=h1: n1/p1 ok, n3/p3 away=20m; v2 x2 at=n1: n1/p1 ok, n2/p2 stale",
-        "failover v1!n3 to n1 (lapsed); rebuild v2@p2 delta from p1",
+        "failover v1!n3 to n1 (lapsed); rebuild v2@p2 partial from p1",
     );
 }
 

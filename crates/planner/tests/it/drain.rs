@@ -49,11 +49,11 @@ fn healing_comes_before_draining() {
 }
 
 #[track_caller]
-pub(crate) fn progress(situation: &str, counts: (usize, usize), blocked: &[&str]) {
-    let world = World::new(situation);
+pub(crate) fn progress(health: &str, counts: (usize, usize), blocked: &[&str]) {
+    let world = World::new(health);
     let view = View::new(&world.facts, &world.settings, world.now);
     let status = drain_status(&view, &crate::names::good("n1"));
-    assert_eq!((status.targets.len(), status.replicas.len()), counts, "{situation}");
+    assert_eq!((status.targets.len(), status.replicas.len()), counts, "{health}");
     assert_eq!(status.blocked.len(), blocked.len(), "{:?}", status.blocked);
     for reason in blocked {
         let found = status.blocked.iter().any(|blocked| blocked.contains(reason));

@@ -5,13 +5,13 @@ use crate::{check, check_blocked, planned};
 
 /// Named in the list of suspects, and removed only once it has been there long enough.
 #[track_caller]
-pub(crate) fn second_look(situation: &str, suspect: &str, step: &str) {
-    check(situation, "-");
-    let mut world = World::new(situation);
+pub(crate) fn second_look(health: &str, suspect: &str, step: &str) {
+    check(health, "-");
+    let mut world = World::new(health);
     let subject = world.subject(suspect);
-    assert!(planned(&world).suspects.contains(&subject), "{situation}");
-    check(&format!("{situation}; suspect {suspect} 4m"), "-");
-    check(&format!("{situation}; suspect {suspect} 5m"), step);
+    assert!(planned(&world).suspects.contains(&subject), "{health}");
+    check(&format!("{health}; suspect {suspect} 4m"), "-");
+    check(&format!("{health}; suspect {suspect} 5m"), step);
 }
 
 #[test]
@@ -62,14 +62,14 @@ fn copies_that_nobody_asked_for() {
     let going = "node n1 offline; v1 x1 going: n1/p1 going; pool n9/p9; stray v1@p9";
     second_look(going, "v1@p9", "destroy v1@p9");
     check(&format!("node n9 offline; {known} stray v1@p9; suspect v1@p9 9m"), "-");
-    for (stray, why) in [
+    for (orphan, why) in [
         // The store may be older than the disks.
         ("stray v2@p9", "nothing proves that it is not needed"),
         ("stray v1@p9 foreign", "holds it without a label"),
     ] {
-        let situation = format!("{known}{stray}; suspect v1@p9 9m; suspect v2@p9 9m");
-        check(&situation, "-");
-        check_blocked(&situation, &[why]);
+        let health = format!("{known}{orphan}; suspect v1@p9 9m; suspect v2@p9 9m");
+        check(&health, "-");
+        check_blocked(&health, &[why]);
     }
 }
 

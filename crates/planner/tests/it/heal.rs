@@ -6,8 +6,8 @@ const THREE: &str = "pool n1/p1; pool n2/p2; pool n3/p3; pool n4/p4; ";
 
 /// The situation on four nodes with a pool each.
 #[track_caller]
-fn four(situation: &str, steps: &str) {
-    check(&format!("{THREE}{situation}"), steps);
+fn four(health: &str, steps: &str) {
+    check(&format!("{THREE}{health}"), steps);
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn what_will_not_come_back_is_replaced_at_once() {
 
 #[test]
 fn a_copy_that_returns_gets_what_it_missed() {
-    four("v1 x3 at=n1: n1/p1 ok, n2/p2 stale, n3/p3 ok", "rebuild v1@p2 delta from p1+p3");
+    four("v1 x3 at=n1: n1/p1 ok, n2/p2 stale, n3/p3 ok", "rebuild v1@p2 partial from p1+p3");
     four("v1 x3 at=n1: n1/p1 ok, n2/p2 fresh, n3/p3 ok", "rebuild v1@p2 full from p1+p3");
     four("v1 x3 at=n1: n1/p1 ok, n2/p2 loose, n3/p3 ok", "attach v1@p2");
     four("v1 x3 at=n1: n1/p1 ok, n2/p2 rebuilding, n3/p3 ok", "-");
@@ -55,12 +55,12 @@ fn a_copy_that_returns_gets_what_it_missed() {
 #[test]
 fn a_copy_that_returns_too_late_is_still_better_than_a_new_one() {
     // The replacement was not made yet.
-    four("v1 x3 at=n1: n1/p1 ok, n2/p2 stale, n3/p3 ok", "rebuild v1@p2 delta from p1+p3");
+    four("v1 x3 at=n1: n1/p1 ok, n2/p2 stale, n3/p3 ok", "rebuild v1@p2 partial from p1+p3");
     // It was: the first to be in sync stays.
     four("v1 x3 at=n1: n1/p1 ok, n2/p2 stale, n3/p3 ok, n4/p4 ok", "remove v1@p2");
     four(
         "v1 x3 at=n1: n1/p1 ok, n2/p2 stale, n3/p3 ok, n4/p4 rebuilding",
-        "rebuild v1@p2 delta from p1+p3",
+        "rebuild v1@p2 partial from p1+p3",
     );
 }
 
@@ -68,7 +68,7 @@ fn a_copy_that_returns_too_late_is_still_better_than_a_new_one() {
 fn a_copy_whose_rebuild_fails_again_and_again_is_replaced() {
     four(
         "failed v1@p2 2; v1 x3 at=n1: n1/p1 ok, n2/p2 stale, n3/p3 ok",
-        "rebuild v1@p2 delta from p1+p3",
+        "rebuild v1@p2 partial from p1+p3",
     );
     four("failed v1@p2 3; v1 x3 at=n1: n1/p1 ok, n2/p2 stale, n3/p3 ok", "add v1@p4");
 }
@@ -93,7 +93,7 @@ fn nothing_is_copied_from_nowhere() {
 #[test]
 fn the_last_copy_in_sync_stays() {
     four("v1 x1 at=n1: n1/p1 ok, n2/p2 stale", "remove v1@p2");
-    four("node n2 draining; v1 x1 at=n1: n2/p2 ok, n1/p1 stale", "rebuild v1@p1 delta from p2");
+    four("node n2 draining; v1 x1 at=n1: n2/p2 ok, n1/p1 stale", "rebuild v1@p1 partial from p2");
     check("node n1 draining; pool n1/p1; v1 x1: n1/p1 ok", "-");
     four("v1 x2 scaling=1: n1/p1 stale, n2/p2 ok", "remove v1@p1");
     four("node n1 offline; v1 x2 scaling=1: n1/p1 away=1h, n2/p2 stale", "-");
@@ -102,7 +102,7 @@ fn the_last_copy_in_sync_stays() {
 #[test]
 fn volumes_heal_when_nobody_uses_them() {
     four("v1 x2: n1/p1 ok, n2/p2 stale", "heal v1 on n1");
-    four("v1 x2 at=n1 heal: n1/p1 ok, n2/p2 stale", "rebuild v1@p2 delta from p1");
+    four("v1 x2 at=n1 heal: n1/p1 ok, n2/p2 stale", "rebuild v1@p2 partial from p1");
     four("v1 x2 at=n1 heal: n1/p1 ok, n2/p2 rebuilding", "-");
     four("v1 x2 at=n1 heal: n1/p1 ok, n2/p2 ok", "close v1!n1");
     four("node n2 offline; v1 x2: n1/p1 ok, n2/p2 away=20m", "add v1@p3");
@@ -119,7 +119,7 @@ fn a_volume_never_written_needs_no_copying() {
 #[test]
 fn who_does_not_want_healing_gets_none() {
     four("node n2 offline; v1 x3 noheal at=n1: n1/p1 ok, n2/p2 away=20m, n3/p3 ok", "-");
-    four("v1 x3 noheal at=n1: n1/p1 ok, n2/p2 stale, n3/p3 ok", "rebuild v1@p2 delta from p1+p3");
+    four("v1 x3 noheal at=n1: n1/p1 ok, n2/p2 stale, n3/p3 ok", "rebuild v1@p2 partial from p1+p3");
     four("v1 x2 noheal at=n1: n1/p1 ok", "add v1@p2");
     four("node n2 draining; v1 x2 noheal at=n1: n1/p1 ok, n2/p2 ok", "add v1@p3");
 }
@@ -160,13 +160,13 @@ fn copies_with_the_fewest_peers_are_healed_first() {
     check(
         "set rebuilds=1; v1 x3 at=n1: n1/p1 ok, n2/p2 stale, n3/p3 ok; \
          v2 x3 at=n1: n1/p1 ok, n2/p2 stale, n3/p3 stale",
-        "rebuild v2@p2 delta from p1",
+        "rebuild v2@p2 partial from p1",
     );
     // What is there comes before what is new.
     check(
         "set rebuilds=1; pool n4/p4; v1 x2 at=n1: n1/p1 ok; \
          v2 x3 at=n1: n1/p1 ok, n2/p2 stale, n3/p3 ok",
-        "rebuild v2@p2 delta from p1+p3",
+        "rebuild v2@p2 partial from p1+p3",
     );
 }
 
@@ -175,9 +175,9 @@ fn rebuilds_are_limited() {
     let three = "v1 x2 at=n1: n1/p1 ok, n2/p2 stale; v2 x2 at=n3: n3/p3 ok, n2/p2 stale; \
                  v3 x2 at=n1: n1/p1 ok, n4/p4 stale";
     let [a, b, c] = [
-        "rebuild v1@p2 delta from p1",
-        "rebuild v2@p2 delta from p3",
-        "rebuild v3@p4 delta from p1",
+        "rebuild v1@p2 partial from p1",
+        "rebuild v2@p2 partial from p3",
+        "rebuild v3@p4 partial from p1",
     ];
     check(three, &format!("{a}; {b}; {c}"));
     check(&format!("set rebuilds=2; {three}"), &format!("{a}; {b}"));

@@ -30,19 +30,19 @@ fn planned(world: &World) -> Plan {
 
 /// The steps that a situation comes to.
 #[track_caller]
-fn check(situation: &str, steps: &str) {
-    let world = World::new(situation);
+fn check(health: &str, steps: &str) {
+    let world = World::new(health);
     let found = render(&world, &planned(&world));
-    assert_eq!(found, steps, "{situation}");
+    assert_eq!(found, steps, "{health}");
 }
 
 /// What cannot be done in a situation, and why.
 #[track_caller]
-fn check_blocked(situation: &str, reasons: &[&str]) {
-    let world = World::new(situation);
+fn check_blocked(health: &str, reasons: &[&str]) {
+    let world = World::new(health);
     let plan = planned(&world);
     let blocked: Vec<_> = plan.blocked.iter().map(|blocked| blocked.reason.as_str()).collect();
-    assert!(!blocked.is_empty(), "nothing is blocked: {situation}");
+    assert!(!blocked.is_empty(), "nothing is blocked: {health}");
     for reason in reasons {
         assert!(blocked.iter().any(|blocked| blocked.contains(reason)), "{reason}: {blocked:?}");
     }

@@ -154,7 +154,7 @@ impl World {
         if let Some((from, to)) = line.value("moving").and_then(|moving| moving.split_once('>')) {
             let from = self.names.id(&format!("{}@{from}", line.head));
             let replica = self.names.id(&format!("{}@{to}", line.head));
-            let asked = planner::Move { from, replica, pool: good(to) };
+            let asked = planner::ReplicaMove { from, replica, pool: good(to) };
             self.facts.moves.insert(*volume.id(), asked);
         }
     }
@@ -213,10 +213,11 @@ impl World {
         let allocated = if line.has("virgin") { Size::ZERO } else { allocated };
         let set = ReplicaSet::new([id].into()).unwrap();
         let volume = self.names.id(line.head);
-        let label = Label { volume, replica: id, size: Size::gib(10), epoch: Epoch::FIRST, set };
+        let label =
+            ReplicaLabel { volume, replica: id, size: Size::gib(10), epoch: Epoch::FIRST, set };
         let label = (!member.has("fresh")).then_some(label);
         let usage = Usage { allocated, ..Usage::default() };
-        ReplicaStatus { state, usage, label, fence: None, memo: None, addresses: vec![] }
+        ReplicaStatus { state, usage, label, fence: None, spec_backup: None, addresses: vec![] }
     }
 
     fn record(&mut self, line: &Line<'_>, id: VolumeId, replicas: &[(ReplicaId, &Line<'_>)]) {
@@ -273,7 +274,7 @@ impl World {
             size: line.value("tsize").map_or(volume.spec().size, size),
             children: attached.iter().map(child).collect(),
             hosts,
-            limits: Limits::default(),
+            limits: QosLimits::default(),
             ana: Ana::Optimized,
             shutdown: false,
         };
@@ -288,7 +289,7 @@ impl World {
         let state = if line.has("down") {
             TargetState::Shutdown { cause: StopCause::Fenced }
         } else if line.has("held") {
-            TargetState::Held { cause: HoldCause::NoChild, io: HeldIo::Failing }
+            TargetState::Suspended { cause: SuspendReason::NoChild, io: SuspendedIo::Failing }
         } else {
             TargetState::Degraded
         };
@@ -318,7 +319,7 @@ impl World {
             size: volume.spec().size,
             children,
             hosts: [].into(),
-            limits: Limits::default(),
+            limits: QosLimits::default(),
             ana: Ana::Optimized,
             shutdown: true,
         };

@@ -6,8 +6,8 @@ use crate::parse::request;
 use crate::world::World;
 
 /// Where the copies of a new volume go, or the words of the refusal.
-fn placed(situation: &str, wanted: &str) -> Result<String, String> {
-    let mut world = World::new(situation);
+fn placed(health: &str, wanted: &str) -> Result<String, String> {
+    let mut world = World::new(health);
     let (id, spec) = request(&mut world, wanted);
     let view = View::new(&world.facts, &world.settings, world.now);
     let places = place_volume(&view, &mut Budget::new(), id, &spec);
@@ -18,13 +18,13 @@ fn placed(situation: &str, wanted: &str) -> Result<String, String> {
 }
 
 #[track_caller]
-pub(crate) fn check(situation: &str, wanted: &str, pools: &str) {
-    assert_eq!(placed(situation, wanted).as_deref(), Ok(pools), "{situation} | {wanted}");
+pub(crate) fn check(health: &str, wanted: &str, pools: &str) {
+    assert_eq!(placed(health, wanted).as_deref(), Ok(pools), "{health} | {wanted}");
 }
 
 #[track_caller]
-pub(crate) fn check_refused(situation: &str, wanted: &str, reasons: &[&str]) {
-    let refused = placed(situation, wanted).expect_err(wanted);
+pub(crate) fn check_refused(health: &str, wanted: &str, reasons: &[&str]) {
+    let refused = placed(health, wanted).expect_err(wanted);
     for reason in reasons {
         assert!(refused.contains(reason), "{reason}: {refused}");
     }
@@ -214,13 +214,13 @@ fn a_volume_is_cloned_from_its_good_copies() {
 }
 
 #[track_caller]
-pub(crate) fn check_count(situation: &str, count: u8, refused: Option<&str>) {
-    let world = World::new(situation);
+pub(crate) fn check_count(health: &str, count: u8, refused: Option<&str>) {
+    let world = World::new(health);
     let view = View::new(&world.facts, &world.settings, world.now);
     match (check_replica_count(&view, world.get("v1"), count), refused) {
         (Ok(()), None) => {}
         (Err(problem), Some(why)) if problem.detail.contains(why) => {}
-        (found, _) => panic!("{situation}: {found:?}"),
+        (found, _) => panic!("{health}: {found:?}"),
     }
 }
 
@@ -237,8 +237,8 @@ fn the_number_of_copies() {
 }
 
 #[track_caller]
-fn check_moved(situation: &str, to: Option<&str>, expected: Result<&str, &str>) {
-    let mut world = World::new(situation);
+fn check_moved(health: &str, to: Option<&str>, expected: Result<&str, &str>) {
+    let mut world = World::new(health);
     let from = world.names.id("v1@p1");
     let view = View::new(&world.facts, &world.settings, world.now);
     let pool = to.map(crate::names::good);
@@ -246,7 +246,7 @@ fn check_moved(situation: &str, to: Option<&str>, expected: Result<&str, &str>) 
     match (&found, expected) {
         (Ok(pool), Ok(expected)) if pool.as_str() == expected => {}
         (Err(problem), Err(why)) if problem.detail.contains(why) => {}
-        _ => panic!("{situation}: {found:?}"),
+        _ => panic!("{health}: {found:?}"),
     }
 }
 

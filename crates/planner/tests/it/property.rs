@@ -36,7 +36,7 @@ fn wanted() -> impl Strategy<Value = Wanted> {
 }
 
 /// A cluster with a pool on each node, and volumes in all kinds of states.
-fn situation() -> impl Strategy<Value = String> {
+fn health() -> impl Strategy<Value = String> {
     let nodes = prop::collection::vec((0..NODES.len(), 0..POOLS.len()), 3..8);
     let settings = (0u32..4, prop::option::of(10u32..40));
     (nodes, prop::collection::vec(wanted(), 0..6), settings).prop_map(|(nodes, volumes, set)| {
@@ -92,7 +92,7 @@ proptest! {
     /// The simulated world refuses to remove the last copy in sync, to copy from a copy that is not
     /// in sync, to put two copies on one node, to promise or write more than there is.
     #[test]
-    fn every_world_comes_to_rest_and_no_rule_is_broken_on_the_way(text in situation()) {
+    fn every_world_comes_to_rest_and_no_rule_is_broken_on_the_way(text in health()) {
         let mut world = World::new(&text);
         let believed: Vec<_> = world.facts.records.keys().copied().collect();
         world.settle(80);
@@ -103,14 +103,14 @@ proptest! {
     }
 
     #[test]
-    fn no_two_steps_are_about_the_same(text in situation()) {
+    fn no_two_steps_are_about_the_same(text in health()) {
         let plan = planned(&World::new(&text));
         let subjects: BTreeSet<_> = plan.steps.iter().map(planner::Step::subject).collect();
         prop_assert_eq!(subjects.len(), plan.steps.len());
     }
 
     #[test]
-    fn the_same_situation_has_the_same_plan(text in situation()) {
+    fn the_same_situation_has_the_same_plan(text in health()) {
         prop_assert_eq!(planned(&World::new(&text)), planned(&World::new(&text)));
     }
 

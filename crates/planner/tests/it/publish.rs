@@ -17,13 +17,13 @@ fn shown(world: &World, publishing: &Publishing) -> String {
 }
 
 #[track_caller]
-pub(crate) fn check(situation: &str, asked: Option<&str>, expected: &str) {
-    let world = World::new(situation);
+pub(crate) fn check(health: &str, asked: Option<&str>, expected: &str) {
+    let world = World::new(health);
     let view = View::new(&world.facts, &world.settings, world.now);
     let asked: Option<NodeName> = asked.map(good);
     let found = publish(&view, world.get("v1"), &good("h1"), asked.as_ref());
     let found = found.map_or_else(|problem| problem.kind.to_string(), |done| shown(&world, &done));
-    assert_eq!(found, expected, "{situation}");
+    assert_eq!(found, expected, "{health}");
 }
 
 #[test]
@@ -63,13 +63,13 @@ fn it_cannot_be_published() {
 }
 
 #[track_caller]
-pub(crate) fn check_un(situation: &str, host: Option<&str>, force: bool, expected: &str) {
-    let world = World::new(situation);
+pub(crate) fn check_un(health: &str, host: Option<&str>, force: bool, expected: &str) {
+    let world = World::new(health);
     let view = View::new(&world.facts, &world.settings, world.now);
     let host: Option<HostName> = host.map(good);
     let found = unpublish(&view, world.get("v1"), host.as_ref(), force);
     let found = found.map_or_else(|problem| problem.kind.to_string(), |done| shown(&world, &done));
-    assert_eq!(found, expected, "{situation}");
+    assert_eq!(found, expected, "{health}");
 }
 
 #[test]

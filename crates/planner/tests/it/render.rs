@@ -1,6 +1,6 @@
 //! Steps as text, with the names of the situation.
 
-use model::{Cause, Extent, RebuildPlan, Subject};
+use model::{FailoverReason, RebuildKind, RebuildPlan, Subject};
 use planner::{Plan, Step};
 
 use crate::world::World;
@@ -29,10 +29,10 @@ pub(crate) fn one(world: &World, step: &Step) -> String {
         Step::OrderTarget { target, .. } => format!("order {}", name(target)),
         Step::BeginFailover { from, node, cause, .. } => {
             let cause = match cause {
-                Cause::PathLost { .. } => "path",
-                Cause::NodeLapsed { .. } => "lapsed",
-                Cause::Drain { .. } => "drain",
-                Cause::Asked {} => "dead",
+                FailoverReason::PathLost { .. } => "path",
+                FailoverReason::NodeLapsed { .. } => "lapsed",
+                FailoverReason::Drain { .. } => "drain",
+                FailoverReason::Asked {} => "dead",
             };
             format!("failover {} to {node} ({cause})", name(from))
         }
@@ -45,7 +45,7 @@ pub(crate) fn one(world: &World, step: &Step) -> String {
         Step::AddReplica { volume, pool, .. } => format!("add {}@{pool}", name(volume)),
         Step::Attach { replica, .. } => format!("attach {}", name(replica)),
         Step::Rebuild(RebuildPlan { replica, sources, extent, .. }) => {
-            let extent = if *extent == Extent::Delta { "delta" } else { "full" };
+            let extent = if *extent == RebuildKind::Partial { "partial" } else { "full" };
             let sources: Vec<_> =
                 sources.iter().map(|id| name(id).split_once('@').unwrap().1.to_owned()).collect();
             format!("rebuild {} {extent} from {}", name(replica), sources.join("+"))

@@ -23,7 +23,7 @@ fn capacity() {
     );
     check(
         "pool n1/p1 10G used=4G; v1 x2 at=n2: n1/p1 full alloc=3G, n2/p2 ok",
-        "rebuild v1@p1 delta from p2",
+        "rebuild v1@p1 partial from p2",
     );
     // No room anywhere: degraded, and served.
     let all_full = "pool n1/p1 10G used=10G; v1 x2 at=n2: n1/p1 full, n2/p2 ok";
@@ -109,7 +109,7 @@ fn drain() {
 fn rebuild() {
     // Back within the time: what it missed. Not back: a new copy, all of it.
     let base = "pool n4/p4; v1 x3 at=n1: n1/p1 ok, n3/p3 ok, ";
-    check(&format!("{base} n2/p2 stale"), "rebuild v1@p2 delta from p1+p3");
+    check(&format!("{base} n2/p2 stale"), "rebuild v1@p2 partial from p1+p3");
     check(&format!("node n2 offline; {base} n2/p2 away=9m"), "-");
     check(&format!("node n2 offline; {base} n2/p2 away=11m"), "add v1@p4");
     check(&format!("{base} n4/p4 fresh"), "rebuild v1@p4 full from p1+p3");

@@ -95,7 +95,7 @@ impl World {
             size: self.facts.volumes[&volume].spec().size,
             children: members.into_iter().map(child).collect(),
             hosts: hosts.iter().map(|h| (h.clone(), Nqn::node(&good("h1")).unwrap())).collect(),
-            limits: Limits::default(),
+            limits: QosLimits::default(),
             ana: Ana::Optimized,
             shutdown: false,
         };
@@ -145,8 +145,8 @@ impl World {
         replica.made().unwrap();
         let (usage, label, addresses) = (Usage::default(), None, vec![]);
         let state = ReplicaState::Online;
-        let (fence, memo) = (None, None);
-        replica.status = Some(ReplicaStatus { state, usage, label, fence, memo, addresses });
+        let (fence, spec_backup) = (None, None);
+        replica.status = Some(ReplicaStatus { state, usage, label, fence, spec_backup, addresses });
         self.facts.replicas.insert(id, replica);
         self.mark(volume, SetChange::Added(id));
     }
@@ -215,7 +215,7 @@ impl World {
             Step::MoveReplica { volume, from, pool, .. } => {
                 let name = format!("moved {from} {}", now.millis());
                 let (replica, from, pool) = (self.names.id(&name), *from, pool.clone());
-                let asked = planner::Move { from, replica, pool };
+                let asked = planner::ReplicaMove { from, replica, pool };
                 assert_eq!(self.facts.moves.insert(*volume, asked), None, "it moves already");
             }
             Step::Finish(Subject::Volume(volume)) => {

@@ -1,14 +1,14 @@
 //! Whether snapshots can be taken.
 
-use planner::{SnapshotAsk, View, check_snapshot_group};
+use planner::{SnapshotProposal, View, check_snapshot_group};
 
 use crate::world::World;
 
 /// The copies that snapshots of these volumes are taken of, or the kind of the refusal.
 #[track_caller]
-pub(crate) fn check(situation: &str, volumes: &[&str], expected: &str) {
-    let mut world = World::new(situation);
-    let ask = |(n, name): (usize, &&str)| SnapshotAsk {
+pub(crate) fn check(health: &str, volumes: &[&str], expected: &str) {
+    let mut world = World::new(health);
+    let ask = |(n, name): (usize, &&str)| SnapshotProposal {
         volume: world.names.id(name),
         snapshot: world.names.id(&format!("s{n}")),
     };
@@ -21,7 +21,7 @@ pub(crate) fn check(situation: &str, volumes: &[&str], expected: &str) {
         }
         Err(problem) => format!("{}", problem.kind),
     };
-    assert_eq!(found, expected, "{situation}");
+    assert_eq!(found, expected, "{health}");
 }
 
 #[test]

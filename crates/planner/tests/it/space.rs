@@ -8,16 +8,16 @@ use crate::{check, check_blocked};
 
 /// Whether a new volume finds room in the only pool.
 #[track_caller]
-pub(crate) fn fits(situation: &str, wanted: &str, refused: Option<&str>) {
-    let mut world = World::new(situation);
+pub(crate) fn fits(health: &str, wanted: &str, refused: Option<&str>) {
+    let mut world = World::new(health);
     let (id, spec) = request(&mut world, wanted);
     let view = View::new(&world.facts, &world.settings, world.now);
     match (place_volume(&view, &mut Budget::new(), id, &spec), refused) {
         (Ok(_), None) => {}
         (Err(problem), Some(why)) if problem.detail.contains(why) => {
-            assert_eq!(problem.kind, model::Kind::NoSpace, "{problem:?}");
+            assert_eq!(problem.kind, model::ProblemKind::NoSpace, "{problem:?}");
         }
-        (found, _) => panic!("{situation} | {wanted}: {found:?}"),
+        (found, _) => panic!("{health} | {wanted}: {found:?}"),
     }
 }
 
@@ -99,7 +99,7 @@ fn of_a_full_pool_the_largest_copy_leaves() {
     // The others are brought in sync where they are, once there is room.
     check(
         "pool n1/p1 10G used=4G; pool n3/p3; v1 x2 at=n2: n1/p1 full alloc=3G, n2/p2 ok",
-        "rebuild v1@p1 delta from p2",
+        "rebuild v1@p1 partial from p2",
     );
 }
 
@@ -121,13 +121,13 @@ fn a_full_pool_does_not_hurt_thick_volumes() {
 }
 
 #[track_caller]
-pub(crate) fn resize(situation: &str, to: &str, refused: Option<&str>) {
-    let world = World::new(situation);
+pub(crate) fn resize(health: &str, to: &str, refused: Option<&str>) {
+    let world = World::new(health);
     let view = View::new(&world.facts, &world.settings, world.now);
     match (check_resize(&view, world.get("v1"), size(to)), refused) {
         (Ok(()), None) => {}
         (Err(problem), Some(why)) if problem.detail.contains(why) => {}
-        (found, _) => panic!("{situation}: {found:?}"),
+        (found, _) => panic!("{health}: {found:?}"),
     }
 }
 

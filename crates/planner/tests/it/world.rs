@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use model::*;
-use planner::{Facts, Reservation, Settings, Stray, StrayTarget};
+use planner::{Facts, Orphan, OrphanTarget, Reservation, Settings};
 
 use crate::names::{Names, good};
 use crate::parse::{Line, duration, size};
@@ -60,7 +60,7 @@ impl World {
                 "suspect" => world.suspect(&line),
                 "failed" => world.failed(&line),
                 "lost" => world.lost_path(&line),
-                "stray" => world.stray(&line),
+                "stray" => world.orphan(&line),
                 "aside" => world.set_aside(&line),
                 "braked" => {
                     world.facts.braked_at = Some(world.ago(duration(line.words[0])));
@@ -89,11 +89,11 @@ impl World {
     fn node(&mut self, line: &Line<'_>) {
         let name = line.words[0];
         let liveness = if line.has("offline") {
-            Liveness::Offline { reason: Absence::Lapsed }
+            Liveness::Offline { reason: OfflineReason::Lapsed }
         } else if line.has("left") {
-            Liveness::Offline { reason: Absence::Left }
+            Liveness::Offline { reason: OfflineReason::Left }
         } else if line.has("unknown") {
-            Liveness::Unknown { reason: Doubt::Late }
+            Liveness::Unknown { reason: UnknownReason::Late }
         } else {
             Liveness::Online
         };
@@ -242,17 +242,17 @@ impl World {
         let to = target(&mut self.names, line.value("to").unwrap_or("nowhere"));
         let plan = FailoverPlan {
             volume: self.names.id(volume),
-            cause: Cause::Asked {},
+            cause: FailoverReason::Asked {},
             from,
             hosts: [(good("h1"), good("nqn.2014-08.org.nvmexpress:uuid:h1"))].into(),
         };
         let id: FailoverId = self.names.id(&format!("failover {volume}"));
         let mut failover = Failover::new(id, plan, World::birth());
         let events = [
-            StageEvent::Begin,
-            StageEvent::Republished { to },
-            StageEvent::PathsReplaced,
-            StageEvent::TargetDeleted,
+            FailoverEvent::Begin,
+            FailoverEvent::Republished { to },
+            FailoverEvent::PathsReplaced,
+            FailoverEvent::TargetDeleted,
         ];
         let stages = ["init", "republish", "replace", "delete", "done"];
         let count = stages.iter().position(|name| *name == stage).expect("a stage");
@@ -337,12 +337,12 @@ impl World {
     /// `aside v1@p9 8d` for one that was set aside so long ago; `newer`, `discard`, `rescue`.
     fn set_aside(&mut self, line: &Line<'_>) {
         let replica: ReplicaId = self.names.id(line.words[0]);
-        let stray = &self.facts.stray_replicas[&replica];
+        let orphan = &self.facts.orphan_replicas[&replica];
         let cause =
             if line.has("newer") { QuarantineCause::Newer } else { QuarantineCause::Degraded };
         let since = self.ago(duration(line.words[1]));
-        let label = stray.label.as_ref().unwrap();
-        let mut quarantine = Quarantine::new(label, stray.pool.clone(), cause, since);
+        let label = orphan.label.as_ref().unwrap();
+        let mut quarantine = Quarantine::new(label, orphan.pool.clone(), cause, since);
         quarantine.discard = line.has("discard");
         quarantine.rescue = line.has("rescue").then(|| self.names.id("rescued"));
         self.facts.quarantined.insert(replica, quarantine);
@@ -350,7 +350,7 @@ impl World {
 
     /// `stray v1@p9 newer`, `stray v1!n9 epoch=1`, `stray s1 p9`; `earlier` is of another volume
     /// that had the same id, `abandoned` older than a recovery without some copies.
-    fn stray(&mut self, line: &Line<'_>) {
+    fn orphan(&mut self, line: &Line<'_>) {
         let name = line.words[0];
         if let Some((volume, pool)) = name.split_once('@') {
             let replica: ReplicaId = self.names.id(name);
@@ -372,22 +372,22 @@ impl World {
                 let set = record.set().abandon(&[replica].into(), record.epoch()).unwrap();
                 *record = record.record(record.epoch(), set).unwrap();
             }
-            let label = Label { volume, replica, size: Size::gib(10), epoch, set };
+            let label = ReplicaLabel { volume, replica, size: Size::gib(10), epoch, set };
             let label = (!line.has("foreign")).then_some(label);
-            self.facts.stray_replicas.insert(replica, Stray { pool: good(pool), label });
+            self.facts.orphan_replicas.insert(replica, Orphan { pool: good(pool), label });
         } else if let Some((node, pool)) = name.split_once('/') {
             self.facts.stray_pools.insert((good(node), good(pool)));
         } else if let Some((volume, node)) = name.split_once('!') {
             let target: TargetId = self.names.id(name);
             let volume = self.names.id(volume);
             let epoch = Epoch::new(line.value("epoch").unwrap().parse().unwrap()).unwrap();
-            let stray = StrayTarget { node: good(node), volume, epoch };
-            self.facts.stray_targets.insert(target, stray);
+            let orphan = OrphanTarget { node: good(node), volume, epoch };
+            self.facts.orphan_targets.insert(target, orphan);
         } else {
             let snapshot = self.names.id(name);
             let pool: PoolName = good(line.words[1]);
-            let stray = Stray { pool: pool.clone(), label: None };
-            self.facts.stray_snapshots.insert((pool, snapshot), stray);
+            let orphan = Orphan { pool: pool.clone(), label: None };
+            self.facts.orphan_snapshots.insert((pool, snapshot), orphan);
         }
     }
 }

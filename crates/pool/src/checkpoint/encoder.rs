@@ -2,13 +2,13 @@
 
 use alloc::vec::Vec;
 
-use crate::entity::Layer;
+use crate::casts::{count, index, low32};
+use crate::codec::Put;
+use crate::entity::LayerId;
 use crate::journal::Position;
 use crate::layout::{BLOCK, Cluster, ClusterSize};
 use crate::space;
-use crate::state::{Copy, Page, State, Tally, Walked};
-use crate::widen::{count, index, low32};
-use crate::wire::Put;
+use crate::state::{Copy, Page, PageCounts, State, WalkResult};
 
 use super::{About, ENTRY, Header, Index, Regions, decode_map, encode_page};
 
@@ -29,7 +29,7 @@ pub(crate) struct Encoder {
     seen: Option<Vec<u64>>,
     /// Pages of the layer that is being written, and of those that were.
     pages: Index,
-    index: Vec<(Layer, Index)>,
+    index: Vec<(LayerId, Index)>,
     header: Option<Header>,
 }
 
@@ -49,7 +49,7 @@ impl Encoder {
         let mut pool = Vec::new();
         encode_pool(state, regions, &mut pool);
         let used = state.space.used(state.unwritten());
-        let seeks = state.lost > 0 && !state.layers.values().any(|tier| tier.damaged);
+        let seeks = state.lost > 0 && !state.layers.values().any(|layer_state| layer_state.damaged);
         let seen = seeks.then(|| alloc::vec![0; used.len()]);
         state.begin_cut();
         let (out, pages, index) = (Vec::new(), Vec::new(), Vec::new());
@@ -65,12 +65,12 @@ impl Encoder {
         while self.header.is_none() && self.out.len() < most {
             let from = self.out.len();
             match state.walk_cut(&mut self.out, count(most)) {
-                Walked::Window(window, tally) => self.add_page(window, from, tally, state.size),
-                Walked::Copy(copy) => return Next::Copy(copy),
-                Walked::Layer(layer) => {
+                WalkResult::Window(window, tally) => self.add_page(window, from, tally, state.size),
+                WalkResult::Copy(copy) => return Next::Copy(copy),
+                WalkResult::Layer(layer) => {
                     self.index.push((layer, core::mem::take(&mut self.pages)));
                 }
-                Walked::End => {
+                WalkResult::End => {
                     state.end_cut();
                     self.finish();
                 }
@@ -82,7 +82,7 @@ impl Encoder {
         if chunk.is_empty() { Next::End } else { Next::Bytes(chunk) }
     }
 
-    fn add_page(&mut self, window: u32, from: usize, tally: Tally, size: ClusterSize) {
+    fn add_page(&mut self, window: u32, from: usize, tally: PageCounts, size: ClusterSize) {
         let bytes = &self.out[from..];
         if bytes.is_empty() {
             return;
@@ -110,7 +110,7 @@ impl Encoder {
     }
 
     /// A layer was lost, maybe the one being written: it is left out.
-    pub(crate) fn leave_out(&mut self, layer: Layer, is_being_written: bool) {
+    pub(crate) fn leave_out(&mut self, layer: LayerId, is_being_written: bool) {
         if is_being_written {
             self.pages.clear();
         }
@@ -163,7 +163,7 @@ impl Encoder {
     }
 
     /// Where the pages are, and the clusters that no map has, if they were looked for.
-    pub(crate) fn into_parts(self) -> (Vec<(Layer, Index)>, Option<Vec<Cluster>>) {
+    pub(crate) fn into_parts(self) -> (Vec<(LayerId, Index)>, Option<Vec<Cluster>>) {
         let unseen = |seen: &Vec<u64>| {
             let words = seen.iter().zip(&self.used).map(|(seen, used)| used & !seen);
             let numbers = (0u32..).zip(words).flat_map(|(word, bits)| {
@@ -207,11 +207,11 @@ fn encode_pool(state: &State, regions: &Regions, out: &mut Vec<u8>) {
     for len in lens.into_iter().chain([regions.unproven.len()]) {
         out.put32(low32(count(len)));
     }
-    for (layer, tier) in &state.layers {
+    for (layer, layer_state) in &state.layers {
         out.put32(layer.0);
-        out.put32(tier.parent.0);
+        out.put32(layer_state.parent.0);
         out.put64(0);
-        out.put64(tier.limit);
+        out.put64(layer_state.limit);
     }
     state.entities.values().for_each(|entity| entity.encode(out));
     regions.dirty.iter().chain(&regions.doubtful).for_each(|region| out.put32(*region));

@@ -12,13 +12,13 @@ use alloc::vec::Vec;
 
 use crate::Id;
 use crate::bits::Bits;
-use crate::entity::{Entity, Layer};
+use crate::casts::{count, index, low16};
+use crate::codec::{Put, Reader, le32, le64, le128, set};
+use crate::entity::{Entity, LayerId};
 use crate::journal::{FAR, Position};
 use crate::layout::{BLOCK, Cluster, ClusterSize};
 use crate::map::{Entry, Fragment, Packed};
-use crate::state::{INDEX_BYTES, Page, State, Tally};
-use crate::widen::{count, index, low16};
-use crate::wire::{Put, Reader, le32, le64, le128, set};
+use crate::state::{INDEX_BYTES, Page, PageCounts, State};
 
 pub(crate) use encoder::{Encoder, Next, encode, fixed_bytes};
 
@@ -136,7 +136,7 @@ impl Regions {
 enum About {
     Pool,
     Space,
-    Index(Layer),
+    Index(LayerId),
 }
 
 impl About {
@@ -171,7 +171,7 @@ fn decode_index(bytes: &[u8], meta: u64) -> Option<Index> {
         let (clusters, blocks) = (from.u32()?, from.u32()?);
         let (entries, held, split) = (from.u16()?, from.u16()?, from.u16()?);
         from.u16()?;
-        let tally = Tally { clusters, blocks, entries, held, split };
+        let tally = PageCounts { clusters, blocks, entries, held, split };
         let page = Page { at, bytes, crc, tally };
         pages.push((window, page));
         if page.range().end > meta {
@@ -318,7 +318,7 @@ fn decode_pool(bytes: &[u8], state: &mut State) -> Option<Regions> {
     let [layers, entities, dirty, doubtful] = [from.u32()?, from.u32()?, from.u32()?, from.u32()?];
     let unproven = from.u32()?;
     for _ in 0..layers {
-        let (layer, parent) = (Layer(from.u32()?), Layer(from.u32()?));
+        let (layer, parent) = (LayerId(from.u32()?), LayerId(from.u32()?));
         from.u64()?;
         state.restore_layer(layer, parent, from.u64()?)?;
     }

@@ -3,12 +3,12 @@
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
-use crate::entity::Layer;
+use crate::entity::LayerId;
 use crate::journal::Position;
 use crate::layout::Cluster;
 
-use super::ahead::BatchNumber;
-use super::lane::OpId;
+use super::data_barrier::BatchNumber;
+use super::range_queue::OpId;
 
 /// A batch is written without being asked when it has this many bytes.
 const HEAVY: usize = 192 << 10;
@@ -28,15 +28,15 @@ pub(super) struct Batch {
     /// Regions marked by its records.
     pub(super) marks: BTreeSet<u32>,
     /// Layers hidden by its records.
-    pub(super) hidden: Vec<Layer>,
+    pub(super) hidden: Vec<LayerId>,
     /// Commands that end when it is durable.
-    pub(super) waiters: Vec<OpId>,
+    pub(super) on_durable: Vec<OpId>,
     /// Commands that end when it is written.
-    pub(super) answers: Vec<OpId>,
+    pub(super) on_written: Vec<OpId>,
     /// Somebody waits for it to be durable.
     pub(super) wanted: bool,
     /// A group must be written even without records (O3).
-    pub(super) proof: bool,
+    pub(super) needs_proof_group: bool,
 }
 
 impl Batch {
@@ -57,10 +57,10 @@ impl Batch {
         self.freed.append(&mut other.freed);
         self.marks.extend(other.marks);
         self.hidden.append(&mut other.hidden);
-        self.waiters.append(&mut other.waiters);
-        self.answers.append(&mut other.answers);
+        self.on_durable.append(&mut other.on_durable);
+        self.on_written.append(&mut other.on_written);
         self.wanted |= other.wanted;
-        self.proof |= other.proof;
+        self.needs_proof_group |= other.needs_proof_group;
     }
 }
 
@@ -85,15 +85,15 @@ pub(super) enum Stage {
 
 /// A group that is being written.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(super) struct GroupWrite {
     /// Writes under way, of each copy.
     pub(super) left: [u32; 2],
     pub(super) good: [bool; 2],
     /// Commands that end when it and all before it are written.
-    pub(super) answers: Vec<OpId>,
+    pub(super) on_written: Vec<OpId>,
 }
 
-impl Flight {
+impl GroupWrite {
     /// Whether nothing of it is under way.
     pub(super) fn is_over(&self) -> bool {
         self.left == [0, 0]

@@ -4,17 +4,17 @@ use alloc::vec::Vec;
 
 use block::Blocks;
 
-use crate::breaks::{Rule, left_out};
-use crate::entity::{Entity, Id, Kind, Label, Layer};
+use crate::casts::count;
+use crate::entity::{Entity, EntityKind, Id, Label, LayerId};
+use crate::mutation::{Rule, disabled};
 use crate::record::Record;
 use crate::state::{LAYER_BYTES, Refused};
-use crate::widen::count;
 
 use super::Pool;
-use super::effect::{Effect, Token};
-use super::lane::{Claim, OpId};
+use super::effect::{CommandId, Effect};
 use super::op::{Op, Work};
 use super::paging::Holder;
+use super::range_queue::{OpId, RangeAccess};
 
 /// Length of the check value in front of a wrapped key.
 pub const KEY_CHECK: usize = 16;
@@ -84,12 +84,12 @@ pub enum Change {
         /// The new state.
         share: Vec<u8>,
     },
-    /// Replaces the memo.
-    Memo {
+    /// Replaces the spec backup.
+    SpecBackup {
         /// Of which one.
         id: Id,
-        /// The new memo.
-        memo: Vec<u8>,
+        /// The new spec backup.
+        spec_backup: Vec<u8>,
     },
     /// Replaces the wrapped key of a replica by the same key wrapped anew.
     Rewrap {
@@ -101,15 +101,15 @@ pub enum Change {
 }
 
 impl Change {
-    fn about(&self) -> (Id, Claim) {
+    fn about(&self) -> (Id, RangeAccess) {
         match self {
-            Change::Create(new) => (new.id, Claim::Alone),
-            Change::Snapshot { of, .. } => (*of, Claim::Still),
-            Change::Delete(id) | Change::Resize { id, .. } => (*id, Claim::Alone),
+            Change::Create(new) => (new.id, RangeAccess::Alone),
+            Change::Snapshot { of, .. } => (*of, RangeAccess::Still),
+            Change::Delete(id) | Change::Resize { id, .. } => (*id, RangeAccess::Alone),
             Change::Label { id, .. }
             | Change::Share { id, .. }
-            | Change::Memo { id, .. }
-            | Change::Rewrap { id, .. } => (*id, Claim::Free),
+            | Change::SpecBackup { id, .. }
+            | Change::Rewrap { id, .. } => (*id, RangeAccess::Free),
         }
     }
 }
@@ -120,7 +120,7 @@ fn room(is_there: bool) -> Result<(), Refused> {
 
 impl Pool {
     /// Takes a change.
-    pub fn change(&mut self, token: Token, change: Change) {
+    pub fn change(&mut self, token: CommandId, change: Change) {
         let refused = if self.broken || self.is_exporting() {
             Some(Refused::Broken)
         } else {
@@ -159,11 +159,13 @@ impl Pool {
             Change::Resize { id, size } => self.resize(id, size),
             Change::Label { id, label } => self.update(id, |entity| entity.label = label),
             Change::Share { id, share } => self.update(id, |entity| entity.share = share),
-            Change::Memo { id, memo } => self.update(id, |entity| entity.memo = memo),
+            Change::SpecBackup { id, spec_backup } => {
+                self.update(id, |entity| entity.spec_backup = spec_backup)
+            }
             Change::Rewrap { id, key } => self.rewrap(id, key),
         };
         match result {
-            Ok(()) if left_out(Rule::AnswerWhenDurable) => self.changed(at, Ok(())),
+            Ok(()) if disabled(Rule::AnswerWhenDurable) => self.changed(at, Ok(())),
             Ok(()) => self.wait_for_commit(at),
             Err(refused) => self.changed(at, Err(refused)),
         }
@@ -173,15 +175,15 @@ impl Pool {
         let mut entity = Entity {
             id: new.id,
             origin: new.origin,
-            kind: Kind::Replica,
-            layer: Layer(self.state.next_layer),
+            kind: EntityKind::Replica,
+            layer: LayerId(self.state.next_layer),
             size: new.size,
             thick: new.thick,
             created: new.created,
             label: new.label,
             key: new.key,
             share: Vec::new(),
-            memo: Vec::new(),
+            spec_backup: Vec::new(),
         };
         if let Some(origin) = self.state.entities.get(&new.origin) {
             if self.state.is_damaged(origin.layer) {
@@ -196,7 +198,7 @@ impl Pool {
             return Err(Refused::NoSpace);
         }
         self.state.create(entity.clone())?;
-        if left_out(Rule::KeepKeys) {
+        if disabled(Rule::KeepKeys) {
             entity.key.clear();
         }
         self.record(&Record::Create(entity));
@@ -211,19 +213,19 @@ impl Pool {
         let entity = Entity {
             id: new.id,
             origin: of,
-            kind: Kind::Snapshot,
+            kind: EntityKind::Snapshot,
             thick: false,
             created: new.created,
             label: new.label,
             share: Vec::new(),
-            memo: Vec::new(),
+            spec_backup: Vec::new(),
             ..source.clone()
         };
         room(self.state.fits(count(entity.encoded_len()) + LAYER_BYTES))?;
         if !self.state.may_renew_promise(source.layer) {
             return Err(Refused::NoSpace);
         }
-        let top = Layer(self.state.next_layer);
+        let top = LayerId(self.state.next_layer);
         self.state.snapshot(of, top, entity.clone())?;
         if self.unlocked.contains(&of) {
             self.unlocked.insert(entity.id);
@@ -236,7 +238,7 @@ impl Pool {
         let layer = self.state.entities.get(&id).ok_or(Refused::NotFound)?.layer;
         self.state.delete(id)?;
         self.unlocked.remove(&id);
-        if !left_out(Rule::CollapseWhenDurable) {
+        if !disabled(Rule::CollapseWhenDurable) {
             self.hiding.insert(layer);
         }
         self.open.hidden.push(layer);
@@ -282,7 +284,7 @@ impl Pool {
         let mut entity = before.clone();
         change(&mut entity);
         let more = entity.encoded_len().saturating_sub(before.encoded_len());
-        let fits = if entity.memo.len() > before.memo.len() {
+        let fits = if entity.spec_backup.len() > before.spec_backup.len() {
             self.state.has_map_room(count(more))
         } else {
             more == 0 || self.state.fits(count(more))

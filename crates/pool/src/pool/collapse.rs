@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::record::Record;
-use crate::state::Tier;
+use crate::state::LayerState;
 
 use super::Pool;
 use super::paging::Holder;
@@ -32,7 +32,7 @@ impl Pool {
         }
         let moved = self.state.move_down(layer, last, MOVES);
         self.let_go(Holder::Collapse);
-        let is_empty = self.state.layers.get(&layer).is_some_and(Tier::is_empty);
+        let is_empty = self.state.layers.get(&layer).is_some_and(LayerState::is_empty);
         if let Ok(Some(last)) = moved {
             self.record(&Record::Move { layer, last });
             self.open.wanted = true;

@@ -9,19 +9,19 @@
 
 use alloc::vec::Vec;
 
-use block::Fault;
+use block::IoError;
 
-use crate::breaks::{Rule, left_out};
+use crate::casts::{count, index};
+use crate::codec::le16;
 use crate::journal::{self, GroupHead, MAX_GROUP, PAYLOAD};
 use crate::layout::{BLOCK, Place, Use};
+use crate::mutation::{Rule, disabled};
 use crate::record::MAX_RECORD;
-use crate::widen::{count, index};
-use crate::wire::le16;
 
 use super::Pool;
-use super::batch::{Batch, Flight, Sealed, Stage, Unproved, Writing};
-use super::lane::OpId;
+use super::batch::{Batch, GroupWrite, Sealed, Stage, Unproved, Writing};
 use super::op::{Op, Purpose, Repair, Work};
+use super::range_queue::OpId;
 
 /// Most groups being written at once.
 const AT_ONCE: usize = 4;
@@ -32,16 +32,16 @@ const WORTH: usize = if cfg!(test) { 1 } else { 4 };
 impl Pool {
     /// The command ends when everything recorded so far is durable.
     pub(super) fn wait_for_commit(&mut self, at: OpId) {
-        self.open.waiters.push(at);
+        self.open.on_durable.push(at);
         self.open.wanted = true;
     }
 
     /// The command ends when everything recorded so far is written.
     pub(super) fn wait_for_writing(&mut self, at: OpId) {
-        if left_out(Rule::AnswerWhenWritten) {
+        if disabled(Rule::AnswerWhenWritten) {
             return self.answer(alloc::vec![at], true);
         }
-        self.open.answers.push(at);
+        self.open.on_written.push(at);
     }
 
     /// Moves the commit on; true if something else may be able to move now.
@@ -81,8 +81,8 @@ impl Pool {
             let takes_more = !writing.has_rest() && !writing.batch.is_full();
             writing.stage == Stage::Gathering && takes_more
         });
-        let (answers, under_way) = (self.open.answers.len(), self.flights.len());
-        is_ready && answers > 0 && answers >= WORTH * under_way && under_way < AT_ONCE
+        let (on_written, under_way) = (self.open.on_written.len(), self.flights.len());
+        is_ready && on_written > 0 && on_written >= WORTH * under_way && under_way < AT_ONCE
     }
 
     /// Whether nothing happens by itself.
@@ -114,7 +114,8 @@ impl Pool {
         while let Some(writing) = &self.writing {
             let is_sealing = writing.stage == Stage::Sealing;
             // O3: an empty group, if there is no other that says so.
-            let proves = is_sealing && writing.batch.proof && writing.says < Some(self.proved);
+            let proves =
+                is_sealing && writing.batch.needs_proof_group && writing.says < Some(self.proved);
             if writing.stage == Stage::Absorbed || !writing.has_rest() && !is_sealing {
                 return;
             }
@@ -141,7 +142,7 @@ impl Pool {
         let Some(sealed) = &self.sealed else { return };
         let under_way = count(self.flights.len());
         let is_written = self.position.group - under_way >= sealed.position.group
-            && (self.ahead.is_over(sealed.joined) || left_out(Rule::DataBeforeFlush));
+            && (self.ahead.is_over(sealed.joined) || disabled(Rule::DataBeforeFlush));
         if is_written && sealed.flushes.is_none() {
             let flushes = self.flush_all(|| Purpose::GroupFlush);
             if let Some(sealed) = &mut self.sealed {
@@ -167,22 +168,22 @@ impl Pool {
         }
         let mut bytes = Vec::new();
         let proved =
-            if left_out(Rule::ProvedWhenDurable) { self.position.group } else { self.proved };
+            if disabled(Rule::ProvedWhenDurable) { self.position.group } else { self.proved };
         let head = GroupHead { pool: self.superblock.mark(), after: self.position, proved };
         journal::encode_group(head, &rest[..len], &mut bytes);
         writing.done += len;
         writing.says = Some(proved);
-        let answers = if writing.has_rest() {
+        let on_written = if writing.has_rest() {
             Vec::new()
         } else {
-            core::mem::take(&mut writing.batch.answers)
+            core::mem::take(&mut writing.batch.on_written)
         };
         let from = self.position.number;
         self.position.number += blocks;
         self.position.group += 1;
         let left = self.write_group(from, &bytes);
         let good = left.map(|writes| writes > 0);
-        self.flights.push_back(Flight { left, good, answers });
+        self.flights.push_back(GroupWrite { left, good, on_written });
         if self.journal_used() > self.ring / 2 {
             self.checkpoint.want();
         }
@@ -196,7 +197,7 @@ impl Pool {
         let before_end = bytes.len().min(index(self.ring - at) * BLOCK);
         let (head, tail) = bytes.split_at(before_end);
         let mut writes = [0; 2];
-        let copies: &[u8] = if left_out(Rule::SecondCopy) { &[0] } else { &[0, 1] };
+        let copies: &[u8] = if disabled(Rule::SecondCopy) { &[0] } else { &[0, 1] };
         for copy in copies.iter().copied() {
             let Some(area) = self.superblock.area(Use::Journal { copy }) else { continue };
             for (at, bytes) in [(at, head), (0, tail)] {
@@ -222,25 +223,25 @@ impl Pool {
             self.broken = true;
             return;
         }
-        let answers = self.written_groups();
-        self.answer(answers, true);
+        let on_written = self.written_groups();
+        self.answer(on_written, true);
     }
 
     /// Commands whose groups are written, and all groups before; groups that are over are
     /// forgotten.
     fn written_groups(&mut self) -> Vec<OpId> {
-        let mut answers = Vec::new();
+        let mut on_written = Vec::new();
         for flight in &mut self.flights {
             if flight.is_written() {
-                answers.append(&mut flight.answers);
-            } else if !left_out(Rule::AnswerInOrder) {
+                on_written.append(&mut flight.on_written);
+            } else if !disabled(Rule::AnswerInOrder) {
                 break;
             }
         }
-        while self.flights.front().is_some_and(Flight::is_over) {
+        while self.flights.front().is_some_and(GroupWrite::is_over) {
             self.flights.pop_front();
         }
-        answers
+        on_written
     }
 
     pub(super) fn group_flushed(&mut self, good: bool) {
@@ -253,7 +254,7 @@ impl Pool {
         {
             self.proved = position.group;
             let is_open = |unproved: &Unproved| Some(unproved.group) > says;
-            self.unproved.retain(|one| is_open(one) && !left_out(Rule::ProvedByLater));
+            self.unproved.retain(|one| is_open(one) && !disabled(Rule::ProvedByLater));
             if says.is_some() {
                 let blocks = core::mem::take(&mut batch.fresh);
                 self.unproved.push(Unproved { group: position.group, blocks });
@@ -300,9 +301,9 @@ impl Pool {
         for layer in &batch.hidden {
             self.hiding.remove(layer);
         }
-        self.answer(batch.answers, true);
-        self.answer(batch.waiters, true);
-        self.ready.append(&mut self.parked);
+        self.answer(batch.on_written, true);
+        self.answer(batch.on_durable, true);
+        self.ready.append(&mut self.waiting_for_commit);
         self.feed_redirects();
         self.collapse_hidden();
     }
@@ -311,7 +312,7 @@ impl Pool {
     fn answer(&mut self, commands: Vec<OpId>, good: bool) {
         for command in commands {
             let span = self.ops.get(command).and_then(Op::span);
-            let fault = span.map_or(Fault::Internal, |span| Fault::Medium { span });
+            let fault = span.map_or(IoError::Internal, |span| IoError::Medium { span });
             match self.ops.get(command) {
                 Some(Op { work: Work::Change(_), .. }) => {
                     self.changed(command, good.then_some(()).ok_or(crate::Refused::Broken));
@@ -326,20 +327,20 @@ impl Pool {
 
     /// Nothing can be made durable any more: whoever waits for that is told so.
     fn fail_waiters(&mut self) -> bool {
-        let mut waiters = core::mem::take(&mut self.open.waiters);
-        waiters.append(&mut self.parked);
-        waiters.append(&mut self.starved);
-        waiters.append(&mut self.open.answers);
-        self.paging.take_waiters(&mut waiters);
+        let mut on_durable = core::mem::take(&mut self.open.on_durable);
+        on_durable.append(&mut self.waiting_for_commit);
+        on_durable.append(&mut self.waiting_for_pages);
+        on_durable.append(&mut self.open.on_written);
+        self.paging.take_waiters(&mut on_durable);
         let writing = self.writing.as_mut().map(|writing| &mut writing.batch);
         let sealed = self.sealed.as_mut().map(|sealed| &mut sealed.batch);
         for batch in writing.into_iter().chain(sealed) {
-            waiters.append(&mut batch.waiters);
-            waiters.append(&mut batch.answers);
+            on_durable.append(&mut batch.on_durable);
+            on_durable.append(&mut batch.on_written);
         }
-        self.flights.iter_mut().for_each(|flight| waiters.append(&mut flight.answers));
-        let any = !waiters.is_empty();
-        self.answer(waiters, false);
+        self.flights.iter_mut().for_each(|flight| on_durable.append(&mut flight.on_written));
+        let any = !on_durable.is_empty();
+        self.answer(on_durable, false);
         any
     }
 }

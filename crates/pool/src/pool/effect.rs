@@ -8,11 +8,11 @@ use crate::state::Refused;
 
 /// The caller's name for a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Token(pub u64);
+pub struct CommandId(pub u64);
 
 /// The pool's name for a disk I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Io(pub u32);
+pub struct IoId(pub u32);
 
 /// Whose bytes an I/O moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub enum Buffer {
     /// The buffer of a command, from this block of it on.
     Caller {
         /// Which command.
-        token: Token,
+        token: CommandId,
         /// Blocks from the start of its buffer.
         block: u32,
     },
@@ -36,7 +36,7 @@ pub enum Effect {
     /// Read blocks of a disk.
     Read {
         /// Name for the completion.
-        io: Io,
+        io: IoId,
         /// From where.
         place: Place,
         /// How many blocks.
@@ -47,7 +47,7 @@ pub enum Effect {
     /// Write blocks to a disk.
     Write {
         /// Name for the completion.
-        io: Io,
+        io: IoId,
         /// To where.
         place: Place,
         /// How many blocks.
@@ -58,14 +58,14 @@ pub enum Effect {
     /// Make every completed write of a disk durable.
     Flush {
         /// Name for the completion.
-        io: Io,
+        io: IoId,
         /// Which disk.
         disk: Disk,
     },
     /// Fill a part of a command's buffer with zeros. They were never encrypted.
     Zero {
         /// Which command.
-        token: Token,
+        token: CommandId,
         /// First block of its buffer.
         block: u32,
         /// How many blocks.
@@ -74,21 +74,21 @@ pub enum Effect {
     /// A block command has ended; its buffer is the caller's again.
     Done {
         /// Which one.
-        token: Token,
+        token: CommandId,
         /// How.
         result: Completion,
     },
     /// A change has ended; if well, it is durable.
     Changed {
         /// Which one.
-        token: Token,
+        token: CommandId,
         /// How.
         result: Result<(), Refused>,
     },
     /// A question has ended; [`crate::Pool::answer`] has the answer.
     Answered {
         /// Which one.
-        token: Token,
+        token: CommandId,
     },
     /// Unproven blocks were believed, because nobody else has a copy (see
     /// [`crate::Pool::set_sole`]).

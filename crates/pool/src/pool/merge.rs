@@ -23,17 +23,17 @@ use alloc::vec::Vec;
 use block::{Blocks, Lba, Span};
 
 use crate::bits::Run;
-use crate::entity::{Id, Layer};
+use crate::casts::{count, index, low32};
+use crate::entity::{Id, LayerId};
 use crate::layout::{BLOCK, Cluster};
 use crate::map::Fragment;
-use crate::state::{PageKey, Tier};
-use crate::widen::{count, index, low32};
+use crate::state::{LayerState, PageKey};
 
 use super::Pool;
-use super::effect::{Buffer, Token};
-use super::lane::{Claim, OpId};
-use super::op::{Op, Part, Purpose, Way, Work};
+use super::effect::{Buffer, CommandId};
+use super::op::{Op, Part, Purpose, Work, WriteMode};
 use super::paging::Holder;
+use super::range_queue::{OpId, RangeAccess};
 
 /// Most blocks, and most runs of them, that move in one step.
 const BLOCKS: u64 = 256;
@@ -41,9 +41,9 @@ const RUNS: usize = 32;
 
 /// The merge under way, and where the next one is looked for.
 #[derive(Debug, Default)]
-pub(super) struct Merging {
+pub(super) struct MergeState {
     step: Option<Step>,
-    hand: (Layer, u32),
+    hand: (LayerId, u32),
     /// A cluster was given up, and nobody asked yet for a commit that frees it.
     owes: bool,
     /// The window that was read to be merged.
@@ -58,7 +58,7 @@ struct Step {
     page: PageKey,
     into: Cluster,
     /// Entities that see the layer, in whose lanes it is.
-    lanes: Vec<Id>,
+    ranges_by_id: Vec<Id>,
     /// Lanes that did not let it in yet.
     waits: usize,
     bytes: Vec<u8>,
@@ -67,7 +67,7 @@ struct Step {
 impl Pool {
     /// Begins the next step, if there is something to merge and nothing speaks against it.
     pub(super) fn advance_merge(&mut self) {
-        let is_awaited = !self.starved.is_empty();
+        let is_awaited = !self.waiting_for_pages.is_empty();
         let stays_off = self.broken || (self.is_exporting() && !is_awaited) || self.open.is_full();
         if self.merging.step.is_some() || stays_off || self.unsettled {
             return;
@@ -113,31 +113,32 @@ impl Pool {
         let base = u64::from(logical) << self.state.size.shift();
         let span = Span::new(Lba(base), Blocks(self.state.size.blocks()));
         let (Some(span), Some(_)) = (span, self.plan_merge(layer, logical)) else { return };
-        let mut op = Op::new(Token(0), Id::NONE, Work::Merge, Vec::new());
+        let mut op = Op::new(CommandId(0), Id::NONE, Work::Merge, Vec::new());
         op.layer = layer;
         let at = self.ops.insert(op);
-        let lanes = self.state.seers(layer);
+        let ranges_by_id = self.state.seers(layer);
         let mut waits = 0;
-        for id in &lanes {
-            let enters = self.lanes.entry(*id).or_default().enter(at, Claim::Move(span));
+        for id in &ranges_by_id {
+            let enters =
+                self.ranges_by_id.entry(*id).or_default().enter(at, RangeAccess::Move(span));
             waits += usize::from(!enters);
         }
         let page = (layer, self.state.window_of(logical));
         self.state.hold(page);
         self.merging.step =
-            Some(Step { logical, page, into: Cluster(0), lanes, waits, bytes: Vec::new() });
+            Some(Step { logical, page, into: Cluster(0), ranges_by_id, waits, bytes: Vec::new() });
         if waits == 0 {
             self.read_merge(at);
         }
     }
 
     /// Chooses what moves where; nothing if that cannot be done now.
-    fn plan_merge(&self, layer: Layer, logical: u32) -> Option<(Vec<Part>, Cluster)> {
+    fn plan_merge(&self, layer: LayerId, logical: u32) -> Option<(Vec<Part>, Cluster)> {
         if !self.may_merge(layer) {
             return None;
         }
-        let tier = self.state.layers.get(&layer)?;
-        let entry = tier.map.get(&logical)?.entry();
+        let layer_state = self.state.layers.get(&layer)?;
+        let entry = layer_state.map.get(&logical)?.entry();
         let size = self.state.size;
         let blocks = |part: &&Fragment| part.valid.count(size);
         let into = entry.fragments.iter().max_by_key(blocks)?.cluster;
@@ -155,7 +156,7 @@ impl Pool {
             if len == 0 || run.blocks().any(|block| self.was_given_up(into, block)) {
                 break;
             }
-            let (way, cluster) = (Way::Read, from.cluster);
+            let (way, cluster) = (WriteMode::Read, from.cluster);
             parts.push(Part { way, logical, cluster, run, offset, failed: false });
             offset += low32(len);
         }
@@ -164,13 +165,14 @@ impl Pool {
 
     /// Whether entries of this layer are merged: somebody owns it, or it stays as it is because
     /// several layers need it.
-    fn may_merge(&self, layer: Layer) -> bool {
-        let stays = |tier: &Tier| tier.owner != Id::NONE || tier.children > 1;
+    fn may_merge(&self, layer: LayerId) -> bool {
+        let stays =
+            |layer_state: &LayerState| layer_state.owner != Id::NONE || layer_state.children > 1;
         self.state.layers.get(&layer).is_some_and(stays) && !self.state.is_damaged(layer)
     }
 
     /// The layer that a step is about.
-    pub(super) fn merged_layer(&self) -> Option<Layer> {
+    pub(super) fn merged_layer(&self) -> Option<LayerId> {
         self.merging.step.as_ref().map(|step| step.page.0)
     }
 
@@ -193,7 +195,7 @@ impl Pool {
 
     /// Those who came before are done: what is to be moved is known for certain.
     fn read_merge(&mut self, at: OpId) {
-        let layer = self.ops.get(at).map_or(Layer::NONE, |op| op.layer);
+        let layer = self.ops.get(at).map_or(LayerId::NONE, |op| op.layer);
         let Some(logical) = self.merging.step.as_ref().map(|step| step.logical) else { return };
         let planned = self.plan_merge(layer, logical).filter(|_| self.same_seers(layer));
         let Some((parts, into)) = planned else { return self.leave_merge(at) };
@@ -223,7 +225,7 @@ impl Pool {
     /// Goes on when everything was read, or written.
     pub(super) fn step_merge(&mut self, at: OpId) {
         let Some(op) = self.ops.get(at) else { return };
-        let reading = op.parts.first().is_some_and(|part| part.way == Way::Read);
+        let reading = op.parts.first().is_some_and(|part| part.way == WriteMode::Read);
         let failed = op.parts.iter().any(|part| part.failed);
         let layer = op.layer;
         if !reading {
@@ -247,7 +249,7 @@ impl Pool {
         op.parts.iter().all(|part| {
             let found = op.sums.iter().skip(index(u64::from(part.offset)));
             part.run.blocks().zip(found).all(|(block, found)| {
-                let sum = self.geography.sum_at(self.physical(part.cluster, block));
+                let sum = self.disk_layout.sum_at(self.physical(part.cluster, block));
                 self.sums.get(sum) == Some(*found)
             })
         })
@@ -255,8 +257,8 @@ impl Pool {
 
     /// Whether those who see the layer are those in whose lanes this step is. A clone, for one, is
     /// made without asking its origin.
-    fn same_seers(&self, layer: Layer) -> bool {
-        self.merging.step.as_ref().is_some_and(|step| self.state.seers(layer) == step.lanes)
+    fn same_seers(&self, layer: LayerId) -> bool {
+        self.merging.step.as_ref().is_some_and(|step| self.state.seers(layer) == step.ranges_by_id)
     }
 
     fn write_merge(&mut self, at: OpId) {
@@ -265,14 +267,14 @@ impl Pool {
         let Some(op) = self.ops.get_mut(at) else { return };
         op.outstanding = low32(count(op.parts.len()));
         for part in &mut op.parts {
-            (part.way, part.cluster) = (Way::First, into);
+            (part.way, part.cluster) = (WriteMode::First, into);
         }
         let (layer, parts) = (op.layer, op.parts.clone());
         for (number, part) in (0..).zip(parts) {
             self.state.pin(layer, logical, into);
             let from = index(u64::from(part.offset)) * BLOCK;
             let bytes = bytes[from..from + usize::from(part.run.len) * BLOCK].to_vec();
-            let place = self.geography.place(self.physical(into, part.run.first));
+            let place = self.disk_layout.place(self.physical(into, part.run.first));
             self.write_own(Purpose::Data { op: at, part: number }, place, bytes);
         }
     }
@@ -305,9 +307,9 @@ impl Pool {
         if let Some(step) = &step {
             self.state.release(step.page);
         }
-        let lanes = step.map(|step| step.lanes);
-        for id in lanes.into_iter().flatten() {
-            self.leave_lane(at, id);
+        let ranges_by_id = step.map(|step| step.ranges_by_id);
+        for id in ranges_by_id.into_iter().flatten() {
+            self.leave_ranges(at, id);
         }
         self.feed_redirects();
         // The layer may have waited for this step.

@@ -11,54 +11,54 @@
 //! Not here: moving bytes, encryption, timers (the engine asks for checkpoints when idle).
 
 mod accept;
-mod ahead;
-mod ask;
 mod batch;
+mod block_query;
 mod change;
-mod checkpointing;
+mod checkpoint_copy;
+mod checkpointer;
+mod checksum_load;
 mod collapse;
 mod commit;
-mod copying;
+mod data_barrier;
 mod effect;
-mod lane;
 mod limits;
-mod load;
 mod merge;
 mod op;
 mod overwrites;
 mod own_io;
 mod paging;
+mod range_queue;
 mod read;
 mod redirect;
 mod report;
 mod scrub;
-mod table;
+mod superblock_update;
 mod write;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-use block::{BlockSize, Command, Completion, Fault, Geometry, Span};
+use block::{BlockSize, Command, Completion, Geometry, IoError, Span};
 
-use crate::breaks::{Rule, left_out};
+use crate::casts::{count, index};
 use crate::checkpoint::Regions;
-use crate::entity::{Id, Kind, Layer};
+use crate::checksums::{ChecksumCache, sum_of};
+use crate::entity::{EntityKind, Id, LayerId};
 use crate::journal::Position;
-use crate::layout::{BLOCK, Geography, Use};
+use crate::layout::{BLOCK, DiskLayout, Use};
+use crate::mutation::{Rule, disabled};
 use crate::state::{Refused, State};
-use crate::sums::{Sums, sum_of};
 use crate::superblock::Superblock;
-use crate::widen::{count, index};
 
-pub use ask::{About, Question, Runs};
+pub use block_query::{BlockQuery, QueryKind, Runs};
 pub use change::{Change, KEY_CHECK, NewReplica, NewSnapshot};
-pub use effect::{Buffer, DiskFailed, Effect, Io, Token};
+pub use effect::{Buffer, CommandId, DiskFailed, Effect, IoId};
 pub use limits::{Limits, TornWrites};
 pub use report::{Health, Usage};
 
-use batch::{Batch, Flight, Sealed, Unproved, Writing};
-use lane::{Claim, Lane, OpId};
-use op::{IoTable, Op, Pending, Purpose, Table, Way, Work};
+use batch::{Batch, GroupWrite, Sealed, Unproved, Writing};
+use op::{IoTable, Op, Pending, Purpose, Table, Work, WriteMode};
+use range_queue::{OpId, RangeAccess, RangeQueue};
 
 /// Most blocks of one read or write.
 const MAX_TRANSFER: u64 = 16384;
@@ -67,9 +67,9 @@ const MAX_TRANSFER: u64 = 16384;
 #[derive(Debug)]
 pub struct Pool {
     superblock: Superblock,
-    geography: Geography,
+    disk_layout: DiskLayout,
     state: State,
-    sums: Sums,
+    sums: ChecksumCache,
     limits: Limits,
     /// Regions that are durably marked, and those in doubt.
     regions: Regions,
@@ -88,29 +88,29 @@ pub struct Pool {
     /// Records that are in groups, and made durable.
     sealed: Option<Sealed>,
     /// Groups being written, in order. The last has the number of the journal's position.
-    flights: VecDeque<Flight>,
+    flights: VecDeque<GroupWrite>,
     /// What is durable, though the journal does not say so.
     unproved: Vec<Unproved>,
     /// The last group that is known to be durable.
     proved: u64,
-    ahead: ahead::Ahead,
+    ahead: data_barrier::DataBarrier,
     /// Writes that wait for a batch to be durable.
-    parked: Vec<OpId>,
+    waiting_for_commit: Vec<OpId>,
     /// Overwrites that wait for entries to be merged; idle in their lanes.
-    starved: Vec<OpId>,
+    waiting_for_pages: Vec<OpId>,
     /// Records were dropped, and no checkpoint says so yet: nobody writes to new places (O2).
     unsettled: bool,
     /// Changes whose layer is hidden but whose delete is not durable.
-    hiding: BTreeSet<Layer>,
-    checkpoint: checkpointing::Checkpointing,
-    merging: merge::Merging,
-    loading: BTreeMap<u64, load::Loading>,
+    hiding: BTreeSet<LayerId>,
+    checkpoint: checkpointer::Checkpointer,
+    merging: merge::MergeState,
+    loading: BTreeMap<u64, checksum_load::ChecksumLoad>,
     paging: paging::Paging,
     /// Answers that nobody has taken yet.
-    answers: BTreeMap<Token, Result<Runs, Refused>>,
+    answers: BTreeMap<CommandId, Result<Runs, Refused>>,
     ops: Table<Op>,
     ios: IoTable,
-    lanes: BTreeMap<Id, Lane>,
+    ranges_by_id: BTreeMap<Id, RangeQueue>,
     ready: Vec<OpId>,
     unlocked: BTreeSet<Id>,
     /// Replicas that nobody else has a copy of.
@@ -125,19 +125,19 @@ pub struct Pool {
     overwrites: overwrites::Overwrites,
     /// Blocks of which it is recorded that they have no sum, as far as the journal says so.
     sumless: BTreeSet<u64>,
-    table: Option<table::Update>,
+    table: Option<superblock_update::SuperblockUpdate>,
     /// Per disk, the copy of the superblock that is written first; the other one is good.
     first_supers: Vec<u8>,
-    spare: op::Spare,
-    export: table::Export,
+    recycler: op::OpRecycler,
+    export: superblock_update::Export,
 }
 
 /// What recovery hands over.
 pub(crate) struct Opened {
     pub(crate) superblock: Superblock,
-    pub(crate) geography: Geography,
+    pub(crate) disk_layout: DiskLayout,
     pub(crate) state: State,
-    pub(crate) sums: Sums,
+    pub(crate) sums: ChecksumCache,
     pub(crate) regions: Regions,
     pub(crate) position: Position,
     pub(crate) tail: u64,
@@ -158,7 +158,7 @@ impl Pool {
     pub(crate) fn open(from: Opened) -> Pool {
         let journal = from.superblock.area(Use::Journal { copy: 0 });
         let mut pool = Pool {
-            geography: from.geography,
+            disk_layout: from.disk_layout,
             state: from.state,
             sums: from.sums,
             limits: from.limits,
@@ -175,19 +175,19 @@ impl Pool {
             flights: VecDeque::new(),
             unproved: alloc::vec![Unproved { group: from.position.group, blocks: from.unproved }],
             proved: from.position.group,
-            ahead: ahead::Ahead::default(),
-            parked: Vec::new(),
-            starved: Vec::new(),
-            unsettled: from.dropped && !left_out(Rule::HoldAfterDrop),
+            ahead: data_barrier::DataBarrier::default(),
+            waiting_for_commit: Vec::new(),
+            waiting_for_pages: Vec::new(),
+            unsettled: from.dropped && !disabled(Rule::HoldAfterDrop),
             hiding: BTreeSet::new(),
-            checkpoint: checkpointing::Checkpointing::new(from.slot, from.generation),
-            merging: merge::Merging::default(),
+            checkpoint: checkpointer::Checkpointer::new(from.slot, from.generation),
+            merging: merge::MergeState::default(),
             loading: BTreeMap::new(),
             paging: paging::Paging::default(),
             answers: BTreeMap::new(),
             ops: Table::default(),
             ios: IoTable::default(),
-            lanes: BTreeMap::new(),
+            ranges_by_id: BTreeMap::new(),
             ready: Vec::new(),
             unlocked: BTreeSet::new(),
             sole: BTreeSet::new(),
@@ -199,8 +199,8 @@ impl Pool {
             sumless: from.sumless,
             table: None,
             first_supers: from.first_supers,
-            spare: op::Spare::default(),
-            export: table::Export::No,
+            recycler: op::OpRecycler::default(),
+            export: superblock_update::Export::No,
         };
         pool.set_torn_writes(from.limits.torn_writes);
         if from.dropped {
@@ -225,15 +225,15 @@ impl Pool {
     }
 
     /// Bytes of one of the pool's own writes.
-    pub fn bytes(&self, io: Io) -> &[u8] {
+    pub fn bytes(&self, io: IoId) -> &[u8] {
         self.ios.get(io.0).map_or(&[], |pending| &pending.bytes)
     }
 
     /// Takes a block command. `data` are the bytes of a write, encrypted if the replica is; they
     /// stay the caller's, and must stay as they are until the command ends. A compare is carried
     /// out as a read; the caller compares.
-    pub fn submit(&mut self, token: Token, id: Id, command: Command, data: &[u8]) {
-        let mut op = self.spare.op(token, id, Work::Block(command));
+    pub fn submit(&mut self, token: CommandId, id: Id, command: Command, data: &[u8]) {
+        let mut op = self.recycler.op(token, id, Work::Block(command));
         if let Command::Read { span } = command {
             return self.take_read(op, span);
         }
@@ -247,7 +247,7 @@ impl Pool {
 
     /// Writes good bytes over damaged blocks, of a snapshot as well. Blocks that were never written
     /// stay so.
-    pub fn repair(&mut self, token: Token, id: Id, span: Span, data: &[u8]) {
+    pub fn repair(&mut self, token: CommandId, id: Id, span: Span, data: &[u8]) {
         let sums = data.chunks_exact(BLOCK).map(sum_of).collect();
         let op = Op::new(token, id, Work::Repair(span), sums);
         self.take(op, Command::Compare { span }, Some(data.len()));
@@ -255,8 +255,8 @@ impl Pool {
 
     fn take(&mut self, op: Op, command: Command, data_len: Option<usize>) {
         let claim = match op.work {
-            Work::Repair(span) | Work::Accept(span, _) => Claim::Write(span),
-            _ => Claim::of(command),
+            Work::Repair(span) | Work::Accept(span, _) => RangeAccess::Write(span),
+            _ => RangeAccess::of(command),
         };
         match self.check(&op, command, data_len) {
             Ok(_) => self.enter(op, claim),
@@ -268,9 +268,14 @@ impl Pool {
     }
 
     /// Whether a command can be carried out; answers the layer that it is about.
-    fn check(&self, op: &Op, command: Command, data_len: Option<usize>) -> Result<Layer, Fault> {
-        let entity = self.state.entities.get(&op.id).ok_or(Fault::Unreachable)?;
-        let device = Geometry::new(BlockSize::B4096, entity.size).map_err(|_| Fault::Internal)?;
+    fn check(
+        &self,
+        op: &Op,
+        command: Command,
+        data_len: Option<usize>,
+    ) -> Result<LayerId, IoError> {
+        let entity = self.state.entities.get(&op.id).ok_or(IoError::Unreachable)?;
+        let device = Geometry::new(BlockSize::B4096, entity.size).map_err(|_| IoError::Internal)?;
         command.check(device)?;
         let blocks = command.span().map_or(0, |span| span.len().0);
         let moves_bytes = matches!(
@@ -282,26 +287,26 @@ impl Pool {
         let opens = matches!(op.work, Work::Block(_));
         let locked = opens && entity.is_encrypted() && !self.unlocked.contains(&op.id);
         if moves_bytes && (blocks > MAX_TRANSFER || !data_fits) {
-            return Err(Fault::Unsupported);
+            return Err(IoError::Unsupported);
         }
         if moves_bytes && locked {
-            return Err(Fault::Locked);
+            return Err(IoError::Locked);
         }
         if op.work.is_mutation() && (self.broken || self.is_exporting())
-            || command.is_mutation() && entity.kind == Kind::Snapshot
+            || command.is_mutation() && entity.kind == EntityKind::Snapshot
         {
-            return Err(Fault::ReadOnly);
+            return Err(IoError::ReadOnly);
         }
         if self.ops.len() >= self.limits.commands {
-            return Err(Fault::Busy);
+            return Err(IoError::Busy);
         }
         match command.span() {
-            Some(span) if self.state.is_damaged(entity.layer) => Err(Fault::Medium { span }),
+            Some(span) if self.state.is_damaged(entity.layer) => Err(IoError::Medium { span }),
             _ => Ok(entity.layer),
         }
     }
 
-    fn enter(&mut self, op: Op, claim: Claim) {
+    fn enter(&mut self, op: Op, claim: RangeAccess) {
         let (op, may_run) = self.line_up(op, claim);
         if may_run {
             self.ready.push(op);
@@ -309,14 +314,14 @@ impl Pool {
     }
 
     /// Puts an operation into its lane; whether it may run now.
-    fn line_up(&mut self, op: Op, claim: Claim) -> (OpId, bool) {
+    fn line_up(&mut self, op: Op, claim: RangeAccess) -> (OpId, bool) {
         let id = op.id;
         let op = self.ops.insert(op);
-        (op, self.lanes.entry(id).or_default().enter(op, claim))
+        (op, self.ranges_by_id.entry(id).or_default().enter(op, claim))
     }
 
     /// Says how a disk I/O went; of a read, with the bytes.
-    pub fn complete(&mut self, io: Io, result: Result<&[u8], DiskFailed>) {
+    pub fn complete(&mut self, io: IoId, result: Result<&[u8], DiskFailed>) {
         let Some(Pending { purpose, bytes }) = self.ios.remove(io.0) else { return };
         match purpose {
             Purpose::Data { op, part } if self.is_read(op) => {
@@ -349,7 +354,7 @@ impl Pool {
             self.advance_merge();
             let ended = self.advance_checkpoint();
             let committed = self.advance_commit();
-            self.feed_starved();
+            self.resume_waiting_for_pages();
             if !ended && !committed && self.ready.is_empty() {
                 break;
             }
@@ -371,17 +376,17 @@ impl Pool {
         let Some(op) = self.ops.get(at) else { return };
         if self.broken && op.work.is_mutation() {
             // What memory says may never have been written: nothing is done on its account.
-            return self.done(at, Err(Fault::ReadOnly));
+            return self.done(at, Err(IoError::ReadOnly));
         }
         if let Some(span) = op.span() {
             // The replica may have been shrunk or deleted since the command was taken.
             match self.state.entities.get(&op.id) {
-                None => return self.done(at, Err(Fault::Unreachable)),
+                None => return self.done(at, Err(IoError::Unreachable)),
                 Some(entity) if span.end().0 > entity.size.0 => {
-                    return self.done(at, Err(Fault::OutOfRange { span }));
+                    return self.done(at, Err(IoError::OutOfRange { span }));
                 }
                 Some(entity) if self.state.is_damaged(entity.layer) => {
-                    return self.done(at, Err(Fault::Medium { span }));
+                    return self.done(at, Err(IoError::Medium { span }));
                 }
                 Some(_) => {}
             }
@@ -411,7 +416,7 @@ impl Pool {
         let part = &mut op.parts[index(u64::from(part))];
         match result {
             Err(DiskFailed) => (part.failed, op.unsure) = (true, true),
-            Ok(bytes) if part.way == Way::Read => {
+            Ok(bytes) if part.way == WriteMode::Read => {
                 let from = index(u64::from(part.offset));
                 let blocks = bytes.chunks_exact(BLOCK).map(sum_of);
                 let sums = &mut op.sums[from..from + usize::from(part.run.len)];
@@ -450,7 +455,7 @@ impl Pool {
             _ => {}
         }
         match op.parts.first().map(|part| part.way) {
-            Some(Way::Read) | None => self.finish_read(at),
+            Some(WriteMode::Read) | None => self.finish_read(at),
             Some(_) => self.finish_write(at),
         }
     }
@@ -459,7 +464,7 @@ impl Pool {
     fn done(&mut self, at: OpId, result: Completion) {
         if let Some(op) = self.leave(at) {
             self.effects.push_back(Effect::Done { token: op.token, result });
-            self.spare.put(op);
+            self.recycler.put(op);
         }
     }
 
@@ -472,16 +477,16 @@ impl Pool {
 
     fn leave(&mut self, at: OpId) -> Option<Op> {
         let op = self.ops.remove(at)?;
-        self.leave_lane(at, op.id);
+        self.leave_ranges(at, op.id);
         Some(op)
     }
 
-    fn leave_lane(&mut self, at: OpId, id: Id) {
-        if let Some(lane) = self.lanes.get_mut(&id) {
-            lane.leave(at, &mut self.ready);
+    fn leave_ranges(&mut self, at: OpId, id: Id) {
+        if let Some(ranges) = self.ranges_by_id.get_mut(&id) {
+            ranges.leave(at, &mut self.ready);
             // Lanes of live replicas stay, so that the next command need not make one.
-            if lane.is_empty() && !self.state.entities.contains_key(&id) {
-                self.lanes.remove(&id);
+            if ranges.is_empty() && !self.state.entities.contains_key(&id) {
+                self.ranges_by_id.remove(&id);
             }
         }
     }

@@ -5,14 +5,14 @@ use alloc::vec::Vec;
 use block::Command;
 
 use crate::bits::Run;
-use crate::entity::{Id, Layer};
+use crate::casts::{count, index, low32};
+use crate::entity::{Id, LayerId};
 use crate::layout::Cluster;
-use crate::widen::{count, index, low32};
 
-use super::ahead::BatchNumber;
 use super::change::Change;
-use super::effect::{Io, Token};
-use super::lane::OpId;
+use super::data_barrier::BatchNumber;
+use super::effect::{CommandId, IoId};
+use super::range_queue::OpId;
 
 /// What an operation is.
 #[derive(Clone, Debug)]
@@ -24,20 +24,20 @@ pub(super) enum Work {
     /// A look at these blocks, without handing them out.
     Verify(block::Span),
     /// Believes these blocks.
-    Accept(block::Span, super::accept::Belief),
+    Accept(block::Span, super::accept::AcceptScope),
     /// A look at blocks of a doubtful region, from this physical one on.
     Pass(u64),
     /// A step of a merge.
     Merge,
     /// A question.
-    Ask(alloc::boxed::Box<super::ask::Asking>),
+    Ask(alloc::boxed::Box<super::block_query::ActiveQuery>),
     /// A change of replicas or snapshots.
     Change(alloc::boxed::Box<Change>),
 }
 
 /// How a part of a write reaches its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum WriteMode {
     /// Over durable blocks, in a dirty region.
     InPlace,
     /// Into blocks that no map knows.
@@ -53,7 +53,7 @@ pub(super) enum Way {
 /// A run of blocks of one command in one physical cluster.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
-    pub(super) way: Way,
+    pub(super) way: WriteMode,
     pub(super) logical: u32,
     pub(super) cluster: Cluster,
     pub(super) run: Run,
@@ -87,10 +87,10 @@ pub(super) enum Repair {
 /// An operation under way.
 #[derive(Debug)]
 pub(super) struct Op {
-    pub(super) token: Token,
+    pub(super) token: CommandId,
     pub(super) id: Id,
     pub(super) work: Work,
-    pub(super) layer: Layer,
+    pub(super) layer: LayerId,
     pub(super) parts: Vec<Part>,
     /// Sums of the blocks of the buffer: of a write, of what is to be written; of a read, of what
     /// was found, and before that of what should be, as far as that is known.
@@ -121,8 +121,8 @@ impl Work {
 }
 
 impl Op {
-    pub(super) fn new(token: Token, id: Id, work: Work, sums: Vec<u32>) -> Op {
-        let layer = Layer::NONE;
+    pub(super) fn new(token: CommandId, id: Id, work: Work, sums: Vec<u32>) -> Op {
+        let layer = LayerId::NONE;
         let (parts, outstanding, ahead) = (Vec::new(), 0, None);
         let (unrecorded, unsure, done) = (false, true, 0);
         let repair = Repair::default();
@@ -154,15 +154,15 @@ impl Op {
 
 /// Vectors of operations that have ended, for those to come: the hot path allocates nothing.
 #[derive(Debug, Default)]
-pub(super) struct Spare {
+pub(super) struct OpRecycler {
     vectors: Vec<(Vec<Part>, Vec<u32>)>,
 }
 
-impl Spare {
+impl OpRecycler {
     /// Most vectors kept, and the most sums one may have room for.
     const MOST: usize = 256;
 
-    pub(super) fn op(&mut self, token: Token, id: Id, work: Work) -> Op {
+    pub(super) fn op(&mut self, token: CommandId, id: Id, work: Work) -> Op {
         let (parts, sums) = self.vectors.pop().unwrap_or_default();
         Op { parts, ..Op::new(token, id, work, sums) }
     }
@@ -253,6 +253,6 @@ pub(super) struct Pending {
 pub(super) type IoTable = Table<Pending>;
 
 /// The name of an I/O.
-pub(super) fn io(at: u32) -> Io {
-    Io(at)
+pub(super) fn io(at: u32) -> IoId {
+    IoId(at)
 }

@@ -9,10 +9,10 @@
 
 use alloc::vec::Vec;
 
-use crate::breaks::{Rule, left_out};
+use crate::casts::count;
+use crate::checksums::NO_SUM;
+use crate::mutation::{Rule, disabled};
 use crate::record::{self, MAX_FIRST};
-use crate::sums::NO_SUM;
-use crate::widen::count;
 
 use super::Pool;
 use super::op::Part;
@@ -89,7 +89,7 @@ impl Pool {
     /// What was overwritten so far is recorded with what becomes durable next.
     pub(super) fn record_overwrites(&mut self) {
         let mut lost = Vec::new();
-        let is_left_out = left_out(Rule::RecordOverwrites);
+        let is_left_out = disabled(Rule::RecordOverwrites);
         self.overwrites.record(if is_left_out { &mut lost } else { &mut self.open.payload });
     }
 
@@ -97,7 +97,7 @@ impl Pool {
     /// until they are written. It is recorded with what becomes durable next.
     pub(super) fn disown(&mut self, blocks: core::ops::Range<u64>) {
         for physical in blocks {
-            self.sums.set(self.geography.sum_at(physical), NO_SUM);
+            self.sums.set(self.disk_layout.sum_at(physical), NO_SUM);
             self.sumless.insert(physical);
             self.note_overwrite(physical, &[NO_SUM]);
         }
@@ -107,7 +107,7 @@ impl Pool {
     pub(super) fn set_sums(&mut self, part: &Part, sums: &[u32]) {
         let first = self.physical(part.cluster, part.run.first);
         for (physical, sum) in (first..).zip(sums) {
-            self.sums.set(self.geography.sum_at(physical), *sum);
+            self.sums.set(self.disk_layout.sum_at(physical), *sum);
         }
         let blocks = first..first + count(sums.len());
         let had_none: Vec<u64> = self.sumless.range(blocks.clone()).copied().collect();
@@ -121,7 +121,7 @@ impl Pool {
     /// as one that is new to the map: with its record. A process that dies would else leave an
     /// acknowledged block that the journal calls bad.
     pub(super) fn is_sumless(&self, blocks: core::ops::Range<u64>) -> bool {
-        self.sumless.range(blocks).next().is_some() && !left_out(Rule::RecordAfterFailure)
+        self.sumless.range(blocks).next().is_some() && !disabled(Rule::RecordAfterFailure)
     }
 
     /// These blocks have sums that are theirs.
@@ -142,11 +142,11 @@ impl Pool {
     /// Whether a block that does not match its sum was being written at a crash, for all that is
     /// known; if not, it went bad.
     pub(super) fn is_in_doubt(&self, physical: u64) -> bool {
-        if self.sums.get(self.geography.sum_at(physical)) == Some(NO_SUM) {
+        if self.sums.get(self.disk_layout.sum_at(physical)) == Some(NO_SUM) {
             return false;
         }
         let per_region = self.state.size.per_region();
-        let cluster = crate::widen::low32(physical >> self.state.size.shift());
+        let cluster = crate::casts::low32(physical >> self.state.size.shift());
         self.regions.doubtful.contains(&(cluster / per_region))
             || self.regions.unproven.contains(&physical)
     }
@@ -155,9 +155,9 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::casts::index;
+    use crate::codec::Reader;
     use crate::record::Record;
-    use crate::widen::index;
-    use crate::wire::Reader;
     use alloc::vec;
 
     fn records(of: &mut Overwrites) -> Vec<(u64, Vec<u32>)> {

@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
+use crate::casts::{count, low16, low32};
 use crate::layout::{BLOCK, Disk, Place};
-use crate::widen::{count, low16, low32};
 
 use super::Pool;
 use super::effect::{Buffer, Effect};

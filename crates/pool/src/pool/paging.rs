@@ -14,18 +14,18 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
-use block::Fault;
+use block::IoError;
 
 use crate::checkpoint;
-use crate::entity::Layer;
-use crate::fetch::Fetch;
+use crate::checkpoint_reader::CheckpointReader;
+use crate::entity::LayerId;
 use crate::record::Record;
 use crate::state::{PageKey, Refused};
 
 use super::Pool;
 use super::effect::{Buffer, Effect};
-use super::lane::OpId;
 use super::op::{self, Op, Pending, Purpose, Work};
+use super::range_queue::OpId;
 
 /// Who waits for pages, and holds them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,22 +40,22 @@ pub(super) enum Holder {
 #[derive(Debug, Default)]
 pub(super) struct Paging {
     loading: BTreeMap<PageKey, Loading>,
-    holds: BTreeMap<Holder, Held>,
+    holds: BTreeMap<Holder, HeldPages>,
     /// Commands that wait until others have what they need.
-    starved: VecDeque<OpId>,
+    waiting_for_pages: VecDeque<OpId>,
     /// Commands that wait for a checkpoint: too much of the maps has changed.
-    pub(super) choked: Vec<OpId>,
+    pub(super) waiting_for_checkpoint: Vec<OpId>,
     /// A map that a collapse needs could not be read when it was last tried.
     pub(super) collapse_failed: bool,
     /// Layers of which what lies beyond their owner's end is still to be given up.
-    trims: VecDeque<Layer>,
+    trims: VecDeque<LayerId>,
     /// Changes that wait for that.
     trimmed: Vec<OpId>,
 }
 
 #[derive(Debug)]
 struct Loading {
-    fetch: Fetch,
+    fetch: CheckpointReader,
     /// The checkpoint that it is read from.
     generation: u64,
     waiters: Vec<Holder>,
@@ -63,7 +63,7 @@ struct Loading {
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct HeldPages {
     pages: Vec<PageKey>,
     /// Those that are not there yet.
     left: usize,
@@ -86,7 +86,7 @@ impl Paging {
 
     /// Commands that wait for what may never come now.
     pub(super) fn take_waiters(&mut self, out: &mut Vec<OpId>) {
-        out.append(&mut self.choked);
+        out.append(&mut self.waiting_for_checkpoint);
         out.append(&mut self.trimmed);
     }
 }
@@ -99,7 +99,7 @@ impl Pool {
             && !self.paging.holds.contains_key(&holder)
             && self.paging.is_reading()
         {
-            return self.paging.starved.push_back(op);
+            return self.paging.waiting_for_pages.push_back(op);
         }
         for page in pages {
             self.state.hold(page);
@@ -123,9 +123,9 @@ impl Pool {
     }
 
     /// When nobody waits for pages, the next one that waited for others is tried.
-    pub(super) fn feed_starved(&mut self) {
+    pub(super) fn resume_waiting_for_pages(&mut self) {
         if !self.paging.is_reading() {
-            self.ready.extend(self.paging.starved.pop_front());
+            self.ready.extend(self.paging.waiting_for_pages.pop_front());
         }
     }
 
@@ -142,7 +142,7 @@ impl Pool {
 
     fn load_map(&mut self, key: PageKey, copy: u8, waiters: Vec<Holder>, failed: bool) {
         let bytes = self.state.page_of(key).map_or(0..0, |page| page.range());
-        let mut fetch = Fetch::new((self.checkpoint.slot, copy), bytes);
+        let mut fetch = CheckpointReader::new((self.checkpoint.slot, copy), bytes);
         let pieces = fetch.pieces(&self.superblock);
         let generation = self.checkpoint.generation();
         let is_nowhere = pieces.is_empty();
@@ -186,7 +186,7 @@ impl Pool {
     }
 
     /// Both copies of a page are bad: the layer and whoever sees it are damaged.
-    pub(super) fn lose_map(&mut self, layer: Layer) {
+    pub(super) fn lose_map(&mut self, layer: LayerId) {
         self.checkpoint.leave_out(layer, self.state.is_cutting(layer));
         self.state.lose_map(layer);
     }
@@ -241,7 +241,7 @@ impl Pool {
             Some(Work::Change(_)) => self.changed(at, Err(Refused::Damaged)),
             Some(Work::Ask(_)) => self.answered(at, Err(Refused::Damaged)),
             Some(_) => {
-                let fault = span.map_or(Fault::Internal, |span| Fault::Medium { span });
+                let fault = span.map_or(IoError::Internal, |span| IoError::Medium { span });
                 self.done(at, Err(fault));
             }
             None => {}
@@ -249,12 +249,12 @@ impl Pool {
     }
 
     /// Commands that waited for a checkpoint are tried again.
-    pub(super) fn end_choke(&mut self) {
-        self.ready.append(&mut self.paging.choked);
+    pub(super) fn end_checkpoint_wait(&mut self) {
+        self.ready.append(&mut self.paging.waiting_for_checkpoint);
     }
 
     /// Waits until all that lies beyond the end of a replica is given up; false if nothing does.
-    pub(super) fn await_trim(&mut self, at: OpId, layer: Layer) -> bool {
+    pub(super) fn await_trim(&mut self, at: OpId, layer: LayerId) -> bool {
         if self.state.untrimmed(layer).is_none() {
             return false;
         }
@@ -264,7 +264,7 @@ impl Pool {
     }
 
     /// Has what lies beyond the end of a layer's owner given up.
-    pub(super) fn trim(&mut self, layer: Layer) {
+    pub(super) fn trim(&mut self, layer: LayerId) {
         if !self.paging.trims.contains(&layer) {
             self.paging.trims.push_back(layer);
         }

@@ -1,18 +1,18 @@
 //! Reads: find the blocks, read them, check them.
 
-use block::{Command, Fault, Lba, Span};
+use block::{Command, IoError, Lba, Span};
 
 use crate::bits::Run;
-use crate::breaks::{Rule, left_out};
-use crate::entity::Layer;
+use crate::casts::{count, index, low32};
+use crate::entity::LayerId;
 use crate::layout::Cluster;
-use crate::widen::{count, index, low32};
+use crate::mutation::{Rule, disabled};
 
 use super::Pool;
 use super::effect::{Buffer, Effect};
-use super::lane::{Claim, OpId};
-use super::op::{self, Op, Part, Pending, Purpose, Way, Work};
+use super::op::{self, Op, Part, Pending, Purpose, Work, WriteMode};
 use super::paging::Holder;
+use super::range_queue::{OpId, RangeAccess};
 
 /// The runs of a span in each logical cluster, with the offset in the span.
 pub(super) fn by_cluster(span: Span, shift: u8) -> impl Iterator<Item = (u32, Run, u32)> {
@@ -37,7 +37,7 @@ impl Pool {
         match self.check(&op, Command::Read { span }, None) {
             Err(fault) => self.effects.push_back(Effect::Done { token, result: Err(fault) }),
             Ok(layer) => {
-                let (at, may_run) = self.line_up(op, Claim::Read(span));
+                let (at, may_run) = self.line_up(op, RangeAccess::Read(span));
                 if may_run {
                     self.read_in(at, span, layer);
                 }
@@ -50,12 +50,12 @@ impl Pool {
         let entity = self.ops.get(at).and_then(|op| self.state.entities.get(&op.id));
         match entity.map(|entity| entity.layer) {
             Some(layer) => self.read_in(at, span, layer),
-            None => self.done(at, Err(Fault::Unreachable)),
+            None => self.done(at, Err(IoError::Unreachable)),
         }
     }
 
     /// Reads what a layer shows of a span.
-    fn read_in(&mut self, at: OpId, span: Span, layer: Layer) {
+    fn read_in(&mut self, at: OpId, span: Span, layer: LayerId) {
         let Some(op) = self.ops.get_mut(at) else { return };
         op.layer = layer;
         op.sums.resize(index(span.len().0), 0);
@@ -74,13 +74,13 @@ impl Pool {
     }
 
     /// The place of a span, if all of it lies in one row.
-    fn only_part(&self, span: Span, layer: Layer) -> Option<Part> {
+    fn only_part(&self, span: Span, layer: LayerId) -> Option<Part> {
         if self.is_split(span) {
             return None;
         }
         let (logical, run, offset) = by_cluster(span, self.state.size.shift()).next()?;
         let cluster = self.state.covering(layer, logical, run)?;
-        Some(Part { way: Way::Read, logical, cluster, run, offset, failed: false })
+        Some(Part { way: WriteMode::Read, logical, cluster, run, offset, failed: false })
     }
 
     /// Whose buffer takes what is read from a block of a command on.
@@ -92,7 +92,7 @@ impl Pool {
     }
 
     /// Reads a span piece by piece; false if a part of a map must be read first.
-    fn read_pieces(&mut self, at: OpId, span: Span, layer: Layer) -> bool {
+    fn read_pieces(&mut self, at: OpId, span: Span, layer: LayerId) -> bool {
         // Nothing is begun before all of it is known. Of one cluster a flat table may know what is
         // not in memory; of several one may, and another not.
         if self.is_split(span) && self.await_seen(at, layer, span) {
@@ -116,7 +116,7 @@ impl Pool {
                         self.effects.push_back(Effect::Zero { token, block, blocks });
                     }
                     (Some(cluster), into) => {
-                        let (way, run) = (Way::Read, piece.run);
+                        let (way, run) = (WriteMode::Read, piece.run);
                         let part = Part { way, logical, cluster, run, offset, failed: false };
                         self.read_part(at, part, into);
                     }
@@ -167,7 +167,7 @@ impl Pool {
     }
 
     /// Has everything read that the layer shows of a span; false if nothing is missing.
-    pub(super) fn await_seen(&mut self, at: OpId, layer: Layer, span: Span) -> bool {
+    pub(super) fn await_seen(&mut self, at: OpId, layer: LayerId, span: Span) -> bool {
         let mut missing = alloc::vec::Vec::new();
         self.state.absent_below(layer, self.windows_of(span), &mut missing);
         let any = !missing.is_empty();
@@ -178,7 +178,7 @@ impl Pool {
     }
 
     pub(super) fn read_part(&mut self, at: OpId, part: Part, into: Buffer) {
-        let place = self.geography.place(self.physical(part.cluster, part.run.first));
+        let place = self.disk_layout.place(self.physical(part.cluster, part.run.first));
         let Some(op) = self.ops.get_mut(at) else { return };
         let number = low32(count(op.parts.len()));
         op.parts.push(part);
@@ -199,7 +199,7 @@ impl Pool {
             let first = (u64::from(part.cluster.0) << shift) + u64::from(part.run.first);
             let expected = sums.iter_mut().skip(index(u64::from(part.offset)));
             for (block, sum) in (first..first + u64::from(part.run.len)).zip(expected) {
-                match self.sums.get(self.geography.sum_at(block)) {
+                match self.sums.get(self.disk_layout.sum_at(block)) {
                     Some(known) => *sum = known,
                     None => missing = true,
                 }
@@ -221,7 +221,7 @@ impl Pool {
             };
             let mut last = None;
             for block in part.run.blocks() {
-                let sum = self.geography.sum_at(self.physical(part.cluster, block));
+                let sum = self.disk_layout.sum_at(self.physical(part.cluster, block));
                 if last != Some(sum.page) && self.sums.get(sum).is_none() {
                     self.load_page(sum.page, Some(at));
                     last = Some(sum.page);
@@ -242,7 +242,7 @@ impl Pool {
         if let Some(part) = op.parts.iter().find(|part| part.failed) {
             let start = lba(part.offset);
             let failed = Span::new(start, block::Blocks(u64::from(part.run.len))).unwrap_or(span);
-            return self.done(at, Err(Fault::Medium { span: failed }));
+            return self.done(at, Err(IoError::Medium { span: failed }));
         }
         let mut missing = false;
         let (mut bad, mut unproven) = (None, None);
@@ -253,8 +253,8 @@ impl Pool {
             for (block, offset) in part.run.blocks().zip(part.offset..) {
                 let found = op.sums[index(u64::from(offset))];
                 let physical = self.physical(part.cluster, block);
-                let known = self.sums.get(self.geography.sum_at(physical));
-                if known == Some(found) || left_out(Rule::VerifyReads) {
+                let known = self.sums.get(self.disk_layout.sum_at(physical));
+                if known == Some(found) || disabled(Rule::VerifyReads) {
                     continue;
                 }
                 missing |= known.is_none();
@@ -288,10 +288,10 @@ impl Pool {
         let is_later = |a: Span, b: Span| a.start() > b.start();
         let fault = match (bad.and_then(span), unproven.and_then(span)) {
             (Some(bad), Some(unproven)) if is_verify && is_later(bad, unproven) => {
-                Some(Fault::Unproven { span: unproven })
+                Some(IoError::Unproven { span: unproven })
             }
-            (Some(span), _) => Some(Fault::Checksum { span }),
-            (None, unproven) => unproven.map(|span| Fault::Unproven { span }),
+            (Some(span), _) => Some(IoError::Checksum { span }),
+            (None, unproven) => unproven.map(|span| IoError::Unproven { span }),
         };
         self.done(at, fault.map_or(Ok(()), Err));
     }

@@ -20,14 +20,14 @@
 
 use block::{Command, Span};
 
-use crate::breaks::{Rule, left_out};
-use crate::entity::Layer;
+use crate::casts::low32;
+use crate::entity::LayerId;
 use crate::layout::Cluster;
 use crate::map::Packed;
-use crate::widen::low32;
+use crate::mutation::{Rule, disabled};
 
-use super::lane::OpId;
-use super::op::{Part, Way, Work};
+use super::op::{Part, Work, WriteMode};
+use super::range_queue::OpId;
 use super::read::by_cluster;
 use super::write::{NEW, Wait};
 use super::{Pool, TornWrites};
@@ -50,7 +50,7 @@ impl Needed {
     /// Counts for the parts of one logical cluster: they need one at most.
     pub(super) fn count(&mut self, parts: &[Part]) {
         match parts.iter().find(|part| part.cluster == NEW).map(|part| part.way) {
-            Some(Way::Redirect) => self.redirect += 1,
+            Some(WriteMode::Redirect) => self.redirect += 1,
             Some(_) => self.first += 1,
             None => {}
         }
@@ -71,35 +71,39 @@ impl Pool {
 
     /// Whether overwrites are redirected.
     pub(super) fn redirects(&self) -> bool {
-        self.limits.torn_writes == TornWrites::Possible && !left_out(Rule::RedirectOverwrites)
+        self.limits.torn_writes == TornWrites::Possible && !disabled(Rule::RedirectOverwrites)
     }
 
     /// Whether so few clusters are free, or so many entries have several, that some must be merged.
     pub(super) fn reserve_is_low(&self) -> bool {
         let space = &self.state.space;
-        let spare = space.free() + space.pending();
-        spare < self.state.promised + self.state.reserve
+        let recycler = space.free() + space.pending();
+        recycler < self.state.promised + self.state.reserve
             || self.state.second_clusters() > space.clusters() / SECOND
     }
 
     /// Where a block goes that is somewhere in this entry.
-    pub(super) fn redirect(&self, entry: &Packed, block: u16) -> Result<(Way, Cluster), Wait> {
+    pub(super) fn redirect(
+        &self,
+        entry: &Packed,
+        block: u16,
+    ) -> Result<(WriteMode, Cluster), Wait> {
         let mut is_vacant = false;
         for cluster in entry.vacancies(block) {
             // O5: a block given up by a record is free when the record is durable.
             if !self.was_given_up(cluster, block) {
-                return Ok((Way::Redirect, cluster));
+                return Ok((WriteMode::Redirect, cluster));
             }
             is_vacant = true;
         }
-        if is_vacant { Err(Wait::Batch) } else { Ok((Way::Redirect, NEW)) }
+        if is_vacant { Err(Wait::Batch) } else { Ok((WriteMode::Redirect, NEW)) }
     }
 
     /// Plans what is left of a write: all of it, or the first logical cluster if there is no space
     /// for more. One spare cluster serves any write so, one step after the other.
     pub(super) fn plan_rest(
         &mut self,
-        layer: Layer,
+        layer: LayerId,
         (span, done): (Span, u64),
         parts: &mut alloc::vec::Vec<Part>,
     ) -> Result<(), Wait> {
@@ -122,7 +126,7 @@ impl Pool {
     }
 
     /// Whether there are clusters for a write, or will be.
-    pub(super) fn find_space(&mut self, layer: Layer, needed: Needed) -> Result<(), Wait> {
+    pub(super) fn find_space(&mut self, layer: LayerId, needed: Needed) -> Result<(), Wait> {
         let Needed { first, redirect } = needed;
         let is_there = match (first, redirect) {
             (0, 0) => true,
@@ -147,26 +151,26 @@ impl Pool {
     /// Has a write wait until clusters were merged. Meanwhile merges may pass it, and nobody else.
     pub(super) fn await_space(&mut self, at: OpId) {
         let Some(id) = self.ops.get(at).map(|op| op.id) else { return };
-        self.starved.push(at);
+        self.waiting_for_pages.push(at);
         self.open.wanted = true;
-        if let Some(lane) = self.lanes.get_mut(&id) {
-            lane.idle(at, &mut self.ready);
+        if let Some(ranges) = self.ranges_by_id.get_mut(&id) {
+            ranges.idle(at, &mut self.ready);
         }
     }
 
     /// Clusters were merged or became free: whoever waits for that is tried again.
     pub(super) fn feed_redirects(&mut self) {
-        for at in core::mem::take(&mut self.starved) {
+        for at in core::mem::take(&mut self.waiting_for_pages) {
             let Some(id) = self.ops.get(at).map(|op| op.id) else { continue };
-            let goes_on = self.lanes.get_mut(&id).is_some_and(|lane| lane.resume(at));
-            let waiting = if goes_on { &mut self.ready } else { &mut self.starved };
+            let goes_on = self.ranges_by_id.get_mut(&id).is_some_and(|ranges| ranges.resume(at));
+            let waiting = if goes_on { &mut self.ready } else { &mut self.waiting_for_pages };
             waiting.push(at);
         }
     }
 
     /// Keeps the places of redirected blocks until they are entered.
-    pub(super) fn pin_redirects(&mut self, layer: Layer, parts: &[Part]) {
-        for part in parts.iter().filter(|part| part.way == Way::Redirect) {
+    pub(super) fn pin_redirects(&mut self, layer: LayerId, parts: &[Part]) {
+        for part in parts.iter().filter(|part| part.way == WriteMode::Redirect) {
             self.state.pin(layer, part.logical, part.cluster);
         }
     }
@@ -175,14 +179,14 @@ impl Pool {
     /// blocks that are there; true if that must be written first.
     pub(super) fn enter_redirects(&mut self, at: OpId) -> bool {
         let Some(op) = self.ops.get_mut(at) else { return false };
-        if op.parts.iter().all(|part| part.way != Way::Redirect) {
+        if op.parts.iter().all(|part| part.way != WriteMode::Redirect) {
             return false;
         }
         let layer = op.layer;
         let (mut parts, sums) = (core::mem::take(&mut op.parts), core::mem::take(&mut op.sums));
         let mut entered = false;
-        for part in parts.iter_mut().filter(|part| part.way == Way::Redirect) {
-            part.way = Way::Redirected;
+        for part in parts.iter_mut().filter(|part| part.way == WriteMode::Redirect) {
+            part.way = WriteMode::Redirected;
             // Nothing is done on account of what may never be written.
             part.failed |= self.broken || self.state.is_damaged(layer);
             if !part.failed {

@@ -4,11 +4,11 @@ use alloc::vec::Vec;
 
 use block::Bytes;
 
+use crate::casts::count;
 use crate::entity::{Entity, Id};
 use crate::layout::BLOCK;
-use crate::state::Tier;
+use crate::state::LayerState;
 use crate::superblock::Superblock;
-use crate::widen::count;
 
 use super::Pool;
 
@@ -81,7 +81,7 @@ impl Pool {
         let used = used.saturating_sub(second);
         // A pool that was full before it had a reserve is full.
         let used = used.min(space.clusters() - reserve);
-        let blocks: u64 = self.state.layers.values().map(|tier| tier.blocks).sum();
+        let blocks: u64 = self.state.layers.values().map(|layer_state| layer_state.blocks).sum();
         Usage {
             size: self.clusters(u64::from(space.clusters() - reserve)),
             own: self.clusters(u64::from(used)),
@@ -98,12 +98,14 @@ impl Pool {
         let entity = self.state.entities.get(&id)?;
         let top = self.state.layers.get(&entity.layer)?;
         let has_reserve = self.state.reserve > 0;
-        let clusters = |tier: &Tier| u64::from(if has_reserve { tier.held } else { tier.clusters });
+        let clusters = |layer_state: &LayerState| {
+            u64::from(if has_reserve { layer_state.held } else { layer_state.clusters })
+        };
         let mut below = 0;
         let mut here = top.parent;
-        while let Some(tier) = self.state.layers.get(&here) {
-            below += clusters(tier);
-            here = tier.parent;
+        while let Some(layer_state) = self.state.layers.get(&here) {
+            below += clusters(layer_state);
+            here = layer_state.parent;
         }
         Some(Usage {
             size: Bytes(entity.size.0 * count(BLOCK)),

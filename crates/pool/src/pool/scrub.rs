@@ -21,17 +21,17 @@ use core::ops::Range;
 use block::{Command, Span};
 
 use crate::bits::Run;
-use crate::breaks::{Rule, left_out};
+use crate::casts::{index, low32};
 use crate::checkpoint::Regions;
+use crate::checksums::NO_SUM;
 use crate::entity::Id;
 use crate::layout::Cluster;
-use crate::sums::NO_SUM;
-use crate::widen::{index, low32};
+use crate::mutation::{Rule, disabled};
 
 use super::Pool;
-use super::effect::{Buffer, Token};
-use super::lane::{Claim, OpId};
-use super::op::{Op, Part, Way, Work};
+use super::effect::{Buffer, CommandId};
+use super::op::{Op, Part, Work, WriteMode};
+use super::range_queue::{OpId, RangeAccess};
 
 /// Blocks of one step.
 const STEP: u64 = 256;
@@ -68,7 +68,7 @@ impl Pass {
 
 impl Pool {
     /// Reads blocks and checks them, without handing them out. It ends as a read does.
-    pub fn verify(&mut self, token: Token, id: Id, span: Span) {
+    pub fn verify(&mut self, token: CommandId, id: Id, span: Span) {
         let op = Op::new(token, id, Work::Verify(span), Vec::new());
         self.take(op, Command::Read { span }, None);
     }
@@ -76,13 +76,13 @@ impl Pool {
     /// Looks at the next blocks of the doubtful regions. False if there are none, or a step is
     /// under way. When the last step of a region is done, it is in doubt no more from the next
     /// checkpoint on, but for its blocks that are unproven.
-    pub fn narrow_doubt(&mut self, token: Token) -> bool {
+    pub fn narrow_doubt(&mut self, token: CommandId) -> bool {
         if self.pass.step.is_some() {
             return false;
         }
         let Some(first) = self.next_doubtful() else { return false };
         (self.pass.next, self.pass.step, self.pass.disturbed) = (first, Some(first), false);
-        self.enter(Op::new(token, Id::NONE, Work::Pass(first), Vec::new()), Claim::Free);
+        self.enter(Op::new(token, Id::NONE, Work::Pass(first), Vec::new()), RangeAccess::Free);
         self.run();
         true
     }
@@ -127,7 +127,8 @@ impl Pool {
         let inside = first & (self.state.size.blocks() - 1);
         let run = Run::of(inside..inside + blocks);
         let cluster = Cluster(low32(first >> self.state.size.shift()));
-        let part = Part { way: Way::Read, logical: 0, cluster, run, offset: 0, failed: false };
+        let part =
+            Part { way: WriteMode::Read, logical: 0, cluster, run, offset: 0, failed: false };
         if let Some(op) = self.ops.get_mut(at) {
             op.parts.push(part);
         }
@@ -156,7 +157,7 @@ impl Pool {
         }
         let Some(op) = self.ops.get_mut(at) else { return };
         if op.parts.len() == 1 {
-            let known = |at| self.sums.get(self.geography.sum_at(at)).unwrap_or(0);
+            let known = |at| self.sums.get(self.disk_layout.sum_at(at)).unwrap_or(0);
             op.sums.extend((first..first + blocks).map(known));
             // The buffer's sums are found behind the known ones.
             let part = Part { offset: low32(blocks), ..op.parts[0] };
@@ -181,8 +182,8 @@ impl Pool {
 
     /// Takes a block down as one that may be unproven; false if there is no room.
     fn list(&mut self, physical: u64, found: u32) -> bool {
-        if left_out(Rule::ProveByComparison) {
-            self.sums.set(self.geography.sum_at(physical), found);
+        if disabled(Rule::ProveByComparison) {
+            self.sums.set(self.disk_layout.sum_at(physical), found);
             return true;
         }
         let unproven = &mut self.regions.unproven;

@@ -9,22 +9,22 @@
 
 use core::ops::Range;
 
-use block::{Blocks, Command, Fault, Lba, Span};
+use block::{Blocks, Command, IoError, Lba, Span};
 
 use crate::bits::Run;
-use crate::breaks::{Rule, left_out};
-use crate::entity::Layer;
+use crate::casts::{count, low32};
+use crate::entity::LayerId;
 use crate::layout::Cluster;
-use crate::map::{Packed, Says};
+use crate::map::{BlockState, Packed};
+use crate::mutation::{Rule, disabled};
 use crate::record::{self, FirstWrite, MAX_FIRST, Record};
-use crate::widen::{count, low32};
 
 use super::Pool;
 use super::batch::Batch;
 use super::effect::{Buffer, Effect};
-use super::lane::OpId;
-use super::op::{self, Part, Pending, Purpose, Repair, Way, Work};
+use super::op::{self, Part, Pending, Purpose, Repair, Work, WriteMode};
 use super::paging::Holder;
+use super::range_queue::OpId;
 use super::read::by_cluster;
 use super::redirect::Needed;
 
@@ -60,7 +60,7 @@ impl Pool {
     pub(super) fn start_write(&mut self, at: OpId, span: Span) {
         let Some(op) = self.ops.get_mut(at) else { return };
         let Some(entity) = self.state.entities.get(&op.id) else {
-            return self.done(at, Err(Fault::Unreachable));
+            return self.done(at, Err(IoError::Unreachable));
         };
         op.layer = entity.layer;
         let repair = matches!(op.work, Work::Repair(_));
@@ -86,7 +86,7 @@ impl Pool {
                 self.issue(at);
                 return self.record_ahead(at);
             }
-            Err(Wait::NoSpace) => return self.done(at, Err(Fault::NoSpace)),
+            Err(Wait::NoSpace) => return self.done(at, Err(IoError::NoSpace)),
             Err(Wait::Space) => return self.await_space(at),
             Err(Wait::Map) => {
                 let mut missing = alloc::vec::Vec::new();
@@ -97,13 +97,13 @@ impl Pool {
                 self.await_seen(at, layer, span);
                 return;
             }
-            Err(Wait::Checkpoint) => return self.paging.choked.push(at),
+            Err(Wait::Checkpoint) => return self.paging.waiting_for_checkpoint.push(at),
             Err(Wait::Batch) => {}
-            Err(Wait::Proof) => self.open.proof = true,
+            Err(Wait::Proof) => self.open.needs_proof_group = true,
             Err(Wait::Mark(region)) => self.mark(region),
         }
         self.open.wanted = true;
-        self.parked.push(at);
+        self.waiting_for_commit.push(at);
     }
 
     fn mark(&mut self, region: u32) {
@@ -115,23 +115,23 @@ impl Pool {
     /// Chooses the way of every block.
     pub(super) fn plan(
         &mut self,
-        layer: Layer,
+        layer: LayerId,
         span: Span,
         parts: &mut alloc::vec::Vec<Part>,
     ) -> Result<(), Wait> {
         if self.open.is_full() {
             return Err(Wait::Batch);
         }
-        let Some(tier) = self.state.layers.get(&layer) else { return Err(Wait::NoSpace) };
+        let Some(layer_state) = self.state.layers.get(&layer) else { return Err(Wait::NoSpace) };
         let mut needed = Needed::default();
         for (logical, run, offset) in by_cluster(span, self.state.size.shift()) {
-            let entry = tier.map.get(&logical);
+            let entry = layer_state.map.get(&logical);
             if entry.is_none() && self.state.is_absent(layer, logical) {
                 return Err(Wait::Map);
             }
             if let Some(cluster) = self.plain_overwrite(entry, run) {
                 self.check_mark(cluster)?;
-                let way = Way::InPlace;
+                let way = WriteMode::InPlace;
                 parts.push(Part { way, logical, cluster, run, offset, failed: false });
                 continue;
             }
@@ -148,8 +148,8 @@ impl Pool {
             }
             needed.count(&parts[from..]);
         }
-        let changes_maps = parts.iter().any(|part| part.way != Way::InPlace);
-        if changes_maps && (self.state.resident.is_choked() || self.unsettled) {
+        let changes_maps = parts.iter().any(|part| part.way != WriteMode::InPlace);
+        if changes_maps && (self.state.resident.is_over_budget() || self.unsettled) {
             return Err(Wait::Checkpoint);
         }
         self.find_space(layer, needed)
@@ -166,7 +166,7 @@ impl Pool {
 
     /// Whether a block of the range was first written in a batch that is not proved yet.
     pub(super) fn is_fresh(&self, blocks: Range<u64>) -> bool {
-        if left_out(Rule::ProveBeforeRewrite) {
+        if disabled(Rule::ProveBeforeRewrite) {
             return false;
         }
         let unproved = self.unproved.iter().map(|unproved| &unproved.blocks);
@@ -178,32 +178,32 @@ impl Pool {
 
     fn check_mark(&self, cluster: Cluster) -> Result<(), Wait> {
         let region = self.region(cluster);
-        let marked = self.regions.dirty.contains(&region) || left_out(Rule::MarkBeforeOverwrite);
+        let marked = self.regions.dirty.contains(&region) || disabled(Rule::MarkBeforeOverwrite);
         if marked { Ok(()) } else { Err(Wait::Mark(region)) }
     }
 
-    fn way_of(&self, entry: Option<&Packed>, block: u16) -> Result<(Way, Cluster), Wait> {
-        let says = entry.map_or(Says::Nothing, |entry| entry.says(block));
-        if let (Says::At(_), Some(entry), true) = (says, entry, self.redirects()) {
+    fn way_of(&self, entry: Option<&Packed>, block: u16) -> Result<(WriteMode, Cluster), Wait> {
+        let says = entry.map_or(BlockState::Nothing, |entry| entry.says(block));
+        if let (BlockState::At(_), Some(entry), true) = (says, entry, self.redirects()) {
             return self.redirect(entry, block);
         }
-        if let Says::At(cluster) = says {
+        if let BlockState::At(cluster) = says {
             let physical = self.physical(cluster, block);
             if self.is_fresh(physical..physical + 1) {
                 return Err(Wait::Proof);
             }
             if self.is_sumless(physical..physical + 1) {
-                return Ok((Way::First, cluster));
+                return Ok((WriteMode::First, cluster));
             }
             self.check_mark(cluster)?;
-            return Ok((Way::InPlace, cluster));
+            return Ok((WriteMode::InPlace, cluster));
         }
         let Some(vacant) = entry.and_then(|entry| entry.vacant(block)) else {
-            return Ok((Way::First, NEW));
+            return Ok((WriteMode::First, NEW));
         };
         // O5: a block given up by a record is free when the record is durable.
         let given_up = self.was_given_up(vacant, block);
-        if given_up { Err(Wait::Batch) } else { Ok((Way::First, vacant)) }
+        if given_up { Err(Wait::Batch) } else { Ok((WriteMode::First, vacant)) }
     }
 
     /// Whether a record that is not durable gave the block up.
@@ -223,7 +223,7 @@ impl Pool {
     /// it: its blocks have no sum meanwhile, and so are never in doubt.
     fn plan_repair(
         &mut self,
-        layer: Layer,
+        layer: LayerId,
         span: Span,
         parts: &mut alloc::vec::Vec<Part>,
     ) -> Result<(), Wait> {
@@ -242,7 +242,7 @@ impl Pool {
                     planned = Err(Wait::Proof);
                 }
                 let offset = offset + u32::from(run.first - within.first);
-                let way = Way::InPlace;
+                let way = WriteMode::InPlace;
                 parts.push(Part { way, logical, cluster, run, offset, failed: false });
             }
         }
@@ -284,7 +284,7 @@ impl Pool {
                 given = Some((part.logical, cluster));
                 part.cluster = cluster;
             }
-            if part.way == Way::InPlace {
+            if part.way == WriteMode::InPlace {
                 let region = self.region(part.cluster);
                 *self.overwriting.entry(region).or_default() += 1;
                 self.hot.insert(region);
@@ -295,14 +295,14 @@ impl Pool {
     /// Enters and records the blocks that are new to the map.
     fn record_ahead(&mut self, at: OpId) {
         let Some(op) = self.ops.get_mut(at) else { return };
-        if op.parts.iter().all(|part| part.way != Way::First) {
+        if op.parts.iter().all(|part| part.way != WriteMode::First) {
             return;
         }
         op.unrecorded = true;
         op.ahead = Some(self.ahead.begin());
         let layer = op.layer;
         let (parts, sums) = (core::mem::take(&mut op.parts), core::mem::take(&mut op.sums));
-        for part in parts.iter().filter(|part| part.way == Way::First) {
+        for part in parts.iter().filter(|part| part.way == WriteMode::First) {
             self.enter_part(layer, part, part.sums(&sums));
         }
         if let Some(op) = self.ops.get_mut(at) {
@@ -317,7 +317,7 @@ impl Pool {
         let (token, parts) = (op.token, op.parts.len());
         for number in 0..parts {
             let Some(part) = self.ops.get(at).map(|op| op.parts[number]) else { return };
-            let place = self.geography.place(self.physical(part.cluster, part.run.first));
+            let place = self.disk_layout.place(self.physical(part.cluster, part.run.first));
             let purpose = Purpose::Data { op: at, part: low32(count(number)) };
             let pending = Pending { purpose, bytes: alloc::vec::Vec::new() };
             let io = op::io(self.ios.insert(pending));
@@ -340,10 +340,15 @@ impl Pool {
         let mut failed = None;
         for part in &parts {
             match part.way {
-                Way::InPlace => self.overwritten(part, part.sums(&sums)),
+                WriteMode::InPlace => self.overwritten(part, part.sums(&sums)),
                 // What is there is nobody's, though its record may count.
-                Way::First if part.failed && !self.broken => self.disown(self.blocks_of(part)),
-                Way::First | Way::Read | Way::Redirect | Way::Redirected => {}
+                WriteMode::First if part.failed && !self.broken => {
+                    self.disown(self.blocks_of(part));
+                }
+                WriteMode::First
+                | WriteMode::Read
+                | WriteMode::Redirect
+                | WriteMode::Redirected => {}
             }
             self.disturb_pass(self.blocks_of(part));
             if part.failed && failed.is_none() {
@@ -358,7 +363,7 @@ impl Pool {
             (Some(part), Some(span)) => {
                 let start = Lba(span.start().0 + u64::from(part.offset));
                 let lost = Span::new(start, Blocks(u64::from(part.run.len))).unwrap_or(span);
-                self.done(at, Err(Fault::Medium { span: lost }));
+                self.done(at, Err(IoError::Medium { span: lost }));
             }
             _ if self.goes_on(at) => self.ready.push(at),
             _ if durable => self.wait_for_commit(at),
@@ -371,14 +376,15 @@ impl Pool {
         let Some(op) = self.ops.get_mut(at) else { return };
         op.unrecorded = false;
         // What was written in its place is there all the same, and has its sum.
-        let is_of_record = |part: &&mut Part| matches!(part.way, Way::First | Way::Redirected);
+        let is_of_record =
+            |part: &&mut Part| matches!(part.way, WriteMode::First | WriteMode::Redirected);
         let of_record = op.parts.iter_mut().filter(is_of_record);
         of_record.for_each(|part| part.failed |= !good);
         self.step_op(at);
     }
 
     /// Takes in blocks that are new to the map: their sums, where they are, and the record of that.
-    pub(super) fn enter_part(&mut self, layer: Layer, part: &Part, sums: &[u32]) {
+    pub(super) fn enter_part(&mut self, layer: LayerId, part: &Part, sums: &[u32]) {
         let Part { logical, cluster, run, .. } = *part;
         self.set_sums(part, sums);
         self.state.make_valid(layer, logical, cluster, run);
@@ -399,11 +405,11 @@ impl Pool {
     pub(super) fn start_discard(&mut self, at: OpId, span: Span, durable: bool) {
         let Some(op) = self.ops.get(at) else { return };
         let Some(entity) = self.state.entities.get(&op.id) else {
-            return self.done(at, Err(Fault::Unreachable));
+            return self.done(at, Err(IoError::Unreachable));
         };
         let layer = entity.layer;
         if op.done == 0 && !self.state.may_discard(layer, span.start().0..span.end().0) {
-            return self.done(at, Err(Fault::NoSpace));
+            return self.done(at, Err(IoError::NoSpace));
         }
         let (first, end, before) = (span.start().0, span.end().0, op.done > 0);
         let mut from = first + op.done;
@@ -417,10 +423,10 @@ impl Pool {
             }
             // Others may have taken the room while this one waited.
             if !self.state.may_discard(layer, blocks.clone()) {
-                return self.done(at, Err(Fault::NoSpace));
+                return self.done(at, Err(IoError::NoSpace));
             }
-            if self.state.resident.is_choked() {
-                return self.paging.choked.push(at);
+            if self.state.resident.is_over_budget() {
+                return self.paging.waiting_for_checkpoint.push(at);
             }
             let mut missing = alloc::vec::Vec::new();
             self.state.needs_discard(layer, blocks.clone(), &mut missing);
@@ -444,7 +450,7 @@ impl Pool {
     }
 
     /// The next blocks of a range that are discarded in one go: what is in a few windows.
-    fn next_discard(&self, layer: Layer, range: Range<u64>) -> Option<Range<u64>> {
+    fn next_discard(&self, layer: LayerId, range: Range<u64>) -> Option<Range<u64>> {
         if range.is_empty() {
             return None;
         }
@@ -463,7 +469,7 @@ impl Pool {
 
     /// What a change gave up belongs to the batch with its record (O5).
     pub(super) fn take_given_up(&mut self) {
-        if left_out(Rule::ReuseWhenDurable) {
+        if disabled(Rule::ReuseWhenDurable) {
             self.state.freed.drain(..).for_each(|cluster| self.state.space.release(cluster));
             self.state.cleared.clear();
         }

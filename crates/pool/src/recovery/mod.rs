@@ -15,17 +15,17 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-use crate::breaks::{Rule, left_out};
+use crate::casts::{count, index, low16, low32};
 use crate::checkpoint::{self, BadCheckpoint, Header, Regions, Restored};
-use crate::fetch::Fetch;
+use crate::checkpoint_reader::CheckpointReader;
+use crate::checksums::ChecksumCache;
 use crate::journal::{Group, Position};
-use crate::layout::{BLOCK, Disk, Geography, Place, Use};
-use crate::pool::{Buffer, DiskFailed, Effect, Io, Limits, Opened, Pool};
+use crate::layout::{BLOCK, Disk, DiskLayout, Place, Use};
+use crate::mutation::{Rule, disabled};
+use crate::pool::{Buffer, DiskFailed, Effect, IoId, Limits, Opened, Pool};
 use crate::record::Record;
 use crate::state::{PageKey, State};
-use crate::sums::Sums;
 use crate::superblock::{Superblock, super_offset};
-use crate::widen::{count, index, low16, low32};
 
 /// Blocks of one read.
 const CHUNK: u64 = 256;
@@ -65,7 +65,7 @@ pub enum ImportError {
 
 /// What a read is for.
 #[derive(Clone, Copy, Debug)]
-enum Want {
+enum ReadPurpose {
     Super { disk: usize, copy: usize },
     Header { slot: u8, copy: u8 },
     Body { copy: usize, at: usize },
@@ -77,8 +77,8 @@ enum Want {
 
 /// An I/O that was asked for.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
-    want: Want,
+struct PendingRead {
+    want: ReadPurpose,
     /// What is read, and how often that failed; nothing of a flush.
     read: Option<(Place, u32, u8)>,
 }
@@ -98,12 +98,12 @@ enum Stage {
 #[derive(Debug)]
 pub struct Recovery {
     superblock: Superblock,
-    geography: Geography,
+    disk_layout: DiskLayout,
     limits: Limits,
     /// The pool was just made: there is nothing in its journal.
     is_new: bool,
     stage: Stage,
-    wants: Vec<Option<Asked>>,
+    wants: Vec<Option<PendingRead>>,
     outstanding: usize,
     effects: VecDeque<Effect>,
     /// Generations of the superblocks of each disk.
@@ -112,14 +112,14 @@ pub struct Recovery {
     bodies: [Vec<u8>; 2],
     journals: [Vec<u8>; 2],
     restored: Option<Box<Restored>>,
-    sums: Sums,
+    sums: ChecksumCache,
     position: Position,
     /// Groups that are proved and whose records are not replayed yet.
     groups: VecDeque<Group>,
     /// Records to be replayed next, each with its group and number.
     queue: VecDeque<(u64, usize, Record)>,
     /// Pages of maps that are being read.
-    fetches: BTreeMap<PageKey, Fetch>,
+    fetches: BTreeMap<PageKey, CheckpointReader>,
     /// Records of the groups that no later one proves durable, each with its group and number.
     last: Vec<(u64, usize, Record)>,
     /// What first writes of those groups say of blocks, the last of each.
@@ -137,11 +137,11 @@ pub struct Recovery {
 impl Recovery {
     /// Begins; `superblock` is what [`crate::assemble`] found, and its order that of the disks.
     pub fn new(superblock: Superblock, limits: Limits) -> Result<Recovery, ImportError> {
-        let geography =
-            Geography::new(&superblock.areas, superblock.cluster).ok_or(ImportError::Layout)?;
+        let disk_layout =
+            DiskLayout::new(&superblock.areas, superblock.cluster).ok_or(ImportError::Layout)?;
         let mut recovery = Recovery {
             superblock,
-            geography,
+            disk_layout,
             limits,
             is_new: false,
             stage: Stage::Headers,
@@ -153,7 +153,7 @@ impl Recovery {
             bodies: [Vec::new(), Vec::new()],
             journals: [Vec::new(), Vec::new()],
             restored: None,
-            sums: Sums::new(index(limits.cache.0 / 2) / BLOCK),
+            sums: ChecksumCache::new(index(limits.cache.0 / 2) / BLOCK),
             position: Position { number: 0, group: 0, incarnation: 0 },
             groups: VecDeque::new(),
             queue: VecDeque::new(),
@@ -168,14 +168,14 @@ impl Recovery {
         for (slot, copy) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
             let area = recovery.superblock.area(Use::Checkpoint { slot, copy });
             let start = area.ok_or(ImportError::Layout)?.start;
-            recovery.read(Want::Header { slot, copy }, start, 1);
+            recovery.read(ReadPurpose::Header { slot, copy }, start, 1);
         }
         recovery.supers = alloc::vec![[None; 2]; recovery.superblock.disks.len()];
         for disk in 0..recovery.supers.len() {
             for copy in [0, 1] {
                 let block = super_offset(copy) / count(BLOCK);
                 let place = Place { disk: Disk(low16(count(disk))), block };
-                recovery.read(Want::Super { disk, copy: usize::from(copy) }, place, 1);
+                recovery.read(ReadPurpose::Super { disk, copy: usize::from(copy) }, place, 1);
             }
         }
         Ok(recovery)
@@ -196,19 +196,19 @@ impl Recovery {
         self.result.take()
     }
 
-    fn read(&mut self, want: Want, place: Place, blocks: u32) {
+    fn read(&mut self, want: ReadPurpose, place: Place, blocks: u32) {
         self.try_to_read(want, (place, blocks, 0));
     }
 
-    fn try_to_read(&mut self, want: Want, (place, blocks, failed): (Place, u32, u8)) {
-        let io = Io(low32(count(self.wants.len())));
-        self.wants.push(Some(Asked { want, read: Some((place, blocks, failed)) }));
+    fn try_to_read(&mut self, want: ReadPurpose, (place, blocks, failed): (Place, u32, u8)) {
+        let io = IoId(low32(count(self.wants.len())));
+        self.wants.push(Some(PendingRead { want, read: Some((place, blocks, failed)) }));
         self.outstanding += 1;
         self.effects.push_back(Effect::Read { io, place, blocks, into: Buffer::Own });
     }
 
     /// Has a whole row of blocks read in chunks.
-    fn read_row(&mut self, start: Place, blocks: u64, want: impl Fn(usize) -> Want) {
+    fn read_row(&mut self, start: Place, blocks: u64, want: impl Fn(usize) -> ReadPurpose) {
         let mut at = 0;
         while at < blocks {
             let len = (blocks - at).min(CHUNK);
@@ -219,9 +219,9 @@ impl Recovery {
     }
 
     /// Says how an I/O went.
-    pub fn complete(&mut self, io: Io, result: Result<&[u8], DiskFailed>) {
+    pub fn complete(&mut self, io: IoId, result: Result<&[u8], DiskFailed>) {
         let asked = self.wants.get_mut(index(u64::from(io.0))).and_then(Option::take);
-        let Some(Asked { want, read }) = asked else { return };
+        let Some(PendingRead { want, read }) = asked else { return };
         self.outstanding -= 1;
         if let (Err(DiskFailed), Some((place, blocks, failed))) = (result, read)
             && failed + 1 < TRIES
@@ -230,26 +230,26 @@ impl Recovery {
         }
         let bytes = result.unwrap_or(&[]);
         match want {
-            Want::Super { disk, copy } => {
+            ReadPurpose::Super { disk, copy } => {
                 let found = Superblock::decode(bytes).ok();
                 let ours = found.filter(|found| found.pool == self.superblock.pool);
                 self.supers[disk][copy] = ours.map(|found| found.generation);
             }
-            Want::Header { slot, copy } => {
+            ReadPurpose::Header { slot, copy } => {
                 let area = self.superblock.area(Use::Checkpoint { slot, copy });
                 let room = area.map_or(0, |area| (area.blocks - 1) * count(BLOCK));
                 let header = Header::decode(self.superblock.mark(), bytes, room);
                 self.headers.extend(header.map(|header| (header, slot)));
             }
-            Want::Body { copy, at } => fill(&mut self.bodies[copy], at, bytes),
-            Want::Journal { copy, at } => fill(&mut self.journals[copy], at, bytes),
-            Want::Check { physical, blocks } if result.is_err() => {
+            ReadPurpose::Body { copy, at } => fill(&mut self.bodies[copy], at, bytes),
+            ReadPurpose::Journal { copy, at } => fill(&mut self.journals[copy], at, bytes),
+            ReadPurpose::Check { physical, blocks } if result.is_err() => {
                 self.cannot_check(physical, blocks);
             }
-            Want::Check { physical, .. } => self.check_blocks(physical, bytes),
-            Want::Page { key, at } => self.page_read(key, at, result.ok()),
-            Want::Flush if result.is_err() => self.result = Some(Err(ImportError::Flush)),
-            Want::Flush => {}
+            ReadPurpose::Check { physical, .. } => self.check_blocks(physical, bytes),
+            ReadPurpose::Page { key, at } => self.page_read(key, at, result.ok()),
+            ReadPurpose::Flush if result.is_err() => self.result = Some(Err(ImportError::Flush)),
+            ReadPurpose::Flush => {}
         }
         while self.outstanding == 0 && self.result.is_none() && self.stage != Stage::Done {
             if let Err(error) = self.next_stage() {
@@ -302,7 +302,7 @@ impl Recovery {
         let start = Place { block: start.block + 1 + first, ..start };
         let copy = usize::from(copy);
         self.bodies[copy] = alloc::vec![0; index(blocks) * BLOCK];
-        self.read_row(start, blocks, |at| Want::Body { copy, at });
+        self.read_row(start, blocks, |at| ReadPurpose::Body { copy, at });
         Ok(())
     }
 
@@ -310,7 +310,7 @@ impl Recovery {
     fn restore(&mut self) -> Result<(), ImportError> {
         let (header, _) = self.newest()?;
         let room = self.superblock.checkpoint_room();
-        let clusters = self.geography.clusters();
+        let clusters = self.disk_layout.clusters();
         let mut state = State::new(self.superblock.cluster, clusters, room);
         state.limit_flat(self.limits.cache.0 / 4);
         state.limit_maps(self.limits.cache.0 / 4);
@@ -331,7 +331,7 @@ impl Recovery {
             let area = self.superblock.area(Use::Journal { copy }).ok_or(ImportError::Layout)?;
             let copy = usize::from(copy);
             self.journals[copy] = alloc::vec![0; index(area.blocks) * BLOCK];
-            self.read_row(area.start, area.blocks, |at| Want::Journal { copy, at });
+            self.read_row(area.start, area.blocks, |at| ReadPurpose::Journal { copy, at });
         }
         Ok(())
     }
@@ -339,8 +339,8 @@ impl Recovery {
     /// What was found may still be in a disk's cache; the next group must prove it durable.
     fn flush(&mut self) {
         for disk in 0..low16(count(self.superblock.disks.len())) {
-            let io = Io(low32(count(self.wants.len())));
-            self.wants.push(Some(Asked { want: Want::Flush, read: None }));
+            let io = IoId(low32(count(self.wants.len())));
+            self.wants.push(Some(PendingRead { want: ReadPurpose::Flush, read: None }));
             self.outstanding += 1;
             self.effects.push_back(Effect::Flush { io, disk: Disk(disk) });
         }
@@ -355,7 +355,7 @@ impl Recovery {
         let claims = core::mem::take(&mut self.claims);
         let pool = Pool::open(Opened {
             superblock: self.superblock.clone(),
-            geography: self.geography.clone(),
+            disk_layout: self.disk_layout.clone(),
             state,
             sums: core::mem::take(&mut self.sums),
             regions,
@@ -366,7 +366,7 @@ impl Recovery {
             limits: self.limits,
             unproved: claims.into_keys().collect(),
             sumless: core::mem::take(&mut self.sumless),
-            dropped: self.dropped && !left_out(Rule::CheckpointAfterDrop),
+            dropped: self.dropped && !disabled(Rule::CheckpointAfterDrop),
             first_supers: self.supers.iter().map(|[a, b]| u8::from(a > b)).collect(),
         });
         self.result = Some(Ok(Box::new(pool)));

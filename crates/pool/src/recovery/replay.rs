@@ -3,18 +3,18 @@
 use alloc::vec::Vec;
 
 use crate::bits::Run;
-use crate::breaks::{Rule, left_out};
+use crate::casts::{count, index, low32};
 use crate::checkpoint;
-use crate::fetch::Fetch;
+use crate::checkpoint_reader::CheckpointReader;
+use crate::checksums::{NO_SUM, sum_of};
+use crate::codec::Reader;
 use crate::journal::{Copies, Found, Group};
 use crate::layout::BLOCK;
+use crate::mutation::{Rule, disabled};
 use crate::record::{FirstWrite, Record};
 use crate::state::PageKey;
-use crate::sums::{NO_SUM, sum_of};
-use crate::widen::{count, index, low32};
-use crate::wire::Reader;
 
-use super::{CHUNK, ImportError, Recovery, Stage, Want};
+use super::{CHUNK, ImportError, ReadPurpose, Recovery, Stage};
 
 impl Recovery {
     /// Finds what is to be replayed, and has the data of the groups read that are not proved.
@@ -47,7 +47,7 @@ impl Recovery {
 
     /// Has every block read that the last groups say was written.
     fn read_claims(&mut self) {
-        let blocks = u64::from(self.geography.clusters()) << self.superblock.cluster.shift();
+        let blocks = u64::from(self.disk_layout.clusters()) << self.superblock.cluster.shift();
         for (_, _, record) in &self.last {
             let (first, crcs) = match record {
                 Record::FirstWrite { at, crcs } => (self.physical(at), crcs),
@@ -72,8 +72,8 @@ impl Recovery {
     }
 
     fn read_check(&mut self, physical: u64, blocks: u32) {
-        let place = self.geography.place(physical);
-        self.read(Want::Check { physical, blocks }, place, blocks);
+        let place = self.disk_layout.place(physical);
+        self.read(ReadPurpose::Check { physical, blocks }, place, blocks);
     }
 
     pub(super) fn check_blocks(&mut self, first: u64, bytes: &[u8]) {
@@ -95,7 +95,7 @@ impl Recovery {
     /// flushed is not given up for that, and a block that holds something else fails its sum.
     fn has_arrived(&self, physical: u64, crc: u32) -> bool {
         let found = self.found.get(&physical).copied().flatten();
-        found.is_none_or(|found| found == crc) || left_out(Rule::CheckLastGroup)
+        found.is_none_or(|found| found == crc) || disabled(Rule::CheckLastGroup)
     }
 
     /// Takes those blocks out of the last groups that never reached the disk, or are older than
@@ -194,13 +194,13 @@ impl Recovery {
         else {
             return;
         };
-        let mut fetch = Fetch::new((slot, copy), page.range());
+        let mut fetch = CheckpointReader::new((slot, copy), page.range());
         let pieces = fetch.pieces(&self.superblock);
         fetch.failed = failed;
         let is_nowhere = pieces.is_empty();
         self.fetches.insert(key, fetch);
         for piece in pieces {
-            self.read(Want::Page { key, at: piece.at }, piece.place, piece.blocks);
+            self.read(ReadPurpose::Page { key, at: piece.at }, piece.place, piece.blocks);
         }
         if is_nowhere {
             self.page_read(key, 0, None);
@@ -230,20 +230,20 @@ impl Recovery {
         // Not before: what a record needs may be found out in several steps.
         restored.state.shed();
         match record {
-            Record::FirstWrite { at, crcs } if at.cluster.0 < self.geography.clusters() => {
+            Record::FirstWrite { at, crcs } if at.cluster.0 < self.disk_layout.clusters() => {
                 let first = (u64::from(at.cluster.0) << self.superblock.cluster.shift())
                     + u64::from(at.first);
                 for (physical, crc) in (first..).zip(crcs) {
-                    self.sums.set(self.geography.sum_at(physical), *crc);
+                    self.sums.set(self.disk_layout.sum_at(physical), *crc);
                     // It has a sum again, whatever the checkpoint had to say of the place.
                     restored.regions.unproven.remove(&physical);
                     self.sumless.remove(&physical);
                 }
             }
             Record::Overwrite { first, crcs } => {
-                let end = u64::from(self.geography.clusters()) << self.superblock.cluster.shift();
+                let end = u64::from(self.disk_layout.clusters()) << self.superblock.cluster.shift();
                 for (physical, crc) in (*first..end).zip(crcs) {
-                    self.sums.set(self.geography.sum_at(physical), *crc);
+                    self.sums.set(self.disk_layout.sum_at(physical), *crc);
                     restored.regions.unproven.remove(&physical);
                     if *crc == NO_SUM {
                         self.sumless.insert(physical);

@@ -8,18 +8,18 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use crate::bits::{Bits, Run};
-use crate::entity::{Entity, Id, Layer};
+use crate::casts::{count, low32};
+use crate::entity::{Entity, Id, LayerId};
 use crate::map::{Entry, Packed};
-use crate::widen::{count, low32};
 
-use super::{Contradiction, LAYER_BYTES, State, Tier, pages};
+use super::{Contradiction, LAYER_BYTES, LayerState, State, pages};
 
 impl State {
     /// The next hidden layer that can be collapsed, except those that are being hidden.
-    pub(crate) fn collapsible(&self, not: &BTreeSet<Layer>) -> Option<Layer> {
-        let ripe = |(layer, tier): &(&Layer, &Tier)| {
-            tier.owner == Id::NONE
-                && tier.children <= 1
+    pub(crate) fn collapsible(&self, not: &BTreeSet<LayerId>) -> Option<LayerId> {
+        let ripe = |(layer, layer_state): &(&LayerId, &LayerState)| {
+            layer_state.owner == Id::NONE
+                && layer_state.children <= 1
                 && !not.contains(layer)
                 && !self.blocks_collapse(**layer)
         };
@@ -27,34 +27,41 @@ impl State {
     }
 
     /// Whether moving its fragments into its child would mix with a damaged map.
-    fn blocks_collapse(&self, layer: Layer) -> bool {
-        let damaged = |layer: Layer| self.tier(layer).is_ok_and(|tier| tier.damaged);
+    fn blocks_collapse(&self, layer: LayerId) -> bool {
+        let damaged =
+            |layer: LayerId| self.layer_state(layer).is_ok_and(|layer_state| layer_state.damaged);
         let child = self.child_of(layer);
         child.is_some_and(|child| damaged(layer) || damaged(child))
     }
 
-    pub(super) fn child_of(&self, layer: Layer) -> Option<Layer> {
-        self.layers.iter().find(|(_, tier)| tier.parent == layer).map(|(layer, _)| *layer)
+    pub(super) fn child_of(&self, layer: LayerId) -> Option<LayerId> {
+        self.layers
+            .iter()
+            .find(|(_, layer_state)| layer_state.parent == layer)
+            .map(|(layer, _)| *layer)
     }
 
     /// Moves the entries of a hidden layer down, up to the logical cluster `last` and at most
     /// `most`. Answers the last one that was moved.
     pub(crate) fn move_down(
         &mut self,
-        layer: Layer,
+        layer: LayerId,
         last: u32,
         most: usize,
     ) -> Result<Option<u32>, Contradiction> {
-        let tier = self.tier(layer)?;
-        if tier.owner != Id::NONE || tier.children > 1 {
+        let layer_state = self.layer_state(layer)?;
+        if layer_state.owner != Id::NONE || layer_state.children > 1 {
             return Err(Contradiction);
         }
-        let child = if tier.children == 1 { self.child_of(layer) } else { None };
-        let seen = child.and_then(|child| self.layers.get(&child)).map_or(0, |tier| tier.limit);
+        let child = if layer_state.children == 1 { self.child_of(layer) } else { None };
+        let seen = child
+            .and_then(|child| self.layers.get(&child))
+            .map_or(0, |layer_state| layer_state.limit);
         let mut moved = None;
         for _ in 0..most {
-            let Some(tier) = self.layers.get_mut(&layer) else { break };
-            let Some(first) = tier.map.first_entry().filter(|first| *first.key() <= last) else {
+            let Some(layer_state) = self.layers.get_mut(&layer) else { break };
+            let Some(first) = layer_state.map.first_entry().filter(|first| *first.key() <= last)
+            else {
                 break;
             };
             let (logical, mut packed) = first.remove_entry();
@@ -64,10 +71,10 @@ impl State {
             let encoded = packed.encoded_len(self.size);
             let entry = packed.take();
             self.split.remove(&(layer, logical));
-            tier.clusters -= low32(count(entry.fragments.len()));
-            tier.held -= u32::from(!entry.fragments.is_empty());
+            layer_state.clusters -= low32(count(entry.fragments.len()));
+            layer_state.held -= u32::from(!entry.fragments.is_empty());
             self.held -= u64::from(!entry.fragments.is_empty());
-            tier.blocks -= entry.blocks(self.size);
+            layer_state.blocks -= entry.blocks(self.size);
             self.meta_bytes -= encoded;
             self.note(layer, logical, -1, (pages::cost(encoded), 0));
             let hidden = self.beyond(logical, seen);
@@ -78,39 +85,39 @@ impl State {
     }
 
     /// The next entry with more than one fragment, from here on and then from the start.
-    pub(crate) fn next_split(&self, from: (Layer, u32)) -> Option<(Layer, u32)> {
+    pub(crate) fn next_split(&self, from: (LayerId, u32)) -> Option<(LayerId, u32)> {
         self.split.range(from..).next().or_else(|| self.split.first()).copied()
     }
 
     /// Entries in memory with more than one fragment.
-    pub(crate) fn splits(&self) -> impl Iterator<Item = (Layer, u32)> + '_ {
+    pub(crate) fn splits(&self) -> impl Iterator<Item = (LayerId, u32)> + '_ {
         self.split.iter().copied()
     }
 
     /// An entry stays as it is until it changes.
-    pub(crate) fn leave_split(&mut self, entry: (Layer, u32)) {
+    pub(crate) fn leave_split(&mut self, entry: (LayerId, u32)) {
         self.split.remove(&entry);
     }
 
     /// All entities that see a layer.
-    pub(crate) fn seers(&self, layer: Layer) -> Vec<Id> {
+    pub(crate) fn seers(&self, layer: LayerId) -> Vec<Id> {
         let sees = |(_, entity): &(&Id, &Entity)| self.is_over(entity.layer, layer);
         self.entities.iter().filter(sees).map(|(id, _)| *id).collect()
     }
 
     /// Whether a layer is this one or one above it.
-    fn is_over(&self, upper: Layer, layer: Layer) -> bool {
+    fn is_over(&self, upper: LayerId, layer: LayerId) -> bool {
         let mut here = upper;
         // A parent is older than its children.
         while here > layer {
-            here = self.layers.get(&here).map_or(Layer::NONE, |tier| tier.parent);
+            here = self.layers.get(&here).map_or(LayerId::NONE, |layer_state| layer_state.parent);
         }
         here == layer
     }
 
     /// Blocks of an entry have moved: nobody who sees them knows any more where they are.
-    pub(crate) fn unflatten(&mut self, layer: Layer, logical: u32) {
-        let over = |upper: &&Layer| self.is_over(**upper, layer);
+    pub(crate) fn unflatten(&mut self, layer: LayerId, logical: u32) {
+        let over = |upper: &&LayerId| self.is_over(**upper, layer);
         let over: Vec<_> = self.layers.keys().filter(over).copied().collect();
         for upper in over {
             self.flat.forget_one((upper, logical));
@@ -118,22 +125,22 @@ impl State {
     }
 
     /// Removes a hidden layer, with what is left of its entries.
-    pub(crate) fn collapse(&mut self, layer: Layer) -> Result<(), Contradiction> {
+    pub(crate) fn collapse(&mut self, layer: LayerId) -> Result<(), Contradiction> {
         self.move_down(layer, u32::MAX, usize::MAX)?;
         let child = self.child_of(layer);
         self.flat.forget(layer);
-        let Some(tier) = self.layers.remove(&layer) else { return Err(Contradiction) };
+        let Some(layer_state) = self.layers.remove(&layer) else { return Err(Contradiction) };
         self.meta_bytes -= LAYER_BYTES;
         if child.is_none()
-            && let Some(parent) = self.layers.get_mut(&tier.parent)
+            && let Some(parent) = self.layers.get_mut(&layer_state.parent)
         {
             parent.children -= 1;
         }
         if let Some(child) = child.and_then(|child| self.layers.get_mut(&child)) {
-            child.parent = tier.parent;
-            child.limit = child.limit.min(tier.limit);
+            child.parent = layer_state.parent;
+            child.limit = child.limit.min(layer_state.limit);
         }
-        if let Some(child) = child.filter(|_| tier.damaged) {
+        if let Some(child) = child.filter(|_| layer_state.damaged) {
             // What it showed of a lost map is lost, and so is what later records say of it: they
             // may give clusters up that others have now.
             self.lose_map(child);
@@ -145,7 +152,7 @@ impl State {
     /// marks of both those stay that hide something of the layers below.
     fn move_entry(
         &mut self,
-        (layer, child): (Layer, Option<Layer>),
+        (layer, child): (LayerId, Option<LayerId>),
         logical: u32,
         mut entry: Entry,
         hidden: Run,
@@ -177,7 +184,7 @@ impl State {
             true
         });
         let Some(child) = child.filter(|_| marked || !entry.is_empty()) else { return };
-        if self.tier(child).is_ok_and(|tier| tier.damaged) {
+        if self.layer_state(child).is_ok_and(|layer_state| layer_state.damaged) {
             // They are where nobody knows any more.
             for part in entry.fragments {
                 self.space.forget(part.cluster);

@@ -6,10 +6,10 @@ use alloc::vec::Vec;
 use core::ops::{Range, RangeInclusive};
 
 use crate::bits::{Bits, Run};
-use crate::entity::{Entity, Layer};
+use crate::casts::{count, low32};
+use crate::entity::{Entity, LayerId};
 use crate::layout::{Cluster, ClusterSize, PhysicalBlock};
 use crate::map::{Entry, Packed};
-use crate::widen::{count, low32};
 
 use super::{State, pages};
 
@@ -19,31 +19,35 @@ pub(crate) fn entity_bytes(entity: &Entity) -> u64 {
 }
 
 /// Clusters with first writes under way: how many, and in which entry.
-pub(super) type Pins = BTreeMap<Cluster, (u32, Layer, u32)>;
+pub(super) type Pins = BTreeMap<Cluster, (u32, LayerId, u32)>;
 
 impl State {
     /// Changes one entry, then counts: freed are the fragments without a valid block.
-    pub(super) fn edit<F>(&mut self, layer: Layer, logical: u32, change: F)
+    pub(super) fn edit<F>(&mut self, layer: LayerId, logical: u32, change: F)
     where
         F: FnOnce(&mut Entry, &Pins),
     {
         let size = self.size;
-        let Some(tier) = self.layers.get_mut(&layer).filter(|tier| !tier.damaged) else { return };
+        let Some(layer_state) =
+            self.layers.get_mut(&layer).filter(|layer_state| !layer_state.damaged)
+        else {
+            return;
+        };
         if let Some(cut) = &mut self.cut {
             let at = (logical, logical >> self.page_shift);
-            cut.keep(layer, at, || tier.map.get(&logical).cloned());
+            cut.keep(layer, at, || layer_state.map.get(&logical).cloned());
         }
-        let promised = self.promised - tier.promise();
-        let mut slot = match tier.map.entry(logical) {
+        let promised = self.promised - layer_state.promise();
+        let mut slot = match layer_state.map.entry(logical) {
             Slot::Occupied(slot) => slot,
             Slot::Vacant(slot) => slot.insert_entry(Packed::Empty),
         };
         let mut entry = slot.get_mut().take();
         let before = if entry.is_empty() { 0 } else { entry.encoded_len(size) };
-        tier.clusters -= low32(count(entry.fragments.len()));
-        tier.held -= u32::from(!entry.fragments.is_empty());
+        layer_state.clusters -= low32(count(entry.fragments.len()));
+        layer_state.held -= u32::from(!entry.fragments.is_empty());
         self.held -= u64::from(!entry.fragments.is_empty());
-        tier.blocks -= entry.blocks(size);
+        layer_state.blocks -= entry.blocks(size);
         change(&mut entry, &self.pins);
         let pins = &self.pins;
         let (freed, space) = (&mut self.freed, &mut self.space);
@@ -55,10 +59,10 @@ impl State {
             }
             keep
         });
-        tier.clusters += low32(count(entry.fragments.len()));
-        tier.held += u32::from(!entry.fragments.is_empty());
+        layer_state.clusters += low32(count(entry.fragments.len()));
+        layer_state.held += u32::from(!entry.fragments.is_empty());
         self.held += u64::from(!entry.fragments.is_empty());
-        tier.blocks += entry.blocks(size);
+        layer_state.blocks += entry.blocks(size);
         if entry.fragments.len() > 1 {
             self.split.insert((layer, logical));
         } else if !self.split.is_empty() {
@@ -70,14 +74,14 @@ impl State {
         } else {
             *slot.get_mut() = Packed::new(entry);
         }
-        self.promised = promised + tier.promise();
+        self.promised = promised + layer_state.promise();
         self.meta_bytes = self.meta_bytes + after - before;
         let more = i64::from(after > 0) - i64::from(before > 0);
         self.note(layer, logical, more, (pages::cost(before), pages::cost(after)));
     }
 
     /// Blocks of a fragment of this entry became valid.
-    pub(crate) fn make_valid(&mut self, layer: Layer, logical: u32, cluster: Cluster, run: Run) {
+    pub(crate) fn make_valid(&mut self, layer: LayerId, logical: u32, cluster: Cluster, run: Run) {
         let size = self.size;
         let mut cleared = core::mem::take(&mut self.cleared);
         self.edit(layer, logical, |entry, pins| {
@@ -91,7 +95,7 @@ impl State {
 
     /// The blocks read as zeros from now on. A range beyond the end of the map is nothing, and so
     /// is an empty one, which only a forged record has.
-    pub(crate) fn discard(&mut self, layer: Layer, blocks: Range<u64>) {
+    pub(crate) fn discard(&mut self, layer: LayerId, blocks: Range<u64>) {
         let Range { start, end } = blocks;
         if start >= end {
             return;
@@ -110,19 +114,19 @@ impl State {
     }
 
     /// Logical clusters in a range that this layer or one below has anything of.
-    fn touched(&self, layer: Layer, range: RangeInclusive<u32>) -> Vec<u32> {
+    fn touched(&self, layer: LayerId, range: RangeInclusive<u32>) -> Vec<u32> {
         let mut found = Vec::new();
         let mut here = layer;
-        while let Some(tier) = self.layers.get(&here) {
-            found.extend(tier.map.range(range.clone()).map(|(logical, _)| *logical));
-            here = tier.parent;
+        while let Some(layer_state) = self.layers.get(&here) {
+            found.extend(layer_state.map.range(range.clone()).map(|(logical, _)| *logical));
+            here = layer_state.parent;
         }
         found.sort_unstable();
         found.dedup();
         found
     }
 
-    fn discard_in(&mut self, layer: Layer, logical: u32, run: Run) {
+    fn discard_in(&mut self, layer: LayerId, logical: u32, run: Run) {
         let size = self.size;
         let below = self.below(layer, logical, run);
         let mut cleared = core::mem::take(&mut self.cleared);
@@ -135,11 +139,11 @@ impl State {
     }
 
     /// Which blocks of the run an ancestor of the layer would show.
-    pub(super) fn below(&mut self, layer: Layer, logical: u32, run: Run) -> Bits {
+    pub(super) fn below(&mut self, layer: LayerId, logical: u32, run: Run) -> Bits {
         let mut below = Bits::None;
-        let Some(tier) = self.layers.get(&layer) else { return below };
-        let (parent, limit) = (tier.parent, tier.limit);
-        if parent == Layer::NONE {
+        let Some(layer_state) = self.layers.get(&layer) else { return below };
+        let (parent, limit) = (layer_state.parent, layer_state.limit);
+        if parent == LayerId::NONE {
             return below;
         }
         let base = u64::from(logical) << self.size.shift();
@@ -153,9 +157,9 @@ impl State {
     }
 
     /// A first write into this cluster begins: the cluster stays until it ends.
-    pub(crate) fn pin(&mut self, layer: Layer, logical: u32, cluster: Cluster) {
+    pub(crate) fn pin(&mut self, layer: LayerId, logical: u32, cluster: Cluster) {
         self.pins.entry(cluster).or_insert((0, layer, logical)).0 += 1;
-        let entry = self.layers.get(&layer).and_then(|tier| tier.map.get(&logical));
+        let entry = self.layers.get(&layer).and_then(|layer_state| layer_state.map.get(&logical));
         if !entry.is_some_and(|entry| entry.has(cluster)) {
             self.edit(layer, logical, |entry, _| {
                 entry.fragment(cluster);
@@ -174,7 +178,7 @@ impl State {
     }
 
     /// A first write ended, well or not.
-    pub(crate) fn unpin(&mut self, layer: Layer, logical: u32, cluster: Cluster) {
+    pub(crate) fn unpin(&mut self, layer: LayerId, logical: u32, cluster: Cluster) {
         if let Slot::Occupied(mut pins) = self.pins.entry(cluster) {
             pins.get_mut().0 -= 1;
             if pins.get().0 == 0 {
@@ -182,7 +186,7 @@ impl State {
             }
         }
         self.release((layer, self.window_of(logical)));
-        let entry = self.layers.get(&layer).and_then(|tier| tier.map.get(&logical));
+        let entry = self.layers.get(&layer).and_then(|layer_state| layer_state.map.get(&logical));
         if let Some(Packed::Mixed(_)) = entry {
             // Only there can a fragment be without a valid block.
             self.edit(layer, logical, |_, _| {});

@@ -8,11 +8,11 @@
 //!
 //! Not here: durability (what may be used again, and when), I/O.
 
+mod checkpoint_view;
 mod collapse;
-mod cut;
 mod edit;
-mod needs;
 mod pages;
+mod required_pages;
 mod resolve;
 mod restore;
 mod tree;
@@ -31,23 +31,23 @@ use alloc::vec::Vec;
 
 use block::Blocks;
 
+use crate::casts::low32;
 use crate::checkpoint;
-use crate::entity::{BadEntity, Entity, Id, Layer};
+use crate::entity::{BadEntity, Entity, Id, LayerId};
 use crate::layout::{Cluster, ClusterSize, PhysicalBlock};
 use crate::map::Map;
 use crate::record::Record;
 use crate::space::Space;
-use crate::widen::low32;
 
-pub(crate) use cut::{Copy, Walked};
+pub(crate) use checkpoint_view::{Copy, WalkResult};
 pub(crate) use pages::{INDEX_BYTES, PageKey, page_shift};
 pub(crate) use resolve::Piece;
-pub(crate) use window::{Page, Tally, Window, fits_tally};
+pub(crate) use window::{Page, PageCounts, Window, fits_tally};
 
 /// One layer.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tier {
-    pub(crate) parent: Layer,
+pub(crate) struct LayerState {
+    pub(crate) parent: LayerId,
     pub(crate) children: u32,
     /// The entity whose topmost layer this is; none if it is hidden.
     pub(crate) owner: Id,
@@ -73,7 +73,7 @@ pub(crate) struct Tier {
     pub(crate) damaged: bool,
 }
 
-impl Tier {
+impl LayerState {
     fn promise(&self) -> u32 {
         self.want.saturating_sub(self.held)
     }
@@ -122,7 +122,7 @@ pub enum Refused {
 pub(crate) struct State {
     pub(crate) size: ClusterSize,
     pub(crate) entities: BTreeMap<Id, Entity>,
-    pub(crate) layers: BTreeMap<Layer, Tier>,
+    pub(crate) layers: BTreeMap<LayerId, LayerState>,
     pub(crate) space: Space,
     pub(crate) next_layer: u32,
     /// Bytes that a checkpoint of all this needs, and may need.
@@ -151,10 +151,10 @@ pub(crate) struct State {
     pub(crate) page_shift: u8,
     pub(crate) resident: window::Resident,
     /// Entries in memory with more than one fragment: they can be merged.
-    split: BTreeSet<(Layer, u32)>,
+    split: BTreeSet<(LayerId, u32)>,
     flat: resolve::FlatCache,
     /// What the checkpoint being written needs of entries that changed since.
-    cut: Option<cut::Cut>,
+    cut: Option<checkpoint_view::CheckpointView>,
 }
 
 /// A record contradicts the state: the disk, or this code, is wrong.
@@ -205,7 +205,7 @@ impl State {
                 self.make_valid(at.layer, at.logical, at.cluster, run);
             }
             Record::Discard { layer, start, len } => {
-                if self.tier(*layer)?.damaged {
+                if self.layer_state(*layer)?.damaged {
                     return Ok(());
                 }
                 self.discard(*layer, *start..start.saturating_add(*len));
@@ -232,8 +232,8 @@ impl State {
 
     /// Whether a first write can be replayed; into a damaged layer it cannot, but its cluster must
     /// not be given to anybody else.
-    fn may_replay_into(&mut self, layer: Layer, cluster: Cluster) -> Result<bool, Contradiction> {
-        let damaged = self.tier(layer)?.damaged;
+    fn may_replay_into(&mut self, layer: LayerId, cluster: Cluster) -> Result<bool, Contradiction> {
+        let damaged = self.layer_state(layer)?.damaged;
         if damaged && self.space.take(cluster) {
             // No entry in memory has it.
             self.space.forget(cluster);
@@ -243,8 +243,13 @@ impl State {
     }
 
     /// Makes sure that the cluster is a fragment of this entry.
-    fn adopt(&mut self, layer: Layer, logical: u32, cluster: Cluster) -> Result<(), Contradiction> {
-        let entry = self.tier(layer)?.map.get(&logical);
+    fn adopt(
+        &mut self,
+        layer: LayerId,
+        logical: u32,
+        cluster: Cluster,
+    ) -> Result<(), Contradiction> {
+        let entry = self.layer_state(layer)?.map.get(&logical);
         let has = entry.is_some_and(|entry| entry.has(cluster));
         if has || self.space.take(cluster) {
             return Ok(());
@@ -255,21 +260,21 @@ impl State {
         if was_lost { Ok(()) } else { Err(Contradiction) }
     }
 
-    pub(crate) fn tier(&self, layer: Layer) -> Result<&Tier, Contradiction> {
+    pub(crate) fn layer_state(&self, layer: LayerId) -> Result<&LayerState, Contradiction> {
         self.layers.get(&layer).ok_or(Contradiction)
     }
 
     /// Whether an entity or anything below it is damaged.
-    pub(crate) fn is_damaged(&self, layer: Layer) -> bool {
+    pub(crate) fn is_damaged(&self, layer: LayerId) -> bool {
         if !self.any_damage {
             return false;
         }
         let mut here = layer;
-        while let Some(tier) = self.layers.get(&here) {
-            if tier.damaged {
+        while let Some(layer_state) = self.layers.get(&here) {
+            if layer_state.damaged {
                 return true;
             }
-            here = tier.parent;
+            here = layer_state.parent;
         }
         false
     }
@@ -291,9 +296,9 @@ impl State {
     }
 
     /// Whether a layer may have that many more clusters now.
-    pub(crate) fn may_allocate(&self, layer: Layer, more: u32) -> bool {
-        let own = self.layers.get(&layer).map_or(0, Tier::promise);
-        let entry = 16 + crate::widen::count(self.size.bitmap_bytes());
+    pub(crate) fn may_allocate(&self, layer: LayerId, more: u32) -> bool {
+        let own = self.layers.get(&layer).map_or(0, LayerState::promise);
+        let entry = 16 + crate::casts::count(self.size.bitmap_bytes());
         let bytes = (entry + INDEX_BYTES) * u64::from(more);
         // What was promised to it is there for it in any case.
         let reserve = if more > own { self.reserve_left() } else { 0 };
@@ -306,7 +311,7 @@ impl State {
     /// cluster, so they hardly ever need it.
     pub(crate) fn may_redirect(&self, more: u32) -> bool {
         // A fragment more, and bitmaps of both.
-        let bytes = (8 + 2 * crate::widen::count(self.size.bitmap_bytes())) * u64::from(more);
+        let bytes = (8 + 2 * crate::casts::count(self.size.bitmap_bytes())) * u64::from(more);
         let room = self.meta_room();
         let has_room = self.meta_bytes + bytes <= room - room / 32;
         self.space.free() >= self.promised.saturating_add(more) && has_room
@@ -336,21 +341,23 @@ impl State {
     }
 
     /// Whether a snapshot leaves enough space for all of a thick replica.
-    pub(crate) fn may_renew_promise(&self, layer: Layer) -> bool {
-        self.layers.get(&layer).is_some_and(|tier| self.may_promise(tier.want - tier.promise()))
+    pub(crate) fn may_renew_promise(&self, layer: LayerId) -> bool {
+        self.layers
+            .get(&layer)
+            .is_some_and(|layer_state| self.may_promise(layer_state.want - layer_state.promise()))
     }
 
     /// Whether the marks of a discard fit a checkpoint for certain.
-    pub(crate) fn may_discard(&self, layer: Layer, blocks: core::ops::Range<u64>) -> bool {
+    pub(crate) fn may_discard(&self, layer: LayerId, blocks: core::ops::Range<u64>) -> bool {
         let touched = ((blocks.end - blocks.start) >> self.size.shift()) + 2;
         let mut known = 0;
         let mut here = layer;
-        while let Some(tier) = self.layers.get(&here) {
-            known += tier.entries;
-            here = tier.parent;
+        while let Some(layer_state) = self.layers.get(&here) {
+            known += layer_state.entries;
+            here = layer_state.parent;
         }
         // Only the first and the last cluster need a bitmap where there was none.
-        let bitmap = crate::widen::count(self.size.bitmap_bytes());
+        let bitmap = crate::casts::count(self.size.bitmap_bytes());
         let whole = touched.min(known) * (16 + INDEX_BYTES);
         let ragged = (blocks.start | blocks.end) & (self.size.blocks() - 1) != 0;
         self.has_map_room(whole + if ragged { 4 * bitmap } else { 0 })
@@ -374,13 +381,13 @@ impl State {
         self.meta_limit.saturating_sub(fixed)
     }
 
-    fn change_tier(&mut self, layer: Layer, change: impl FnOnce(&mut Tier)) {
-        if let Some(tier) = self.layers.get_mut(&layer) {
-            self.promised -= tier.promise();
-            self.held -= u64::from(tier.held);
-            change(tier);
-            self.held += u64::from(tier.held);
-            self.promised += tier.promise();
+    fn change_layer_state(&mut self, layer: LayerId, change: impl FnOnce(&mut LayerState)) {
+        if let Some(layer_state) = self.layers.get_mut(&layer) {
+            self.promised -= layer_state.promise();
+            self.held -= u64::from(layer_state.held);
+            change(layer_state);
+            self.held += u64::from(layer_state.held);
+            self.promised += layer_state.promise();
         }
     }
 
@@ -390,20 +397,20 @@ impl State {
         use crate::map::Packed;
         let mut seen = BTreeSet::new();
         let (mut used, mut resident) = (self.lost, 0);
-        let mut children: BTreeMap<Layer, u32> = BTreeMap::new();
+        let mut children: BTreeMap<LayerId, u32> = BTreeMap::new();
         let mut bytes: u64 = self.entities.values().map(edit::entity_bytes).sum();
-        for (layer, tier) in &self.layers {
-            *children.entry(tier.parent).or_default() += 1;
-            bytes += LAYER_BYTES + self.check_windows(tier);
+        for (layer, layer_state) in &self.layers {
+            *children.entry(layer_state.parent).or_default() += 1;
+            bytes += LAYER_BYTES + self.check_windows(layer_state);
             let (mut clusters, mut blocks, mut held) = (0, 0, 0);
-            for page in tier.windows.values().filter(|window| window.absent) {
-                let tally = page.page.map_or(Tally::default(), |page| page.tally);
+            for page in layer_state.windows.values().filter(|window| window.absent) {
+                let tally = page.page.map_or(PageCounts::default(), |page| page.tally);
                 clusters += tally.clusters;
                 blocks += u64::from(tally.blocks);
                 held += u32::from(tally.held);
             }
             used += clusters;
-            for packed in tier.map.values() {
+            for packed in layer_state.map.values() {
                 let entry = packed.entry();
                 assert_eq!(*packed, Packed::new(entry.clone()));
                 held += u32::from(!entry.fragments.is_empty());
@@ -420,24 +427,31 @@ impl State {
                 blocks += entry.blocks(self.size);
                 let decided = entry.decided(self.size).count(self.size);
                 assert_eq!(decided, entry.blocks(self.size) + entry.zero.count(self.size));
-                assert!(entry.zero.is_empty() || tier.parent != Layer::NONE);
+                assert!(entry.zero.is_empty() || layer_state.parent != LayerId::NONE);
             }
-            let counted = (tier.clusters, tier.blocks, tier.held);
+            let counted = (layer_state.clusters, layer_state.blocks, layer_state.held);
             assert_eq!(counted, (clusters, blocks, held), "{layer:?}");
         }
-        for (layer, tier) in &self.layers {
-            assert_eq!(tier.children, children.get(layer).copied().unwrap_or(0), "{layer:?}");
-            let owner = self.entities.get(&tier.owner);
+        for (layer, layer_state) in &self.layers {
+            assert_eq!(
+                layer_state.children,
+                children.get(layer).copied().unwrap_or(0),
+                "{layer:?}"
+            );
+            let owner = self.entities.get(&layer_state.owner);
             assert!(owner.is_none_or(|owner| owner.layer == *layer));
         }
-        used += low32(crate::widen::count(seen.len()));
-        let changed = self.layers.values().flat_map(|tier| tier.windows.values());
+        used += low32(crate::casts::count(seen.len()));
+        let changed = self.layers.values().flat_map(|layer_state| layer_state.windows.values());
         let changed: u64 = changed.filter(|window| window.changed).map(|window| window.cost).sum();
         assert_eq!((self.resident.bytes, self.resident.changed), (resident, changed));
         assert_eq!(used + self.space.free() + self.space.pending(), self.space.clusters());
-        assert_eq!(self.held, self.layers.values().map(|tier| u64::from(tier.held)).sum());
+        assert_eq!(
+            self.held,
+            self.layers.values().map(|layer_state| u64::from(layer_state.held)).sum()
+        );
         assert_eq!(bytes, self.meta_bytes);
-        assert_eq!(self.promised, self.layers.values().map(Tier::promise).sum::<u32>());
+        assert_eq!(self.promised, self.layers.values().map(LayerState::promise).sum::<u32>());
     }
 }
 

@@ -21,15 +21,15 @@
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 
-use crate::breaks::{Rule, left_out};
+use crate::casts::low32;
 use crate::checkpoint::Index;
-use crate::entity::Layer;
+use crate::entity::LayerId;
 use crate::layout::ClusterSize;
 use crate::map::Packed;
-use crate::widen::low32;
+use crate::mutation::{Rule, disabled};
 
-use super::window::{Page, Tally, Window};
-use super::{Contradiction, State, Tier};
+use super::window::{Page, PageCounts, Window};
+use super::{Contradiction, LayerState, State};
 
 /// Blocks of a layer that one page covers, as a power of two: 256 MiB. In tests two small clusters,
 /// so that even small replicas have several.
@@ -42,7 +42,7 @@ pub(crate) const INDEX_BYTES: u64 = 32;
 const OVERHEAD: u64 = 32;
 
 /// A window of a layer.
-pub(crate) type PageKey = (Layer, u32);
+pub(crate) type PageKey = (LayerId, u32);
 
 /// Memory that an entry takes, about.
 pub(super) fn cost(encoded: u64) -> u64 {
@@ -54,7 +54,7 @@ pub(crate) fn page_shift(size: ClusterSize) -> u8 {
     PAGE_BLOCKS.saturating_sub(size.shift())
 }
 
-impl Tier {
+impl LayerState {
     /// Whether its map has no entry.
     pub(crate) fn is_empty(&self) -> bool {
         self.entries == 0
@@ -99,20 +99,20 @@ impl State {
     }
 
     /// Whether the entry is not in memory though there may be one.
-    pub(crate) fn is_absent(&self, layer: Layer, logical: u32) -> bool {
+    pub(crate) fn is_absent(&self, layer: LayerId, logical: u32) -> bool {
         let window = self.window_of(logical);
-        self.layers.get(&layer).is_some_and(|tier| tier.is_absent(window))
+        self.layers.get(&layer).is_some_and(|layer_state| layer_state.is_absent(window))
     }
 
     /// The window has this many entries more, and this much memory.
-    pub(super) fn note(&mut self, layer: Layer, logical: u32, more: i64, cost: (u64, u64)) {
+    pub(super) fn note(&mut self, layer: LayerId, logical: u32, more: i64, cost: (u64, u64)) {
         let at = self.window_of(logical);
-        let Some(tier) = self.layers.get_mut(&layer) else { return };
-        let window = tier.windows.entry(at).or_default();
+        let Some(layer_state) = self.layers.get_mut(&layer) else { return };
+        let window = layer_state.windows.entry(at).or_default();
         debug_assert!(!window.absent, "an entry changes that is not in memory");
         let was_used = window.entries > 0;
         window.entries = window.entries.saturating_add_signed(i32::try_from(more).unwrap_or(0));
-        tier.entries = tier.entries.saturating_add_signed(more);
+        layer_state.entries = layer_state.entries.saturating_add_signed(more);
         let (old, new) = cost;
         window.cost = (window.cost + new).saturating_sub(old);
         self.resident.bytes = (self.resident.bytes + new).saturating_sub(old);
@@ -129,38 +129,38 @@ impl State {
         }
         if window.entries == 0 && window.page.is_none() && window.held == 0 && !window.cut {
             self.resident.changed = self.resident.changed.saturating_sub(window.cost);
-            tier.windows.remove(&at);
+            layer_state.windows.remove(&at);
         }
     }
 
     /// Keeps a window in memory until it is released as often.
     pub(crate) fn hold(&mut self, (layer, window): PageKey) {
-        if let Some(tier) = self.layers.get_mut(&layer) {
-            tier.windows.entry(window).or_default().held += 1;
+        if let Some(layer_state) = self.layers.get_mut(&layer) {
+            layer_state.windows.entry(window).or_default().held += 1;
         }
     }
 
     pub(crate) fn release(&mut self, (layer, at): PageKey) {
-        let Some(tier) = self.layers.get_mut(&layer) else { return };
-        let Some(window) = tier.windows.get_mut(&at) else { return };
+        let Some(layer_state) = self.layers.get_mut(&layer) else { return };
+        let Some(window) = layer_state.windows.get_mut(&at) else { return };
         window.held = window.held.saturating_sub(1);
         self.resident.stuck = false;
         let is_idle = window.held == 0 && !window.is_used() && !window.cut;
         if is_idle && window.page.is_none() {
-            tier.windows.remove(&at);
+            layer_state.windows.remove(&at);
         }
     }
 
     /// Puts those windows of a range on the list that are absent.
     pub(crate) fn absent_in(
         &self,
-        layer: Layer,
+        layer: LayerId,
         windows: RangeInclusive<u32>,
         out: &mut Vec<PageKey>,
     ) {
-        let Some(tier) = self.layers.get(&layer) else { return };
-        if tier.absent > 0 && !windows.is_empty() {
-            let absent = tier.windows.range(windows).filter(|(_, window)| window.absent);
+        let Some(layer_state) = self.layers.get(&layer) else { return };
+        if layer_state.absent > 0 && !windows.is_empty() {
+            let absent = layer_state.windows.range(windows).filter(|(_, window)| window.absent);
             out.extend(absent.map(|(window, _)| (layer, *window)));
         }
     }
@@ -168,28 +168,28 @@ impl State {
     /// As [`State::absent_in`], of the layer and all that it shows of those below.
     pub(crate) fn absent_below(
         &self,
-        layer: Layer,
+        layer: LayerId,
         windows: RangeInclusive<u32>,
         out: &mut Vec<PageKey>,
     ) {
         let (first, mut last) = windows.into_inner();
         let mut here = layer;
-        while let Some(tier) = self.layers.get(&here) {
+        while let Some(layer_state) = self.layers.get(&here) {
             self.absent_in(here, first..=last, out);
-            let Some(limit) = tier.limit.checked_sub(1) else { break };
+            let Some(limit) = layer_state.limit.checked_sub(1) else { break };
             last = last.min(self.window_at(limit));
-            here = tier.parent;
+            here = layer_state.parent;
         }
     }
 
     /// The next window that the layer, or one it shows something of, has anything in.
-    pub(crate) fn next_window(&self, layer: Layer, from: u32) -> Option<u32> {
+    pub(crate) fn next_window(&self, layer: LayerId, from: u32) -> Option<u32> {
         let mut best: Option<u32> = None;
         let mut here = layer;
-        while let Some(tier) = self.layers.get(&here) {
-            let mut used = tier.windows.range(from..).filter(|(_, window)| window.is_used());
+        while let Some(layer_state) = self.layers.get(&here) {
+            let mut used = layer_state.windows.range(from..).filter(|(_, window)| window.is_used());
             best = [best, used.next().map(|(window, _)| *window)].into_iter().flatten().min();
-            here = tier.parent;
+            here = layer_state.parent;
         }
         best
     }
@@ -211,33 +211,33 @@ impl State {
         let entries = entries.ok_or(Contradiction)?;
         self.check_page(layer, at, &page, &entries)?;
         let size = self.size;
-        let Some(tier) = self.layers.get_mut(&layer) else { return Err(Contradiction) };
-        let window = tier.windows.entry(at).or_default();
+        let Some(layer_state) = self.layers.get_mut(&layer) else { return Err(Contradiction) };
+        let window = layer_state.windows.entry(at).or_default();
         window.absent = false;
         window.entries = u32::from(page.tally.entries);
         window.cost = entries.iter().map(|(_, entry)| cost(entry.encoded_len(size))).sum();
         self.resident.bytes += window.cost;
         self.resident.stuck = false;
-        tier.absent -= 1;
+        layer_state.absent -= 1;
         for (logical, entry) in entries {
             if entry.clusters().count() > 1 {
                 self.split.insert((layer, logical));
             }
-            tier.map.insert(logical, entry);
+            layer_state.map.insert(logical, entry);
         }
         Ok(())
     }
 
     fn check_page(
         &mut self,
-        layer: Layer,
+        layer: LayerId,
         at: u32,
         page: &Page,
         entries: &[(u32, Packed)],
     ) -> Result<(), Contradiction> {
         let (size, range) = (self.size, self.logicals(at));
-        let has_parent = self.tier(layer)?.parent != Layer::NONE;
-        let mut tally = Tally::default();
+        let has_parent = self.layer_state(layer)?.parent != LayerId::NONE;
+        let mut tally = PageCounts::default();
         let mut encoded = 0;
         for (logical, entry) in entries {
             let sound = entry.is_sound(size) && (has_parent || !entry.has_marks());
@@ -263,7 +263,7 @@ impl State {
 
     /// Gives windows up until the maps take no more memory than they may.
     pub(crate) fn shed(&mut self) {
-        if self.resident.stuck || left_out(Rule::GiveUpPages) {
+        if self.resident.stuck || disabled(Rule::GiveUpPages) {
             return;
         }
         let mut wrapped = false;
@@ -279,7 +279,7 @@ impl State {
                 }
                 None => {
                     wrapped = true;
-                    self.resident.hand = (Layer::NONE, 0);
+                    self.resident.hand = (LayerId::NONE, 0);
                 }
             }
         }
@@ -293,9 +293,9 @@ impl State {
     }
 
     fn next_to_go(&self, (layer, from): PageKey) -> Option<PageKey> {
-        for (here, tier) in self.layers.range(layer..) {
+        for (here, layer_state) in self.layers.range(layer..) {
             let from = if *here == layer { from } else { 0 };
-            let mut windows = tier.windows.range(from..);
+            let mut windows = layer_state.windows.range(from..);
             if let Some((window, _)) = windows.find(|(_, window)| window.may_go()) {
                 return Some((*here, *window));
             }
@@ -305,54 +305,60 @@ impl State {
 
     fn give_up(&mut self, (layer, at): PageKey) {
         let range = self.logicals(at);
-        let Some(tier) = self.layers.get_mut(&layer) else { return };
-        let Some(window) = tier.windows.get_mut(&at) else { return };
+        let Some(layer_state) = self.layers.get_mut(&layer) else { return };
+        let Some(window) = layer_state.windows.get_mut(&at) else { return };
         self.resident.bytes = self.resident.bytes.saturating_sub(window.cost);
         (window.absent, window.entries, window.cost) = (true, 0, 0);
         self.resident.any_split |= window.page.is_some_and(|page| page.tally.split > 0);
-        tier.absent += 1;
-        let gone: Vec<u32> = tier.map.range(range).map(|(logical, _)| *logical).collect();
+        layer_state.absent += 1;
+        let gone: Vec<u32> = layer_state.map.range(range).map(|(logical, _)| *logical).collect();
         for logical in gone {
             self.split.remove(&(layer, logical));
-            let entry = tier.map.remove(&logical).unwrap_or_default();
+            let entry = layer_state.map.remove(&logical).unwrap_or_default();
             entry.clusters().for_each(|cluster| self.space.forget(cluster));
         }
     }
 
     /// A checkpoint is cut: it has everything that has changed.
     pub(super) fn cut_windows(&mut self) {
-        for window in self.layers.values_mut().flat_map(|tier| tier.windows.values_mut()) {
+        for window in
+            self.layers.values_mut().flat_map(|layer_state| layer_state.windows.values_mut())
+        {
             window.cut |= core::mem::take(&mut window.changed);
         }
         self.resident.cut += core::mem::take(&mut self.resident.changed);
     }
 
     /// The checkpoint that was cut is the current one, and has these pages; or it was given up.
-    pub(crate) fn settle_windows(&mut self, index: Option<Vec<(Layer, Index)>>) {
+    pub(crate) fn settle_windows(&mut self, index: Option<Vec<(LayerId, Index)>>) {
         let Some(index) = index else {
             let mut changed = 0;
-            for window in self.layers.values_mut().flat_map(|tier| tier.windows.values_mut()) {
+            for window in
+                self.layers.values_mut().flat_map(|layer_state| layer_state.windows.values_mut())
+            {
                 window.changed |= core::mem::take(&mut window.cut);
                 changed += if window.changed { window.cost } else { 0 };
             }
             (self.resident.changed, self.resident.cut) = (changed, 0);
             return;
         };
-        for tier in self.layers.values_mut() {
-            for window in tier.windows.values_mut() {
+        for layer_state in self.layers.values_mut() {
+            for window in layer_state.windows.values_mut() {
                 (window.page, window.cut, window.tried) = (None, false, false);
             }
         }
         for (layer, pages) in index {
-            let Some(tier) = self.layers.get_mut(&layer).filter(|tier| !tier.damaged) else {
+            let Some(layer_state) =
+                self.layers.get_mut(&layer).filter(|layer_state| !layer_state.damaged)
+            else {
                 continue;
             };
             for (window, page) in pages {
-                tier.windows.entry(window).or_default().page = Some(page);
+                layer_state.windows.entry(window).or_default().page = Some(page);
             }
         }
-        for tier in self.layers.values_mut() {
-            tier.windows.retain(|_, window| {
+        for layer_state in self.layers.values_mut() {
+            layer_state.windows.retain(|_, window| {
                 debug_assert!(!window.absent || window.page.is_some(), "a page is lost");
                 window.page.is_some() || window.held > 0 || window.is_used()
             });
@@ -365,11 +371,13 @@ impl State {
         if !self.resident.any_split {
             return None;
         }
-        let stays = |tier: &Tier| tier.owner != crate::entity::Id::NONE || tier.children > 1;
-        let owned = |tier: &&Tier| tier.absent > 0 && stays(tier);
-        let layers = self.layers.iter().filter(|(_, tier)| owned(tier));
-        let mut windows = layers.flat_map(|(layer, tier)| {
-            tier.windows.iter().map(move |(at, window)| ((*layer, *at), window))
+        let stays = |layer_state: &LayerState| {
+            layer_state.owner != crate::entity::Id::NONE || layer_state.children > 1
+        };
+        let owned = |layer_state: &&LayerState| layer_state.absent > 0 && stays(layer_state);
+        let layers = self.layers.iter().filter(|(_, layer_state)| owned(layer_state));
+        let mut windows = layers.flat_map(|(layer, layer_state)| {
+            layer_state.windows.iter().map(move |(at, window)| ((*layer, *at), window))
         });
         let wanted = |window: &Window| {
             let split = window.page.map_or(0, |page| page.tally.split);
@@ -382,8 +390,10 @@ impl State {
 
     /// A window has nothing more that can be merged now.
     pub(crate) fn tried(&mut self, (layer, window): PageKey) {
-        let tier = self.layers.get_mut(&layer);
-        if let Some(window) = tier.and_then(|tier| tier.windows.get_mut(&window)) {
+        let layer_state = self.layers.get_mut(&layer);
+        if let Some(window) =
+            layer_state.and_then(|layer_state| layer_state.windows.get_mut(&window))
+        {
             window.tried = true;
         }
     }
@@ -392,13 +402,13 @@ impl State {
 #[cfg(any(test, feature = "testing"))]
 impl State {
     /// What must hold of the windows; answers bytes of the index and of absent pages.
-    pub(super) fn check_windows(&self, tier: &Tier) -> u64 {
+    pub(super) fn check_windows(&self, layer_state: &LayerState) -> u64 {
         let mut bytes = 0;
         let mut entries = 0;
-        for (at, window) in &tier.windows {
-            let here = tier.map.range(self.logicals(*at)).map(|(_, entry)| entry);
+        for (at, window) in &layer_state.windows {
+            let here = layer_state.map.range(self.logicals(*at)).map(|(_, entry)| entry);
             let cost: u64 = here.clone().map(|entry| cost(entry.encoded_len(self.size))).sum();
-            let found = crate::widen::count(here.count());
+            let found = crate::casts::count(here.count());
             assert_eq!((u64::from(window.entries), window.cost), (found, cost));
             let may_be_absent = window.entries == 0 && !window.changed;
             assert!(!window.absent || may_be_absent);
@@ -409,8 +419,8 @@ impl State {
                 bytes += u64::from(page.bytes);
             }
         }
-        let absent = tier.windows.values().filter(|window| window.absent).count();
-        assert_eq!((tier.entries, tier.absent), (entries, absent));
+        let absent = layer_state.windows.values().filter(|window| window.absent).count();
+        assert_eq!((layer_state.entries, layer_state.absent), (entries, absent));
         bytes
     }
 }

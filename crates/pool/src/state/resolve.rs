@@ -9,10 +9,10 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use crate::bits::Run;
-use crate::entity::Layer;
+use crate::casts::index;
+use crate::entity::LayerId;
 use crate::layout::Cluster;
-use crate::map::Says;
-use crate::widen::index;
+use crate::map::BlockState;
 
 use super::State;
 
@@ -30,15 +30,15 @@ pub(crate) struct Piece {
 /// A bounded cache of flat tables.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FlatCache {
-    tables: BTreeMap<(Layer, u32), Flat>,
+    tables: BTreeMap<(LayerId, u32), Flat>,
     /// The next table to give up is the first one after this.
-    hand: (Layer, u32),
+    hand: (LayerId, u32),
     /// Most blocks that all tables together cover.
     blocks: usize,
 }
 
 impl FlatCache {
-    pub(super) fn set(&mut self, key: (Layer, u32), run: Run, at: Option<Cluster>) {
+    pub(super) fn set(&mut self, key: (LayerId, u32), run: Run, at: Option<Cluster>) {
         if self.tables.is_empty() {
             return;
         }
@@ -48,18 +48,18 @@ impl FlatCache {
         }
     }
 
-    pub(super) fn forget(&mut self, layer: Layer) {
+    pub(super) fn forget(&mut self, layer: LayerId) {
         let mut rest = self.tables.split_off(&(layer, 0));
         if let Some(after) = layer.0.checked_add(1) {
-            self.tables.append(&mut rest.split_off(&(Layer(after), 0)));
+            self.tables.append(&mut rest.split_off(&(LayerId(after), 0)));
         }
     }
 
-    pub(super) fn forget_one(&mut self, key: (Layer, u32)) {
+    pub(super) fn forget_one(&mut self, key: (LayerId, u32)) {
         self.tables.remove(&key);
     }
 
-    fn insert(&mut self, key: (Layer, u32), table: Flat) {
+    fn insert(&mut self, key: (LayerId, u32), table: Flat) {
         while !self.tables.is_empty() && (self.tables.len() + 1) * table.len() > self.blocks {
             let after = self.tables.range(self.hand..).next().or_else(|| self.tables.iter().next());
             let Some((victim, _)) = after else { break };
@@ -78,25 +78,29 @@ impl State {
     }
 
     /// Where one block is; by walking, for rare questions.
-    pub(crate) fn find(&self, layer: Layer, logical: u32, block: u16) -> Option<Cluster> {
+    pub(crate) fn find(&self, layer: LayerId, logical: u32, block: u16) -> Option<Cluster> {
         let number = (u64::from(logical) << self.size.shift()) + u64::from(block);
         let mut here = layer;
-        while let Some(tier) = self.layers.get(&here) {
-            match tier.map.get(&logical).map_or(Says::Nothing, |entry| entry.says(block)) {
-                Says::At(cluster) => return Some(cluster),
-                Says::Zero => return None,
-                Says::Nothing if number >= tier.limit => return None,
-                Says::Nothing => here = tier.parent,
+        while let Some(layer_state) = self.layers.get(&here) {
+            match layer_state
+                .map
+                .get(&logical)
+                .map_or(BlockState::Nothing, |entry| entry.says(block))
+            {
+                BlockState::At(cluster) => return Some(cluster),
+                BlockState::Zero => return None,
+                BlockState::Nothing if number >= layer_state.limit => return None,
+                BlockState::Nothing => here = layer_state.parent,
             }
         }
         None
     }
 
     /// The cluster that has all blocks of a run, if that is one, and known without reading.
-    pub(crate) fn covering(&self, layer: Layer, logical: u32, run: Run) -> Option<Cluster> {
-        let tier = self.layers.get(&layer)?;
-        if tier.parent == Layer::NONE {
-            return tier.map.get(&logical)?.covering(run);
+    pub(crate) fn covering(&self, layer: LayerId, logical: u32, run: Run) -> Option<Cluster> {
+        let layer_state = self.layers.get(&layer)?;
+        if layer_state.parent == LayerId::NONE {
+            return layer_state.map.get(&logical)?.covering(run);
         }
         let table = self.flat.tables.get(&(layer, logical))?;
         let (first, rest) =
@@ -107,25 +111,25 @@ impl State {
     /// The pieces of a run, in order; false if a part of a map must be read first.
     pub(crate) fn pieces(
         &mut self,
-        layer: Layer,
+        layer: LayerId,
         logical: u32,
         run: Run,
         out: &mut Vec<Piece>,
     ) -> bool {
         out.clear();
-        let Some(tier) = self.layers.get(&layer) else { return true };
-        if tier.parent == Layer::NONE {
-            let Some(entry) = tier.map.get(&logical) else {
+        let Some(layer_state) = self.layers.get(&layer) else { return true };
+        if layer_state.parent == LayerId::NONE {
+            let Some(entry) = layer_state.map.get(&logical) else {
                 out.push(Piece { run, at: None });
-                return !tier.is_absent(self.window_of(logical));
+                return !layer_state.is_absent(self.window_of(logical));
             };
             if let Some(cluster) = entry.covering(run) {
                 out.push(Piece { run, at: Some(cluster) });
                 return true;
             }
             let says = |block| match entry.says(block) {
-                Says::At(cluster) => Some(cluster),
-                Says::Zero | Says::Nothing => None,
+                BlockState::At(cluster) => Some(cluster),
+                BlockState::Zero | BlockState::Nothing => None,
             };
             join(run, says, out);
             return true;
@@ -146,44 +150,44 @@ impl State {
     }
 
     /// Whether something that the layer shows of a logical cluster is not in memory.
-    fn misses(&self, layer: Layer, logical: u32) -> bool {
+    fn misses(&self, layer: LayerId, logical: u32) -> bool {
         let window = self.window_of(logical);
         let mut here = layer;
-        while let Some(tier) = self.layers.get(&here) {
-            if tier.is_absent(window) {
+        while let Some(layer_state) = self.layers.get(&here) {
+            if layer_state.is_absent(window) {
                 return true;
             }
-            let seen = tier.limit.checked_sub(1).map(|limit| self.window_at(limit));
+            let seen = layer_state.limit.checked_sub(1).map(|limit| self.window_at(limit));
             if seen.is_none_or(|last| last < window) {
                 return false;
             }
-            here = tier.parent;
+            here = layer_state.parent;
         }
         false
     }
 
-    fn flatten(&self, layer: Layer, logical: u32) -> Flat {
+    fn flatten(&self, layer: LayerId, logical: u32) -> Flat {
         let blocks = index(self.size.blocks());
         let mut table = alloc::vec![HOLE; blocks].into_boxed_slice();
         let mut open = alloc::vec![true; blocks];
         let base = u64::from(logical) << self.size.shift();
         let mut visible = blocks;
         let mut here = layer;
-        while let Some(tier) = self.layers.get(&here) {
-            if let Some(entry) = tier.map.get(&logical) {
+        while let Some(layer_state) = self.layers.get(&here) {
+            if let Some(entry) = layer_state.map.get(&logical) {
                 for (block, (open, at)) in open.iter_mut().zip(&mut table).enumerate() {
                     if !*open || block >= visible {
                         continue;
                     }
-                    let says = entry.says(crate::widen::low16(crate::widen::count(block)));
-                    *open = says == Says::Nothing;
-                    if let Says::At(cluster) = says {
+                    let says = entry.says(crate::casts::low16(crate::casts::count(block)));
+                    *open = says == BlockState::Nothing;
+                    if let BlockState::At(cluster) = says {
                         *at = cluster.0;
                     }
                 }
             }
-            visible = visible.min(index(tier.limit.saturating_sub(base)));
-            here = tier.parent;
+            visible = visible.min(index(layer_state.limit.saturating_sub(base)));
+            here = layer_state.parent;
         }
         table
     }
@@ -192,7 +196,7 @@ impl State {
     /// written". A range that is only zero marks is not.
     pub(crate) fn written(
         &mut self,
-        layer: Layer,
+        layer: LayerId,
         range: (u64, u64),
         most: usize,
     ) -> Vec<(u64, u64)> {
@@ -205,15 +209,15 @@ impl State {
     /// Runs of blocks that this very layer has; all layers together have every block once.
     pub(crate) fn own(
         &self,
-        layer: Layer,
+        layer: LayerId,
         (from, end): (u64, u64),
         most: usize,
     ) -> Vec<(u64, u64)> {
         let mut found: Vec<(u64, u64)> = Vec::new();
-        let Some(tier) = self.layers.get(&layer) else { return found };
+        let Some(layer_state) = self.layers.get(&layer) else { return found };
         let shift = self.size.shift();
-        let first = crate::widen::low32((from >> shift).min(u64::from(u32::MAX)));
-        for (logical, entry) in tier.map.range(first..) {
+        let first = crate::casts::low32((from >> shift).min(u64::from(u32::MAX)));
+        for (logical, entry) in layer_state.map.range(first..) {
             let base = u64::from(*logical) << shift;
             if found.len() > most || base >= end {
                 break;
@@ -221,8 +225,8 @@ impl State {
             let skip = from.saturating_sub(base);
             let mut pieces = Vec::new();
             let says = |block| match entry.says(block) {
-                Says::At(cluster) => Some(cluster),
-                Says::Zero | Says::Nothing => None,
+                BlockState::At(cluster) => Some(cluster),
+                BlockState::Zero | BlockState::Nothing => None,
             };
             join(Run::of(skip..self.size.blocks().min(end - base)), says, &mut pieces);
             for piece in pieces.iter().filter(|piece| piece.at.is_some()) {
@@ -237,8 +241,8 @@ impl State {
     /// Runs of blocks whose place is another one in `newer` than in `older`.
     pub(crate) fn changed(
         &mut self,
-        older: Layer,
-        newer: Layer,
+        older: LayerId,
+        newer: LayerId,
         range: (u64, u64),
     ) -> Vec<(u64, u64)> {
         let mut before = Vec::new();
@@ -261,7 +265,7 @@ impl State {
     /// Asks `pick` about each logical cluster that the layer or one below has anything of.
     fn select(
         &mut self,
-        layer: Layer,
+        layer: LayerId,
         (start, end): (u64, u64),
         most: usize,
         mut pick: impl FnMut(&mut State, u32, Run, &mut Vec<Piece>),
@@ -269,7 +273,7 @@ impl State {
         let mut found: Vec<(u64, u64)> = Vec::new();
         let mut pieces = Vec::new();
         let shift = self.size.shift();
-        let mut next = Some(crate::widen::low32((start >> shift).min(u64::from(u32::MAX))));
+        let mut next = Some(crate::casts::low32((start >> shift).min(u64::from(u32::MAX))));
         while let Some(logical) = next.and_then(|from| self.next_logical(layer, from)) {
             let base = u64::from(logical) << shift;
             let (from, to) = (start.max(base) - base, end.min(base + self.size.blocks()));
@@ -287,13 +291,13 @@ impl State {
         found
     }
 
-    fn next_logical(&self, layer: Layer, from: u32) -> Option<u32> {
+    fn next_logical(&self, layer: LayerId, from: u32) -> Option<u32> {
         let mut best: Option<u32> = None;
         let mut here = layer;
-        while let Some(tier) = self.layers.get(&here) {
-            let first = tier.map.range(from..).next().map(|(logical, _)| *logical);
+        while let Some(layer_state) = self.layers.get(&here) {
+            let first = layer_state.map.range(from..).next().map(|(logical, _)| *logical);
             best = [best, first].into_iter().flatten().min();
-            here = tier.parent;
+            here = layer_state.parent;
         }
         best
     }

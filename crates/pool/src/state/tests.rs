@@ -10,7 +10,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::bits::Run;
-use crate::entity::{Kind, Label};
+use crate::entity::{EntityKind, Label};
 
 const SIZE: u64 = 64;
 
@@ -18,15 +18,15 @@ pub(crate) fn entity(id: u128, origin: u128, layer: u32, size: u64) -> Entity {
     Entity {
         id: Id(id),
         origin: Id(origin),
-        kind: Kind::Replica,
-        layer: Layer(layer),
+        kind: EntityKind::Replica,
+        layer: LayerId(layer),
         size: Blocks(size),
         thick: false,
         created: 0,
         label: Label::default(),
         key: Vec::new(),
         share: Vec::new(),
-        memo: Vec::new(),
+        spec_backup: Vec::new(),
     }
 }
 
@@ -81,7 +81,7 @@ impl Bench {
         self.next
     }
 
-    fn pick(&self, who: usize, kind: Kind) -> Option<Entity> {
+    fn pick(&self, who: usize, kind: EntityKind) -> Option<Entity> {
         let all: Vec<_> = self.state.entities.values().filter(|e| e.kind == kind).collect();
         (!all.is_empty()).then(|| all[who % all.len()].clone())
     }
@@ -95,13 +95,13 @@ impl Bench {
                 self.model.insert(Id(id), vec![0; size as usize]);
             }
             Step::Write { who, start, len } => {
-                let Some(to) = self.pick(who, Kind::Replica) else { return };
+                let Some(to) = self.pick(who, EntityKind::Replica) else { return };
                 for block in start..(start + len).min(to.size.0) {
                     self.write(&to, block);
                 }
             }
             Step::Discard { who, start, len } => {
-                let Some(to) = self.pick(who, Kind::Replica) else { return };
+                let Some(to) = self.pick(who, EntityKind::Replica) else { return };
                 let end = (start + len).min(to.size.0);
                 if start < end {
                     self.state.discard(to.layer, start..end);
@@ -110,14 +110,14 @@ impl Bench {
                 }
             }
             Step::Snapshot { who } => {
-                let Some(of) = self.pick(who, Kind::Replica) else { return };
+                let Some(of) = self.pick(who, EntityKind::Replica) else { return };
                 let id = u128::from(self.stamp());
-                let top = Layer(self.state.next_layer);
+                let top = LayerId(self.state.next_layer);
                 self.state.snapshot(of.id, top, entity(id, 0, 1, 1)).unwrap();
                 self.model.insert(Id(id), self.model[&of.id].clone());
             }
             Step::Clone { who, size } => {
-                let Some(of) = self.pick(who, Kind::Snapshot) else { return };
+                let Some(of) = self.pick(who, EntityKind::Snapshot) else { return };
                 let id = u128::from(self.stamp());
                 let layer = self.state.next_layer;
                 self.state.create(entity(id, of.id.0, layer, size)).unwrap();
@@ -126,7 +126,7 @@ impl Bench {
                 self.model.insert(Id(id), content);
             }
             Step::Resize { who, size } => {
-                let Some(to) = self.pick(who, Kind::Replica) else { return };
+                let Some(to) = self.pick(who, EntityKind::Replica) else { return };
                 self.state.resize(to.id, Blocks(size)).unwrap();
                 while let Some(window) = self.state.untrimmed(to.layer) {
                     let end = self.state.window_end(window);
@@ -135,7 +135,7 @@ impl Bench {
                 self.model.get_mut(&to.id).unwrap().resize(size as usize, 0);
             }
             Step::Delete { who } => {
-                let kind = if who % 2 == 0 { Kind::Replica } else { Kind::Snapshot };
+                let kind = if who % 2 == 0 { EntityKind::Replica } else { EntityKind::Snapshot };
                 let Some(gone) = self.pick(who / 2, kind) else { return };
                 self.state.delete(gone.id).unwrap();
                 self.model.remove(&gone.id);
@@ -154,7 +154,7 @@ impl Bench {
         let (logical, inside) = ((block / SIZE) as u32, (block % SIZE) as u16);
         let run = Run { first: inside, len: 1 };
         let own = self.state.layers[&to.layer].map.get(&logical).map(|entry| entry.says(inside));
-        let cluster = if let Some(crate::map::Says::At(cluster)) = own {
+        let cluster = if let Some(crate::map::BlockState::At(cluster)) = own {
             cluster
         } else {
             let entry = self.state.layers[&to.layer].map.get(&logical);
@@ -252,10 +252,10 @@ fn a_thick_replica_keeps_its_space_from_others() {
     state.create(Entity { thick: true, ..entity(1, 0, 1, SIZE * 8) }).unwrap();
     state.create(entity(2, 0, 2, SIZE * 10)).unwrap();
     for logical in 0..2 {
-        assert!(state.may_allocate(Layer(2), 1));
+        assert!(state.may_allocate(LayerId(2), 1));
         let cluster = state.space.take_any().unwrap();
-        state.pin(Layer(2), logical, cluster);
+        state.pin(LayerId(2), logical, cluster);
     }
-    assert!(!state.may_allocate(Layer(2), 1));
-    assert!(state.may_allocate(Layer(1), 8));
+    assert!(!state.may_allocate(LayerId(2), 1));
+    assert!(state.may_allocate(LayerId(1), 8));
 }

@@ -3,11 +3,11 @@
 use block::Blocks;
 
 use crate::bits::Run;
-use crate::breaks::{Rule, left_out};
-use crate::entity::{Entity, Id, Kind, Layer};
+use crate::entity::{Entity, EntityKind, Id, LayerId};
+use crate::mutation::{Rule, disabled};
 
 use super::edit::entity_bytes;
-use super::{LAYER_BYTES, Refused, State, Tier};
+use super::{LAYER_BYTES, LayerState, Refused, State};
 
 impl State {
     /// A new replica, empty or over the snapshot that `entity.origin` names.
@@ -18,10 +18,10 @@ impl State {
             return Err(Refused::Exists);
         }
         let (parent, limit) = match entity.origin {
-            Id::NONE => (Layer::NONE, 0),
+            Id::NONE => (LayerId::NONE, 0),
             origin => {
                 let origin = self.entities.get(&origin).ok_or(Refused::NotFound)?;
-                if origin.kind != Kind::Snapshot {
+                if origin.kind != EntityKind::Snapshot {
                     return Err(Refused::NotSnapshot);
                 }
                 (origin.layer, origin.size.0.min(entity.size.0))
@@ -30,10 +30,10 @@ impl State {
         if let Some(parent) = self.layers.get_mut(&parent) {
             parent.children += 1;
         }
-        let tier = Tier { parent, limit, owner: entity.id, ..Tier::default() };
-        self.add_layer(entity.layer, tier);
+        let layer_state = LayerState { parent, limit, owner: entity.id, ..LayerState::default() };
+        self.add_layer(entity.layer, layer_state);
         let want = if entity.thick { self.clusters_of(entity.size) } else { 0 };
-        self.change_tier(entity.layer, |tier| tier.want = want);
+        self.change_layer_state(entity.layer, |layer_state| layer_state.want = want);
         self.meta_bytes += entity_bytes(&entity);
         self.entities.insert(entity.id, entity);
         Ok(())
@@ -43,43 +43,46 @@ impl State {
     pub(crate) fn snapshot(
         &mut self,
         source: Id,
-        top: Layer,
+        top: LayerId,
         mut entity: Entity,
     ) -> Result<(), Refused> {
         if self.entities.contains_key(&entity.id) || self.layers.contains_key(&top) {
             return Err(Refused::Exists);
         }
         let origin = self.entities.get_mut(&source).ok_or(Refused::NotFound)?;
-        if origin.kind != Kind::Replica {
+        if origin.kind != EntityKind::Replica {
             return Err(Refused::IsSnapshot);
         }
         entity.layer = origin.layer;
         entity.size = origin.size;
-        entity.kind = Kind::Snapshot;
+        entity.kind = EntityKind::Snapshot;
         entity.origin = source;
         entity.check()?;
         let frozen = core::mem::replace(&mut origin.layer, top);
-        if left_out(Rule::SealSnapshots) {
+        if disabled(Rule::SealSnapshots) {
             origin.layer = frozen;
         }
         let size = origin.size.0;
         let mut want = 0;
-        self.change_tier(frozen, |tier| {
-            tier.owner = entity.id;
-            tier.children += 1;
-            want = core::mem::take(&mut tier.want);
+        self.change_layer_state(frozen, |layer_state| {
+            layer_state.owner = entity.id;
+            layer_state.children += 1;
+            want = core::mem::take(&mut layer_state.want);
         });
-        self.add_layer(top, Tier { parent: frozen, limit: size, owner: source, ..Tier::default() });
-        self.change_tier(top, |tier| tier.want = want);
+        self.add_layer(
+            top,
+            LayerState { parent: frozen, limit: size, owner: source, ..LayerState::default() },
+        );
+        self.change_layer_state(top, |layer_state| layer_state.want = want);
         self.meta_bytes += entity_bytes(&entity);
         self.entities.insert(entity.id, entity);
         Ok(())
     }
 
-    fn add_layer(&mut self, layer: Layer, tier: Tier) {
+    fn add_layer(&mut self, layer: LayerId, layer_state: LayerState) {
         self.next_layer = self.next_layer.max(layer.0.saturating_add(1));
         self.meta_bytes += LAYER_BYTES;
-        self.layers.insert(layer, tier);
+        self.layers.insert(layer, layer_state);
     }
 
     /// Replaces what is said of an entity; its layer, kind and size stay.
@@ -97,17 +100,17 @@ impl State {
     pub(crate) fn resize(&mut self, id: Id, size: Blocks) -> Result<(), Refused> {
         self.check_size(size)?;
         let entity = self.entities.get_mut(&id).ok_or(Refused::NotFound)?;
-        if entity.kind != Kind::Replica {
+        if entity.kind != EntityKind::Replica {
             return Err(Refused::IsSnapshot);
         }
         let (layer, shrinks) = (entity.layer, size < entity.size);
         let thick = entity.thick;
         entity.size = size;
         let want = if thick { self.clusters_of(size) } else { 0 };
-        self.change_tier(layer, |tier| {
-            tier.want = if tier.damaged { 0 } else { want };
+        self.change_layer_state(layer, |layer_state| {
+            layer_state.want = if layer_state.damaged { 0 } else { want };
             if shrinks {
-                tier.limit = tier.limit.min(size.0);
+                layer_state.limit = layer_state.limit.min(size.0);
             }
         });
         if shrinks {
@@ -128,9 +131,9 @@ impl State {
     pub(crate) fn delete(&mut self, id: Id) -> Result<(), Refused> {
         let entity = self.entities.remove(&id).ok_or(Refused::NotFound)?;
         self.meta_bytes -= entity_bytes(&entity);
-        self.change_tier(entity.layer, |tier| {
-            tier.owner = Id::NONE;
-            tier.want = 0;
+        self.change_layer_state(entity.layer, |layer_state| {
+            layer_state.owner = Id::NONE;
+            layer_state.want = 0;
         });
         Ok(())
     }

@@ -1,14 +1,14 @@
 //! A window of a map, its page, and the memory that all of them take.
 
+use crate::casts::{count, low32};
 use crate::layout::ClusterSize;
 use crate::map::Packed;
-use crate::widen::{count, low32};
 
 use super::pages::PageKey;
 
 /// What a page holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tally {
+pub(crate) struct PageCounts {
     pub(crate) clusters: u32,
     pub(crate) blocks: u32,
     pub(crate) entries: u16,
@@ -18,7 +18,7 @@ pub(crate) struct Tally {
     pub(crate) split: u16,
 }
 
-impl Tally {
+impl PageCounts {
     pub(crate) fn add(&mut self, entry: &Packed, size: ClusterSize) {
         let parts = low32(count(entry.clusters().count()));
         self.clusters += parts;
@@ -42,7 +42,7 @@ pub(crate) struct Page {
     pub(crate) at: u32,
     pub(crate) bytes: u32,
     pub(crate) crc: u32,
-    pub(crate) tally: Tally,
+    pub(crate) tally: PageCounts,
 }
 
 impl Page {
@@ -123,7 +123,7 @@ impl Resident {
     }
 
     /// Whether changes take so much that more must wait for a checkpoint.
-    pub(crate) fn is_choked(&self) -> bool {
+    pub(crate) fn is_over_budget(&self) -> bool {
         self.changed + self.cut > self.limit.max(2 * Self::LEAST)
     }
 
@@ -133,7 +133,7 @@ impl Resident {
 }
 
 /// The numbers of entries that a page cannot have more of.
-pub(crate) fn fits_tally(tally: &Tally, page_shift: u8) -> bool {
+pub(crate) fn fits_tally(tally: &PageCounts, page_shift: u8) -> bool {
     let most = 1u32 << page_shift;
     u32::from(tally.entries) <= most
         && tally.entries > 0

@@ -9,14 +9,14 @@ use alloc::vec::Vec;
 
 use block::Blocks;
 
-use super::{Image, Stand};
+use super::{BenchPool, Image};
+use crate::checksum_page;
+use crate::codec::{Reader, crc_around, le64, set};
 use crate::entity::Entity;
 use crate::journal::{self, Copies, GroupHead, Position};
-use crate::layout::{BLOCK, Geography, Use};
+use crate::layout::{BLOCK, DiskLayout, Use};
 use crate::record::Record;
-use crate::sums_page;
 use crate::superblock::Superblock;
-use crate::wire::{Reader, crc_around, le64, set};
 use crate::{Disk, Id, Place};
 
 const POOL: Id = Id(7);
@@ -24,7 +24,7 @@ const POOL: Id = Id(7);
 /// A small pool with something of everything on one disk, or on two.
 pub fn sample(disks: usize) -> Option<Image> {
     let sizes = [Blocks(3600), Blocks(2600)];
-    let mut stand = Stand::open(Image::create(sizes.get(..disks)?).ok()?).ok()?;
+    let mut stand = BenchPool::open(Image::create(sizes.get(..disks)?).ok()?).ok()?;
     stand.furnish().ok()?;
     Some(stand.image)
 }
@@ -40,11 +40,11 @@ pub fn superblock(input: &[u8]) {
     let Ok(found) = Superblock::decode(&block) else { return };
     let again = Superblock::decode(&found.encode(found.number));
     assert_eq!(again.as_ref(), Ok(&found));
-    let Some(geography) = Geography::new(&found.areas, found.cluster) else { return };
-    let blocks = u64::from(geography.clusters()) * found.cluster.blocks();
+    let Some(disk_layout) = DiskLayout::new(&found.areas, found.cluster) else { return };
+    let blocks = u64::from(disk_layout.clusters()) * found.cluster.blocks();
     for block in [0, blocks / 2, blocks - 1] {
-        let sum = geography.sum_at(block);
-        for place in [geography.place(block), geography.page_place(sum.page, 1)] {
+        let sum = disk_layout.sum_at(block);
+        for place in [disk_layout.place(block), disk_layout.page_place(sum.page, 1)] {
             let disk = found.disks.get(usize::from(place.disk.0));
             assert!(disk.is_some_and(|disk| place.block < disk.blocks.0), "{place:?}");
         }
@@ -76,7 +76,7 @@ pub fn records(input: &[u8]) {
 
 /// A page of sums: what decodes comes back as it was.
 pub fn sums(input: &[u8]) {
-    let _ = sums_page::decode(POOL, 0, input);
+    let _ = checksum_page::decode(POOL, 0, input);
     let mut block = input.to_vec();
     block.resize(BLOCK, 0);
     set(&mut block, 0, b"HSUM");
@@ -84,11 +84,11 @@ pub fn sums(input: &[u8]) {
     let crc = crc_around(&block, 4);
     set(&mut block, 4, &crc.to_le_bytes());
     let number = le64(&block, 24);
-    let found = sums_page::decode(POOL, number, &block);
+    let found = checksum_page::decode(POOL, number, &block);
     assert!(found.is_some(), "a sealed page of this pool is one");
     if let Some(sums) = found {
-        let again = sums_page::encode(POOL, number, &sums);
-        assert_eq!(sums_page::decode(POOL, number, &again), Some(sums));
+        let again = checksum_page::encode(POOL, number, &sums);
+        assert_eq!(checksum_page::decode(POOL, number, &again), Some(sums));
     }
 }
 
@@ -249,12 +249,14 @@ fn places(superblock: &Superblock, area: u8) -> Vec<Place> {
 /// A pool that opens can be used in every way, and opens again afterwards. Answers whether it
 /// opened.
 fn open_and_use(image: Image) -> bool {
-    let Ok(mut stand) = Stand::open_on(image, crate::TornWrites::Possible) else { return false };
+    let Ok(mut stand) = BenchPool::open_on(image, crate::TornWrites::Possible) else {
+        return false;
+    };
     stand.use_up();
     let broken = stand.pool.health().broken;
     if stand.export().is_ok() {
         assert!(!broken);
-        let again = Stand::open(stand.image);
+        let again = BenchPool::open(stand.image);
         assert!(again.is_ok(), "{:?}", again.err());
     }
     true

@@ -7,9 +7,9 @@ use alloc::vec::Vec;
 
 use block::{Blocks, Bytes};
 
+use crate::casts::{count, index, low16};
+use crate::codec::{crc_around, le32, le64, set};
 use crate::layout::{BLOCK, Use};
-use crate::widen::{count, index, low16};
-use crate::wire::{crc_around, le32, le64, set};
 use crate::{
     BadPool, ClusterSize, Disk, Id, Member, NewPool, Place, Probe, Step, Superblock, create,
 };
@@ -151,7 +151,7 @@ impl Image {
         let (body, directory) = (le64(&header, at::BODY), le64(&header, at::DIRECTORY));
         let blocks = body.div_ceil(count(BLOCK)).min(64);
         let start = Place { block: place.block + 1, ..place };
-        let mut bytes = self.read(start, crate::widen::low32(blocks));
+        let mut bytes = self.read(start, crate::casts::low32(blocks));
         let sections = usize::try_from(le32(&header, at::SECTIONS)).unwrap_or(0);
         let from = index(directory.min(count(bytes.len())));
         let to = index(body.min(count(bytes.len()))).max(from);
@@ -217,7 +217,7 @@ impl Image {
             set(&mut header, at::DIRECTORY, &start.to_le_bytes());
             set(&mut header, at::META, &meta.to_le_bytes());
             let number = sections.len() - sections.iter().filter(is_page).count();
-            let number = crate::widen::low32(count(number));
+            let number = crate::casts::low32(count(number));
             set(&mut header, at::SECTIONS, &number.to_le_bytes());
             self.patch(area.start, 0, &header);
             for (nth, block) in (1..area.blocks).zip(body.chunks_exact(BLOCK)) {

@@ -6,9 +6,9 @@
 //!
 //! Not here: crashes and the model they are compared with (`tests`).
 
+mod bench_pool;
 pub mod fuzz;
 mod image;
-mod stand;
 
+pub use bench_pool::BenchPool;
 pub use image::Image;
-pub use stand::Stand;

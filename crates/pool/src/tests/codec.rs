@@ -7,13 +7,13 @@ use block::Blocks;
 use proptest::collection::vec as vec_of;
 use proptest::prelude::*;
 
-use crate::entity::{Entity, Id, Kind, Label, Layer};
+use crate::checksum_page;
+use crate::codec::Reader;
+use crate::entity::{Entity, EntityKind, Id, Label, LayerId};
 use crate::journal::{self, Copies, GroupHead, Position};
-use crate::layout::{self, BLOCK, Cluster, ClusterSize, Disk, Geography};
+use crate::layout::{self, BLOCK, Cluster, ClusterSize, Disk, DiskLayout};
 use crate::record::{FirstWrite, Record};
-use crate::sums_page;
 use crate::superblock::{Member, NotSuper, Superblock};
-use crate::wire::Reader;
 
 const POOL: Id = Id(0x1234_5678_9abc_def0_1122_3344_5566_7788);
 
@@ -77,13 +77,13 @@ fn another_format_and_unknown_features_are_refused_by_name() {
 #[test]
 fn every_cluster_and_page_has_a_place_of_its_own() {
     let plan = layout::plan(&[Blocks(9_000), Blocks(8_500)], ClusterSize::DEFAULT).unwrap();
-    let geography = Geography::new(&plan, ClusterSize::DEFAULT).unwrap();
+    let disk_layout = DiskLayout::new(&plan, ClusterSize::DEFAULT).unwrap();
     let mut places = std::collections::BTreeSet::new();
-    for block in 0..u64::from(geography.clusters()) * 256 {
-        assert!(places.insert(geography.place(block)));
-        let sum = geography.sum_at(block);
+    for block in 0..u64::from(disk_layout.clusters()) * 256 {
+        assert!(places.insert(disk_layout.place(block)));
+        let sum = disk_layout.sum_at(block);
         for copy in [0, 1] {
-            let fresh = places.insert(geography.page_place(sum.page, copy));
+            let fresh = places.insert(disk_layout.page_place(sum.page, copy));
             assert_eq!(fresh, sum.slot == 0);
         }
     }
@@ -106,18 +106,27 @@ fn entities() -> impl Strategy<Value = Entity> {
     let flags = any::<[bool; 2]>();
     let strings = [bytes(), bytes(), bytes()];
     (1u128.., any::<u128>(), 1u32.., flags, 1u64.., any::<u64>(), label, strings).prop_map(
-        |(id, origin, layer, [snapshot, thick], size, created, label, [key, share, memo])| Entity {
+        |(
+            id,
+            origin,
+            layer,
+            [snapshot, thick],
+            size,
+            created,
+            label,
+            [key, share, spec_backup],
+        )| Entity {
             id: Id(id),
             origin: Id(origin),
-            kind: if snapshot { Kind::Snapshot } else { Kind::Replica },
-            layer: Layer(layer),
+            kind: if snapshot { EntityKind::Snapshot } else { EntityKind::Replica },
+            layer: LayerId(layer),
             size: Blocks(size),
             thick,
             created,
             label,
             key,
             share,
-            memo,
+            spec_backup,
         },
     )
 }
@@ -126,11 +135,11 @@ fn records() -> impl Strategy<Value = Record> {
     let first = (any::<[u32; 3]>(), any::<u16>(), vec_of(any::<u32>(), 1..600));
     prop_oneof![
         first.prop_map(|([layer, logical, cluster], first, crcs)| Record::FirstWrite {
-            at: FirstWrite { layer: Layer(layer), logical, cluster: Cluster(cluster), first },
+            at: FirstWrite { layer: LayerId(layer), logical, cluster: Cluster(cluster), first },
             crcs,
         }),
         any::<(u32, u32, u32)>().prop_map(|(layer, start, len)| Record::Discard {
-            layer: Layer(layer),
+            layer: LayerId(layer),
             start: start.into(),
             len: len.into(),
         }),
@@ -138,11 +147,11 @@ fn records() -> impl Strategy<Value = Record> {
         entities().prop_map(Record::Create),
         entities().prop_map(Record::Update),
         (any::<u128>(), any::<u32>(), entities()).prop_map(|(source, top, entity)| {
-            Record::Snapshot { source: Id(source), top: Layer(top), entity }
+            Record::Snapshot { source: Id(source), top: LayerId(top), entity }
         }),
         any::<u128>().prop_map(|id| Record::Delete(Id(id))),
-        any::<u32>().prop_map(|layer| Record::Collapse(Layer(layer))),
-        any::<(u32, u32)>().prop_map(|(layer, last)| Record::Move { layer: Layer(layer), last }),
+        any::<u32>().prop_map(|layer| Record::Collapse(LayerId(layer))),
+        any::<(u32, u32)>().prop_map(|(layer, last)| Record::Move { layer: LayerId(layer), last }),
         (0..1u64 << 60, vec_of(any::<u32>(), 1..600))
             .prop_map(|(first, crcs)| Record::Overwrite { first, crcs }),
         any::<(u128, u64)>()
@@ -200,12 +209,12 @@ proptest! {
 
     #[test]
     fn sums_pages_come_back_as_written(seed in any::<u32>(), number in any::<u64>()) {
-        let mut sums = [seed; sums_page::SUMS];
+        let mut sums = [seed; checksum_page::SUMS];
         sums.iter_mut().enumerate().for_each(|(nth, sum)| *sum ^= nth as u32);
-        let block = sums_page::encode(POOL, number, &sums);
-        prop_assert_eq!(*sums_page::decode(POOL, number, &block).unwrap(), sums);
-        prop_assert!(sums_page::decode(POOL, number ^ 1, &block).is_none());
-        prop_assert!(sums_page::decode(Id(1), number, &block).is_none());
+        let block = checksum_page::encode(POOL, number, &sums);
+        prop_assert_eq!(*checksum_page::decode(POOL, number, &block).unwrap(), sums);
+        prop_assert!(checksum_page::decode(POOL, number ^ 1, &block).is_none());
+        prop_assert!(checksum_page::decode(Id(1), number, &block).is_none());
     }
 
     #[test]
@@ -229,6 +238,6 @@ proptest! {
         let ring = [&block[..], &block[..]];
         let from = Position { number: 0, group: 0, incarnation: 0 };
         Copies { pool: POOL, bytes: ring }.find(from);
-        let _ = sums_page::decode(POOL, 0, &block);
+        let _ = checksum_page::decode(POOL, 0, &block);
     }
 }

@@ -3,17 +3,17 @@
 use std::vec;
 use std::vec::Vec;
 
-use block::{Blocks, Fault, Lba, Span};
+use block::{Blocks, IoError, Lba, Span};
 
 use super::disk::Disks;
 use super::disk::Random;
 use super::driver::{Ended, Moment, Rig, new_disks, open};
 use super::history::replica;
 use super::model::stamped;
-use crate::breaks::{LeftOut, Rule};
 use crate::layout::{BLOCK, Use};
+use crate::mutation::{DisabledRule, Rule};
 use crate::superblock::Superblock;
-use crate::{About, Change, Disk, Id, ImportError, Label, NewSnapshot, Place};
+use crate::{Change, Disk, Id, ImportError, Label, NewSnapshot, Place, QueryKind};
 
 const SIZES: &[u64] = &[3600];
 const A: Id = Id(1);
@@ -53,7 +53,7 @@ fn expected(id: Id, block: u64) -> u64 {
 }
 
 /// Every block reads as it should, or is refused.
-fn check(rig: &mut Rig) -> Vec<Fault> {
+fn check(rig: &mut Rig) -> Vec<IoError> {
     let mut faults = Vec::new();
     for id in [A, B, Id(3)] {
         for block in 0..100 {
@@ -72,7 +72,7 @@ fn area(superblock: &Superblock, usage: Use) -> (Place, u64) {
 }
 
 /// Damages one block and opens the pool.
-fn with_damage(disks: &Disks, places: &[Place], byte: usize) -> Result<Vec<Fault>, ImportError> {
+fn with_damage(disks: &Disks, places: &[Place], byte: usize) -> Result<Vec<IoError>, ImportError> {
     let mut disks = disks.clone();
     for place in places {
         disks.damage(*place, byte, 0x10);
@@ -121,7 +121,7 @@ fn heals(disks: &Disks, usage: Use, superblock: &Superblock) -> bool {
 
 #[test]
 fn second_copies_left_out_are_noticed() {
-    let _left_out = LeftOut::new(Rule::SecondCopy);
+    let _disabled = DisabledRule::new(Rule::SecondCopy);
     let (disks, superblock) = sample();
     assert!(!heals(&disks, Use::Journal { copy: 0 }, &superblock));
     let slots = [0, 1].map(|slot| Use::Checkpoint { slot, copy: 0 });
@@ -204,7 +204,7 @@ fn a_lost_map_isolates_its_replicas_only() {
                 let span = Span::new(Lba(12), Blocks(1)).unwrap();
                 let found = rig.stamps(id, 12, 1);
                 if damaged.contains(&id) {
-                    assert_eq!(found, Err(Fault::Medium { span }));
+                    assert_eq!(found, Err(IoError::Medium { span }));
                 } else {
                     assert_eq!(found, Ok(vec![expected(id, 12)]));
                 }
@@ -236,7 +236,7 @@ fn a_bad_data_block_is_reported_exactly_and_repaired() {
     rig.disks.damage(data[0], 999, 1);
     let bad = Span::new(Lba(42), Blocks(1)).unwrap();
     for id in [A, Id(3)] {
-        assert_eq!(rig.stamps(id, 40, 5), Err(Fault::Checksum { span: bad }));
+        assert_eq!(rig.stamps(id, 40, 5), Err(IoError::Checksum { span: bad }));
         assert_eq!(rig.stamps(id, 43, 1), Ok(vec![143]));
     }
     let token = rig.token();
@@ -273,7 +273,7 @@ fn sums_pages_are_healed_from_the_second_copy_and_their_loss_is_a_fault() {
         }
         let faults = with_damage(&disks, &[pages[0], pages[half]], byte).unwrap();
         assert!(!faults.is_empty());
-        assert!(faults.iter().all(|fault| matches!(fault, Fault::Checksum { .. })));
+        assert!(faults.iter().all(|fault| matches!(fault, IoError::Checksum { .. })));
     }
 }
 
@@ -360,7 +360,7 @@ fn place_of(disks: &Disks, stamp: u64) -> Place {
 fn doubt_after_a_crash_is_listed_and_ends() {
     let mut rig = torn();
     assert_eq!(rig.pool.health().doubtful_regions, 1);
-    let unproven = Err(Fault::Unproven { span: Span::new(Lba(30), Blocks(1)).unwrap() });
+    let unproven = Err(IoError::Unproven { span: Span::new(Lba(30), Blocks(1)).unwrap() });
     assert_eq!(rig.read(B, 29, 3), unproven);
     loop {
         let token = rig.token();
@@ -387,7 +387,7 @@ fn doubt_after_a_crash_is_listed_and_ends() {
     let at = place_of(&rig.disks, 500 + 11);
     rig.disks.damage(at, 9, 1);
     let span = Span::new(Lba(11), Blocks(1)).unwrap();
-    assert_eq!(rig.stamps(A, 11, 1), Err(Fault::Checksum { span }));
+    assert_eq!(rig.stamps(A, 11, 1), Err(IoError::Checksum { span }));
 }
 
 #[test]
@@ -398,7 +398,7 @@ fn a_scrub_sees_every_block_once_and_finds_the_bad_one() {
     rig.disks.damage(at, 4000, 4);
     let (mut seen, mut bad) = (0, Vec::new());
     for id in [A, B, Id(3)] {
-        for (from, to) in rig.ask(About::Own(id), Blocks(0), 100).unwrap() {
+        for (from, to) in rig.ask(QueryKind::Own(id), Blocks(0), 100).unwrap() {
             for block in from..to {
                 let token = rig.token();
                 rig.pool.verify(token, id, Span::new(Lba(block), Blocks(1)).unwrap());
@@ -416,12 +416,12 @@ fn a_disk_that_fails_ends_commands_and_not_the_process() {
     let (disks, _) = sample();
     let mut rig = open(disks, SIZES).unwrap();
     rig.fails = true;
-    assert!(matches!(rig.write(B, 50, &stamped(1)), Err(Fault::Medium { .. })));
-    assert!(matches!(rig.stamps(A, 5, 1), Err(Fault::Medium { .. } | Fault::Checksum { .. })));
+    assert!(matches!(rig.write(B, 50, &stamped(1)), Err(IoError::Medium { .. })));
+    assert!(matches!(rig.stamps(A, 5, 1), Err(IoError::Medium { .. } | IoError::Checksum { .. })));
     assert!(rig.flush(B).is_err());
     assert!(rig.pool.health().broken);
     rig.fails = false;
-    assert_eq!(rig.write(B, 50, &stamped(1)), Err(Fault::ReadOnly));
+    assert_eq!(rig.write(B, 50, &stamped(1)), Err(IoError::ReadOnly));
     assert_eq!(rig.stamps(A, 5, 1), Ok(vec![105]));
     assert!(matches!(rig.step(&mut Random(1)), Moment::Quiet));
     let mut rig = open(rig.disks.after_crash(&mut Random(0)), SIZES).unwrap();

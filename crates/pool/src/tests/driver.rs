@@ -9,27 +9,28 @@ use std::vec::Vec;
 use block::{Blocks, Bytes, Command, Completion, Lba, Span};
 
 use super::disk::{Disks, Random};
+use crate::create::{self, NewPool, Probe, Step};
 use crate::layout::BLOCK;
-use crate::life::{self, NewPool, Probe, Step};
 use crate::{
-    About, BadPool, Buffer, Change, ClusterSize, Disk, DiskFailed, Effect, Id, ImportError, Io,
-    Limits, Member, Place, Pool, Question, Recovery, Refused, Runs, Superblock, Token, TornWrites,
+    BadPool, BlockQuery, Buffer, Change, ClusterSize, CommandId, Disk, DiskFailed, Effect, Id,
+    ImportError, IoId, Limits, Member, Place, Pool, QueryKind, Recovery, Refused, Runs, Superblock,
+    TornWrites,
 };
 
 /// A disk I/O that was sent.
 #[derive(Clone, Debug)]
 enum Sent {
-    Read { io: Io, place: Place, blocks: u32, into: Buffer },
-    Write { io: Io, number: u64 },
-    Flush { io: Io, covers: Vec<u64> },
+    Read { io: IoId, place: Place, blocks: u32, into: Buffer },
+    Write { io: IoId, number: u64 },
+    Flush { io: IoId, covers: Vec<u64> },
 }
 
 /// How a command ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
-    Done(Token, Completion),
-    Changed(Token, Result<(), Refused>),
-    Answered(Token, Result<Runs, Refused>),
+    Done(CommandId, Completion),
+    Changed(CommandId, Result<(), Refused>),
+    Answered(CommandId, Result<Runs, Refused>),
 }
 
 /// What happened in a step.
@@ -47,7 +48,7 @@ pub(super) struct Rig {
     pub(super) disks: Disks,
     sent: Vec<Sent>,
     /// Buffers of commands.
-    pub(super) buffers: BTreeMap<Token, Vec<u8>>,
+    pub(super) buffers: BTreeMap<CommandId, Vec<u8>>,
     /// Blocks that were believed because nobody else has them.
     pub(super) believed: u64,
     /// Every disk I/O fails.
@@ -73,7 +74,7 @@ pub(super) fn new_disks(sizes: &[u64], cluster: u64) -> Disks {
     };
     let mut disks = Disks::default();
     disks.torn_writes = TornWrites::Impossible;
-    for step in life::create(&new).unwrap() {
+    for step in create::create(&new).unwrap() {
         match step {
             Step::Write { place, bytes } => {
                 let number = disks.write(place, &bytes);
@@ -106,7 +107,7 @@ fn assembled(disks: &Disks, sizes: &[u64]) -> Result<Superblock, BadPool> {
         .map(|([a, b], blocks)| Probe { blocks: Blocks(*blocks), supers: [a, b] })
         .filter(|probe| probe.superblock().is_ok())
         .collect();
-    let (superblock, order) = life::assemble(&probes)?;
+    let (superblock, order) = create::assemble(&probes)?;
     assert!(order.iter().enumerate().all(|(number, at)| number == *at));
     Ok(superblock)
 }
@@ -167,12 +168,12 @@ fn recover_with(
 }
 
 impl Rig {
-    pub(super) fn token(&mut self) -> Token {
+    pub(super) fn token(&mut self) -> CommandId {
         self.next += 1;
-        Token(self.next)
+        CommandId(self.next)
     }
 
-    pub(super) fn submit(&mut self, id: Id, command: Command, data: Vec<u8>) -> Token {
+    pub(super) fn submit(&mut self, id: Id, command: Command, data: Vec<u8>) -> CommandId {
         let token = self.token();
         let data = match command {
             Command::Read { span } | Command::Compare { span } => {
@@ -186,20 +187,20 @@ impl Rig {
     }
 
     /// Writes good bytes over blocks, as a mirror does.
-    pub(super) fn repair(&mut self, id: Id, span: Span, data: Vec<u8>) -> Token {
+    pub(super) fn repair(&mut self, id: Id, span: Span, data: Vec<u8>) -> CommandId {
         let token = self.token();
         self.pool.repair(token, id, span, &data);
         self.buffers.insert(token, data);
         token
     }
 
-    pub(super) fn change(&mut self, change: Change) -> Token {
+    pub(super) fn change(&mut self, change: Change) -> CommandId {
         let token = self.token();
         self.pool.change(token, change);
         token
     }
 
-    fn told(&mut self, token: Token) -> Ended {
+    fn told(&mut self, token: CommandId) -> Ended {
         Ended::Answered(token, self.pool.take_answer(token))
     }
 
@@ -291,7 +292,7 @@ impl Rig {
     }
 
     /// Runs until this command has ended, and answers how.
-    pub(super) fn finish(&mut self, token: Token) -> Ended {
+    pub(super) fn finish(&mut self, token: CommandId) -> Ended {
         let random = &mut Random(1);
         for _ in 0..1_000_000 {
             match self.step(random) {
@@ -316,7 +317,7 @@ impl Rig {
         assert!(quiet, "it never comes to rest");
     }
 
-    pub(super) fn read(&mut self, id: Id, start: u64, len: u64) -> Result<Vec<u8>, block::Fault> {
+    pub(super) fn read(&mut self, id: Id, start: u64, len: u64) -> Result<Vec<u8>, block::IoError> {
         let span = Span::new(Lba(start), Blocks(len)).unwrap();
         let token = self.submit(id, Command::Read { span }, Vec::new());
         match self.finish(token) {
@@ -332,7 +333,7 @@ impl Rig {
         id: Id,
         start: u64,
         len: u64,
-    ) -> Result<Vec<u64>, block::Fault> {
+    ) -> Result<Vec<u64>, block::IoError> {
         let bytes = self.read(id, start, len)?;
         Ok(bytes.chunks_exact(BLOCK).map(|block| super::model::stamp_of(block).unwrap()).collect())
     }
@@ -366,9 +367,14 @@ impl Rig {
     }
 
     /// Asks a question.
-    pub(super) fn ask(&mut self, about: About, from: Blocks, most: usize) -> Result<Runs, Refused> {
+    pub(super) fn ask(
+        &mut self,
+        about: QueryKind,
+        from: Blocks,
+        most: usize,
+    ) -> Result<Runs, Refused> {
         let token = self.token();
-        self.pool.ask(token, Question { about, from, most });
+        self.pool.ask(token, BlockQuery { about, from, most });
         match self.finish(token) {
             Ended::Answered(_, answer) => answer,
             other => panic!("a question ended as {other:?}"),

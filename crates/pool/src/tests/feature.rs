@@ -3,14 +3,14 @@
 use std::vec;
 use std::vec::Vec;
 
-use block::{Blocks, Command, Fault, Lba, Span};
+use block::{Blocks, Command, IoError, Lba, Span};
 
 use super::disk::Random;
 use super::driver::{Ended, Moment, Rig, new_disks, open};
 use super::history::replica;
 use super::model::stamped;
 use crate::layout::BLOCK;
-use crate::{About, Change, Id, KEY_CHECK, Label, NewReplica, NewSnapshot, Refused};
+use crate::{Change, Id, KEY_CHECK, Label, NewReplica, NewSnapshot, QueryKind, Refused};
 
 const SIZES: &[u64] = &[3600];
 const A: Id = Id(1);
@@ -46,12 +46,12 @@ fn a_full_pool_says_so_and_deletes_still_work() {
     for cluster in 0..clusters {
         rig.write(A, cluster * 64, &stamped(cluster + 1)).unwrap();
     }
-    assert_eq!(rig.write(A, clusters * 64, &stamped(9)), Err(Fault::NoSpace));
+    assert_eq!(rig.write(A, clusters * 64, &stamped(9)), Err(IoError::NoSpace));
     rig.write(A, 1, &stamped(8)).unwrap();
     rig.flush(A).unwrap();
     let snapshot = NewSnapshot { id: Id(2), created: 1, label: Label::default() };
     rig.must(Change::Snapshot { of: A, snapshot });
-    assert_eq!(rig.write(A, 0, &stamped(9)), Err(Fault::NoSpace));
+    assert_eq!(rig.write(A, 0, &stamped(9)), Err(IoError::NoSpace));
     rig.must(Change::Delete(Id(2)));
     rig.write(A, 0, &stamped(10)).unwrap();
     let span = Span::new(Lba(64), Blocks(64)).unwrap();
@@ -70,11 +70,11 @@ fn a_full_pool_says_so_and_deletes_still_work() {
 #[test]
 fn a_pool_full_of_replicas_says_so_and_keeps_room_for_labels_and_snapshots() {
     let mut rig = rig();
-    let memo = vec![7; 16_000];
+    let spec_backup = vec![7; 16_000];
     let mut made = 1;
     let refused = loop {
         let change = match made % 2 {
-            0 => Change::Memo { id: Id(made), memo: memo.clone() },
+            0 => Change::SpecBackup { id: Id(made), spec_backup: spec_backup.clone() },
             _ => replica(made + 1, 0, 64),
         };
         let token = rig.change(change);
@@ -135,9 +135,9 @@ fn a_write_after_a_snapshot_costs_one_block() {
     assert!(before > 1, "it was answered after {before}");
     assert_eq!(rig.stamps(A, 5, 1), Ok(vec![7]));
     assert_eq!(rig.stamps(Id(2), 5, 1), Ok(vec![105]));
-    let changed = About::Changed { older: Id(2), newer: A };
+    let changed = QueryKind::Changed { older: Id(2), newer: A };
     assert_eq!(rig.ask(changed, Blocks(0), 9), Ok(vec![(5, 6)]));
-    assert_eq!(rig.ask(About::Written(A), Blocks(0), 9), Ok(vec![(0, 64)]));
+    assert_eq!(rig.ask(QueryKind::Written(A), Blocks(0), 9), Ok(vec![(0, 64)]));
     let usage = rig.pool.usage_of(A).unwrap();
     assert_eq!((usage.own.0, usage.below.0, usage.written.0), (64 * 4096, 64 * 4096, 4096));
 }
@@ -199,7 +199,7 @@ fn encrypted_replicas_want_their_key() {
         key: key.clone(),
     };
     rig.must(Change::Create(new));
-    assert_eq!(rig.write(Id(9), 0, &stamped(1)), Err(Fault::Locked));
+    assert_eq!(rig.write(Id(9), 0, &stamped(1)), Err(IoError::Locked));
     assert_eq!(rig.pool.unlock(Id(9), [7; KEY_CHECK]), Err(Refused::WrongKey));
     let check: [u8; KEY_CHECK] = key[..KEY_CHECK].try_into().unwrap();
     rig.pool.unlock(Id(9), check).unwrap();
@@ -213,7 +213,7 @@ fn encrypted_replicas_want_their_key() {
     let snapshot = NewSnapshot { id: Id(10), created: 1, label: Label::default() };
     rig.must(Change::Snapshot { of: Id(9), snapshot });
     rig.must(replica(11, 10, 10));
-    assert_eq!(rig.stamps(Id(11), 0, 1), Err(Fault::Locked));
+    assert_eq!(rig.stamps(Id(11), 0, 1), Err(IoError::Locked));
     // A scrub sees what is on the medium, and needs no key.
     let token = rig.token();
     rig.pool.verify(token, Id(11), Span::new(Lba(0), Blocks(1)).unwrap());
@@ -242,12 +242,15 @@ fn refusals_change_nothing() {
     assert_eq!(refused(&mut rig, thick), Refused::NoSpace);
     let label = Label { opaque: vec![0; 5000], ..Label::default() };
     assert!(matches!(refused(&mut rig, Change::Label { id: A, label }), Refused::Bad(_)));
-    let memo = vec![0; crate::Entity::MOST_MEMO + 1];
-    assert!(matches!(refused(&mut rig, Change::Memo { id: A, memo }), Refused::Bad(_)));
+    let spec_backup = vec![0; crate::Entity::MOST_SPEC_BACKUP + 1];
+    assert!(matches!(
+        refused(&mut rig, Change::SpecBackup { id: A, spec_backup }),
+        Refused::Bad(_)
+    ));
     assert_eq!(rig.pool.usage(), before);
     let beyond = Span::new(Lba(4999), Blocks(2)).unwrap();
     let token = rig.submit(A, Command::Read { span: beyond }, Vec::new());
-    assert_eq!(rig.finish(token), Ended::Done(token, Err(Fault::OutOfRange { span: beyond })));
+    assert_eq!(rig.finish(token), Ended::Done(token, Err(IoError::OutOfRange { span: beyond })));
     let token = rig.submit(A, Command::Write { span: beyond, fua: false }, vec![0; BLOCK]);
     assert!(matches!(rig.finish(token), Ended::Done(_, Err(_))));
 }
@@ -262,7 +265,7 @@ fn a_queue_that_is_full_says_busy() {
     let mut busy = 0;
     loop {
         match rig.step(&mut Random(1)) {
-            Moment::Ended(Ended::Done(_, Err(Fault::Busy))) => busy += 1,
+            Moment::Ended(Ended::Done(_, Err(IoError::Busy))) => busy += 1,
             Moment::Quiet => break,
             _ => {}
         }
@@ -317,7 +320,7 @@ fn a_thick_replica_keeps_its_space_when_a_snapshot_of_it_goes() {
     rig.settle();
     // Its first logical cluster has two physical ones now; the others are still its due.
     let full = (0..78).find_map(|nth| rig.write(A, nth * 64, &stamped(3)).err());
-    assert_eq!(full, Some(Fault::NoSpace));
+    assert_eq!(full, Some(IoError::NoSpace));
     for cluster in [1, 2] {
         assert_eq!(rig.write(Id(9), cluster * 64, &stamped(4)), Ok(()));
     }

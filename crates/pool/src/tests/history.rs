@@ -5,12 +5,12 @@ use std::format;
 use std::string::String;
 use std::vec::Vec;
 
-use block::{Blocks, Command, Fault, Lba, Span};
+use block::{Blocks, Command, IoError, Lba, Span};
 
 use super::disk::{Disks, Lie, Random};
 use super::driver::{Ended, Moment, Rig, import, new_disks};
 use super::model::{Cell, Intent, KEY, Made, Model, Rot, TALES, Tale, Volume, stamped, stamps};
-use crate::{Change, Id, Label, Member, NewReplica, NewSnapshot, Refused, Token, TornWrites};
+use crate::{Change, CommandId, Id, Label, Member, NewReplica, NewSnapshot, Refused, TornWrites};
 
 /// What a history is made of.
 #[derive(Clone, Copy)]
@@ -140,7 +140,7 @@ impl History {
         }
     }
 
-    fn changed(&mut self, token: Token, result: Result<(), Refused>) -> Result<(), String> {
+    fn changed(&mut self, token: CommandId, result: Result<(), Refused>) -> Result<(), String> {
         let intent = self.model.intents.get(&token).cloned();
         match (result, &intent) {
             (Ok(()), Some(Intent::Create { id })) => {
@@ -166,7 +166,7 @@ impl History {
         Ok(())
     }
 
-    fn ended(&mut self, token: Token, result: Result<(), Fault>) -> Result<(), String> {
+    fn ended(&mut self, token: CommandId, result: Result<(), IoError>) -> Result<(), String> {
         let buffer = self.rig.buffers.remove(&token).unwrap_or_default();
         let intent = self.model.intents.get(&token).cloned();
         match (result, &intent) {
@@ -185,13 +185,13 @@ impl History {
                 self.heal();
             }
             (Ok(()), _) => self.model.succeeded(token),
-            (Err(Fault::NoSpace), _) => self.model.failed(token)?,
-            (Err(Fault::Medium { .. } | Fault::ReadOnly | Fault::Internal), _)
+            (Err(IoError::NoSpace), _) => self.model.failed(token)?,
+            (Err(IoError::Medium { .. } | IoError::ReadOnly | IoError::Internal), _)
                 if self.is_faulty =>
             {
                 self.model.left_open(token);
             }
-            (Err(Fault::Checksum { span }), Some(Intent::Read { start, expect, healed, .. })) => {
+            (Err(IoError::Checksum { span }), Some(Intent::Read { start, expect, healed, .. })) => {
                 let from = (span.start().0 - start) as usize;
                 let bad = &expect[from..from + span.len().0 as usize];
                 // A repair through one replica is not ordered with a read through another that
@@ -207,7 +207,7 @@ impl History {
                 }
                 self.model.succeeded(token);
             }
-            (Err(Fault::Unproven { span }), Some(Intent::Read { start, expect, healed, .. })) => {
+            (Err(IoError::Unproven { span }), Some(Intent::Read { start, expect, healed, .. })) => {
                 let from = (span.start().0 - start) as usize;
                 let rot = self.model.rot.or(*healed);
                 let may_be =
@@ -217,13 +217,13 @@ impl History {
                 }
                 self.model.succeeded(token);
             }
-            (Err(Fault::Unproven { .. }), Some(Intent::Nothing { id }))
+            (Err(IoError::Unproven { .. }), Some(Intent::Nothing { id }))
                 if self.model.volumes[id].cells.iter().any(Cell::is_loose)
                     || self.model.explains(&self.model.volumes[id].cells) =>
             {
                 self.model.succeeded(token);
             }
-            (Err(Fault::Checksum { .. }), Some(Intent::Nothing { id }))
+            (Err(IoError::Checksum { .. }), Some(Intent::Nothing { id }))
                 if self.model.explains(&self.model.volumes[id].cells) =>
             {
                 self.model.succeeded(token);
@@ -419,7 +419,7 @@ impl History {
         self.model.intents.insert(token, Intent::Resize { id, size });
     }
 
-    /// Replaces what is written about one: its label, its share state or its memo.
+    /// Replaces what is written about one: its label, its share state or its spec backup.
     fn tell(&mut self) {
         let Some((id, _)) = self.pick_any() else { return };
         let stamp = self.model.stamp();
@@ -432,7 +432,7 @@ impl History {
                 Change::Label { id, label }
             }
             Tale::Share => Change::Share { id, share: stamped },
-            Tale::Memo => Change::Memo { id, memo: stamped.repeat(5) },
+            Tale::SpecBackup => Change::SpecBackup { id, spec_backup: stamped.repeat(5) },
         };
         self.model.volumes.get_mut(&id).unwrap().told.entry(tale).or_default().push(stamp);
         let token = self.rig.change(change);
@@ -463,4 +463,4 @@ pub(super) fn run(plan: Plan) -> Result<u64, String> {
     History::new(plan).run().map_err(|error| format!("seed {}: {error}", plan.seed))
 }
 
-mod upkeep;
+mod maintenance;

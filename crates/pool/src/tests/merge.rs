@@ -2,7 +2,7 @@
 
 use std::vec::Vec;
 
-use block::{Blocks, Fault, Lba, Span};
+use block::{Blocks, IoError, Lba, Span};
 
 use super::disk::Random;
 use super::driver::{Moment, Rig, new_disks, open};
@@ -114,7 +114,7 @@ fn a_bad_block_stays_where_it_is_and_is_found() {
     sample.delete(100);
     assert_eq!(sample.used(), BLOCKS / 64 + 1);
     let span = Span::new(Lba(5), Blocks(1)).unwrap();
-    assert_eq!(sample.rig.stamps(A, 0, 10), Err(Fault::Checksum { span }));
+    assert_eq!(sample.rig.stamps(A, 0, 10), Err(IoError::Checksum { span }));
     assert_eq!(sample.rig.stamps(A, 6, BLOCKS - 6), Ok(sample.stamps[6..].to_vec()));
 }
 

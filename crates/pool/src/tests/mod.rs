@@ -1,19 +1,19 @@
 //! The whole pool on disks that forget, against a model.
 
-mod breaks;
 mod codec;
 mod crash;
+mod create;
 mod damage;
 mod disk;
-mod doubt;
 mod driver;
 mod feature;
 mod history;
-mod hostile;
-mod liars;
-mod life;
+mod hostile_images;
+mod interrupted_writes;
+mod lying_disks;
 mod merge;
 mod model;
+mod mutation;
 mod paging;
+mod read_errors;
 mod torn;
-mod unreadable;

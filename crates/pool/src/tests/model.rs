@@ -8,7 +8,7 @@ use std::vec::Vec;
 
 use super::driver::Rig;
 use crate::layout::BLOCK;
-use crate::{Entity, Id, Token};
+use crate::{CommandId, Entity, Id};
 
 /// A block full of a stamp; stamp zero is a block of zeros.
 pub(super) fn stamped(stamp: u64) -> Vec<u8> {
@@ -47,7 +47,7 @@ pub(super) struct Cell {
 #[derive(Clone, Copy, Debug)]
 struct Written {
     stamp: u64,
-    by: Token,
+    by: CommandId,
     completed: bool,
     /// It failed, and may be there nevertheless, or some of it.
     failed: bool,
@@ -79,7 +79,7 @@ impl Cell {
     }
 
     /// Everything up to the write of this command is durable; older ones are gone.
-    fn settle(&mut self, by: Token) {
+    fn settle(&mut self, by: CommandId) {
         if let Some(nth) = self.later.iter().position(|write| write.by == by) {
             self.durable = vec![self.later[nth].stamp];
             self.later.drain(..=nth);
@@ -131,10 +131,10 @@ pub(super) struct Volume {
 pub(super) enum Tale {
     Label,
     Share,
-    Memo,
+    SpecBackup,
 }
 
-pub(super) const TALES: [Tale; 3] = [Tale::Label, Tale::Share, Tale::Memo];
+pub(super) const TALES: [Tale; 3] = [Tale::Label, Tale::Share, Tale::SpecBackup];
 
 impl Tale {
     /// The stamp of what is written about an entity.
@@ -142,7 +142,7 @@ impl Tale {
         let text = match self {
             Tale::Label => return entity.label.epoch,
             Tale::Share => &entity.share,
-            Tale::Memo => &entity.memo,
+            Tale::SpecBackup => &entity.spec_backup,
         };
         text.first_chunk().map_or(0, |stamp| u64::from_le_bytes(*stamp))
     }
@@ -202,7 +202,7 @@ pub(super) enum Intent {
     },
     Flush {
         id: Id,
-        upto: Vec<Option<Token>>,
+        upto: Vec<Option<CommandId>>,
     },
     Create {
         id: Id,
@@ -238,7 +238,7 @@ pub(super) enum Intent {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Model {
     pub(super) volumes: BTreeMap<Id, Volume>,
-    pub(super) intents: BTreeMap<Token, Intent>,
+    pub(super) intents: BTreeMap<CommandId, Intent>,
     pub(super) next: u64,
     pub(super) rot: Option<Rot>,
 }
@@ -278,7 +278,7 @@ impl Model {
 
     pub(super) fn begin_write(
         &mut self,
-        token: Token,
+        token: CommandId,
         id: Id,
         start: u64,
         stamps: Vec<u64>,
@@ -296,7 +296,7 @@ impl Model {
         self.intents.insert(token, Intent::Write { id, start, stamps, fua });
     }
 
-    pub(super) fn begin_flush(&mut self, token: Token, id: Id) {
+    pub(super) fn begin_flush(&mut self, token: CommandId, id: Id) {
         let completed =
             |cell: &Cell| cell.later.iter().rfind(|write| write.completed).map(|write| write.by);
         let upto = self.volumes[&id].cells.iter().map(completed).collect();
@@ -304,7 +304,7 @@ impl Model {
     }
 
     /// A command ended well.
-    pub(super) fn succeeded(&mut self, token: Token) {
+    pub(super) fn succeeded(&mut self, token: CommandId) {
         match self.intents.remove(&token).expect("a known command") {
             Intent::Read { .. }
             | Intent::Nothing { .. }
@@ -370,7 +370,7 @@ impl Model {
     }
 
     /// There was no space: it never happened, not for snapshots taken after it either.
-    pub(super) fn failed(&mut self, token: Token) -> Result<(), String> {
+    pub(super) fn failed(&mut self, token: CommandId) -> Result<(), String> {
         match self.intents.remove(&token).expect("a known command") {
             Intent::Write { id, stamps, .. } => {
                 let volume = self.volumes.get(&id);
@@ -397,7 +397,7 @@ impl Model {
     }
 
     /// A command failed for another reason, and may have been carried out in part.
-    pub(super) fn left_open(&mut self, token: Token) {
+    pub(super) fn left_open(&mut self, token: CommandId) {
         self.intents.remove(&token).expect("a known command");
         let cells = self.volumes.values_mut().flat_map(|volume| &mut volume.cells);
         for write in cells.flat_map(|cell| &mut cell.later).filter(|write| write.by == token) {
@@ -427,7 +427,7 @@ impl Model {
                 return Err(format!("{id:?} is of another kind"));
             }
             if entity.is_encrypted() {
-                if rig.read(id, 0, 1) != Err(block::Fault::Locked) {
+                if rig.read(id, 0, 1) != Err(block::IoError::Locked) {
                     return Err(format!("{id:?} is read without its key"));
                 }
                 rig.pool.unlock(id, KEY).map_err(|refused| format!("{id:?}: {refused}"))?;
@@ -458,7 +458,7 @@ impl Model {
                 Err(_) => rig.read(id, at as u64, 1),
             };
             let explained = self.explains(core::slice::from_ref(&allowed));
-            if let Err(block::Fault::Unproven { .. }) = read {
+            if let Err(block::IoError::Unproven { .. }) = read {
                 if !explained && !allowed.may_be_unproven() {
                     return Err(format!("{id:?} block {at} is unproven, and was not written"));
                 }
@@ -473,7 +473,7 @@ impl Model {
             }
             let block = match read {
                 Ok(block) => block,
-                Err(block::Fault::Checksum { .. }) if explained => {
+                Err(block::IoError::Checksum { .. }) if explained => {
                     cells.push(allowed);
                     continue;
                 }

@@ -2,15 +2,15 @@
 
 use std::vec;
 
-use block::{Blocks, Bytes, Fault};
+use block::{Blocks, Bytes, IoError};
 
 use super::disk::Random;
 use super::driver::{Rig, new_disks, open, open_with};
 use super::history::replica;
 use super::model::stamped;
-use crate::breaks::{LeftOut, Rule};
 use crate::layout::Use;
-use crate::{About, Change, Id, Place};
+use crate::mutation::{DisabledRule, Rule};
+use crate::{Change, Id, Place, QueryKind};
 
 const CLUSTER: u64 = 64;
 const CLUSTERS: u64 = 1200;
@@ -44,7 +44,7 @@ fn most_memory(cache: Bytes) -> (u64, u64) {
     let mut from = Blocks(0);
     let mut runs = 0;
     loop {
-        let found = rig.ask(About::Written(A), from, 100).unwrap();
+        let found = rig.ask(QueryKind::Written(A), from, 100).unwrap();
         note(&rig);
         let Some((_, end)) = found.last() else { break };
         (from, runs) = (Blocks(*end), runs + found.len() as u64);
@@ -80,7 +80,7 @@ fn maps_take_no_more_memory_than_they_may() {
 
 #[test]
 fn giving_nothing_up_is_noticed() {
-    let _left_out = LeftOut::new(Rule::GiveUpPages);
+    let _disabled = DisabledRule::new(Rule::GiveUpPages);
     let (most, all) = most_memory(Bytes::kib(64));
     assert!(most >= all, "{most} of {all}");
 }
@@ -115,7 +115,7 @@ fn damaged(rig: &mut Rig) -> vec::Vec<Id> {
     for (id, nth) in [A, B].into_iter().flat_map(|id| (0..12).map(move |nth| (id, nth))) {
         match rig.stamps(id, nth * CLUSTER, 1) {
             Ok(found) => assert_eq!(found, [100 * id.0 as u64 + nth]),
-            Err(Fault::Medium { .. }) => bad.push(id),
+            Err(IoError::Medium { .. }) => bad.push(id),
             Err(other) => panic!("{other}"),
         }
     }

@@ -4,14 +4,14 @@
 use std::vec;
 use std::vec::Vec;
 
-use block::{Blocks, Command, Fault, Lba, Span};
+use block::{Blocks, Command, IoError, Lba, Span};
 
 use super::disk::Random;
 use super::driver::{Ended, Moment, Rig, new_disks, open};
 use super::history::{new_replica, replica};
 use super::model::{stamped, stamps};
-use crate::breaks::{LeftOut, Rule};
 use crate::layout::{BLOCK, Use};
+use crate::mutation::{DisabledRule, Rule};
 use crate::{Change, Id, Label, NewSnapshot, Place, TornWrites};
 
 const SIZES: &[u64] = &[3600];
@@ -75,7 +75,7 @@ fn an_overwritten_block_is_wholly_old_or_wholly_new() {
 fn an_overwrite_that_fails_leaves_the_flushed_block() {
     let mut rig = sample(TornWrites::Possible);
     rig.refused = stamped(203);
-    assert!(matches!(rig.write(A, 3, &stamped(203)), Err(Fault::Medium { .. })));
+    assert!(matches!(rig.write(A, 3, &stamped(203)), Err(IoError::Medium { .. })));
     assert_eq!(rig.stamps(A, 2, 3), Ok(vec![102, 103, 104]));
     rig.flush(A).unwrap();
     let mut after = open(rig.disks.after_crash(&mut Random(1)), SIZES).unwrap();
@@ -112,7 +112,7 @@ fn nothing_is_in_doubt_after_a_crash_where_overwrites_are_redirected() {
     let mut rig = open(disks, SIZES).unwrap();
     rig.pool.set_sole(A, true);
     let span = Span::one(Lba(20)).unwrap();
-    assert_eq!(rig.read(A, 20, 1).err(), Some(Fault::Checksum { span }));
+    assert_eq!(rig.read(A, 20, 1).err(), Some(IoError::Checksum { span }));
     assert_eq!(rig.pool.health().doubtful_regions, 0);
 }
 
@@ -300,7 +300,7 @@ fn a_repair_heals_the_snapshot_that_has_the_block() {
         rig.settle();
         assert!(rig.disks.rot(&stamped(120), &[7; BLOCK]));
         let span = Span::one(Lba(20)).unwrap();
-        let bad = Some(Fault::Checksum { span });
+        let bad = Some(IoError::Checksum { span });
         assert_eq!((rig.read(A, 20, 1).err(), rig.read(snapshot, 20, 1).err()), (bad, bad));
         let token = rig.repair(A, span, stamped(120));
         assert_eq!(rig.finish(token), Ended::Done(token, Ok(())));
@@ -344,6 +344,6 @@ fn stays_as_it_was() -> bool {
 #[test]
 fn what_a_crash_left_as_it_was_stays_so_at_the_next_one() {
     assert!(stays_as_it_was());
-    let _left_out = LeftOut::new(Rule::HoldAfterDrop);
+    let _disabled = DisabledRule::new(Rule::HoldAfterDrop);
     assert!(!stays_as_it_was(), "nobody notices that writes are not held back");
 }

@@ -13,7 +13,7 @@ pub struct Buffer {
 }
 
 /// A shared, read-only piece of a slot. Clones share the bytes.
-pub struct Frozen {
+pub struct SharedBuffer {
     piece: Piece,
 }
 
@@ -57,8 +57,8 @@ impl Buffer {
     }
 
     /// Gives up writing: from now on it can be shared.
-    pub fn freeze(self) -> Frozen {
-        Frozen { piece: self.piece }
+    pub fn freeze(self) -> SharedBuffer {
+        SharedBuffer { piece: self.piece }
     }
 
     /// Where the kernel shall write.
@@ -67,15 +67,15 @@ impl Buffer {
     }
 }
 
-impl Frozen {
+impl SharedBuffer {
     /// A part of it that shares the same bytes; `None` if it is not that long.
-    pub fn part(&self, start: usize, len: usize) -> Option<Frozen> {
+    pub fn part(&self, start: usize, len: usize) -> Option<SharedBuffer> {
         let fits = start.checked_add(len).is_some_and(|end| end <= self.piece.len);
-        fits.then(|| Frozen { piece: self.piece.part(start, len) })
+        fits.then(|| SharedBuffer { piece: self.piece.part(start, len) })
     }
 
     /// Writable again, if nobody else holds any part of its slot.
-    pub fn thaw(self) -> Result<Buffer, Frozen> {
+    pub fn thaw(self) -> Result<Buffer, SharedBuffer> {
         if self.piece.memory.is_last_piece(self.piece.slot) {
             Ok(Buffer { piece: self.piece })
         } else {
@@ -126,7 +126,7 @@ impl DerefMut for Buffer {
     }
 }
 
-impl Deref for Frozen {
+impl Deref for SharedBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -134,9 +134,9 @@ impl Deref for Frozen {
     }
 }
 
-impl Clone for Frozen {
-    fn clone(&self) -> Frozen {
-        Frozen { piece: self.piece.part(0, self.piece.len) }
+impl Clone for SharedBuffer {
+    fn clone(&self) -> SharedBuffer {
+        SharedBuffer { piece: self.piece.part(0, self.piece.len) }
     }
 }
 
@@ -146,8 +146,8 @@ impl fmt::Debug for Buffer {
     }
 }
 
-impl fmt::Debug for Frozen {
+impl fmt::Debug for SharedBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Frozen({} bytes of slot {})", self.piece.len, self.piece.slot)
+        write!(f, "SharedBuffer({} bytes of slot {})", self.piece.len, self.piece.slot)
     }
 }

@@ -1,7 +1,7 @@
 //! Buffers: pinned memory in slots of a few sizes, handed out as owned pieces.
 //!
 //! Invariants:
-//! - Two [`Buffer`]s never overlap, and no [`Frozen`] overlaps a `Buffer`: a piece is either
+//! - Two [`Buffer`]s never overlap, and no [`SharedBuffer`] overlaps a `Buffer`: a piece is either
 //!   exclusive and writable or shared and read-only.
 //! - A slot returns to its class when the last piece of it is dropped, on whatever thread.
 //! - Every slot starts on a page, so that direct I/O takes it.
@@ -10,20 +10,20 @@
 //! An empty class is not an error: [`Arena::take`] says `None`, and the caller waits until pieces
 //! come back.
 
-mod ahead;
-mod aside;
 mod buffer;
 mod free_list;
 mod mapping;
+mod nontemporal;
+mod prefetch;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-pub(crate) use ahead::fetch_ahead;
-pub use aside::copy_aside;
-pub use buffer::{Buffer, Frozen};
+pub use buffer::{Buffer, SharedBuffer};
 use free_list::FreeList;
 pub(crate) use mapping::Mapping;
+pub use nontemporal::copy_nontemporal;
+pub(crate) use prefetch::prefetch;
 
 /// Alignment of every slot, and the unit of slot sizes.
 pub const PAGE: usize = 4096;

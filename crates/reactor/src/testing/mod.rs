@@ -1,4 +1,4 @@
 //! What stands in for the kernel in simulations, and what benchmarks compare us with.
 
 pub mod ping_pong;
-pub mod simulated;
+pub mod simulation;

@@ -10,7 +10,7 @@ use rustix::fs::{FileType, FlockOperation, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-use crate::contract::Access;
+use crate::io::Access;
 
 /// A descriptor and what is under way on it.
 #[derive(Debug)]

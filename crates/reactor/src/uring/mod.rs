@@ -8,10 +8,10 @@
 //! - Dropping the reactor ends and awaits everything first; if the kernel keeps an operation
 //!   (a disk that hangs), its memory is leaked rather than freed under it.
 
-mod deliver;
+mod completions;
 mod handles;
 mod ops;
-mod provided;
+mod provided_buffers;
 mod setup;
 mod wait;
 
@@ -25,18 +25,19 @@ use io_uring::squeue::Entry;
 use io_uring::types::{CancelBuilder, Fd};
 use io_uring::{IoUring, opcode};
 
-use crate::contract::{
-    Access, Detached, FileId, Handler, Io, Op, OpId, Opened, Owner, Refused, Socket, Token, Way,
+use crate::io::{
+    Access, Detached, FileId, Handler, Io, Op, OpId, Opened, Owner, Refused, Socket, SocketOrigin,
+    Token,
 };
 use crate::mailbox::{Inbox, Mailbox, mailbox};
 use crate::memory::{Arena, Buffer, Class};
-use crate::moment::Moment;
+use crate::monotonic_time::MonotonicTime;
 use crate::slab::{Key, Slab};
+use crate::spin_policy::SpinPolicy;
 use crate::timers::Timers;
-use crate::waiting::Waiting;
 use handles::Handle;
-use ops::{Address, Message, UnderWay, Work};
-use provided::Provided;
+use ops::{Address, Message, PendingOp, Work};
+use provided_buffers::ProvidedBuffers;
 pub use setup::{Config, SetupError, pin_to_core};
 
 /// An io_uring, its buffers and everything under way on it. Made and used on one thread.
@@ -44,11 +45,11 @@ pub use setup::{Config, SetupError, pin_to_core};
 pub struct Reactor<M> {
     // First, so that it is dropped first: the kernel lets go of all memory below.
     ring: Ring,
-    ops: Slab<UnderWay>,
+    ops: Slab<PendingOp>,
     sockets: Slab<Handle>,
     reset_on_close: bool,
     files: Slab<Handle>,
-    provided: Provided,
+    provided: ProvidedBuffers,
     receive_arena: Arena,
     arena: Arena,
     arena_is_registered: bool,
@@ -58,14 +59,14 @@ pub struct Reactor<M> {
     starved: Vec<Key>,
     spare_messages: Vec<Message>,
     timers: Timers,
-    waiting: Waiting,
+    waiting: SpinPolicy,
     inbox: Inbox<M>,
     letter: Option<M>,
     mailbox: Mailbox<M>,
     bell_is_armed: bool,
     /// What the kernel writes when the bell rings; never read.
     bell_counter: Box<[u64; 1]>,
-    now: Moment,
+    now: MonotonicTime,
     /// The first failure of the ring itself; it ends the loop.
     broken: Option<io::Error>,
 }
@@ -102,7 +103,7 @@ impl<M> Reactor<M> {
         }
         let receive_class = Class { bytes: config.receive_bytes, count: u32::from(count) };
         let receive_arena = Arena::new(&[receive_class])?;
-        let provided = Provided::new(&ring, count / 2, config.receive_bytes)
+        let provided = ProvidedBuffers::new(&ring, count / 2, config.receive_bytes)
             .map_err(|_| SetupError::Unsupported { feature: "io_uring buffer rings" })?;
         ring.submitter()
             .register_files_sparse(config.files)
@@ -123,7 +124,7 @@ impl<M> Reactor<M> {
             starved: Vec::new(),
             spare_messages: Vec::new(),
             timers: Timers::default(),
-            waiting: Waiting::new(config.spin),
+            waiting: SpinPolicy::new(config.spin),
             inbox,
             letter: None,
             mailbox,
@@ -193,7 +194,8 @@ impl<M> Reactor<M> {
     #[expect(unsafe_code, reason = "requests carry addresses")]
     fn push(&mut self, entry: &Entry) {
         // SAFETY: every address in it is of memory that its operation in `ops` owns until its
-        // last completion (or of `Provided`'s and the bell's, which live as long as the ring).
+        // last completion (or of `ProvidedBuffers`'s and the bell's, which live as long as the
+        // ring).
         while unsafe { self.ring.0.submission().push(entry) }.is_err() {
             if let Err(error) = self.ring.0.submit() {
                 self.broken.get_or_insert(error);
@@ -229,7 +231,7 @@ impl<M> Reactor<M> {
     /// Makes the operation's entry. The handle is known to be open.
     fn admit(&mut self, work: Work, token: Token) -> Result<OpId, Work> {
         let owner = work.owner();
-        let op = UnderWay { token, work, cancelled: false };
+        let op = PendingOp { token, work, cancelled: false };
         let key = self.ops.insert(op).map_err(|op| op.work)?;
         if let Some(handle) = self.handle_of(owner) {
             handle.under_way += 1;
@@ -293,7 +295,7 @@ impl<M> Reactor<M> {
 impl<M> Io for Reactor<M> {
     type Message = M;
 
-    fn now(&self) -> Moment {
+    fn now(&self) -> MonotonicTime {
         self.now
     }
 
@@ -391,9 +393,9 @@ impl<M> Io for Reactor<M> {
 
     fn attach(&mut self, socket: Detached) -> Result<Socket, Detached> {
         let fd = match socket.0 {
-            Way::Kernel(fd) => fd,
+            SocketOrigin::Kernel(fd) => fd,
             #[cfg(any(test, feature = "testing"))]
-            other @ Way::Simulated(_) => return Err(Detached(other)),
+            other @ SocketOrigin::Simulated(_) => return Err(Detached(other)),
         };
         match self.sockets.insert(Handle::new(fd)) {
             Ok(key) => Ok(Socket(key)),
@@ -445,7 +447,7 @@ fn work_of(op: Op) -> Result<Work, Op> {
 }
 
 /// The operation that a refused work was.
-fn op_of(work: Work, timer: Option<Moment>) -> Op {
+fn op_of(work: Work, timer: Option<MonotonicTime>) -> Op {
     match work {
         Work::Accept { listener } => Op::Accept { listener },
         Work::Receive { socket, most } => Op::Receive { socket, most },

@@ -9,14 +9,14 @@ use io_uring::{opcode, types};
 use rustix::net::addr::SocketAddrArg;
 
 use super::handles::Handle;
-use super::provided::GROUP;
+use super::provided_buffers::GROUP;
 use crate::chain::Chain;
-use crate::contract::{FileId, Owner, Socket, Space, Token};
-use crate::memory::{Arena, Buffer, Frozen};
+use crate::io::{FileId, Owner, Socket, Space, Token};
+use crate::memory::{Arena, Buffer, SharedBuffer};
 
 /// An operation under way. It owns everything the kernel reads or writes for it.
 #[derive(Debug)]
-pub(super) struct UnderWay {
+pub(super) struct PendingOp {
     pub(super) token: Token,
     pub(super) work: Work,
     /// Somebody asked to end it: it is not begun again.
@@ -31,7 +31,7 @@ pub(super) enum Work {
     ReceiveInto { socket: Socket, buffer: Buffer, from: usize, to: usize, done: usize },
     Send { socket: Socket, chain: Chain, message: Message, done: usize },
     Read { file: FileId, at: u64, buffer: Buffer, done: usize },
-    Write { file: FileId, at: u64, payload: Frozen, durable: bool, done: usize },
+    Write { file: FileId, at: u64, payload: SharedBuffer, durable: bool, done: usize },
     Sync { file: FileId },
     Allocate { file: FileId, at: u64, len: u64, space: Space },
     Ready { file: FileId },
@@ -164,7 +164,7 @@ fn rest_mut(buffer: &mut Buffer, done: usize) -> (*mut u8, u32) {
     (buffer.as_mut_ptr().wrapping_add(done), u32::try_from(left).unwrap_or(u32::MAX))
 }
 
-fn rest(payload: &Frozen, done: usize) -> (*const u8, u32) {
+fn rest(payload: &SharedBuffer, done: usize) -> (*const u8, u32) {
     let left = payload.len().saturating_sub(done);
     (payload.as_ptr().wrapping_add(done), u32::try_from(left).unwrap_or(u32::MAX))
 }

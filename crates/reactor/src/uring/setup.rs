@@ -8,7 +8,7 @@ use io_uring::{IoUring, Probe, opcode};
 use rustix::io::Errno;
 
 use crate::memory::{Arena, ArenaError, Class, PAGE};
-use crate::moment::Moment;
+use crate::monotonic_time::MonotonicTime;
 
 /// Sizes and limits of a reactor.
 #[derive(Clone, Debug)]
@@ -119,10 +119,10 @@ pub fn pin_to_core(core: usize) -> io::Result<()> {
 /// The same clock for all reactors of a machine, so that what moves from one to another may carry
 /// moments along. It goes on while the machine is suspended: what was true before is then as old as
 /// it is.
-pub(super) fn monotonic_time() -> Moment {
+pub(super) fn monotonic_time() -> MonotonicTime {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let whole = u64::try_from(now.tv_sec).unwrap_or(0).saturating_mul(1_000_000_000);
-    Moment::from_nanos(whole.saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0)))
+    MonotonicTime::from_nanos(whole.saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0)))
 }
 
 const SUBMISSIONS: u32 = 512;

@@ -287,7 +287,9 @@ fn receives_wait_for_buffers_and_go_on() {
 fn too_many_operations_are_handed_back() {
     let (mut reactor, socket, _peer) = connected();
     for _ in 0..63 {
-        reactor.submit(Op::Timer { at: reactor::Moment::from_nanos(u64::MAX) }, LISTEN).unwrap();
+        reactor
+            .submit(Op::Timer { at: reactor::MonotonicTime::from_nanos(u64::MAX) }, LISTEN)
+            .unwrap();
     }
     // The accept is the 64th.
     match reactor.submit(Op::Send { socket, chain: chain(b"kept") }, SEND) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::ring::Repeat;
+use super::endpoints::Idempotent;
 use super::{Client, lease_error, read_error, wire};
 use crate::contract::{LeaseError, LeaseId, ReadError, Revision};
 use crate::proto::etcdserverpb as pb;
@@ -40,7 +40,7 @@ impl Client {
     pub async fn status(&self) -> Result<ServerStatus, ReadError> {
         let answer = self
             .ring
-            .call(Repeat::Harmless, |server| async move {
+            .call(Idempotent::Yes, |server| async move {
                 server.maintenance().status(pb::StatusRequest {}).await
             })
             .await
@@ -60,7 +60,7 @@ impl Client {
     pub async fn members(&self) -> Result<Vec<Member>, ReadError> {
         let answer = self
             .ring
-            .call(Repeat::Harmless, |server| async move {
+            .call(Idempotent::Yes, |server| async move {
                 server.cluster().member_list(pb::MemberListRequest::default()).await
             })
             .await
@@ -78,7 +78,7 @@ impl Client {
         let request = pb::LeaseTimeToLiveRequest { id: lease.0, keys: false };
         let answer = self
             .ring
-            .call(Repeat::Harmless, |server| async move {
+            .call(Idempotent::Yes, |server| async move {
                 server.lease().lease_time_to_live(request).await
             })
             .await
@@ -93,7 +93,7 @@ impl Client {
     pub async fn leases(&self) -> Result<Vec<LeaseId>, LeaseError> {
         let answer = self
             .ring
-            .call(Repeat::Harmless, |server| async move {
+            .call(Idempotent::Yes, |server| async move {
                 server.lease().lease_leases(pb::LeaseLeasesRequest {}).await
             })
             .await

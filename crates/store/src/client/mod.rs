@@ -10,8 +10,8 @@
 //! which need no more than a [`Store`].
 
 mod admin;
+mod endpoints;
 mod options;
-mod ring;
 mod watch;
 mod wire;
 
@@ -23,19 +23,19 @@ use futures::{FutureExt as _, StreamExt as _};
 use tokio_stream::once;
 
 pub use admin::{Member, ServerStatus};
+use endpoints::{Endpoints, Failure, Idempotent};
 pub use options::{ConnectError, Options, Tls};
-use ring::{Failure, Repeat, Ring};
 
 use crate::contract::{
-    Blame, LeaseError, LeaseId, Page, Query, ReadError, Revision, Store, Txn, TxnOutcome, Watch,
-    WatchFrom, WriteError,
+    ErrorClass, LeaseError, LeaseId, Page, Query, ReadError, Revision, Store, Txn, TxnOutcome,
+    Watch, WatchFrom, WriteError,
 };
 use crate::proto::etcdserverpb as pb;
 
 /// A client; clones share their connections.
 #[derive(Clone, Debug)]
 pub struct Client {
-    ring: Arc<Ring>,
+    ring: Arc<Endpoints>,
 }
 
 impl Client {
@@ -60,7 +60,7 @@ impl Client {
     /// Must be called from within a tokio runtime.
     #[expect(clippy::needless_pass_by_value, reason = "options are made for one client")]
     pub fn lazy<E: AsRef<str>>(endpoints: &[E], options: Options) -> Result<Client, ConnectError> {
-        Ok(Client { ring: Arc::new(Ring::new(endpoints, &options)?) })
+        Ok(Client { ring: Arc::new(Endpoints::new(endpoints, &options)?) })
     }
 }
 
@@ -69,7 +69,7 @@ impl Store for Client {
         async move {
             let request = wire::range_request(&query);
             self.ring
-                .call(Repeat::Harmless, |server| {
+                .call(Idempotent::Yes, |server| {
                     let request = request.clone();
                     async move { server.kv().range(request).await }
                 })
@@ -82,7 +82,7 @@ impl Store for Client {
 
     fn txn(&self, txn: Txn) -> BoxFuture<'_, Result<TxnOutcome, WriteError>> {
         async move {
-            let repeat = if txn.writes() { Repeat::Harmful } else { Repeat::Harmless };
+            let repeat = if txn.writes() { Idempotent::No } else { Idempotent::Yes };
             let what = txn.to_string();
             let request = wire::txn_request(txn);
             let answer = self
@@ -104,13 +104,13 @@ impl Store for Client {
     fn grant(&self, ttl: Duration) -> BoxFuture<'_, Result<(LeaseId, Duration), LeaseError>> {
         async move {
             let request = pb::LeaseGrantRequest { ttl: wire::whole_seconds(ttl), id: 0 };
-            let answer = self
-                .ring
-                .call(Repeat::Harmless, |server| async move {
-                    server.lease().lease_grant(request).await
-                })
-                .await
-                .map_err(|failure| lease_error("making of a lease".into(), failure))?;
+            let answer =
+                self.ring
+                    .call(Idempotent::Yes, |server| async move {
+                        server.lease().lease_grant(request).await
+                    })
+                    .await
+                    .map_err(|failure| lease_error("making of a lease".into(), failure))?;
             Ok((LeaseId(answer.id), wire::seconds(answer.ttl)))
         }
         .boxed()
@@ -121,9 +121,9 @@ impl Store for Client {
             let request = pb::LeaseKeepAliveRequest { id: lease.0 };
             let answer = self
                 .ring
-                .call(Repeat::Harmless, |server| async move {
+                .call(Idempotent::Yes, |server| async move {
                     let mut request = tonic::Request::new(once(request));
-                    ring::require_leader(&mut request);
+                    endpoints::require_leader(&mut request);
                     let mut answers = server.lease().lease_keep_alive(request).await?.into_inner();
                     let answer = answers.message().await?;
                     answer.map(tonic::Response::new).ok_or_else(|| {
@@ -146,7 +146,7 @@ impl Store for Client {
             let request = pb::LeaseRevokeRequest { id: lease.0 };
             let answer = self
                 .ring
-                .call(Repeat::Harmless, |server| async move {
+                .call(Idempotent::Yes, |server| async move {
                     server.lease().lease_revoke(request).await
                 })
                 .await;
@@ -164,7 +164,7 @@ impl Store for Client {
             let request = pb::CompactionRequest { revision: revision.0, physical: false };
             // Forgetting twice forgets no more.
             self.ring
-                .call(Repeat::Harmless, |server| async move { server.kv().compact(request).await })
+                .call(Idempotent::Yes, |server| async move { server.kv().compact(request).await })
                 .await
                 .map(|_| ())
                 .map_err(|failure| write_error(format!("compaction at {revision}"), failure))
@@ -187,7 +187,7 @@ fn read_error(what: String, failure: Failure) -> ReadError {
         Failure::Refused { reason, .. } if reason == COMPACTED => ReadError::Compacted { what },
         Failure::Refused { reason, .. } if reason == FUTURE => ReadError::Future { what },
         Failure::Refused { endpoint, reason, code } => {
-            ReadError::Refused { what, endpoint, reason, blame: blame(code) }
+            ReadError::Refused { what, endpoint, reason, class: class(code) }
         }
     }
 }
@@ -200,7 +200,7 @@ fn write_error(what: String, failure: Failure) -> WriteError {
             LEASE_NOT_FOUND => WriteError::LeaseGone { what },
             COMPACTED => WriteError::Compacted { what },
             NO_SPACE => WriteError::Full { what, endpoint },
-            _ => WriteError::Refused { what, endpoint, reason, blame: blame(code) },
+            _ => WriteError::Refused { what, endpoint, reason, class: class(code) },
         },
     }
 }
@@ -211,18 +211,18 @@ fn lease_error(what: String, failure: Failure) -> LeaseError {
             LeaseError::Unreachable { what, endpoint, source }
         }
         Failure::Refused { endpoint, reason, code } => {
-            LeaseError::Refused { what, endpoint, reason, blame: blame(code) }
+            LeaseError::Refused { what, endpoint, reason, class: class(code) }
         }
     }
 }
 
-fn blame(code: tonic::Code) -> Blame {
+fn class(code: tonic::Code) -> ErrorClass {
     use tonic::Code;
     match code {
-        Code::ResourceExhausted | Code::Unavailable => Blame::Retry,
+        Code::ResourceExhausted | Code::Unavailable => ErrorClass::Retry,
         Code::Unauthenticated | Code::PermissionDenied | Code::Unimplemented | Code::Internal => {
-            Blame::Operator
+            ErrorClass::Operator
         }
-        _ => Blame::Caller,
+        _ => ErrorClass::Caller,
     }
 }

@@ -12,19 +12,19 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Status, Streaming};
 use tracing::debug;
 
-use super::ring::{Failure, Pause, Ring, classify, require_leader};
-use super::{blame, wire};
+use super::endpoints::{Backoff, Endpoints, Failure, classify, require_leader};
+use super::{class, wire};
 use crate::contract::{Change, Changes, Revision, WatchError, WatchFrom};
 use crate::proto::etcdserverpb as pb;
 
 /// Changes from `from` on.
 pub(super) fn watch(
-    ring: Arc<Ring>,
+    ring: Arc<Endpoints>,
     from: WatchFrom,
 ) -> impl Stream<Item = Result<Changes, WatchError>> + Send {
     let next = from.revision;
     let watching =
-        Watching { ring, from, next, live: None, partial: Vec::new(), pause: Pause::new() };
+        WatchTask { ring, from, next, live: None, partial: Vec::new(), pause: Backoff::new() };
     stream::unfold(Some(watching), |watching| async move {
         let mut watching = watching?;
         match watching.advance().await {
@@ -34,14 +34,14 @@ pub(super) fn watch(
     })
 }
 
-struct Watching {
-    ring: Arc<Ring>,
+struct WatchTask {
+    ring: Arc<Endpoints>,
     from: WatchFrom,
     next: Revision,
     live: Option<Live>,
     /// Changes of the newest revision seen, while more of them may follow in the next fragment.
     partial: Vec<Change>,
-    pause: Pause,
+    pause: Backoff,
 }
 
 /// One connection.
@@ -53,7 +53,7 @@ struct Live {
     _requests: mpsc::Sender<pb::WatchRequest>,
 }
 
-impl Watching {
+impl WatchTask {
     /// Waits for the next changes, through as many connections as it takes.
     async fn advance(&mut self) -> Result<Changes, WatchError> {
         loop {
@@ -66,7 +66,7 @@ impl Watching {
             };
             match live.answers.message().await {
                 Ok(Some(answer)) => {
-                    self.pause = Pause::new();
+                    self.pause = Backoff::new();
                     let news = self.take(answer, &live)?;
                     self.live = Some(live);
                     if let Some(changes) = news {
@@ -125,7 +125,7 @@ impl Watching {
         self.partial.clear();
         let what = self.from.keys.to_string();
         if let Failure::Refused { endpoint, code, reason } = classify(endpoint.clone(), status) {
-            return Err(WatchError::Refused { what, endpoint, reason, blame: blame(code) });
+            return Err(WatchError::Refused { what, endpoint, reason, class: class(code) });
         }
         debug!(%endpoint, %what, from = %self.next, "watch lost its connection");
         self.ring.leave(turn);
@@ -146,8 +146,8 @@ impl Watching {
         }
         if answer.canceled {
             let endpoint = live.endpoint.clone();
-            let (reason, blame) = (answer.cancel_reason, crate::contract::Blame::Caller);
-            return Err(WatchError::Refused { what: what(), endpoint, reason, blame });
+            let (reason, class) = (answer.cancel_reason, crate::contract::ErrorClass::Caller);
+            return Err(WatchError::Refused { what: what(), endpoint, reason, class });
         }
         if answer.created {
             return Ok(None);

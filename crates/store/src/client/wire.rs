@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::contract::{
-    Answer, Change, Compare, Is, KeyValue, LeaseId, Of, Op, Operand, Page, Query, Revision, Txn,
-    TxnOutcome,
+    Change, Compare, CompareOp, KeyValue, LeaseId, Op, OpResponse, Operand, Page, Projection,
+    Query, Revision, Txn, TxnOutcome,
 };
 use crate::proto::etcdserverpb as pb;
 use crate::proto::mvccpb;
@@ -16,8 +16,8 @@ pub(super) fn range_request(query: &Query) -> pb::RangeRequest {
         range_end,
         limit: query.limit.into(),
         revision: query.at.map_or(0, |revision| revision.0),
-        keys_only: query.of == Of::Keys,
-        count_only: query.of == Of::Count,
+        keys_only: query.of == Projection::Keys,
+        count_only: query.of == Projection::Count,
         ..Default::default()
     }
 }
@@ -90,10 +90,10 @@ fn count(count: i64) -> u64 {
 fn compare(compare: Compare) -> pb::Compare {
     use pb::compare::{CompareResult, CompareTarget, TargetUnion};
     let result = match compare.is {
-        Is::Equal => CompareResult::Equal,
-        Is::Greater => CompareResult::Greater,
-        Is::Less => CompareResult::Less,
-        Is::NotEqual => CompareResult::NotEqual,
+        CompareOp::Equal => CompareResult::Equal,
+        CompareOp::Greater => CompareResult::Greater,
+        CompareOp::Less => CompareResult::Less,
+        CompareOp::NotEqual => CompareResult::NotEqual,
     };
     let (target, operand) = match compare.with {
         Operand::Version(version) => (CompareTarget::Version, TargetUnion::Version(version)),
@@ -132,12 +132,12 @@ fn request_op(op: Op) -> pb::RequestOp {
     pb::RequestOp { request: Some(request) }
 }
 
-fn reply(response: pb::response_op::Response) -> Answer {
+fn reply(response: pb::response_op::Response) -> OpResponse {
     use pb::response_op::Response;
     match response {
-        Response::ResponseRange(answer) => Answer::Read(page(answer)),
-        Response::ResponsePut(_) => Answer::Put,
-        Response::ResponseDeleteRange(answer) => Answer::Deleted(count(answer.deleted)),
-        Response::ResponseTxn(answer) => Answer::Txn(txn_outcome(answer)),
+        Response::ResponseRange(answer) => OpResponse::Read(page(answer)),
+        Response::ResponsePut(_) => OpResponse::Put,
+        Response::ResponseDeleteRange(answer) => OpResponse::Deleted(count(answer.deleted)),
+        Response::ResponseTxn(answer) => OpResponse::Txn(txn_outcome(answer)),
     }
 }

@@ -7,7 +7,7 @@ pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// Who must act on an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Blame {
+pub enum ErrorClass {
     /// Nobody: try again later. If the error [leaves doubt](WriteError::leaves_doubt), read first.
     Retry,
     /// Whoever made the call: the same call will fail again.
@@ -51,17 +51,17 @@ pub enum ReadError {
         /// Its words.
         reason: String,
         /// Who must act.
-        blame: Blame,
+        class: ErrorClass,
     },
 }
 
 impl ReadError {
     /// Who must act.
-    pub fn blame(&self) -> Blame {
+    pub fn class(&self) -> ErrorClass {
         match self {
-            ReadError::Unreachable { .. } => Blame::Retry,
-            ReadError::Compacted { .. } | ReadError::Future { .. } => Blame::Caller,
-            ReadError::Refused { blame, .. } => *blame,
+            ReadError::Unreachable { .. } => ErrorClass::Retry,
+            ReadError::Compacted { .. } | ReadError::Future { .. } => ErrorClass::Caller,
+            ReadError::Refused { class, .. } => *class,
         }
     }
 }
@@ -119,23 +119,23 @@ pub enum WriteError {
         /// Its words.
         reason: String,
         /// Who must act.
-        blame: Blame,
+        class: ErrorClass,
     },
 }
 
 impl WriteError {
     /// Who must act.
-    pub fn blame(&self) -> Blame {
+    pub fn class(&self) -> ErrorClass {
         match self {
-            WriteError::NotSent { .. } | WriteError::Unknown { .. } => Blame::Retry,
-            WriteError::LeaseGone { .. } | WriteError::Compacted { .. } => Blame::Caller,
-            WriteError::Full { .. } => Blame::Operator,
-            WriteError::Refused { blame, .. } => *blame,
+            WriteError::NotSent { .. } | WriteError::Unknown { .. } => ErrorClass::Retry,
+            WriteError::LeaseGone { .. } | WriteError::Compacted { .. } => ErrorClass::Caller,
+            WriteError::Full { .. } => ErrorClass::Operator,
+            WriteError::Refused { class, .. } => *class,
         }
     }
 
     /// Whether the write may have been carried out although it failed.
-    pub fn leaves_doubt(&self) -> bool {
+    pub fn may_be_applied(&self) -> bool {
         matches!(self, WriteError::Unknown { .. })
     }
 }
@@ -170,17 +170,17 @@ pub enum LeaseError {
         /// Its words.
         reason: String,
         /// Who must act.
-        blame: Blame,
+        class: ErrorClass,
     },
 }
 
 impl LeaseError {
     /// Who must act.
-    pub fn blame(&self) -> Blame {
+    pub fn class(&self) -> ErrorClass {
         match self {
-            LeaseError::Gone { .. } => Blame::Caller,
-            LeaseError::Unreachable { .. } => Blame::Retry,
-            LeaseError::Refused { blame, .. } => *blame,
+            LeaseError::Gone { .. } => ErrorClass::Caller,
+            LeaseError::Unreachable { .. } => ErrorClass::Retry,
+            LeaseError::Refused { class, .. } => *class,
         }
     }
 }
@@ -206,16 +206,16 @@ pub enum WatchError {
         /// Its words.
         reason: String,
         /// Who must act.
-        blame: Blame,
+        class: ErrorClass,
     },
 }
 
 impl WatchError {
     /// Who must act.
-    pub fn blame(&self) -> Blame {
+    pub fn class(&self) -> ErrorClass {
         match self {
-            WatchError::Compacted { .. } => Blame::Caller,
-            WatchError::Refused { blame, .. } => *blame,
+            WatchError::Compacted { .. } => ErrorClass::Caller,
+            WatchError::Refused { class, .. } => *class,
         }
     }
 }

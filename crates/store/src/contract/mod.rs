@@ -26,9 +26,11 @@ use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 
 pub use clock::{Clock, SystemClock};
-pub use error::{Blame, Cause, LeaseError, ReadError, WatchError, WriteError};
+pub use error::{Cause, ErrorClass, LeaseError, ReadError, WatchError, WriteError};
 pub use key::{KeyValue, Keys, LeaseId, Revision, printable};
-pub use txn::{Answer, Compare, Is, Of, Op, Operand, Page, Query, Txn, TxnOutcome};
+pub use txn::{
+    Compare, CompareOp, Op, OpResponse, Operand, Page, Projection, Query, Txn, TxnOutcome,
+};
 pub use watch::{Change, Changes, WatchFrom};
 
 /// Changes as they happen; see [`Store::watch`].

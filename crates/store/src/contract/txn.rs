@@ -16,12 +16,12 @@ pub struct Query {
     /// At most so many; 0 is all.
     pub limit: u32,
     /// How much of each key to answer.
-    pub of: Of,
+    pub of: Projection,
 }
 
 /// How much of each key to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Of {
+pub enum Projection {
     /// Keys with values.
     Values,
     /// Keys without values.
@@ -43,7 +43,7 @@ impl Query {
 
     /// These keys.
     pub fn keys(keys: Keys) -> Query {
-        Query { keys, at: None, limit: 0, of: Of::Values }
+        Query { keys, at: None, limit: 0, of: Projection::Values }
     }
 
     /// As they were at `revision`.
@@ -61,13 +61,13 @@ impl Query {
     /// Without values.
     #[must_use]
     pub fn keys_only(self) -> Query {
-        Query { of: Of::Keys, ..self }
+        Query { of: Projection::Keys, ..self }
     }
 
     /// Only their number.
     #[must_use]
     pub fn count_only(self) -> Query {
-        Query { of: Of::Count, ..self }
+        Query { of: Projection::Count, ..self }
     }
 }
 
@@ -99,14 +99,14 @@ pub struct Compare {
     /// About which key.
     pub key: Bytes,
     /// How its side must relate to the operand.
-    pub is: Is,
+    pub is: CompareOp,
     /// What of it is compared, and with what.
     pub with: Operand,
 }
 
 /// How the key's side must relate to the operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Is {
+pub enum CompareOp {
     /// The same.
     Equal,
     /// Greater than the operand.
@@ -134,47 +134,47 @@ pub enum Operand {
 }
 
 impl Compare {
-    fn new(key: impl Into<Bytes>, is: Is, with: Operand) -> Compare {
+    fn new(key: impl Into<Bytes>, is: CompareOp, with: Operand) -> Compare {
         Compare { key: key.into(), is, with }
     }
 
     /// The key does not exist.
     pub fn absent(key: impl Into<Bytes>) -> Compare {
-        Compare::created(key, Is::Equal, Revision::ZERO)
+        Compare::created(key, CompareOp::Equal, Revision::ZERO)
     }
 
     /// The key exists.
     pub fn present(key: impl Into<Bytes>) -> Compare {
-        Compare::created(key, Is::Greater, Revision::ZERO)
+        Compare::created(key, CompareOp::Greater, Revision::ZERO)
     }
 
     /// The key was not written since it was read.
     pub fn unchanged(read: &KeyValue) -> Compare {
-        Compare::changed(read.key.clone(), Is::Equal, read.changed)
+        Compare::changed(read.key.clone(), CompareOp::Equal, read.changed)
     }
 
     /// How often the key was written.
-    pub fn version(key: impl Into<Bytes>, is: Is, version: i64) -> Compare {
+    pub fn version(key: impl Into<Bytes>, is: CompareOp, version: i64) -> Compare {
         Compare::new(key, is, Operand::Version(version))
     }
 
     /// When the key came into being.
-    pub fn created(key: impl Into<Bytes>, is: Is, at: Revision) -> Compare {
+    pub fn created(key: impl Into<Bytes>, is: CompareOp, at: Revision) -> Compare {
         Compare::new(key, is, Operand::Created(at))
     }
 
     /// When the key was last written.
-    pub fn changed(key: impl Into<Bytes>, is: Is, at: Revision) -> Compare {
+    pub fn changed(key: impl Into<Bytes>, is: CompareOp, at: Revision) -> Compare {
         Compare::new(key, is, Operand::Changed(at))
     }
 
     /// What the key holds.
-    pub fn value(key: impl Into<Bytes>, is: Is, value: impl Into<Bytes>) -> Compare {
+    pub fn value(key: impl Into<Bytes>, is: CompareOp, value: impl Into<Bytes>) -> Compare {
         Compare::new(key, is, Operand::Value(value.into()))
     }
 
     /// What lease the key hangs on.
-    pub fn lease(key: impl Into<Bytes>, is: Is, lease: Option<LeaseId>) -> Compare {
+    pub fn lease(key: impl Into<Bytes>, is: CompareOp, lease: Option<LeaseId>) -> Compare {
         Compare::new(key, is, Operand::Lease(lease))
     }
 }
@@ -308,14 +308,14 @@ pub struct TxnOutcome {
     /// Whether all conditions held.
     pub succeeded: bool,
     /// One answer for each operation done.
-    pub answers: Vec<Answer>,
+    pub answers: Vec<OpResponse>,
 }
 
 impl TxnOutcome {
     /// The first key of the first read.
     pub fn first_read(&self) -> Option<&KeyValue> {
         self.answers.iter().find_map(|answer| match answer {
-            Answer::Read(page) => page.kvs.first(),
+            OpResponse::Read(page) => page.kvs.first(),
             _ => None,
         })
     }
@@ -323,9 +323,9 @@ impl TxnOutcome {
     /// How many keys were deleted in all.
     pub fn deleted(&self) -> u64 {
         let each = self.answers.iter().map(|answer| match answer {
-            Answer::Deleted(count) => *count,
-            Answer::Txn(inner) => inner.deleted(),
-            Answer::Read(_) | Answer::Put => 0,
+            OpResponse::Deleted(count) => *count,
+            OpResponse::Txn(inner) => inner.deleted(),
+            OpResponse::Read(_) | OpResponse::Put => 0,
         });
         each.sum()
     }
@@ -333,7 +333,7 @@ impl TxnOutcome {
 
 /// Answer to one operation of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum OpResponse {
     /// What was read.
     Read(Page),
     /// It was written.

@@ -10,7 +10,7 @@ use futures::StreamExt as _;
 use super::format::{Record, Writer};
 use super::{Progress, Summary};
 use crate::contract::{
-    Answer, Keys, Op, Query, ReadError, Revision, Store, StoreExt as _, Txn, WriteError,
+    Keys, Op, OpResponse, Query, ReadError, Revision, Store, StoreExt as _, Txn, WriteError,
 };
 
 /// Why there is no export.
@@ -63,7 +63,7 @@ pub async fn export_keys(
         });
         let outcome = store.txn(read).await?;
         for ((_, key), answer) in keys.iter().zip(&outcome.answers) {
-            let Answer::Read(page) = answer else { return Err(ExportError::Incomplete) };
+            let OpResponse::Read(page) = answer else { return Err(ExportError::Incomplete) };
             let [kv] = page.kvs.as_slice() else { return Err(ExportError::Incomplete) };
             writer.push(&Record { key: key.clone(), value: kv.value.clone() })?;
             done += 1;

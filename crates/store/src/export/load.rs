@@ -5,7 +5,7 @@ use std::io::{self, Read, Seek};
 use super::format::{FormatError, Reader, Record, verify};
 use super::{Progress, Summary};
 use crate::contract::{
-    Answer, Compare, Keys, Op, Query, ReadError, Store, Txn, TxnOutcome, WriteError, printable,
+    Compare, Keys, Op, OpResponse, Query, ReadError, Store, Txn, TxnOutcome, WriteError, printable,
 };
 
 /// What the store may hold already.
@@ -138,7 +138,7 @@ async fn write(
                 return Err(ImportError::Appeared { key, done });
             }
             // Sending it again is safe here: it changes nothing that is already there.
-            Err(error) if error.leaves_doubt() && attempt < ATTEMPTS => attempt += 1,
+            Err(error) if error.may_be_applied() && attempt < ATTEMPTS => attempt += 1,
             Err(source) => return Err(ImportError::Write { done, source }),
         }
     }
@@ -146,8 +146,8 @@ async fn write(
 
 /// Whether all keys of the batch are there with their values.
 fn holds(outcome: &TxnOutcome, batch: &[Record]) -> bool {
-    let there = |(answer, record): (&Answer, &Record)| match answer {
-        Answer::Read(page) => page.kvs.first().is_some_and(|kv| kv.value == record.value),
+    let there = |(answer, record): (&OpResponse, &Record)| match answer {
+        OpResponse::Read(page) => page.kvs.first().is_some_and(|kv| kv.value == record.value),
         _ => false,
     };
     outcome.answers.len() == batch.len() && outcome.answers.iter().zip(batch).all(there)

@@ -14,8 +14,8 @@ use super::{
     index::Index,
     journal::{Damage, Frames, Identity, Journal, NAME},
     keys::KeyRange,
-    media::Folder,
     record::Record,
+    storage::Directory,
 };
 
 /// Name of a journal that is not finished yet.
@@ -60,7 +60,7 @@ pub(crate) struct Fresh {
 
 /// Loads the store of a folder, or makes an empty one. All of it is on the disk when this returns:
 /// what a process reads may be in the page cache only, and what it serves must outlive a power cut.
-pub(crate) fn load(folder: &dyn Folder, fresh: Fresh) -> Result<Loaded, LoadError> {
+pub(crate) fn load(folder: &dyn Directory, fresh: Fresh) -> Result<Loaded, LoadError> {
     let Some(file) = folder.open(NAME).map_err(Damage::Read)? else {
         let journal = make_empty(folder, fresh).map_err(LoadError::Write)?;
         return Ok(Loaded { index: Index::build(Vec::new(), 1, 0), leases: Vec::new(), journal });
@@ -78,7 +78,7 @@ pub(crate) fn load(folder: &dyn Folder, fresh: Fresh) -> Result<Loaded, LoadErro
 
 /// Loads a journal that somebody put in place: nothing is known of what is on the disk, so all of
 /// it is written anew.
-fn load_copy(folder: &dyn Folder, frames: Frames, salt: u64) -> Result<Loaded, LoadError> {
+fn load_copy(folder: &dyn Directory, frames: Frames, salt: u64) -> Result<Loaded, LoadError> {
     let new =
         folder.create(NEW_NAME).and_then(|file| Journal::create(file, frames.identity(), salt));
     let mut journal = new.map_err(LoadError::Write)?;
@@ -93,7 +93,7 @@ fn load_copy(folder: &dyn Folder, frames: Frames, salt: u64) -> Result<Loaded, L
     Ok(contents.into_loaded(journal))
 }
 
-fn make_empty(folder: &dyn Folder, fresh: Fresh) -> io::Result<Journal> {
+fn make_empty(folder: &dyn Directory, fresh: Fresh) -> io::Result<Journal> {
     let mut journal = Journal::create(folder.create(NEW_NAME)?, fresh.identity, fresh.salt)?;
     journal.append(&[Entry::Compacted { compacted: 0, revision: 1 }])?;
     journal.sync()?;

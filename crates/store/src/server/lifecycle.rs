@@ -28,9 +28,9 @@ use super::{
     disk::{self, Fresh, LoadError},
     journal::{Damage, Identity, NAME},
     machine::Machine,
-    media::{Folder, RealFolder},
     rpc::{Place, Service},
-    shared::Shared,
+    server_state::ServerState,
+    storage::{Directory, RealDirectory},
     writer::{Handle, Parts, Writer},
 };
 
@@ -169,13 +169,13 @@ impl Server {
         let address = listener.local_addr().map_err(bad_address)?;
         let grpc = grpc(tls.as_ref())?;
         let lock = lock(&dir)?;
-        let folder: Arc<dyn Folder> = Arc::new(RealFolder::new(dir.clone()));
+        let folder: Arc<dyn Directory> = Arc::new(RealDirectory::new(dir.clone()));
         let identity = Identity { cluster: random(), member: random() };
         let loaded = disk::load(&*folder, Fresh { identity, salt: random() })
             .map_err(|error| explain(&dir, error))?;
         let machine = Machine::new(&loaded.index, &loaded.leases, quota, random());
         let journal = loaded.journal;
-        let shared = Arc::new(Shared::new(loaded.index, journal.identity(), journal.len()));
+        let shared = Arc::new(ServerState::new(loaded.index, journal.identity(), journal.len()));
         let (writer, thread) = Writer::start(Parts {
             shared: Arc::clone(&shared),
             machine,

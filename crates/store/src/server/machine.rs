@@ -18,15 +18,14 @@ use crate::proto::etcdserverpb::{
 };
 
 use super::{
-    check,
     entry::Entry,
     index::Index,
     keys::KeyRange,
     leases::{Leases, Millis},
     query::{header, length},
     record::{Record, Revision},
-    refusal::Refusal,
-    txn,
+    status::Refusal,
+    txn, validate,
 };
 
 /// Longest time that a lease may live, in seconds.
@@ -75,7 +74,7 @@ impl Machine {
         index: &mut Index,
         request: &PutRequest,
     ) -> Result<PutResponse, Refusal> {
-        check::put(request)?;
+        validate::put(request)?;
         self.check_quota(index)?;
         let mut step = self.begin(index);
         step.check_put(request)?;
@@ -90,7 +89,7 @@ impl Machine {
         index: &mut Index,
         request: &DeleteRangeRequest,
     ) -> Result<DeleteRangeResponse, Refusal> {
-        check::delete(request)?;
+        validate::delete(request)?;
         let mut step = self.begin(index);
         let response = step.delete_range(request);
         step.finish();
@@ -103,7 +102,7 @@ impl Machine {
         index: &mut Index,
         request: &TxnRequest,
     ) -> Result<TxnResponse, Refusal> {
-        check::txn(request)?;
+        validate::txn(request)?;
         let path = txn::path(index, request, index.revision());
         if txn::puts(&path) {
             self.check_quota(index)?;

@@ -14,7 +14,6 @@
 //! Why a journal of our own and all keys in memory: docs/design/0001-embedded-store.md. Its bytes:
 //! docs/format/store.md. Deliberately not here: more than one member, users and roles.
 
-mod check;
 mod config;
 mod disk;
 mod entry;
@@ -24,13 +23,14 @@ mod keys;
 mod leases;
 mod lifecycle;
 mod machine;
-mod media;
 mod query;
 mod record;
-mod refusal;
 mod rpc;
-mod shared;
+mod server_state;
+mod status;
+mod storage;
 mod txn;
+mod validate;
 mod writer;
 
 #[cfg(test)]

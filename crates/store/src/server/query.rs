@@ -7,7 +7,7 @@ use crate::proto::etcdserverpb::{
     range_request::{SortOrder, SortTarget},
 };
 
-use super::{index::Index, keys::KeyRange, record::Record, refusal::Refusal};
+use super::{index::Index, keys::KeyRange, record::Record, status::Refusal};
 
 /// A header that only tells the revision; the edge adds who answered.
 #[expect(clippy::unnecessary_wraps, reason = "every answer has the header as an option")]

@@ -18,7 +18,7 @@ use super::{
     machine::Step,
     query::{self, header},
     record::Record,
-    refusal::Refusal,
+    status::Refusal,
 };
 
 /// A transaction with its branches chosen.

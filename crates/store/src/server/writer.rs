@@ -7,7 +7,7 @@
 //!
 //! Deliberately not here: what a request does (machine), reads (they need no writer).
 
-mod upkeep;
+mod compaction;
 
 use std::{
     io,
@@ -24,9 +24,9 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::{
     disk::Head, entry::Entry, index::Index, journal::Journal, leases::Millis, machine::Machine,
-    media::Folder, refusal::Refusal, shared::Shared,
+    server_state::ServerState, status::Refusal, storage::Directory,
 };
-use upkeep::{Finished, Upkeep};
+use compaction::{CompactionSchedule, Finished};
 
 /// Most requests that wait.
 const QUEUE: usize = 8192;
@@ -126,12 +126,12 @@ impl Handle {
 
 /// What the writer owns.
 pub(crate) struct Writer {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     machine: Machine,
     journal: Journal,
-    folder: Arc<dyn Folder>,
+    folder: Arc<dyn Directory>,
     dir: PathBuf,
-    upkeep: Upkeep,
+    upkeep: CompactionSchedule,
     started: Instant,
     inbox: Receiver<Message>,
     failed: Option<Refusal>,
@@ -140,13 +140,13 @@ pub(crate) struct Writer {
 /// What the writer is made of.
 pub(crate) struct Parts {
     /// The index, shared with readers.
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<ServerState>,
     /// The state machine.
     pub(crate) machine: Machine,
     /// Where to write.
     pub(crate) journal: Journal,
     /// Where the journal is.
-    pub(crate) folder: Arc<dyn Folder>,
+    pub(crate) folder: Arc<dyn Directory>,
     /// The same, for messages.
     pub(crate) dir: PathBuf,
     /// How much history is kept.
@@ -158,7 +158,7 @@ impl Writer {
     pub(crate) fn start(parts: Parts) -> io::Result<(Handle, thread::JoinHandle<()>)> {
         let (sender, inbox) = sync_channel(QUEUE);
         let handle = Handle { inbox: sender, room: Arc::new(Semaphore::new(QUEUE_KIB)) };
-        let upkeep = Upkeep::new(parts.retention, handle.inbox.clone());
+        let upkeep = CompactionSchedule::new(parts.retention, handle.inbox.clone());
         let writer = Self {
             shared: parts.shared,
             machine: parts.machine,

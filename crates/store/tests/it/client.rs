@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use store::client::{Client, ConnectError, Options};
 use store::contract::{
-    Blame, Keys, ReadError, Revision, Store as _, StoreExt as _, WatchFrom, WriteError,
+    ErrorClass, Keys, ReadError, Revision, Store as _, StoreExt as _, WatchFrom, WriteError,
 };
 use store::export::{Onto, export, import};
 use store::proto::etcdserverpb::kv_server::{Kv, KvServer};
@@ -48,12 +48,12 @@ async fn nobody_there_is_said_in_time_with_the_address() {
     assert!(error.to_string().contains(&endpoint), "{error}");
     let client = Client::lazy(&[&endpoint], hasty()).unwrap();
     let error = client.get("the-key").await.unwrap_err();
-    assert_eq!(error.blame(), Blame::Retry);
+    assert_eq!(error.class(), ErrorClass::Retry);
     let text = error.to_string();
     assert!(text.contains(&endpoint) && text.contains("the-key"), "{text}");
     let error = client.put("the-key", "1").await.unwrap_err();
     assert!(matches!(error, WriteError::NotSent { .. }), "{error}");
-    assert!(!error.leaves_doubt());
+    assert!(!error.may_be_applied());
 }
 
 /// A server that takes requests, counts them, and answers none of them well.
@@ -118,7 +118,7 @@ async fn a_write_without_an_answer_is_unknown_and_sent_once() {
         let (client, seen) = Faulty::start(answer);
         let error = client.put("a", "1").await.unwrap_err();
         assert!(matches!(error, WriteError::Unknown { .. }), "{error}");
-        assert!(error.leaves_doubt());
+        assert!(error.may_be_applied());
         assert_eq!(seen.load(Ordering::SeqCst), 1);
     }
 }
@@ -138,14 +138,14 @@ async fn a_refusal_is_told_as_one_and_not_repeated() {
     }));
     let error = client.put("a", "1").await.unwrap_err();
     assert!(matches!(error, WriteError::Full { .. }), "{error}");
-    assert_eq!(error.blame(), Blame::Operator);
+    assert_eq!(error.class(), ErrorClass::Operator);
     assert_eq!(seen.load(Ordering::SeqCst), 1);
     let (client, _) =
         Faulty::start(Some(|| Status::permission_denied("etcdserver: permission denied")));
-    assert_eq!(client.put("a", "1").await.unwrap_err().blame(), Blame::Operator);
+    assert_eq!(client.put("a", "1").await.unwrap_err().class(), ErrorClass::Operator);
     // The same code without the server's words was made on the way: the write may be done.
     let (client, _) = Faulty::start(Some(|| Status::out_of_range("message too large")));
-    assert!(client.put("a", "1").await.unwrap_err().leaves_doubt());
+    assert!(client.put("a", "1").await.unwrap_err().may_be_applied());
 }
 
 #[tokio::test(flavor = "multi_thread")]

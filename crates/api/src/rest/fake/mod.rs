@@ -1,45 +1,45 @@
 //! A control plane in memory: what is asked for is so at once. For tests of those who call one.
 //!
-//! It keeps the promises of the contract (same wish again, other wish under the same id,
+//! It keeps the promises of the contract (same request again, other request under the same id,
 //! generations, what is busy, going or in use) by the machines of the model, and knows of nodes and
 //! room as much as it was told. It places copies without any policy.
 
+mod collection;
 mod control;
-mod seen;
-mod things;
+mod statuses;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use model::{
-    BlockDevice, Epoch, Event, Failover, Generation, Host, Kind, Node, NodeName, Nqn, Pool,
-    Problem, Rebuild, RebuildId, Replica, Snapshot, SnapshotGroup, Target, TargetId, TargetState,
-    Timestamp, Volume, VolumeChange, VolumeId, VolumeSpec, VolumeTarget,
+    BlockDevice, Epoch, Event, Failover, Generation, Host, Node, NodeName, Nqn, Pool, Problem,
+    ProblemKind, Rebuild, RebuildId, Replica, Snapshot, SnapshotGroup, Target, TargetId,
+    TargetState, Timestamp, Volume, VolumeChange, VolumeId, VolumeSpec, VolumeTarget,
 };
 
-use super::{Answered, Purge, Quarantined, Trouble, VolumeWish};
-use crate::Ensured;
+use super::{ApiResult, Issue, Purge, Quarantined, VolumeAction};
+use crate::Applied;
 use crate::node::Scrub;
-use things::Things;
+use collection::Collection;
 
 /// What a fake control plane has.
 #[derive(Clone, Debug, Default)]
-pub struct Held {
-    nodes: Things<model::NodeSpec>,
-    hosts: Things<model::HostSpec>,
-    pools: Things<model::PoolSpec>,
-    volumes: Things<VolumeSpec>,
-    snapshots: Things<model::SnapshotSpec>,
-    groups: Things<model::SnapshotGroupSpec>,
-    replicas: Things<model::ReplicaSpec>,
-    targets: Things<model::TargetSpec>,
-    watches: Things<model::WatchSpec>,
+pub struct FakeState {
+    nodes: Collection<model::NodeSpec>,
+    hosts: Collection<model::HostSpec>,
+    pools: Collection<model::PoolSpec>,
+    volumes: Collection<VolumeSpec>,
+    snapshots: Collection<model::SnapshotSpec>,
+    groups: Collection<model::SnapshotGroupSpec>,
+    replicas: Collection<model::ReplicaSpec>,
+    targets: Collection<model::TargetSpec>,
+    webhooks: Collection<model::WebhookSpec>,
     rebuilds: BTreeMap<RebuildId, Rebuild>,
     failovers: Vec<Failover>,
     scrubs: BTreeMap<model::ReplicaId, Scrub>,
     devices: BTreeMap<NodeName, Vec<BlockDevice>>,
     events: Vec<Event>,
-    troubles: Vec<Trouble>,
+    issues: Vec<Issue>,
     quarantine: BTreeMap<model::ReplicaId, Quarantined>,
     purges: BTreeMap<String, Purge>,
     busy: BTreeSet<VolumeId>,
@@ -48,7 +48,7 @@ pub struct Held {
 /// A control plane in memory.
 #[derive(Debug)]
 pub struct Fake {
-    held: Mutex<Held>,
+    held: Mutex<FakeState>,
     now: Timestamp,
 }
 
@@ -58,7 +58,7 @@ impl Fake {
         Fake { held: Mutex::default(), now }
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, FakeState> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -84,13 +84,13 @@ impl Fake {
     }
 }
 
-impl Held {
+impl FakeState {
     fn must_be_free(&self, volume: VolumeId) -> Result<(), Problem> {
         if !self.busy.contains(&volume) {
             return Ok(());
         }
         let detail = format!("volume {volume} has an operation under way; try again when it ended");
-        Err(Problem::new(Kind::Busy, detail))
+        Err(Problem::new(ProblemKind::Busy, detail))
     }
 
     /// Whether a volume of this size has a place for each copy.
@@ -103,7 +103,7 @@ impl Held {
                  ask for fewer copies",
                 nodes.len()
             );
-            return Err(Problem::new(Kind::NoPlacement, detail));
+            return Err(Problem::new(ProblemKind::NoPlacement, detail));
         }
         let free = |pool: &&Pool| {
             let status = pool.status.as_ref();
@@ -111,81 +111,81 @@ impl Held {
         };
         if self.pools.all().filter(free).count() < wanted {
             let detail = format!("no {wanted} pools have {} free; add disks", spec.size);
-            return Err(Problem::new(Kind::NoSpace, detail));
+            return Err(Problem::new(ProblemKind::NoSpace, detail));
         }
         Ok(())
     }
 
-    fn wish(
+    fn request(
         &mut self,
         id: VolumeId,
-        wish: VolumeWish,
-        seen: Option<Generation>,
+        request: VolumeAction,
+        if_match: Option<Generation>,
         now: Timestamp,
-    ) -> Answered<Ensured<Volume>> {
-        let change = match wish {
-            VolumeWish::Resize { size } => VolumeChange::Resize { size },
-            VolumeWish::SetReplicas { replicas } => VolumeChange::SetReplicas { replicas },
-            VolumeWish::Modify { spec } => VolumeChange::Modify { spec },
-            other => return self.serve(id, other, seen),
+    ) -> ApiResult<Applied<Volume>> {
+        let change = match request {
+            VolumeAction::Resize { size } => VolumeChange::Resize { size },
+            VolumeAction::SetReplicas { replicas } => VolumeChange::SetReplicas { replicas },
+            VolumeAction::Modify { spec } => VolumeChange::Modify { spec },
+            other => return self.serve(id, other, if_match),
         };
-        self.volumes.change(&id, change, seen, now)
+        self.volumes.change(&id, change, if_match, now)
     }
 
     /// What is done to the target and the copies, which here are only seen.
     fn serve(
         &mut self,
         id: VolumeId,
-        wish: VolumeWish,
-        seen: Option<Generation>,
-    ) -> Answered<Ensured<Volume>> {
+        request: VolumeAction,
+        if_match: Option<Generation>,
+    ) -> ApiResult<Applied<Volume>> {
         let first = self.nodes.all().next().map(|node| node.id().clone());
         let volume = self.volumes.get_mut(&id)?;
         let shared = volume.spec().shared;
-        seen.map_or(Ok(()), |seen| volume.expect(seen))?;
-        let missing = || Problem::new(Kind::NotFound, "the volume has no such copy");
+        if_match.map_or(Ok(()), |if_match| volume.expect(if_match))?;
+        let missing = || Problem::new(ProblemKind::NotFound, "the volume has no such copy");
         let status = volume.status.as_mut().ok_or_else(missing)?;
-        match wish {
-            VolumeWish::Publish { host, node } => {
-                let no_node = || Problem::new(Kind::NodeUnavailable, "no node can serve it");
+        match request {
+            VolumeAction::Publish { host, node } => {
+                let no_node = || Problem::new(ProblemKind::NodeUnavailable, "no node can serve it");
                 let node = node.or(first).ok_or_else(no_node)?;
                 let fresh = served(id, node)?;
                 let target = status.target.get_or_insert(fresh);
                 let mut others = target.hosts.iter().filter(|have| Some(*have) != host.as_ref());
                 if let Some(other) = others.next().filter(|_| !shared) {
                     let detail = format!("volume {id} is published to {other}; unpublish it first");
-                    return Err(Problem::new(Kind::AlreadyPublished, detail));
+                    return Err(Problem::new(ProblemKind::AlreadyPublished, detail));
                 }
                 target.hosts.extend(host);
             }
-            VolumeWish::Unpublish { host, .. } => {
+            VolumeAction::Unpublish { host, .. } => {
                 status.target = status.target.take().filter(|_| host.is_some());
                 if let (Some(target), Some(host)) = (&mut status.target, &host) {
                     target.hosts.remove(host);
                 }
                 status.target = status.target.take().filter(|target| !target.hosts.is_empty());
             }
-            VolumeWish::Republish { node } => {
-                let not = || Problem::new(Kind::NotPublished, "publish the volume first");
+            VolumeAction::Republish { node } => {
+                let not = || Problem::new(ProblemKind::NotPublished, "publish the volume first");
                 let target = status.target.as_mut().ok_or_else(not)?;
                 target.node = node.unwrap_or_else(|| target.node.clone());
                 target.epoch = target.epoch.next();
             }
-            VolumeWish::MoveReplica { replica, pool } => {
+            VolumeAction::MoveReplica { replica, pool } => {
                 let copy = status.replicas.get_mut(&replica).ok_or_else(missing)?;
                 copy.pool = pool.unwrap_or_else(|| copy.pool.clone());
             }
-            VolumeWish::RemoveReplica { replica } => {
+            VolumeAction::RemoveReplica { replica } => {
                 status.replicas.remove(&replica).ok_or_else(missing)?;
             }
             _ => {}
         }
-        Ok(Ensured::changed(volume.clone()))
+        Ok(Applied::changed(volume.clone()))
     }
 }
 
 /// A target that serves nobody yet.
-fn served(volume: VolumeId, node: NodeName) -> Answered<VolumeTarget> {
+fn served(volume: VolumeId, node: NodeName) -> ApiResult<VolumeTarget> {
     // Any id will do; that of the volume is at hand.
     let id: TargetId = volume.to_string().parse()?;
     Ok(VolumeTarget {
@@ -203,13 +203,13 @@ fn served(volume: VolumeId, node: NodeName) -> Answered<VolumeTarget> {
 /// Something a fake control plane can have.
 pub trait One {
     /// Puts it where it belongs.
-    fn keep(self, held: &mut Held);
+    fn keep(self, held: &mut FakeState);
 }
 
 macro_rules! ones {
     ($($type:ty: |$held:ident, $one:pat_param| $keep:expr;)+) => {$(
         impl One for $type {
-            fn keep(self, $held: &mut Held) {
+            fn keep(self, $held: &mut FakeState) {
                 let $one = self;
                 $keep;
             }
@@ -226,12 +226,12 @@ ones! {
     SnapshotGroup: |held, group| held.groups.have(group);
     Replica: |held, replica| held.replicas.have(replica);
     Target: |held, target| held.targets.have(target);
-    model::Watch: |held, watch| held.watches.have(watch);
+    model::Webhook: |held, webhook| held.webhooks.have(webhook);
     Rebuild: |held, rebuild| held.rebuilds.insert(rebuild.id, rebuild);
     Failover: |held, failover| held.failovers.push(failover);
     Event: |held, event| held.events.push(event);
     Quarantined: |held, one| held.quarantine.insert(one.record.replica, one);
-    Trouble: |held, trouble| held.troubles.push(trouble);
+    Issue: |held, trouble| held.issues.push(trouble);
     (NodeName, BlockDevice): |held, (node, device)| {
         held.devices.entry(node).or_default().push(device);
     };

@@ -9,9 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use api::node::{Node as _, RebuildWish, Run};
+use api::node::{Node as _, RebuildRequest, Run};
 use engine::client::perf::Pattern;
-use model::{ChildState, Generation, Order, Rebuild};
+use model::{ChildState, Generation, Rebuild, VersionedSpec};
 
 use super::turns::{Client, print_median};
 use super::{Bench, Shape, THREE, fill, real, volume};
@@ -121,13 +121,14 @@ impl Rebuilt<'_> {
         let generation = Generation::new(self.orders).context("generations begin at 1")?;
         self.meanwhile(move |bench, fleet| {
             let rebuild = Rebuilt::rebuild(bench, fleet)?;
-            let spec = RebuildWish {
+            let spec = RebuildRequest {
                 target: rebuild.target,
                 replica: rebuild.replica,
                 bytes_per_second: None,
                 run,
             };
-            let ordering = fleet.remote(0)?.put_rebuild(rebuild.id, Order { generation, spec });
+            let ordering =
+                fleet.remote(0)?.put_rebuild(rebuild.id, VersionedSpec { generation, spec });
             bench.runtime.block_on(ordering).map_err(|problem| anyhow!("{problem}"))?;
             Ok(())
         })

@@ -9,8 +9,8 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use block::{Blocks, Command};
 use pool::{
-    BLOCK, Buffer, Change, ClusterSize, Effect, Id, Io, Label, Limits, Member, NewPool, NewReplica,
-    Place, Pool, Probe, Recovery, Step, Token, TornWrites,
+    BLOCK, Buffer, Change, ClusterSize, CommandId, Effect, Id, IoId, Label, Limits, Member,
+    NewPool, NewReplica, Place, Pool, Probe, Recovery, Step, TornWrites,
 };
 
 use super::rig::POOL;
@@ -58,7 +58,7 @@ impl Plain {
         let (origin, label, key) = (Id::NONE, Label::default(), Vec::new());
         let (id, size) = (REPLICA, replica);
         let new = NewReplica { id, origin, size, thick: false, created: 0, label, key };
-        plain.pool.change(Token(0), Change::Create(new));
+        plain.pool.change(CommandId(0), Change::Create(new));
         plain.settle()?;
         Ok(plain)
     }
@@ -80,7 +80,7 @@ impl Plain {
     fn submit(&mut self, command: Command) -> Result<()> {
         let blocks = command.span().filter(|_| command.is_mutation()).map_or(0, |it| it.len().0);
         let bytes = self.zeros.get(..usize::try_from(blocks)? * BLOCK).unwrap_or_default();
-        self.pool.submit(Token(1), REPLICA, command, bytes);
+        self.pool.submit(CommandId(1), REPLICA, command, bytes);
         Ok(())
     }
 
@@ -121,7 +121,7 @@ impl Plain {
         Ok(())
     }
 
-    fn write(&self, io: Io, place: Place, from: Buffer) -> Result<()> {
+    fn write(&self, io: IoId, place: Place, from: Buffer) -> Result<()> {
         match from {
             Buffer::Caller { .. } => Ok(()),
             Buffer::Own => put(&self.file, place, self.pool.bytes(io)),

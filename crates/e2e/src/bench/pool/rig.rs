@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, bail};
 use block::{BlockSize, Blocks, Bytes, Command};
 use engine::device::{Data, DeviceId, Devices, Finished, Job, Task, TokenKinds};
-use engine::pools::{Answer, NewDisk, NewPool, Order, Ticket};
+use engine::pools::{NewDisk, NewPool, PoolRequest, PoolResponse, Ticket};
 use pool::{Change, ClusterSize, Id, Label, NewReplica};
-use reactor::{Buffer, Config, Event, Frozen, Handler, Io, Reactor};
+use reactor::{Buffer, Config, Event, Handler, Io, Reactor, SharedBuffer};
 
 const FILES: u8 = 1;
 const POOLS: u8 = 2;
@@ -21,7 +21,7 @@ pub(in crate::bench) struct Rig {
     reactor: Reactor<()>,
     inner: Inner,
     /// What every write writes.
-    payload: Frozen,
+    payload: SharedBuffer,
     spare: Vec<Buffer>,
 }
 
@@ -80,8 +80,8 @@ impl Rig {
     }
 
     /// Carries out an order.
-    pub(super) fn order(&mut self, order: Order) -> Result<Answer> {
-        self.inner.devices.pools.order(Ticket(0), order, &mut self.reactor);
+    pub(super) fn order(&mut self, order: PoolRequest) -> Result<PoolResponse> {
+        self.inner.devices.pools.request(Ticket(0), order, &mut self.reactor);
         loop {
             if let Some((_, answer)) = self.inner.devices.pools.poll_answer() {
                 return answer.context("the pool refused an order");
@@ -99,18 +99,18 @@ impl Rig {
     pub(super) fn create(&mut self, path: &Path) -> Result<()> {
         let disks = vec![NewDisk { path: path.into(), id: Id(2) }];
         let (name, cluster) = ("bench".to_owned(), ClusterSize::DEFAULT);
-        self.order(Order::Create(NewPool { id: POOL, name, cluster, disks, force: true }))?;
+        self.order(PoolRequest::Create(NewPool { id: POOL, name, cluster, disks, force: true }))?;
         Ok(())
     }
 
     pub(super) fn import(&mut self, path: &Path) -> Result<()> {
-        self.order(Order::Import { paths: vec![PathBuf::from(path)] })?;
+        self.order(PoolRequest::Import { paths: vec![PathBuf::from(path)] })?;
         Ok(())
     }
 
     /// Closes the pool.
     pub(super) fn leave(&mut self) -> Result<()> {
-        self.order(Order::Export(POOL))?;
+        self.order(PoolRequest::Export(POOL))?;
         Ok(())
     }
 
@@ -118,7 +118,9 @@ impl Rig {
     pub(super) fn wait_for_space(&mut self, clusters: u64) -> Result<()> {
         let begun = Instant::now();
         loop {
-            let Answer::Pool(status) = self.order(Order::Status(POOL))? else { bail!("no status") };
+            let PoolResponse::Pool(status) = self.order(PoolRequest::Status(POOL))? else {
+                bail!("no status")
+            };
             let used = (status.usage.own.0 + status.usage.pending.0) / status.cluster.0;
             if used <= clusters {
                 return Ok(());
@@ -131,7 +133,7 @@ impl Rig {
     }
 
     pub(super) fn change(&mut self, change: Change) -> Result<()> {
-        self.order(Order::Change { pool: POOL, change })?;
+        self.order(PoolRequest::Change { pool: POOL, change })?;
         Ok(())
     }
 

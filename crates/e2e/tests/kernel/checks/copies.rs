@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use e2e::fleet::{Fleet, Machine, damage, id, repaired, told};
 use e2e::vm::Kernel;
-use model::{ChildState, Epoch, EventName, FaultReason, Kind, Size, StopCause, TargetState};
+use model::{ChildState, Epoch, EventName, FaultReason, ProblemKind, Size, StopCause, TargetState};
 use rustix::process::Signal;
 
 use super::paths::{TIMERS, end_fio, start_fio};
@@ -114,7 +114,7 @@ fn a_killed_target_moves_and_fails_no_request() -> Result<()> {
             let late = fleet.spec(Epoch::FIRST, 0)?;
             let refused = fleet.put(id(40)?, 0, late).await?.map_err(|no| no.kind);
             ensure!(
-                refused.is_err_and(|kind| kind == Kind::Fenced),
+                refused.is_err_and(|kind| kind == ProblemKind::Fenced),
                 "the old target was made anew"
             );
             fleet.until_open(target, 1).await

@@ -2,7 +2,7 @@
 
 use api::Paging;
 use api::node::Node as _;
-use api::rest::{Control as _, RecoverWish, Remote, VolumeWish};
+use api::rest::{Control as _, RecoverRequest, Remote, VolumeAction};
 use e2e::fleet::id;
 use e2e::process::holdfast;
 use e2e::store::{KINDS, Kind as StoreKind, StoreServer};
@@ -14,8 +14,8 @@ use crate::engine::rig::Disk;
 const BLOCKS: std::ops::Range<u64> = 0..8;
 
 async fn unpublish(remote: &Remote, volume: VolumeId) {
-    let wish = VolumeWish::Unpublish { host: None, force: false };
-    remote.change_volume(volume, wish, None).await.unwrap();
+    let request = VolumeAction::Unpublish { host: None, force: false };
+    remote.change_volume(volume, request, None).await.unwrap();
 }
 
 /// Publishes a volume and writes all of it, then withdraws it.
@@ -92,9 +92,9 @@ async fn recovered(kind: StoreKind, volume: VolumeId) -> (StoreServer, World, u3
     world.controls.push(ControlProcess::start_with(&endpoints, &["--second-look", "2s"]));
     world.show_all_engines().await;
     let remote = world.leader().await;
-    let wish = RecoverWish { incomplete: [volume].into() };
+    let request = RecoverRequest { incomplete: [volume].into() };
     until("what is left of the volume is read back", async || {
-        let _ = remote.recover(wish.clone()).await;
+        let _ = remote.recover(request.clone()).await;
         remote.volume(volume).await.is_ok()
     })
     .await;
@@ -114,7 +114,7 @@ async fn copy_returns(kind: StoreKind) {
     let aside = async || remote.quarantine(Paging::default()).await.unwrap().items;
     until("the copy that came back is set aside", async || {
         // Its pool is not known any more.
-        let _ = remote.recover(RecoverWish::default()).await;
+        let _ = remote.recover(RecoverRequest::default()).await;
         !aside().await.is_empty()
     })
     .await;

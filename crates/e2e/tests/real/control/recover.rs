@@ -2,7 +2,7 @@
 
 use api::Paging;
 use api::node::Node as _;
-use api::rest::{Control as _, RecoverWish, Recovery, Remote, VolumeWish};
+use api::rest::{Control as _, RecoverRequest, Recovery, Remote, VolumeAction};
 use e2e::fleet::id;
 use e2e::store::{KINDS, Kind, StoreServer};
 use model::*;
@@ -11,8 +11,8 @@ use super::rig::{World, publish, until};
 use crate::engine::rig::Disk;
 
 async fn unpublish(remote: &Remote, volume: VolumeId) {
-    let wish = VolumeWish::Unpublish { host: None, force: false };
-    remote.change_volume(volume, wish, None).await.unwrap();
+    let request = VolumeAction::Unpublish { host: None, force: false };
+    remote.change_volume(volume, request, None).await.unwrap();
 }
 
 async fn online(remote: &Remote, volume: VolumeId) -> bool {
@@ -38,8 +38,8 @@ async fn until_noted(world: &World, (wanted, copies): (&VolumeSpec, usize)) {
         let mut known = 0;
         for engine in &world.engines {
             let found = engine.remote.replicas(Paging::default()).await.unwrap().items;
-            let memos = found.into_iter().filter_map(|it| it.status.memo);
-            known += memos.filter(|memo| *memo.spec == *wanted).count();
+            let spec_backups = found.into_iter().filter_map(|it| it.status.spec_backup);
+            known += spec_backups.filter(|spec_backup| *spec_backup.spec == *wanted).count();
         }
         known == copies
     })
@@ -56,7 +56,7 @@ async fn read_back(kind: Kind) {
     let snapshot: SnapshotId = id(3).unwrap();
     let wanted = VolumeSpec {
         labels: [("app".parse().unwrap(), "db".parse().unwrap())].into(),
-        limits: Limits { iops: Some(100_000), ..Limits::default() },
+        limits: QosLimits { iops: Some(100_000), ..QosLimits::default() },
         max_snapshots: Some(9),
         ..VolumeSpec::new(Size::mib(16), 2)
     };
@@ -88,7 +88,7 @@ async fn read_back(kind: Kind) {
         (found.pools.len(), found.volumes.len(), found.snapshots.len()) == (3, 2, 1)
     })
     .await;
-    let found = remote.recover(RecoverWish::default()).await.unwrap();
+    let found = remote.recover(RecoverRequest::default()).await.unwrap();
     assert_eq!(found.left, []);
     assert_eq!(found.volumes[&used].served_by.as_ref(), Some(&target.node));
     assert_eq!(found.volumes[&idle].served_by, None);

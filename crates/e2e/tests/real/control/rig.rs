@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use api::node::{Node as _, NodeInfo};
-use api::rest::{Control as _, NodesAsked, Remote, ReplicasAsked, VolumeWish, VolumesAsked};
+use api::rest::{Control as _, NodeQuery, Remote, ReplicaQuery, VolumeAction, VolumeQuery};
 use api::{Page, Paging};
 use e2e::fleet::{EngineProcess, id};
 use e2e::process::{PATIENCE, Program, holdfast};
-use model::stored::{self, Record};
+use model::envelope::{self, Versioned};
 use model::*;
 use store::client::Client;
 use store::contract::{Query, Store as _};
@@ -110,7 +110,7 @@ impl World {
     }
 
     async fn nodes(&self) -> usize {
-        let Ok(nodes) = self.leader().await.nodes(NodesAsked::default()).await else { return 0 };
+        let Ok(nodes) = self.leader().await.nodes(NodeQuery::default()).await else { return 0 };
         let online =
             |node: &Node| node.status.as_ref().is_some_and(|status| status.liveness.is_online());
         nodes.items.iter().filter(|node| online(node)).count()
@@ -222,9 +222,9 @@ impl World {
         let mut known = vec![format!("{refusals:?}")];
         for control in &self.controls {
             let remote = &control.remote;
-            let nodes = tokio::time::timeout(PATIENCE, remote.nodes(NodesAsked::default())).await;
+            let nodes = tokio::time::timeout(PATIENCE, remote.nodes(NodeQuery::default())).await;
             known.push(format!("nodes: {nodes:?}"));
-            let asked = VolumesAsked { limit: Some(1000), ..Default::default() };
+            let asked = VolumeQuery { limit: Some(1000), ..Default::default() };
             if let Ok(Ok(all)) = tokio::time::timeout(PATIENCE, remote.volumes(asked)).await {
                 let busy = all.items.iter().filter(|volume| !volume.lifecycle().is_idle());
                 known.push(format!("busy: {:?}", busy.collect::<Vec<_>>()));
@@ -265,7 +265,7 @@ impl World {
         }
         let known = every(async |paging: Paging| {
             let Paging { limit, after } = paging;
-            leader.volumes(VolumesAsked { limit, after, ..Default::default() }).await
+            leader.volumes(VolumeQuery { limit, after, ..Default::default() }).await
         });
         let bare = |mut volume: Volume| {
             volume.status = None;
@@ -277,7 +277,7 @@ impl World {
         }
         let known = every(async |paging: Paging| {
             let Paging { limit, after } = paging;
-            leader.replicas(ReplicasAsked { limit, after, ..Default::default() }).await
+            leader.replicas(ReplicaQuery { limit, after, ..Default::default() }).await
         });
         let known: BTreeSet<ReplicaId> = known.await?.iter().map(|it| *it.id()).collect();
         let stored: BTreeSet<ReplicaId> = replicas.iter().map(|it| *it.id()).collect();
@@ -294,9 +294,9 @@ impl World {
     }
 
     /// All records of a kind, by id.
-    pub(crate) async fn stored<R: Record>(&self) -> Vec<R> {
+    pub(crate) async fn stored<R: Versioned>(&self) -> Vec<R> {
         let page = self.client.range(Query::prefix(keys::all::<R>())).await.unwrap();
-        page.kvs.iter().map(|found| stored::decode(&found.value).unwrap()).collect()
+        page.kvs.iter().map(|found| envelope::decode(&found.value).unwrap()).collect()
     }
 }
 
@@ -398,9 +398,9 @@ pub(crate) async fn publish_on(
     volume: VolumeId,
     node: Option<NodeName>,
 ) -> VolumeTarget {
-    let wish = VolumeWish::Publish { host: Some(host()), node };
+    let request = VolumeAction::Publish { host: Some(host()), node };
     until("it is published", async || {
-        remote.change_volume(volume, wish.clone(), None).await.is_ok()
+        remote.change_volume(volume, request.clone(), None).await.is_ok()
     })
     .await;
     remote.volume(volume).await.unwrap().status.unwrap().target.unwrap()

@@ -1,7 +1,7 @@
 //! The store goes back to an earlier backup under engines whose disks know more.
 
 use api::node::Node as _;
-use api::rest::{Backup, Control as _, EventsAsked, RecoverWish, Remote, VolumeWish};
+use api::rest::{Backup, Control as _, EventQuery, RecoverRequest, Remote, VolumeAction};
 use e2e::fleet::id;
 use e2e::process::holdfast;
 use e2e::store::{KINDS, Kind as StoreKind, StoreServer};
@@ -14,8 +14,8 @@ use crate::engine::rig::Disk;
 const BLOCKS: std::ops::Range<u64> = 0..8;
 
 async fn unpublish(remote: &Remote, volume: VolumeId) {
-    let wish = VolumeWish::Unpublish { host: None, force: false };
-    remote.change_volume(volume, wish, None).await.unwrap();
+    let request = VolumeAction::Unpublish { host: None, force: false };
+    remote.change_volume(volume, request, None).await.unwrap();
 }
 
 fn fill(disk: &mut Disk, round: u8) {
@@ -57,14 +57,14 @@ fn recover(control: &ControlProcess, more: &[&str]) -> String {
 async fn is_told(remote: &Remote, volume: VolumeId, copy: ReplicaId) {
     let says = |text: &str| text.contains(&copy.to_string()) && text.contains("holdfast recover");
     until("the status names the volume and the copy", async || {
-        let troubles = remote.status().await.map_or(Vec::new(), |status| status.troubles);
+        let issues = remote.status().await.map_or(Vec::new(), |status| status.issues);
         let is_it = |subject: &Subject| *subject == Subject::Volume(volume);
-        troubles.iter().any(|it| is_it(&it.subject) && says(&it.message))
+        issues.iter().any(|it| is_it(&it.subject) && says(&it.message))
     })
     .await;
     until("an event names the volume and the copy", async || {
-        let asked = EventsAsked { severity: Some(Severity::Error), ..EventsAsked::default() };
-        let events = remote.kept_events(asked).await.unwrap().items;
+        let asked = EventQuery { severity: Some(Severity::Error), ..EventQuery::default() };
+        let events = remote.event_history(asked).await.unwrap().items;
         events.iter().any(|it| it.subject == Subject::Volume(volume) && says(&it.message))
     })
     .await;
@@ -102,9 +102,9 @@ async fn store_goes_back(kind: StoreKind) {
     let copies = remote.volume(volume).await.unwrap().status.unwrap().replicas;
     let newest = copies.iter().find(|(_, copy)| copy.node == target.node).unwrap();
     is_told(&remote, volume, *newest.0).await;
-    let wish = VolumeWish::Publish { host: Some("node-9".parse().unwrap()), node: None };
-    let refused = remote.change_volume(volume, wish, None).await.unwrap_err();
-    assert_eq!(refused.kind, Kind::StoreBehind, "{refused}");
+    let request = VolumeAction::Publish { host: Some("node-9".parse().unwrap()), node: None };
+    let refused = remote.change_volume(volume, request, None).await.unwrap_err();
+    assert_eq!(refused.kind, ProblemKind::StoreBehind, "{refused}");
 
     until("the disks are found to be newer", async || {
         remote.recovery().await.is_ok_and(|found| found.volumes.contains_key(&volume))
@@ -112,7 +112,7 @@ async fn store_goes_back(kind: StoreKind) {
     .await;
     let offered = recover(&world.controls[0], &[]);
     assert!(offered.contains("newer than the store"), "{offered}");
-    let adopted = remote.recover(RecoverWish::default()).await.unwrap();
+    let adopted = remote.recover(RecoverRequest::default()).await.unwrap();
     assert!(adopted.volumes[&volume].newer_than_store, "{adopted:?}");
     let target = publish(&remote, volume).await;
     holds(&mut Disk::attach(target.addresses[0], volume).unwrap(), 100);

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use api::heartbeat::{self, Heard};
+use api::heartbeat::{self, HeartbeatAck};
 use api::node::{Node, Remote};
-use api::{Api, Client, ClientConfig, Effect, Gone, Guard, Paging, Server};
+use api::{ApiRouter, Client, ClientConfig, Deleted, Effect, Guard, Paging, Server};
 use e2e::process::holdfast;
 use model::*;
 use tokio::sync::mpsc;
@@ -27,11 +27,14 @@ async fn a_pool_is_open_in_one_engine_and_can_change_hands() {
     Disk::connect(first.data, id(20)).unwrap().write(3, 9);
     let second = Rig::start("node-2", &two, &[]);
     let import = PoolSpec { import: true, ..pool_spec("node-2", &file) };
-    assert_eq!(kind(second.remote.put_pool(tank(), order(1, import.clone())).await), Kind::InUse);
+    assert_eq!(
+        kind(second.remote.put_pool(tank(), order(1, import.clone())).await),
+        ProblemKind::InUse
+    );
     // Shared replicas hold it; then it is handed over.
     let export = PoolSpec { exported: true, ..pool_spec("node-1", &file) };
     let put = |generation| first.remote.put_pool(tank(), order(generation, export.clone()));
-    assert_eq!(kind(put(2).await), Kind::InUse);
+    assert_eq!(kind(put(2).await), ProblemKind::InUse);
     first.remote.put_replica(id(20), order(2, replica_spec(16, false))).await.unwrap();
     let exported = put(3).await.unwrap().now;
     assert_eq!(exported.status.state, PoolState::Offline);
@@ -58,12 +61,12 @@ async fn a_pool_that_cannot_be_opened_stops_nothing_else() {
     let rig = Rig::start("node-1", &home, &[]);
     let found = rig.remote.pool(tank()).await.unwrap();
     let PoolState::Faulted { symptoms } = found.status.state else { panic!("{found:?}") };
-    assert_eq!(symptoms[0].kind, SymptomKind::Missing);
+    assert_eq!(symptoms[0].kind, DiskFindingKind::Missing);
     // Nobody may say that what is in it is gone.
     let generation = Generation::new(9).unwrap();
-    let removal = api::node::Removal { generation, pool: tank() };
+    let removal = api::node::DeleteReplica { generation, pool: tank() };
     let gone = rig.remote.delete_replica(id(20), removal);
-    assert_eq!(kind(gone.await), Kind::Unavailable);
+    assert_eq!(kind(gone.await), ProblemKind::Unavailable);
     assert!(
         rig.remote.metrics().await.unwrap().0.contains("holdfast_pool_online{pool=\"tank\"} 0")
     );
@@ -82,7 +85,7 @@ async fn without_a_token_nothing_is_told() {
     let words = ["--token-file", tokens.to_str().unwrap()];
     let rig = Rig::start("node-1", &folder.path().join("engine"), &words);
     assert!(rig.remote.health().await.is_ok());
-    assert_eq!(kind(rig.remote.node().await), Kind::Unauthenticated);
+    assert_eq!(kind(rig.remote.node().await), ProblemKind::Unauthenticated);
     let api = rig
         .program
         .wait_for("where its API is", |line| line.strip_prefix("node API on ").map(str::to_owned));
@@ -92,7 +95,7 @@ async fn without_a_token_nothing_is_told() {
     assert_eq!(viewer.node().await.unwrap().name.as_str(), "node-1");
     assert!(viewer.devices(Paging::default()).await.is_ok());
     let put = viewer.put_replica(id(20), order(1, replica_spec(16, false))).await;
-    assert_eq!(kind(put), Kind::PermissionDenied);
+    assert_eq!(kind(put), ProblemKind::PermissionDenied);
 }
 
 #[tokio::test]
@@ -105,7 +108,7 @@ async fn what_happens_is_told_to_those_who_listen() {
     let mut told = Vec::new();
     while told.len() < 2 {
         let seen = events.next().await.unwrap().unwrap();
-        let api::Seen::Event(event) = seen else { panic!("{seen:?}") };
+        let api::StreamItem::Event(event) = seen else { panic!("{seen:?}") };
         told.push((event.subject, event.name));
     }
     let made = EventName::Created;
@@ -141,7 +144,7 @@ fn what_cannot_work_is_refused_at_the_start() {
 #[derive(Debug, PartialEq)]
 enum Told {
     Beat(NodeName, InstanceId),
-    Farewell(InstanceId),
+    Deregister(InstanceId),
 }
 
 /// A control plane that hears heartbeats while it leads.
@@ -162,17 +165,17 @@ impl Ear {
         let listen = ([127, 0, 0, 1], 0).into();
         let server = Server::bind(listen, None, api::Limits::default()).await.unwrap();
         let address = server.local_addr().unwrap().to_string();
-        let control = Api::new("control", "What hears heartbeats.")
+        let control = ApiRouter::new("control", "What hears heartbeats.")
             .on(&heartbeat::NODE, async move |ear: Arc<Listening>, r| {
                 if !ear.1.load(Ordering::Relaxed) {
-                    return Err(Problem::new(Kind::Unavailable, "another leads"));
+                    return Err(Problem::new(ProblemKind::Unavailable, "another leads"));
                 }
                 ear.0.send(Told::Beat(r.at.0, r.body.instance)).unwrap();
-                Ok(Heard { next_in_millis: 100, gone_in_millis: 1000, mark: None })
+                Ok(HeartbeatAck { next_in_millis: 100, gone_in_millis: 1000, mark: None })
             })
-            .on(&heartbeat::NODE_FAREWELL, async move |ear: Arc<Listening>, r| {
-                ear.0.send(Told::Farewell(r.query.instance)).unwrap();
-                Ok(Gone { was_there: true })
+            .on(&heartbeat::DEREGISTER_NODE, async move |ear: Arc<Listening>, r| {
+                ear.0.send(Told::Deregister(r.query.instance)).unwrap();
+                Ok(Deleted { existed: true })
             });
         let router = control.router(Arc::new((told, Arc::clone(&leads))), Guard::default());
         let serving = tokio::spawn(server.run(router, std::future::pending()));
@@ -221,7 +224,7 @@ async fn the_control_plane_hears_of_its_beginning_and_its_end() {
     let stopped = tokio::task::spawn_blocking(move || rig.program.stop().unwrap());
     let farewell = tokio::time::timeout(Duration::from_mins(1), async {
         loop {
-            if let Some(Told::Farewell(instance)) = heard.recv().await {
+            if let Some(Told::Deregister(instance)) = heard.recv().await {
                 break instance;
             }
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use api::node::{BlockRange, CheckReport, CheckRequest, Node, Pace, Remote, ScrubState};
+use api::node::{BlockRange, CheckReport, CheckRequest, JobControl, Node, Remote, ScrubState};
 use e2e::fleet::{Fleet, Plan};
 use e2e::store::Kind as StoreKind;
 use model::{ReplicaId, TargetId};
@@ -17,7 +17,7 @@ fn target() -> TargetId {
 
 /// A volume with three copies that is served, and a host that wrote into its first blocks.
 async fn written(store: StoreKind, most: u64) -> (Fleet, Host) {
-    let mut fleet = Fleet::start(Plan::usual(store, HOST)).await.unwrap();
+    let mut fleet = Fleet::start(Plan::default_for(store, HOST)).await.unwrap();
     fleet.open(target(), 0).await.unwrap();
     fleet.until_open(target(), 0).await.unwrap();
     let mut host = Host::of(&fleet, 0).within(most);
@@ -30,7 +30,7 @@ async fn written(store: StoreKind, most: u64) -> (Fleet, Host) {
 
 /// A scrub of a replica, to its end: blocks that were bad, and that were repaired.
 async fn scrubbed(node: &Remote, replica: ReplicaId, nth: u64) -> (u64, u64) {
-    node.put_scrub(replica, order(nth, Pace::default())).await.unwrap();
+    node.put_scrub(replica, order(nth, JobControl::default())).await.unwrap();
     loop {
         let scrub = node.scrub(replica).await.unwrap();
         if scrub.state != (ScrubState::Running {}) {

@@ -39,7 +39,7 @@ fn remote(fleet: &Fleet, nth: usize) -> Remote {
 
 /// An open target on the first node, and a host that has written something.
 async fn start() -> (Fleet, Host) {
-    let mut fleet = Fleet::start(Plan::usual(StoreKind::Embedded, HOST)).await.unwrap();
+    let mut fleet = Fleet::start(Plan::default_for(StoreKind::Embedded, HOST)).await.unwrap();
     fleet.open(target(), 0).await.unwrap();
     fleet.until_open(target(), 0).await.unwrap();
     let mut host = Host::of(&fleet, 0).within(1024);
@@ -86,7 +86,7 @@ async fn what_a_disk_reads_wrong_for_a_while_is_read_past() {
 }
 
 /// What was seen of the disk of the first node.
-async fn symptoms(fleet: &Fleet) -> Vec<SymptomKind> {
+async fn symptoms(fleet: &Fleet) -> Vec<DiskFindingKind> {
     let pool = remote(fleet, 0).pool("tank".parse().unwrap()).await.unwrap();
     match pool.status.state {
         PoolState::Online => Vec::new(),
@@ -101,10 +101,10 @@ async fn a_disk_that_errs_makes_its_pool_suspect_and_hosts_do_not_notice() {
     assert_eq!(symptoms(&fleet).await, []);
     let errors = fault(disk(&fleet, 0), FaultKind::ReadError {}, 20);
     assert_eq!(work_under(&fleet, &mut host, 0, errors).await, 20);
-    assert_eq!(symptoms(&fleet).await, [SymptomKind::IoErrors]);
+    assert_eq!(symptoms(&fleet).await, [DiskFindingKind::IoErrors]);
     let wrong = fault(disk(&fleet, 0), FaultKind::Corrupt {}, 20);
     assert_eq!(work_under(&fleet, &mut host, 0, wrong).await, 20);
-    assert_eq!(symptoms(&fleet).await, [SymptomKind::IoErrors, SymptomKind::Checksum]);
+    assert_eq!(symptoms(&fleet).await, [DiskFindingKind::IoErrors, DiskFindingKind::Checksum]);
     close_and_compare(&mut fleet, 0, target(), host).await;
 }
 
@@ -234,8 +234,8 @@ async fn a_disk_that_errs_on_faults_its_pool_and_no_other() {
     let PoolState::Faulted { symptoms } = node.pool(tank).await.unwrap().status.state else {
         panic!("it is well")
     };
-    let kinds: Vec<SymptomKind> = symptoms.iter().map(|one| one.kind).collect();
-    assert_eq!(kinds, [SymptomKind::Damaged, SymptomKind::IoErrors]);
+    let kinds: Vec<DiskFindingKind> = symptoms.iter().map(|one| one.kind).collect();
+    assert_eq!(kinds, [DiskFindingKind::Damaged, DiskFindingKind::IoErrors]);
     // Nothing but time passes by itself: a disk that is well again is imported anew.
     let (mut host, mut beside) = (going.stop(), beside.stop());
     for _ in 0..ROUNDS {

@@ -62,7 +62,7 @@ async fn an_encrypted_replica_is_only_had_with_its_key() {
     let node = &rig.remote;
     node.put_pool(tank.clone(), order(1, pool_spec("node-1", &file))).await.unwrap();
     let unknown = node.put_replica(secret, order(1, encrypted("other"))).await;
-    assert_eq!(kind(unknown), Kind::PermissionDenied);
+    assert_eq!(kind(unknown), ProblemKind::PermissionDenied);
     keys.allow("first", 0o644);
     let problem = node.put_replica(secret, order(2, encrypted("first"))).await.unwrap_err();
     assert!(problem.detail.contains("chmod 600"), "{problem:?}");
@@ -80,13 +80,13 @@ async fn an_encrypted_replica_is_only_had_with_its_key() {
     assert!(holds(&file, 0x6B) && !holds(&file, 0x5A));
     let taken_at = Timestamp::from_millis(5);
     let consistency = Consistency::Crash;
-    let wish = api::node::SnapshotWish { group: None, taken_at, consistency };
-    node.put_snapshot(secret, snapshot, wish).await.unwrap();
+    let request = api::node::SnapshotRequest { group: None, taken_at, consistency };
+    node.put_snapshot(secret, snapshot, request).await.unwrap();
     // Whether it is encrypted cannot change.
     let changed = node.put_replica(secret, order(4, replica_spec(16, true))).await;
-    assert_eq!(kind(changed), Kind::AlreadyExists);
+    assert_eq!(kind(changed), ProblemKind::AlreadyExists);
     let spec = ReplicaSpec { volume: id(11), ..encrypted("first") };
-    assert_eq!(kind(node.put_replica(open, order(4, spec)).await), Kind::AlreadyExists);
+    assert_eq!(kind(node.put_replica(open, order(4, spec)).await), ProblemKind::AlreadyExists);
 
     // Without its key it is there, and not to be had; the others are.
     rig.program.kill().unwrap();
@@ -97,7 +97,7 @@ async fn an_encrypted_replica_is_only_had_with_its_key() {
     assert!(matches!(found.status.state, ReplicaState::Faulted { .. }), "{found:?}");
     keys.put("wrong", 'b');
     let wrong = node.put_replica(secret, order(5, encrypted("wrong"))).await.unwrap_err();
-    assert_eq!(wrong.kind, Kind::PermissionDenied);
+    assert_eq!(wrong.kind, ProblemKind::PermissionDenied);
     assert!(wrong.detail.contains("opens the replica"), "{wrong:?}");
     node.put_replica(open, order(5, plain)).await.unwrap();
     assert_eq!(Disk::connect(rig.data, open).unwrap().read(3), 0x6B);

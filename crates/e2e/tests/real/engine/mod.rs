@@ -15,22 +15,22 @@ mod rollback;
 mod targets;
 
 use api::node::{
-    Changed, InPool, Node, Numbered, Pace, PoolRemoval, Range, Remote, Removal, ScrubState,
-    SnapshotWish,
+    DeletePool, DeleteReplica, DiffQuery, GenerationQuery, JobControl, Node, PoolFilter, Range,
+    Remote, ScrubState, SnapshotRequest,
 };
-use api::{Effect, Gone, Paging};
+use api::{Deleted, Effect, Paging};
 use model::*;
 use rig::{Disk, HOST, Rig, disk, id, kind, order, pool_spec, replica_spec};
 
-fn wish(at: u64) -> SnapshotWish {
+fn request(at: u64) -> SnapshotRequest {
     let (taken_at, consistency) = (Timestamp::from_millis(at), Consistency::FileSystem);
-    SnapshotWish { group: Some(id(70)), taken_at, consistency }
+    SnapshotRequest { group: Some(id(70)), taken_at, consistency }
 }
 
-fn label(epoch: u64) -> Label {
+fn label(epoch: u64) -> ReplicaLabel {
     let set = ReplicaSet::new([id(20), id(21)].into()).unwrap();
     let epoch = Epoch::new(epoch).unwrap();
-    Label { volume: id(10), replica: id(20), size: Size::mib(16), epoch, set }
+    ReplicaLabel { volume: id(10), replica: id(20), size: Size::mib(16), epoch, set }
 }
 
 fn blocks(page: &[Range]) -> Vec<(u64, u64)> {
@@ -38,21 +38,21 @@ fn blocks(page: &[Range]) -> Vec<(u64, u64)> {
     page.iter().map(|range| (block(range.offset), block(range.length))).collect()
 }
 
-fn numbered(number: u64) -> Numbered {
-    Numbered { generation: Generation::new(number).unwrap() }
+fn numbered(number: u64) -> GenerationQuery {
+    GenerationQuery { generation: Generation::new(number).unwrap() }
 }
 
-fn pool_removal(uuid: u32) -> PoolRemoval {
-    PoolRemoval { generation: Generation::new(9).unwrap(), uuid: id(uuid) }
+fn pool_removal(uuid: u32) -> DeletePool {
+    DeletePool { generation: Generation::new(9).unwrap(), uuid: id(uuid) }
 }
 
-fn removal(number: u64, pool: &PoolName) -> Removal {
-    Removal { generation: Generation::new(number).unwrap(), pool: pool.clone() }
+fn removal(number: u64, pool: &PoolName) -> DeleteReplica {
+    DeleteReplica { generation: Generation::new(number).unwrap(), pool: pool.clone() }
 }
 
 /// Destroys the first pool, after another one of its name, which leaves it as it is.
 async fn drop_pool(node: &Remote, name: PoolName) {
-    let gone = |was_there| Gone { was_there };
+    let gone = |existed| Deleted { existed };
     assert_eq!(node.delete_pool(name.clone(), pool_removal(2)).await.unwrap(), gone(false));
     assert_eq!(node.pool(name.clone()).await.unwrap().status.state, PoolState::Online);
     assert_eq!(node.delete_pool(name.clone(), pool_removal(1)).await.unwrap(), gone(true));
@@ -65,10 +65,10 @@ async fn drop_snapshot(
     (replica, snapshot): (ReplicaId, SnapshotId),
     [elsewhere, pool]: [PoolName; 2],
 ) {
-    let drop = |pool: PoolName| node.delete_snapshot(replica, snapshot, InPool { pool });
-    assert_eq!(kind(drop(elsewhere).await), Kind::NotFound);
-    assert!(drop(pool.clone()).await.unwrap().was_there);
-    assert!(!drop(pool).await.unwrap().was_there);
+    let drop = |pool: PoolName| node.delete_snapshot(replica, snapshot, PoolFilter { pool });
+    assert_eq!(kind(drop(elsewhere).await), ProblemKind::NotFound);
+    assert!(drop(pool.clone()).await.unwrap().existed);
+    assert!(!drop(pool).await.unwrap().existed);
 }
 
 #[tokio::test]
@@ -83,15 +83,15 @@ async fn everything_is_there_again_after_the_death_of_the_engine() {
     // Two snapshots with writes between; what changed is told, a page at a time.
     let mut host = Disk::connect(rig.data, replica).unwrap();
     (0..4).for_each(|block| host.write(block * 10, 1));
-    let taken = node.put_snapshot(replica, snapshot, wish(5)).await.unwrap();
+    let taken = node.put_snapshot(replica, snapshot, request(5)).await.unwrap();
     assert_eq!((taken.effect, taken.now.label.volume), (Effect::Created, id(10)));
     host.write(10, 2);
     host.write(100, 2);
-    node.put_snapshot(replica, id(31), wish(6)).await.unwrap();
-    let since = Changed { since: Some(snapshot), limit: Some(1), after: None };
+    node.put_snapshot(replica, id(31), request(6)).await.unwrap();
+    let since = DiffQuery { since: Some(snapshot), limit: Some(1), after: None };
     let first = node.changed(replica, id(31), since.clone()).await.unwrap();
     assert_eq!(blocks(&first.items), [(10, 1)]);
-    let next = Changed { after: first.after, ..since };
+    let next = DiffQuery { after: first.after, ..since };
     let second = node.changed(replica, id(31), next).await.unwrap();
     assert_eq!((blocks(&second.items), second.after), (vec![(100, 1)], None));
     let all = node.written(replica, Paging::default()).await.unwrap();
@@ -118,7 +118,7 @@ async fn everything_is_there_again_after_the_death_of_the_engine() {
     assert!(Disk::connect(rig.data, replica).is_err());
     let snapshots = node.snapshots(Paging::default()).await.unwrap().items;
     assert_eq!(snapshots.len(), 2);
-    assert_eq!(snapshots[0], api::node::FoundSnapshot { clones: [clone].into(), ..taken.now });
+    assert_eq!(snapshots[0], api::node::ObservedSnapshot { clones: [clone].into(), ..taken.now });
 
     // The same orders again, harmlessly.
     let again = node.put_pool("tank".parse().unwrap(), order(1, pool_spec("node-1", &file)));
@@ -137,67 +137,70 @@ async fn everything_is_there_again_after_the_death_of_the_engine() {
 
 #[tokio::test]
 async fn orders_that_come_late_or_make_no_sense_are_refused() {
+    use ProblemKind::{
+        AlreadyExists, Fenced, GenerationReused, InUse, InvalidArgument, NoSpace, NotFound,
+        NotSupported, StaleGeneration,
+    };
     let folder = tempfile::tempdir().unwrap();
     let file = disk(folder.path(), "disk", 128);
     let rig = Rig::start("node-1", &folder.path().join("engine"), &[]);
-    let (node, replica) = (&rig.remote, id(20));
-    let tank: PoolName = "tank".parse().unwrap();
+    let (node, replica, tank) = (&rig.remote, id(20), "tank".parse::<PoolName>().unwrap());
     // Pools.
     let put = |generation, spec| node.put_pool("tank".parse().unwrap(), order(generation, spec));
     let good = pool_spec("node-1", &file);
     let missing = folder.path().join("none");
-    assert_eq!(kind(put(1, pool_spec("node-2", &file)).await), Kind::InvalidArgument);
-    assert_eq!(kind(put(1, pool_spec("node-1", &missing)).await), Kind::InvalidArgument);
-    assert_eq!(kind(put(2, PoolSpec { import: true, ..good.clone() }).await), Kind::NotFound);
-    assert_eq!(kind(put(1, good.clone()).await), Kind::StaleGeneration);
+    assert_eq!(kind(put(1, pool_spec("node-2", &file)).await), InvalidArgument);
+    assert_eq!(kind(put(1, pool_spec("node-1", &missing)).await), InvalidArgument);
+    assert_eq!(kind(put(2, PoolSpec { import: true, ..good.clone() }).await), NotFound);
+    assert_eq!(kind(put(1, good.clone()).await), StaleGeneration);
     assert_eq!(put(3, good.clone()).await.unwrap().effect, Effect::Created);
     let other = PoolSpec { labels: [("a".parse().unwrap(), "b".parse().unwrap())].into(), ..good };
-    assert_eq!(kind(put(3, other.clone()).await), Kind::GenerationReused);
+    assert_eq!(kind(put(3, other.clone()).await), GenerationReused);
     assert_eq!(put(4, other.clone()).await.unwrap().effect, Effect::Changed);
     let uuid = PoolSpec { uuid: Some(id(2)), ..other.clone() };
-    assert_eq!(kind(put(5, uuid).await), Kind::AlreadyExists);
+    assert_eq!(kind(put(5, uuid).await), AlreadyExists);
     // Replicas.
     let put = |generation, spec| node.put_replica(replica, order(generation, spec));
     let spec = replica_spec(16, true);
     let elsewhere = ReplicaSpec { pool: "other".parse().unwrap(), ..spec.clone() };
-    assert_eq!(kind(put(1, elsewhere).await), Kind::NotFound);
+    assert_eq!(kind(put(1, elsewhere).await), NotFound);
     let thick = ReplicaSpec { thin: false, size: Size::gib(1), ..spec.clone() };
-    assert_eq!(kind(put(1, thick).await), Kind::NoSpace);
+    assert_eq!(kind(put(1, thick).await), NoSpace);
     let from = ReplicaSpec { source: Some(id(30)), ..spec.clone() };
-    assert_eq!(kind(put(2, from).await), Kind::NotFound);
+    assert_eq!(kind(put(2, from).await), NotFound);
     assert_eq!(put(3, spec.clone()).await.unwrap().effect, Effect::Created);
     let smaller = ReplicaSpec { size: Size::mib(8), ..spec.clone() };
-    assert_eq!(kind(put(4, smaller.clone()).await), Kind::InUse);
+    assert_eq!(kind(put(4, smaller.clone()).await), InUse);
     let thick = ReplicaSpec { thin: false, ..spec.clone() };
-    assert_eq!(kind(put(4, thick).await), Kind::AlreadyExists);
+    assert_eq!(kind(put(4, thick).await), AlreadyExists);
     let unshared = ReplicaSpec { hosts: [].into(), ..smaller };
     assert_eq!(put(4, unshared).await.unwrap().now.status.addresses, []);
     // Labels: older epochs are fenced off.
     node.put_label(replica, label(4)).await.unwrap();
     assert_eq!(node.put_label(replica, label(4)).await.unwrap().effect, Effect::Unchanged);
-    assert_eq!(kind(node.put_label(replica, label(3)).await), Kind::Fenced);
-    let other = Label { volume: id(11), ..label(5) };
-    assert_eq!(kind(node.put_label(replica, other).await), Kind::InvalidArgument);
-    assert_eq!(kind(node.put_label(id(29), label(5)).await), Kind::NotFound);
+    assert_eq!(kind(node.put_label(replica, label(3)).await), Fenced);
+    let other = ReplicaLabel { volume: id(11), ..label(5) };
+    assert_eq!(kind(node.put_label(replica, other).await), InvalidArgument);
+    assert_eq!(kind(node.put_label(id(29), label(5)).await), NotFound);
     // Snapshots, and what holds a pool.
-    node.put_snapshot(replica, id(30), wish(1)).await.unwrap();
-    let same = node.put_snapshot(replica, id(30), wish(1)).await.unwrap();
+    node.put_snapshot(replica, id(30), request(1)).await.unwrap();
+    let same = node.put_snapshot(replica, id(30), request(1)).await.unwrap();
     assert_eq!(same.effect, Effect::Unchanged);
-    assert_eq!(kind(node.put_snapshot(replica, id(30), wish(2)).await), Kind::AlreadyExists);
-    assert_eq!(kind(node.delete_pool(tank.clone(), pool_removal(1)).await), Kind::InUse);
-    assert_eq!(kind(node.delete_replica(replica, removal(3, &tank)).await), Kind::StaleGeneration);
+    assert_eq!(kind(node.put_snapshot(replica, id(30), request(2)).await), AlreadyExists);
+    assert_eq!(kind(node.delete_pool(tank.clone(), pool_removal(1)).await), InUse);
+    assert_eq!(kind(node.delete_replica(replica, removal(3, &tank)).await), StaleGeneration);
     let elsewhere: PoolName = "other".parse().unwrap();
-    assert_eq!(kind(node.delete_replica(replica, removal(5, &elsewhere)).await), Kind::NotFound);
-    assert!(node.delete_replica(replica, removal(5, &tank)).await.unwrap().was_there);
-    assert!(!node.delete_replica(replica, removal(5, &tank)).await.unwrap().was_there);
-    assert_eq!(kind(put(5, spec).await), Kind::StaleGeneration);
+    assert_eq!(kind(node.delete_replica(replica, removal(5, &elsewhere)).await), NotFound);
+    assert!(node.delete_replica(replica, removal(5, &tank)).await.unwrap().existed);
+    assert!(!node.delete_replica(replica, removal(5, &tank)).await.unwrap().existed);
+    assert_eq!(kind(put(5, spec).await), StaleGeneration);
     // A snapshot outlives its replica.
     assert_eq!(node.snapshots(Paging::default()).await.unwrap().items.len(), 1);
     drop_snapshot(node, (replica, id(30)), [elsewhere, tank.clone()]).await;
     drop_pool(node, tank).await;
     // Targets are for engines that have a store.
     assert_eq!(node.targets(Paging::default()).await.unwrap().items, []);
-    assert_eq!(kind(node.target(id(40)).await), Kind::NotFound);
+    assert_eq!(kind(node.target(id(40)).await), NotFound);
     let target = TargetSpec {
         volume: id(10),
         node: "node-1".parse().unwrap(),
@@ -205,11 +208,11 @@ async fn orders_that_come_late_or_make_no_sense_are_refused() {
         size: Size::mib(16),
         children: vec![Child { replica, path: ChildPath::Local {}, offline: false }],
         hosts: [].into(),
-        limits: Limits::default(),
+        limits: QosLimits::default(),
         ana: Ana::Optimized,
         shutdown: false,
     };
-    assert_eq!(kind(node.put_target(id(40), order(1, target)).await), Kind::NotSupported);
+    assert_eq!(kind(node.put_target(id(40), order(1, target)).await), NotSupported);
 }
 
 /// An engine forgets the numbers of its orders when it is started again. An order of a store that
@@ -224,12 +227,12 @@ async fn a_replica_is_never_cut_below_its_label() {
     rig.furnish(&file, replica).await;
     let sized = |mib| replica_spec(mib, false);
     rig.remote.put_replica(replica, order(7, sized(32))).await.unwrap();
-    let label = Label { size: Size::mib(32), ..label(4) };
+    let label = ReplicaLabel { size: Size::mib(32), ..label(4) };
     rig.remote.put_label(replica, label).await.unwrap();
     rig.program.kill().unwrap();
     let rig = Rig::start("node-1", &home, &[]);
     let put = |generation, mib| rig.remote.put_replica(replica, order(generation, sized(mib)));
-    assert_eq!(kind(put(2, 16).await), Kind::StoreBehind);
+    assert_eq!(kind(put(2, 16).await), ProblemKind::StoreBehind);
     let found = rig.remote.replica(replica).await.unwrap();
     assert_eq!(found.spec.size, Size::mib(32));
     // What grew in vain may shrink again.
@@ -263,9 +266,9 @@ async fn a_pool_grows_with_its_disks_and_is_scrubbed() {
     rig.furnish(&file, replica).await;
     let node = &rig.remote;
     let tank = || "tank".parse::<PoolName>().unwrap();
-    let capacity = |found: &api::node::Found<PoolSpec>| found.status.capacity;
+    let capacity = |found: &api::node::Observed<PoolSpec>| found.status.capacity;
     let small = capacity(&node.pool(tank()).await.unwrap());
-    // Its disk becomes larger, and the same wish is sent anew.
+    // Its disk becomes larger, and the same request is sent anew.
     disk(folder.path(), "disk", 192);
     let spec = pool_spec("node-1", &file);
     let grown = node.put_pool(tank(), order(2, spec.clone())).await.unwrap();
@@ -278,11 +281,11 @@ async fn a_pool_grows_with_its_disks_and_is_scrubbed() {
     let wider = PoolSpec { disks, ..spec.clone() };
     let wide = node.put_pool(tank(), order(4, wider)).await.unwrap().now;
     assert!(wide.status.disks.len() == 2 && capacity(&wide) > capacity(&grown.now), "{wide:?}");
-    assert_eq!(kind(node.put_pool(tank(), order(5, spec)).await), Kind::NotSupported);
+    assert_eq!(kind(node.put_pool(tank(), order(5, spec)).await), ProblemKind::NotSupported);
     // A scrub reads what was written.
     Disk::connect(rig.data, replica).unwrap().write(7, 7);
-    let run = || order(1, Pace::default());
-    assert_eq!(kind(node.scrub(replica).await), Kind::NotFound);
+    let run = || order(1, JobControl::default());
+    assert_eq!(kind(node.scrub(replica).await), ProblemKind::NotFound);
     node.put_scrub(replica, run()).await.unwrap();
     let done = loop {
         let scrub = node.scrub(replica).await.unwrap();

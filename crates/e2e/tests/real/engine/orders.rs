@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use api::node::{Node as _, RebuildWish, Run};
+use api::node::{Node as _, RebuildRequest, Run};
 use api::{Effect, Paging};
 use e2e::fleet::{Fleet, Plan};
 use e2e::process::PATIENCE;
@@ -13,9 +13,9 @@ use rustix::process::Signal;
 use tokio::time::Instant;
 
 use super::host::{Host, Working};
+use super::request as snapshot_request;
 use super::rig::{HOST, id, kind, order};
 use super::targets::close_and_compare;
-use super::wish as snapshot_wish;
 
 /// The copy that is rebuilt.
 const STALE: usize = 1;
@@ -25,9 +25,9 @@ fn target() -> TargetId {
 }
 
 /// What is wanted of the rebuild, and that it is slow.
-fn wish(fleet: &Fleet, run: Run) -> RebuildWish {
+fn request(fleet: &Fleet, run: Run) -> RebuildRequest {
     let replica = fleet.machines[STALE].replica;
-    RebuildWish { target: target(), replica, bytes_per_second: Some(Size::mib(1)), run }
+    RebuildRequest { target: target(), replica, bytes_per_second: Some(Size::mib(1)), run }
 }
 
 /// The copy misses all of what the host has, and is to get it, slowly because the host works.
@@ -57,7 +57,7 @@ async fn child(fleet: &Fleet) -> ChildStatus {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rebuilds_wait_go_on_and_end_by_order() {
-    let mut fleet = Fleet::start(Plan::usual(StoreKind::Embedded, HOST)).await.unwrap();
+    let mut fleet = Fleet::start(Plan::default_for(StoreKind::Embedded, HOST)).await.unwrap();
     let spec = fleet.open(target(), 0).await.unwrap();
     fleet.until_open(target(), 0).await.unwrap();
     let node = fleet.machines[0].engine().unwrap().remote.clone();
@@ -69,7 +69,7 @@ async fn rebuilds_wait_go_on_and_end_by_order() {
         let working = miss_everything(&mut fleet, &spec, host).await;
         let mut now = under_way(&fleet).await;
         if let Some(begun) = &mut now {
-            let pause = order(1, wish(&fleet, Run::Pause));
+            let pause = order(1, request(&fleet, Run::Pause));
             *begun = node.put_rebuild(begun.id, pause).await.unwrap().now;
         }
         host = working.stop();
@@ -79,7 +79,7 @@ async fn rebuilds_wait_go_on_and_end_by_order() {
     };
     let mut put = |rebuild: RebuildId, run| {
         number += 1;
-        node.put_rebuild(rebuild, order(number, wish(&fleet, run)))
+        node.put_rebuild(rebuild, order(number, request(&fleet, run)))
     };
     // It waits, with what it has got so far, while hosts go on.
     (0..20).for_each(|_| host.round());
@@ -92,14 +92,14 @@ async fn rebuilds_wait_go_on_and_end_by_order() {
     // It goes on, slowly; and ends.
     let going = put(paused.id, Run::Run).await.unwrap();
     assert_eq!((going.effect, going.now.state()), (Effect::Changed, &RebuildState::Running {}));
-    let late = node.put_rebuild(paused.id, order(1, wish(&fleet, Run::Cancel)));
-    assert_eq!(kind(late.await), Kind::StaleGeneration);
+    let late = node.put_rebuild(paused.id, order(1, request(&fleet, Run::Cancel)));
+    assert_eq!(kind(late.await), ProblemKind::StaleGeneration);
     let over = put(paused.id, Run::Cancel).await.unwrap().now;
     assert_eq!(over.state(), &RebuildState::Cancelled {});
     (0..20).for_each(|_| host.round());
     assert_eq!(child(&fleet).await.state, ChildState::Stale, "nobody asked for another rebuild");
     // A new one, as fast as it can, has only what is left to copy.
-    let again = RebuildWish { bytes_per_second: None, ..wish(&fleet, Run::Run) };
+    let again = RebuildRequest { bytes_per_second: None, ..request(&fleet, Run::Run) };
     let begun = node.put_rebuild(id(50), order(1, again)).await.unwrap().now;
     assert!(begun.progress.total <= over.progress.total, "{begun:?} after {over:?}");
     fleet.until_open(target(), 0).await.unwrap();
@@ -125,7 +125,7 @@ async fn with_snapshot(fleet: &Fleet, snapshot: SnapshotId) -> BTreeSet<ReplicaI
 /// One copy stands still, so that a snapshot cannot be taken at once.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_order_whose_caller_went_away_is_carried_out() {
-    let mut fleet = Fleet::start(Plan::usual(StoreKind::Embedded, HOST)).await.unwrap();
+    let mut fleet = Fleet::start(Plan::default_for(StoreKind::Embedded, HOST)).await.unwrap();
     fleet.open(target(), 0).await.unwrap();
     fleet.until_open(target(), 0).await.unwrap();
     let mut host = Host::of(&fleet, 0);
@@ -134,7 +134,8 @@ async fn an_order_whose_caller_went_away_is_carried_out() {
     let (program, snapshot) = (&fleet.machines[2].engine().unwrap().program, id(30));
     program.signal(Signal::STOP).unwrap();
     let asking = node.clone();
-    let ask = async move { asking.put_target_snapshot(target(), snapshot, snapshot_wish(5)).await };
+    let ask =
+        async move { asking.put_target_snapshot(target(), snapshot, snapshot_request(5)).await };
     let asked = tokio::spawn(ask);
     let second = &fleet.machines[1].engine().unwrap().remote;
     let until = Instant::now() + PATIENCE;
@@ -146,10 +147,10 @@ async fn an_order_whose_caller_went_away_is_carried_out() {
     program.signal(Signal::CONT).unwrap();
     let taken = loop {
         assert!(Instant::now() < until, "asked again, it was never answered");
-        match node.put_target_snapshot(target(), snapshot, snapshot_wish(5)).await {
+        match node.put_target_snapshot(target(), snapshot, snapshot_request(5)).await {
             Ok(taken) => break taken.now,
             // It may have stood still for too long, and is attached again first.
-            Err(problem) => assert!(problem.kind != Kind::AlreadyExists, "{problem}"),
+            Err(problem) => assert!(problem.kind != ProblemKind::AlreadyExists, "{problem}"),
         }
     };
     assert_eq!(with_snapshot(&fleet, snapshot).await, taken.replicas);

@@ -2,7 +2,7 @@
 
 use api::Effect;
 use api::node::{Fence, FenceReset, Node as _};
-use block::Fault;
+use block::IoError;
 use e2e::fleet::{Fleet, Plan};
 use e2e::store::Kind as StoreKind;
 use model::*;
@@ -20,7 +20,7 @@ fn second() -> TargetId {
 }
 
 async fn start() -> Fleet {
-    Fleet::start(Plan::usual(StoreKind::Embedded, HOST)).await.unwrap()
+    Fleet::start(Plan::default_for(StoreKind::Embedded, HOST)).await.unwrap()
 }
 
 /// How a write of one block ended.
@@ -54,9 +54,9 @@ async fn a_replica_has_one_owner_and_remembers_the_newest() {
     // A target of the same epoch: whoever was there has nothing more to say.
     fleet.open(first(), 0).await.unwrap();
     fleet.until_open(first(), 0).await.unwrap();
-    assert_eq!(write(&mut before, 9, 2), Err(Fault::Fenced));
+    assert_eq!(write(&mut before, 9, 2), Err(IoError::Fenced));
     before.begin_read(9).unwrap();
-    assert_eq!(before.end().unwrap().1, Err(Fault::Fenced));
+    assert_eq!(before.end().unwrap().1, Err(IoError::Fenced));
     let mut host = Host::of(&fleet, 0);
     host.round();
     // The next epoch: the one before is refused, also by an engine that was killed since.
@@ -85,8 +85,8 @@ async fn a_replica_locked_by_an_absurd_epoch_is_released_by_an_administrator() {
     let node = fleet.remote(2).unwrap();
     assert_eq!(node.fence(replica).await.unwrap(), Fence { epoch: absurd });
     let reset = |epoch, seen| node.reset_fence(replica, FenceReset { epoch, seen });
-    assert_eq!(kind(reset(1, 7).await), Kind::StaleGeneration);
-    assert_eq!(kind(reset(absurd + 1, absurd).await), Kind::InvalidArgument);
+    assert_eq!(kind(reset(1, 7).await), ProblemKind::StaleGeneration);
+    assert_eq!(kind(reset(absurd + 1, absurd).await), ProblemKind::InvalidArgument);
     assert_eq!(reset(1, absurd).await.unwrap().effect, Effect::Changed);
     assert_eq!(reset(1, absurd).await.unwrap().effect, Effect::Unchanged);
     let mut owner = Disk::hold(at, replica, 1).unwrap();

@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use block::{Blocks, Command, Completion, Fault, Lba, Span};
+use block::{Blocks, Command, Completion, IoError, Lba, Span};
 use e2e::fleet::{Fleet, Plan};
 use e2e::process::PATIENCE;
 use e2e::store::Kind as StoreKind;
-use engine::client::{Happened, Request, Session};
+use engine::client::{ControllerEvent, Request, Session};
 use engine::device::Data;
 use model::{Nqn, StopCause, TargetState, VolumeId};
 use nvme::auth::Accepted;
@@ -48,7 +48,7 @@ fn write(session: &mut Session) -> Completion {
     let command = Command::Write { span: Span::new(Lba(0), Blocks(1)).unwrap(), fua: false };
     session.submit(Request { tag: 1, nsid: 1, command, data: Data::Bytes(buffer) }).unwrap();
     loop {
-        if let Happened::Done { result, .. } = session.wait().unwrap() {
+        if let ControllerEvent::Done { result, .. } = session.wait().unwrap() {
             return result;
         }
     }
@@ -75,14 +75,14 @@ fn reserve(fleet: &Fleet, on: usize) -> Report {
 fn check(fleet: &Fleet, on: usize, expected: &Report) {
     let connect = |number| member(fleet.machines[on].listen(), fleet.volume, number);
     let mut stranger = connect(3);
-    assert_eq!(write(&mut stranger), Err(Fault::Fenced), "a stranger writes");
+    assert_eq!(write(&mut stranger), Err(IoError::Fenced), "a stranger writes");
     assert_eq!(report(&mut stranger), *expected);
     assert_eq!(expected.kind, Some(KIND));
     assert_eq!((write(&mut connect(1)), write(&mut connect(2))), (Ok(()), Ok(())));
 }
 
 async fn the_next_target_finds_the_reservations_of_a_killed_one(store: StoreKind) {
-    let mut fleet = Fleet::start(Plan::usual(store, HOST)).await.unwrap();
+    let mut fleet = Fleet::start(Plan::default_for(store, HOST)).await.unwrap();
     fleet.open(id(40), 0).await.unwrap();
     fleet.until_open(id(40), 0).await.unwrap();
     let expected = reserve(&fleet, 0);
@@ -108,7 +108,7 @@ async fn the_next_target_finds_the_reservations_of_a_killed_one(store: StoreKind
     let take = Reservation::Acquire { action, kind: KIND, current, preempt };
     second.reserve(1, take).unwrap();
     let mut first = member(fleet.machines[2].listen(), fleet.volume, 1);
-    assert_eq!(write(&mut first), Err(Fault::Fenced), "a preempted member writes");
+    assert_eq!(write(&mut first), Err(IoError::Fenced), "a preempted member writes");
     fleet.until_open(id(42), 2).await.unwrap();
     fleet.close(id(42), 2).await.unwrap();
 }
@@ -117,7 +117,7 @@ async fn the_next_target_finds_the_reservations_of_a_killed_one(store: StoreKind
 /// what was asked of the former owner meanwhile is not answered from what it remembers.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_owner_that_was_stopped_reports_no_old_reservations() {
-    let mut fleet = Fleet::start(Plan::usual(StoreKind::Embedded, HOST)).await.unwrap();
+    let mut fleet = Fleet::start(Plan::default_for(StoreKind::Embedded, HOST)).await.unwrap();
     fleet.open(id(40), 0).await.unwrap();
     fleet.until_open(id(40), 0).await.unwrap();
     let old = reserve(&fleet, 0);

@@ -9,7 +9,7 @@ use api::node::{Node, Remote};
 use block::{Blocks, Command, Completion, Lba, Span};
 use e2e::fleet::{self, EngineProcess, Protection};
 use e2e::process::{PATIENCE, Program};
-use engine::client::{Happened, Request, Session, SessionError};
+use engine::client::{ControllerEvent, Request, Session, SessionError};
 use engine::device::Data;
 use model::*;
 use nvme::initiator::Options;
@@ -21,11 +21,11 @@ pub(crate) fn id<T: FromStr<Err: std::fmt::Debug>>(n: u32) -> T {
     format!("00000000-0000-4000-8000-{n:012}").parse().unwrap()
 }
 
-pub(crate) fn order<S>(generation: u64, spec: S) -> Order<S> {
-    Order { generation: Generation::new(generation).unwrap(), spec }
+pub(crate) fn order<S>(generation: u64, spec: S) -> VersionedSpec<S> {
+    VersionedSpec { generation: Generation::new(generation).unwrap(), spec }
 }
 
-pub(crate) fn kind<T: std::fmt::Debug>(answer: Result<T, Problem>) -> Kind {
+pub(crate) fn kind<T: std::fmt::Debug>(answer: Result<T, Problem>) -> ProblemKind {
     let problem = answer.unwrap_err();
     assert!(problem.detail.len() > 10, "{problem:?}");
     problem.kind
@@ -164,8 +164,8 @@ impl Disk {
     pub(crate) fn end(&mut self) -> Result<(u64, Completion, Data), SessionError> {
         loop {
             match self.0.wait()? {
-                Happened::Done { tag, result, data } => return Ok((tag, result, data)),
-                Happened::Lost { why } => return Err(SessionError::Lost(why)),
+                ControllerEvent::Done { tag, result, data } => return Ok((tag, result, data)),
+                ControllerEvent::Lost { why } => return Err(SessionError::Lost(why)),
                 _ => {}
             }
         }

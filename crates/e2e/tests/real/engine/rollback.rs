@@ -36,7 +36,7 @@ async fn a_store_that_went_back_is_not_believed_etcd() {
 /// A backup of the record with all copies in sync; one copy fails, the others are written; the
 /// backup is restored, and the one that failed is back.
 async fn a_store_that_went_back_is_not_believed(store: StoreKind) {
-    let mut fleet = Fleet::start(Plan::usual(store, HOST)).await.unwrap();
+    let mut fleet = Fleet::start(Plan::default_for(store, HOST)).await.unwrap();
     fleet.open(first(), 0).await.unwrap();
     fleet.until_open(first(), 0).await.unwrap();
     let mut host = Host::of(&fleet, 0);
@@ -70,7 +70,7 @@ async fn a_store_that_went_back_is_not_believed(store: StoreKind) {
     let epoch = fleet.record().await.unwrap().epoch().next();
     let set = newest.set().clone();
     let size = Size::mib(1);
-    let label = Label { volume: fleet.volume, replica: newer[0], size, epoch, set };
+    let label = ReplicaLabel { volume: fleet.volume, replica: newer[0], size, epoch, set };
     let node = fleet.machines[1].name.clone();
     fleet.restore(&TargetRecord::recovered(&label, id(43), node)).await.unwrap();
     fleet.open(third, 1).await.unwrap();
@@ -99,7 +99,7 @@ impl Reader {
             match disk.end() {
                 Ok((_, Ok(()), Data::Fill(bytes))) => (Ok(()), bytes.first().copied()),
                 Ok((_, result, _)) => (result, None),
-                Err(_) => (Err(block::Fault::Unreachable), None),
+                Err(_) => (Err(block::IoError::Unreachable), None),
             }
         });
         until_attached.recv().unwrap();
@@ -114,7 +114,7 @@ impl Reader {
 /// Its node has a copy, and all that a read needs is there: nobody told it that time has passed.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_owner_that_was_stopped_answers_no_old_read() {
-    let mut fleet = Fleet::start(Plan::usual(StoreKind::Embedded, HOST)).await.unwrap();
+    let mut fleet = Fleet::start(Plan::default_for(StoreKind::Embedded, HOST)).await.unwrap();
     fleet.open(first(), 0).await.unwrap();
     fleet.until_open(first(), 0).await.unwrap();
     let mut before = Disk::attach(fleet.machines[0].listen(), fleet.volume).unwrap();

@@ -16,7 +16,7 @@ use rustix::process::Signal;
 
 use super::host::Host;
 use super::rig::{Disk, HOST, id, kind, order};
-use super::{numbered, wish};
+use super::{numbered, request};
 
 /// Runs a case with each store.
 macro_rules! with_each_store {
@@ -59,7 +59,7 @@ fn target() -> TargetId {
 }
 
 async fn start(store: StoreKind) -> Fleet {
-    Fleet::start(Plan::usual(store, HOST)).await.unwrap()
+    Fleet::start(Plan::default_for(store, HOST)).await.unwrap()
 }
 
 /// Shuts the target down and compares the replicas with what was written.
@@ -81,10 +81,16 @@ async fn orders_are_followed_once_and_late_ones_refused(store: StoreKind) {
     let node = remote(&fleet);
     // Without a record nobody owns the volume.
     let early = fleet.spec(Epoch::FIRST, 0).unwrap();
-    assert_eq!(kind(fleet.put(target(), 0, early).await.unwrap()), Kind::InvalidArgument);
+    assert_eq!(kind(fleet.put(target(), 0, early).await.unwrap()), ProblemKind::InvalidArgument);
     let spec = fleet.take(target(), 0).await.unwrap();
-    assert_eq!(kind(fleet.put(id(41), 0, spec.clone()).await.unwrap()), Kind::InvalidArgument);
-    assert_eq!(kind(fleet.put(target(), 1, spec.clone()).await.unwrap()), Kind::InvalidArgument);
+    assert_eq!(
+        kind(fleet.put(id(41), 0, spec.clone()).await.unwrap()),
+        ProblemKind::InvalidArgument
+    );
+    assert_eq!(
+        kind(fleet.put(target(), 1, spec.clone()).await.unwrap()),
+        ProblemKind::InvalidArgument
+    );
     let made = node.put_target(target(), order(5, spec.clone())).await.unwrap();
     assert_eq!((made.effect, made.now.generation), (Effect::Created, Generation::new(5)));
     fleet.until_open(target(), 0).await.unwrap();
@@ -92,17 +98,17 @@ async fn orders_are_followed_once_and_late_ones_refused(store: StoreKind) {
     assert_eq!(again.effect, Effect::Unchanged);
     assert_eq!(
         kind(node.put_target(target(), order(4, spec.clone())).await),
-        Kind::StaleGeneration
+        ProblemKind::StaleGeneration
     );
     let mut host = Host::of(&fleet, 0);
     host.round();
     // Fewer children, other limits, another path state, nobody who may connect; and back.
     let mut fewer = TargetSpec { ana: Ana::NonOptimized, hosts: [].into(), ..spec.clone() };
     fewer.children.pop();
-    fewer.limits = Limits { iops: Some(100_000), bytes_per_second: None };
+    fewer.limits = QosLimits { iops: Some(100_000), bytes_per_second: None };
     assert_eq!(
         kind(node.put_target(target(), order(5, fewer.clone())).await),
-        Kind::GenerationReused
+        ProblemKind::GenerationReused
     );
     let changed = node.put_target(target(), order(6, fewer)).await.unwrap();
     assert_eq!((changed.effect, changed.now.status.children.len()), (Effect::Changed, 2));
@@ -125,10 +131,13 @@ async fn orders_are_followed_once_and_late_ones_refused(store: StoreKind) {
     let down = TargetSpec { shutdown: true, ..spec.clone() };
     let found = node.put_target(target(), order(11, down)).await.unwrap().now;
     assert_eq!(found.status.state, TargetState::Shutdown { cause: StopCause::Ordered });
-    assert_eq!(kind(node.put_target(target(), order(12, spec)).await), Kind::Fenced);
-    assert_eq!(kind(node.delete_target(target(), numbered(10)).await), Kind::StaleGeneration);
-    assert!(node.delete_target(target(), numbered(12)).await.unwrap().was_there);
-    assert!(!node.delete_target(target(), numbered(12)).await.unwrap().was_there);
+    assert_eq!(kind(node.put_target(target(), order(12, spec)).await), ProblemKind::Fenced);
+    assert_eq!(
+        kind(node.delete_target(target(), numbered(10)).await),
+        ProblemKind::StaleGeneration
+    );
+    assert!(node.delete_target(target(), numbered(12)).await.unwrap().existed);
+    assert!(!node.delete_target(target(), numbered(12)).await.unwrap().existed);
     assert_eq!(node.targets(Paging::default()).await.unwrap().items, []);
 }
 
@@ -150,31 +159,31 @@ async fn limits_hold_and_can_be_lifted(store: StoreKind) {
         assert_eq!(disk.read(blocks - 1), byte);
     };
     write_at_once(32, 1);
-    assert_eq!(held_back(&node).await, 0);
-    let bandwidth = Limits { iops: None, bytes_per_second: Some(Limits::LEAST_BANDWIDTH) };
-    let five = Limits { iops: Some(5), bytes_per_second: None };
+    assert_eq!(throttled(&node).await, 0);
+    let bandwidth = QosLimits { iops: None, bytes_per_second: Some(QosLimits::LEAST_BANDWIDTH) };
+    let five = QosLimits { iops: Some(5), bytes_per_second: None };
     for (limits, blocks) in [(bandwidth, 64), (five, 8)] {
         let limited = TargetSpec { limits, ..spec.clone() };
         fleet.put(target(), 0, limited).await.unwrap().unwrap();
-        let before = held_back(&node).await;
+        let before = throttled(&node).await;
         // Commands that come one by one, however slow the machine makes them, need not wait.
         let until = tokio::time::Instant::now() + PATIENCE;
-        while held_back(&node).await == before {
+        while throttled(&node).await == before {
             assert!(tokio::time::Instant::now() < until, "nothing had to wait: {limits:?}");
             write_at_once(blocks, 7);
         }
     }
     fleet.put(target(), 0, spec).await.unwrap().unwrap();
-    let before = held_back(&node).await;
+    let before = throttled(&node).await;
     write_at_once(64, 8);
-    assert_eq!(held_back(&node).await, before);
+    assert_eq!(throttled(&node).await, before);
 }
 
 /// How many commands of hosts had to wait for a limit of the target.
-async fn held_back(node: &Remote) -> u64 {
+async fn throttled(node: &Remote) -> u64 {
     let all = node.statistics(Paging::default()).await.unwrap().items;
     let of_target = |one: &Statistics| matches!(one.of, StatisticsOf::Target { .. });
-    all.into_iter().find(of_target).unwrap().held_back
+    all.into_iter().find(of_target).unwrap().throttled
 }
 
 async fn a_volume_grows_and_is_snapshotted_as_a_whole(store: StoreKind) {
@@ -186,13 +195,13 @@ async fn a_volume_grows_and_is_snapshotted_as_a_whole(store: StoreKind) {
     host.round();
     // A snapshot of all three; its label is on each.
     let snapshot = id(30);
-    let taken = node.put_target_snapshot(target(), snapshot, wish(5)).await.unwrap();
+    let taken = node.put_target_snapshot(target(), snapshot, request(5)).await.unwrap();
     assert_eq!((taken.effect, taken.now.replicas.len()), (Effect::Created, 3));
-    let again = node.put_target_snapshot(target(), snapshot, wish(5)).await.unwrap();
+    let again = node.put_target_snapshot(target(), snapshot, request(5)).await.unwrap();
     assert_eq!(again.effect, Effect::Unchanged);
     assert_eq!(
-        kind(node.put_target_snapshot(target(), snapshot, wish(6)).await),
-        Kind::AlreadyExists
+        kind(node.put_target_snapshot(target(), snapshot, request(6)).await),
+        ProblemKind::AlreadyExists
     );
     for machine in &fleet.machines {
         let all =
@@ -201,10 +210,10 @@ async fn a_volume_grows_and_is_snapshotted_as_a_whole(store: StoreKind) {
             snapshot,
             volume: fleet.volume,
             replica: machine.replica,
-            group: wish(5).group,
-            taken_at: wish(5).taken_at,
+            group: request(5).group,
+            taken_at: request(5).taken_at,
             size: Size::mib(64),
-            consistency: wish(5).consistency,
+            consistency: request(5).consistency,
         };
         assert_eq!(all.iter().map(|found| &found.label).collect::<Vec<_>>(), [&label]);
     }
@@ -255,7 +264,7 @@ async fn a_child_that_was_killed_gets_what_it_missed(store: StoreKind) {
     fleet.until_open(target(), 0).await.unwrap();
     let rebuilds = fleet.rebuilds(0, 2).await.unwrap();
     let last = rebuilds.last().unwrap();
-    assert_eq!(last.extent, Extent::Delta);
+    assert_eq!(last.extent, RebuildKind::Partial);
     // 1024 blocks are 4 MiB; and what was not flushed before that may be lost.
     let dirty = 4 << 20;
     let copied: u64 = rebuilds.iter().map(|rebuild| rebuild.progress.copied.bytes().0).sum();
@@ -287,7 +296,9 @@ async fn a_child_that_hangs_is_left_behind_and_comes_back(store: StoreKind) {
 
 async fn a_child_that_is_cut_off_is_left_behind_and_comes_back(store: StoreKind) {
     let mut fleet =
-        Fleet::start(Plan::usual(store, HOST).with_network(Netns::new().unwrap())).await.unwrap();
+        Fleet::start(Plan::default_for(store, HOST).with_network(Netns::new().unwrap()))
+            .await
+            .unwrap();
     fleet.open(target(), 0).await.unwrap();
     fleet.until_open(target(), 0).await.unwrap();
     let mut host = Host::of(&fleet, 0);
@@ -361,14 +372,14 @@ async fn a_killed_target_is_made_anew_elsewhere(store: StoreKind) {
     // The old engine comes back: its replica is brought in sync, its target stays away.
     fleet.restart(0).await.unwrap();
     let old = fleet.spec(Epoch::FIRST, 0).unwrap();
-    assert_eq!(kind(fleet.put(target(), 0, old).await.unwrap()), Kind::Fenced);
+    assert_eq!(kind(fleet.put(target(), 0, old).await.unwrap()), ProblemKind::Fenced);
     fleet.until_open(next, 1).await.unwrap();
     host.round();
     // A clean stop of the engine records a clean end.
     host.check_all();
     host.flush();
     fleet.machines[1].stop().unwrap();
-    assert_eq!(fleet.record().await.unwrap().end(), End::Clean);
+    assert_eq!(fleet.record().await.unwrap().end(), ShutdownState::Clean);
     fleet.restart(1).await.unwrap();
     fleet.open(id(42), 2).await.unwrap();
     fleet.until_open(id(42), 2).await.unwrap();
@@ -451,7 +462,7 @@ async fn without_the_store_nothing_is_lost(store: StoreKind) {
     let working = host.keep_going();
     fleet.machines[2].kill().unwrap();
     fleet
-        .until(target(), 0, |status| matches!(status.state, TargetState::Held { .. }))
+        .until(target(), 0, |status| matches!(status.state, TargetState::Suspended { .. }))
         .await
         .unwrap();
     fleet.store.restart().unwrap();

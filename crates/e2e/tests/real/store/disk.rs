@@ -7,7 +7,7 @@ use std::process::Command;
 use e2e::process::{Program, holdfast};
 use e2e::store::{Kind, StoreServer, command, free_port};
 use store::client::{Client, Options};
-use store::contract::{Blame, Query, Store as _, StoreExt as _};
+use store::contract::{ErrorClass, Query, Store as _, StoreExt as _};
 
 /// A small disk of its own, where one may mount; else a limit on the size of files.
 enum Small<'a> {
@@ -82,7 +82,7 @@ async fn a_full_disk_refuses_writes_and_loses_nothing() {
         assert!(acknowledged < 1000, "the disk never filled");
     };
     assert!(acknowledged > 10);
-    assert_ne!(refusal.blame(), Blame::Caller, "{refusal}");
+    assert_ne!(refusal.class(), ErrorClass::Caller, "{refusal}");
     let seen = store.range(Query::prefix("full/").count_only()).await.unwrap().count;
     assert!(seen >= acknowledged.into(), "reads go on");
     program.kill().unwrap();

@@ -1,12 +1,17 @@
 //! What is written where, so that it can be recognised.
 
 use block::{Blocks, Geometry, Lba, Span};
-use reactor::{Buffer, Frozen};
+use reactor::{Buffer, SharedBuffer};
 
 use super::{Load, Pattern};
 
 /// Fills each block with its address and the round of its writer.
-pub(super) fn stamp(data: Frozen, span: Span, round: u64, geometry: Geometry) -> Frozen {
+pub(super) fn stamp(
+    data: SharedBuffer,
+    span: Span,
+    round: u64,
+    geometry: Geometry,
+) -> SharedBuffer {
     match data.thaw() {
         Ok(mut buffer) => {
             stamp_blocks(&mut buffer, span, round, geometry);

@@ -84,10 +84,11 @@ fn an_engine_with_another_secret_is_told_apart_and_comes_in_with_the_right_one()
     let told = cluster.open(0, 200);
     let away = cluster.nodes[1].replica;
     let reason = FaultReason::Unauthenticated;
-    let is_told = |what: &What| *what == What::Child(away, ChildState::Faulted { reason });
+    let is_told =
+        |what: &EventKind| *what == EventKind::Child(away, ChildState::Faulted { reason });
     await_news(&told, is_told);
     other.replace(&[1]);
-    await_news(&told, |what| *what == What::Child(away, ChildState::InSync));
+    await_news(&told, |what| *what == EventKind::Child(away, ChildState::InSync));
     cluster.stop();
 }
 
@@ -101,7 +102,7 @@ fn an_engine_without_a_secret_and_one_with_do_not_meet() {
         let told = cluster.open(0, 200);
         let away = cluster.nodes[1].replica;
         let reason = FaultReason::Unauthenticated;
-        await_news(&told, |what| *what == What::Child(away, ChildState::Faulted { reason }));
+        await_news(&told, |what| *what == EventKind::Child(away, ChildState::Faulted { reason }));
         cluster.stop();
     }
 }
@@ -122,7 +123,7 @@ fn a_secret_is_replaced_while_engines_come_and_go() {
             cluster.nodes[1].stop();
             assert_eq!(write(&mut session, 1, secrets[0]), Ok(()));
             cluster.nodes[1].restart();
-            await_news(&told, |what| *what == What::Child(back, ChildState::InSync));
+            await_news(&told, |what| *what == EventKind::Child(back, ChildState::InSync));
         }
     }
     assert!(stranger(&cluster.nodes[1], None).is_err());
@@ -175,7 +176,7 @@ fn a_bit_flipped_on_the_way_to_a_replica_is_not_kept() {
     flush(&mut session);
     let far = cluster.nodes[1].replica;
     while !in_sync(&cluster, 1) {
-        await_news(&told, |what| *what == What::Child(far, ChildState::InSync));
+        await_news(&told, |what| *what == EventKind::Child(far, ChildState::InSync));
     }
     flush(&mut session);
     assert!(place_of(&cluster.nodes[1].disk, 0xA7).is_some(), "the replica keeps other bytes");

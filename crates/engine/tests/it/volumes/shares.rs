@@ -14,7 +14,7 @@ fn a_stranger_with_many_sockets_starves_nobody() {
     let mut cluster = Cluster::new(2);
     for node in &mut cluster.nodes {
         let (unproven, discovery, hosts, per_address, replication) = (8, 2, 6, 6, 4);
-        node.places = Places { unproven, discovery, hosts, per_address, replication };
+        node.places = QuotaLimits { unproven, discovery, hosts, per_address, replication };
         node.stop();
         node.restart();
     }
@@ -33,7 +33,7 @@ fn a_stranger_with_many_sockets_starves_nobody() {
     cluster.nodes[1].restart();
     strangers.extend(idle(cluster.nodes[1].address, 100));
     let back = cluster.nodes[1].replica;
-    await_news(&told, |what| *what == What::Child(back, ChildState::InSync));
+    await_news(&told, |what| *what == EventKind::Child(back, ChildState::InSync));
     assert_eq!(read(&mut before, 1), Ok(2), "a host that was connected before");
     drop(strangers);
     cluster.stop();
@@ -45,7 +45,7 @@ fn hosts_do_not_take_the_places_of_replication() {
     let mut cluster = Cluster::new(2);
     for node in &mut cluster.nodes {
         let (unproven, discovery, hosts, per_address, replication) = (8, 2, 5, 5, 4);
-        node.places = Places { unproven, discovery, hosts, per_address, replication };
+        node.places = QuotaLimits { unproven, discovery, hosts, per_address, replication };
         node.stop();
         node.restart();
     }
@@ -60,7 +60,7 @@ fn hosts_do_not_take_the_places_of_replication() {
     cluster.nodes[1].stop();
     cluster.nodes[1].restart();
     let back = cluster.nodes[1].replica;
-    await_news(&told, |what| *what == What::Child(back, ChildState::InSync));
+    await_news(&told, |what| *what == EventKind::Child(back, ChildState::InSync));
     drop(sessions);
     cluster.stop();
 }

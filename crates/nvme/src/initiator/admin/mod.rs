@@ -15,17 +15,17 @@ use core::time::Duration;
 
 use super::Association;
 use super::ana::AnaLog;
-use super::flight::{Data, Outcome};
+use super::connect::{ConnectRefused, Progress, QueueConnect, SLOT, Wanted};
 use super::info::{ControllerInfo, Namespace};
-use super::login::{Login, Progress, Refused, SLOT, Wanted};
 use super::queue::{Queue, Shape};
+use super::transfer::{Data, Outcome};
 use super::transmit::{Lost, Need, Transmit};
 use crate::auth::Entropy;
 use crate::pdu::ADMIN_CAPSULE_DATA;
 use crate::time::Instant;
 use crate::wire::{AdminOpcode, AsyncEvent, CNTLID_DYNAMIC, Cc, ReservationNotice, Sqe};
 
-pub use request::{Answer, Request, Ticket};
+pub use request::{AdminRequest, Answer, Ticket};
 use script::{Known, Next, Step};
 
 /// Entries of the admin queue.
@@ -38,7 +38,7 @@ const FIRST_REQUEST: u16 = 3;
 /// The admin queue of one controller: `Setup ─► Login ─► BringUp ─► Live ─► over`.
 pub struct Admin {
     queue: Queue,
-    login: Login,
+    connect: QueueConnect,
     keep_alive: Duration,
     known: Known,
     script: Script,
@@ -51,7 +51,7 @@ pub struct Admin {
     next_ticket: u64,
     namespaces: Vec<Namespace>,
     events: VecDeque<AdminEvent>,
-    refused: Option<Refused>,
+    refused: Option<ConnectRefused>,
     told_over: bool,
 }
 
@@ -99,7 +99,7 @@ pub enum AdminEvent {
     /// A request ended.
     Answered(Ticket, Answer),
     /// The controller cannot be used; the connection is closed.
-    Refused(Refused),
+    Refused(ConnectRefused),
     /// The connection is over.
     Lost(Lost),
 }
@@ -127,7 +127,7 @@ impl Admin {
             queue,
             keep_alive: options.keep_alive,
             known: Known::new(association.subsystem.clone(), options.io_queues),
-            login: Login::new(association, wanted),
+            connect: QueueConnect::new(association, wanted),
             script: Script::Idle,
             live: false,
             due: Due::default(),
@@ -147,7 +147,7 @@ impl Admin {
     }
 
     /// Sends an admin command; nothing if the controller is not up or too many are at work.
-    pub fn request(&mut self, now: Instant, request: Request) -> Option<Ticket> {
+    pub fn request(&mut self, now: Instant, request: AdminRequest) -> Option<Ticket> {
         if !self.live {
             return None;
         }
@@ -166,7 +166,7 @@ impl Admin {
     /// Ends the association in good order: the answer to this request is the last sign of life.
     pub fn shut_down(&mut self, now: Instant) -> Option<Ticket> {
         let cc = Cc::ENABLE_NVM.with_normal_shutdown();
-        self.request(now, Request::Configure { cc })
+        self.request(now, AdminRequest::Configure { cc })
     }
 
     /// Looks at the ANA states again, also without an event; [`AdminEvent::Ana`] follows.
@@ -179,7 +179,7 @@ impl Admin {
 
     /// Random bytes, asked for by [`AdminEvent::Entropy`].
     pub fn authenticate(&mut self, now: Instant, entropy: Entropy) {
-        self.login.authenticate(entropy, &mut self.queue, now);
+        self.connect.authenticate(entropy, &mut self.queue, now);
     }
 
     /// What to do with bytes that arrive; never [`Need::Payload`].
@@ -231,7 +231,7 @@ impl Admin {
 
     /// What happened since the last call; to be called until there is nothing more.
     pub fn poll(&mut self, now: Instant) -> Option<AdminEvent> {
-        self.login.begin(&mut self.queue, now);
+        self.connect.begin(&mut self.queue, now);
         loop {
             if let Some(event) = self.events.pop_front() {
                 return Some(event);
@@ -246,7 +246,7 @@ impl Admin {
     }
 
     fn on_done(&mut self, slot: u16, outcome: Outcome, now: Instant) {
-        if !self.login.is_done() {
+        if !self.connect.is_done() {
             return self.on_login(outcome, now);
         }
         if let Some(ticket) = self.tickets.get_mut(usize::from(slot)).and_then(Option::take) {
@@ -271,12 +271,13 @@ impl Admin {
                     alive.answered = true;
                 }
             }
-            _ => self.refuse(Refused::Command { step: "keeping the controller alive", status }),
+            _ => self
+                .refuse(ConnectRefused::Command { step: "keeping the controller alive", status }),
         }
     }
 
     fn on_login(&mut self, outcome: Outcome, now: Instant) {
-        match self.login.on(outcome, &mut self.queue, now) {
+        match self.connect.on(outcome, &mut self.queue, now) {
             Progress::Pending => {}
             Progress::Entropy => self.events.push_back(AdminEvent::Entropy),
             Progress::Connected { .. } => {
@@ -389,7 +390,7 @@ impl Admin {
         self.alive = Some(Alive { sent: now, answered: false });
     }
 
-    fn refuse(&mut self, why: Refused) {
+    fn refuse(&mut self, why: ConnectRefused) {
         self.refused = Some(why);
         self.close();
     }

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::super::flight::Data;
+use super::super::transfer::Data;
 use super::super::transmit::Lost;
 use crate::wire::{
     AdminOpcode, Cc, Cns, FeatureId, LogId, Property, PropertyGet, PropertySet, Sqe, Status, U32,
@@ -10,7 +10,7 @@ use crate::wire::{
 
 /// An admin command that the owner of a controller may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
+pub enum AdminRequest {
     /// Describe something: 4096 bytes.
     Identify {
         /// What.
@@ -63,43 +63,43 @@ pub enum Request {
 /// Longest part of a log page that one request reads.
 const MAX_LOG: u32 = 256 * 1024;
 
-impl Request {
+impl AdminRequest {
     /// The command and the room for its answer.
     pub(super) fn encode(self) -> (Sqe, Data) {
         match self {
-            Request::Identify { what, nsid } => {
+            AdminRequest::Identify { what, nsid } => {
                 let mut sqe = Sqe::new(AdminOpcode::Identify.code(), 0);
                 sqe.nsid = U32::new(nsid);
                 sqe.cdw10 = U32::new(what.code().into());
                 (sqe, Data::InOwned { len: 4096 })
             }
-            Request::Log { id, offset, len, keep_event } => log_page(
+            AdminRequest::Log { id, offset, len, keep_event } => log_page(
                 id,
                 offset,
                 len.clamp(4, MAX_LOG) & !3,
                 if keep_event { 1 << 15 } else { 0 },
             ),
-            Request::GetFeature { id } => {
+            AdminRequest::GetFeature { id } => {
                 let mut sqe = Sqe::new(AdminOpcode::GetFeatures.code(), 0);
                 sqe.cdw10 = U32::new(id.code().into());
                 (sqe, Data::None)
             }
-            Request::SetFeature { id, value } => {
+            AdminRequest::SetFeature { id, value } => {
                 let mut sqe = Sqe::new(AdminOpcode::SetFeatures.code(), 0);
                 sqe.cdw10 = U32::new(id.code().into());
                 sqe.cdw11 = U32::new(value);
                 (sqe, Data::None)
             }
-            Request::GetProperty { property } => {
+            AdminRequest::GetProperty { property } => {
                 let wide = Some(property.is_wide());
                 (PropertyGet { offset: property.offset(), wide }.to_sqe(0), Data::None)
             }
-            Request::Abort { queue, cid } => {
+            AdminRequest::Abort { queue, cid } => {
                 let mut sqe = Sqe::new(AdminOpcode::Abort.code(), 0);
                 sqe.cdw10 = U32::new(u32::from(cid) << 16 | u32::from(queue));
                 (sqe, Data::None)
             }
-            Request::Configure { cc } => {
+            AdminRequest::Configure { cc } => {
                 let offset = Property::Cc.offset();
                 let set = PropertySet { offset, wide: Some(false), value: cc.0.into() };
                 (set.to_sqe(0), Data::None)
@@ -150,7 +150,7 @@ pub enum Answer {
 mod tests {
     use super::*;
 
-    fn dwords(request: Request) -> (u8, [u32; 5]) {
+    fn dwords(request: AdminRequest) -> (u8, [u32; 5]) {
         let (sqe, _) = request.encode();
         let rest = [sqe.nsid, sqe.cdw10, sqe.cdw11, sqe.cdw12, sqe.cdw13];
         (sqe.opcode, rest.map(U32::get))
@@ -159,28 +159,28 @@ mod tests {
     #[test]
     fn commands_as_the_specification_lays_them_out() {
         let all = u32::MAX;
-        let log = |offset, len, keep_event| Request::Log {
+        let log = |offset, len, keep_event| AdminRequest::Log {
             id: LogId::Discovery,
             offset,
             len,
             keep_event,
         };
         for (request, opcode, expected) in [
-            (Request::Identify { what: Cns::Namespace, nsid: 9 }, 0x06, [9, 0, 0, 0, 0]),
-            (Request::Identify { what: Cns::Controller, nsid: 0 }, 0x06, [0, 1, 0, 0, 0]),
+            (AdminRequest::Identify { what: Cns::Namespace, nsid: 9 }, 0x06, [9, 0, 0, 0, 0]),
+            (AdminRequest::Identify { what: Cns::Controller, nsid: 0 }, 0x06, [0, 1, 0, 0, 0]),
             (log(0, 1024, false), 0x02, [all, 0x00FF_0070, 0, 0, 0]),
             (log(1 << 32, 4, true), 0x02, [all, 0x8070, 0, 0, 1]),
             (log(0, u32::MAX, false), 0x02, [all, 0xFFFF_0070, 0, 0, 0]),
             (log(0, 0, false), 0x02, [all, 0x70, 0, 0, 0]),
-            (Request::GetFeature { id: FeatureId::KeepAliveTimer }, 0x0A, [0, 0x0F, 0, 0, 0]),
+            (AdminRequest::GetFeature { id: FeatureId::KeepAliveTimer }, 0x0A, [0, 0x0F, 0, 0, 0]),
             (
-                Request::SetFeature { id: FeatureId::NumberOfQueues, value: 0x0003_0003 },
+                AdminRequest::SetFeature { id: FeatureId::NumberOfQueues, value: 0x0003_0003 },
                 0x09,
                 [0, 7, 0x0003_0003, 0, 0],
             ),
-            (Request::Abort { queue: 2, cid: 0x0102 }, 0x08, [0, 0x0102_0002, 0, 0, 0]),
-            (Request::GetProperty { property: Property::Cap }, 0x7F, [4, 1, 0, 0, 0]),
-            (Request::Configure { cc: Cc::ENABLE_NVM }, 0x7F, [0, 0, 0x14, 0x0046_0001, 0]),
+            (AdminRequest::Abort { queue: 2, cid: 0x0102 }, 0x08, [0, 0x0102_0002, 0, 0, 0]),
+            (AdminRequest::GetProperty { property: Property::Cap }, 0x7F, [4, 1, 0, 0, 0]),
+            (AdminRequest::Configure { cc: Cc::ENABLE_NVM }, 0x7F, [0, 0, 0x14, 0x0046_0001, 0]),
         ] {
             assert_eq!(dwords(request), (opcode, expected), "{request:?}");
         }

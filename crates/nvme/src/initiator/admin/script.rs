@@ -12,10 +12,10 @@ use core::time::Duration;
 use zerocopy::FromBytes;
 
 use super::super::ana::AnaLog;
-use super::super::flight::Data;
+use super::super::connect::ConnectRefused;
 use super::super::info::{ControllerInfo, Namespace, NamespaceIds, active};
-use super::super::login::Refused;
-use super::request::{Request, ana_log};
+use super::super::transfer::Data;
+use super::request::{AdminRequest, ana_log};
 use crate::time::Instant;
 use crate::wire::{
     Cap, Cc, Cns, Csts, EventConfig, FeatureId, LogId, Nqn, Property, ReservationNotice, Sqe,
@@ -71,7 +71,7 @@ pub(super) enum Next {
     Notice(ReservationNotice),
     /// Nothing came of it, and nothing needs to.
     Nothing,
-    Refused(Refused),
+    Refused(ConnectRefused),
 }
 
 impl Known {
@@ -91,30 +91,30 @@ impl Known {
     pub(super) fn command(&self, step: &Step) -> (Sqe, Data) {
         let info = self.controller.as_ref();
         match step {
-            Step::Cap => Request::GetProperty { property: Property::Cap }.encode(),
-            Step::Enable => Request::Configure { cc: Cc::ENABLE_NVM }.encode(),
-            Step::Status => Request::GetProperty { property: Property::Csts }.encode(),
-            Step::Identify => Request::Identify { what: Cns::Controller, nsid: 0 }.encode(),
+            Step::Cap => AdminRequest::GetProperty { property: Property::Cap }.encode(),
+            Step::Enable => AdminRequest::Configure { cc: Cc::ENABLE_NVM }.encode(),
+            Step::Status => AdminRequest::GetProperty { property: Property::Csts }.encode(),
+            Step::Identify => AdminRequest::Identify { what: Cns::Controller, nsid: 0 }.encode(),
             Step::Queues => {
                 let count = u32::from(self.wanted_queues.max(1) - 1);
                 let value = count << 16 | count;
-                Request::SetFeature { id: FeatureId::NumberOfQueues, value }.encode()
+                AdminRequest::SetFeature { id: FeatureId::NumberOfQueues, value }.encode()
             }
             Step::Events => {
                 let value = info.map_or(0, |info| info.events) & EVENTS;
-                Request::SetFeature { id: FeatureId::AsyncEventConfig, value }.encode()
+                AdminRequest::SetFeature { id: FeatureId::AsyncEventConfig, value }.encode()
             }
             Step::Ana => ana_log(info.and_then(|info| info.ana_log).unwrap_or(16)),
             Step::Changed => log(LogId::ChangedNamespaces, 4096),
             Step::Notice => log(LogId::ReservationNotices, 64),
-            Step::List => Request::Identify { what: Cns::ActiveNamespaces, nsid: 0 }.encode(),
+            Step::List => AdminRequest::Identify { what: Cns::ActiveNamespaces, nsid: 0 }.encode(),
             Step::Namespace { left } => {
                 let nsid = left.last().copied().unwrap_or_default();
-                Request::Identify { what: Cns::Namespace, nsid }.encode()
+                AdminRequest::Identify { what: Cns::Namespace, nsid }.encode()
             }
             Step::Names { left, .. } => {
                 let nsid = left.last().copied().unwrap_or_default();
-                Request::Identify { what: Cns::NamespaceDescriptors, nsid }.encode()
+                AdminRequest::Identify { what: Cns::NamespaceDescriptors, nsid }.encode()
             }
         }
     }
@@ -172,13 +172,13 @@ impl Known {
 
     fn on_status(&self, csts: Csts, now: Instant) -> Next {
         if csts.fatal() {
-            return Next::Refused(Refused::Unusable("it has failed (CSTS.CFS)"));
+            return Next::Refused(ConnectRefused::Unusable("it has failed (CSTS.CFS)"));
         }
         if csts.ready() {
             return Next::Do(Step::Identify);
         }
         if self.ready_by.is_some_and(|by| by <= now) {
-            return Next::Refused(Refused::Unusable("it did not become ready in time"));
+            return Next::Refused(ConnectRefused::Unusable("it did not become ready in time"));
         }
         Next::Wait { step: Step::Status, until: now.after(READY_INTERVAL) }
     }
@@ -218,7 +218,7 @@ impl Known {
                 self.ana = Some(log.clone());
                 Next::Ana(log)
             }
-            None => Next::Refused(Refused::Unusable("its ANA log makes no sense")),
+            None => Next::Refused(ConnectRefused::Unusable("its ANA log makes no sense")),
         }
     }
 
@@ -253,7 +253,7 @@ fn failed(step: Step, status: Status, found: &mut Vec<Namespace>) -> Next {
         }
         Step::Changed => Next::Do(Step::List),
         Step::Notice => Next::Nothing,
-        other => Next::Refused(Refused::Command { step: other.name(), status }),
+        other => Next::Refused(ConnectRefused::Command { step: other.name(), status }),
     }
 }
 
@@ -276,7 +276,7 @@ impl Step {
 }
 
 fn log(id: LogId, len: u32) -> (Sqe, Data) {
-    Request::Log { id, offset: 0, len, keep_event: false }.encode()
+    AdminRequest::Log { id, offset: 0, len, keep_event: false }.encode()
 }
 
 fn low(result: u64) -> u32 {

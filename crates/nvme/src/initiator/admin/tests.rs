@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::super::toy::{NOW, Toy};
+use super::super::mock_controller::{MockController, NOW};
 use super::super::{Host, Options};
 use super::*;
 use crate::auth::Accepted;
@@ -34,7 +34,7 @@ type Reply = (Status, u64, Vec<u8>);
 /// An admin queue and its controller.
 struct Lab {
     admin: Admin,
-    toy: Toy,
+    toy: MockController,
     now: Instant,
     /// Commands in the order they came.
     asked: Vec<String>,
@@ -47,7 +47,7 @@ impl Lab {
     fn new() -> Lab {
         let mut lab = Lab {
             admin: Admin::new(association()),
-            toy: Toy::new(),
+            toy: MockController::new(),
             now: NOW,
             asked: Vec::new(),
             waiting: Vec::new(),
@@ -104,7 +104,7 @@ impl Lab {
         self.admin.handle_timeout(self.now);
     }
 
-    fn refused(&self) -> Refused {
+    fn refused(&self) -> ConnectRefused {
         match &self.events[..] {
             [AdminEvent::Refused(why)] => *why,
             other => panic!("not refused but {other:?}"),
@@ -250,7 +250,7 @@ fn what_cannot_be_used_is_refused_with_a_reason() {
         lab.run(except("PropertyGet 0x1c", never));
         lab.pass(Duration::from_millis(20));
     }
-    assert_eq!(lab.refused(), Refused::Unusable("it did not become ready in time"));
+    assert_eq!(lab.refused(), ConnectRefused::Unusable("it did not become ready in time"));
 
     let changes: [Change; 4] = [
         |id| id.subnqn[20] = b'x',
@@ -264,17 +264,17 @@ fn what_cannot_be_used_is_refused_with_a_reason() {
         let answer = move || Some((Status::SUCCESS, 0, id.as_bytes().to_vec()));
         let mut lab = Lab::new();
         lab.run(except("identify 0x01", answer));
-        assert!(matches!(lab.refused(), Refused::Unusable(_)));
+        assert!(matches!(lab.refused(), ConnectRefused::Unusable(_)));
     }
     let short = || Some((Status::SUCCESS, 0, vec![0; 100]));
     let mut lab = Lab::new();
     lab.run(except("identify 0x01", short));
-    assert!(matches!(lab.refused(), Refused::Unusable(_)));
+    assert!(matches!(lab.refused(), ConnectRefused::Unusable(_)));
     let failing = || Some((Status::INVALID_FIELD, 0, Vec::new()));
     let mut lab = Lab::new();
     lab.run(except("set 0x07", failing));
     let status = Status::INVALID_FIELD;
-    assert_eq!(lab.refused(), Refused::Command { step: "asking for queues", status });
+    assert_eq!(lab.refused(), ConnectRefused::Command { step: "asking for queues", status });
 }
 
 #[test]
@@ -358,7 +358,7 @@ fn the_controller_is_kept_alive_and_missed() {
 #[test]
 fn requests_are_bounded_and_end() {
     let mut lab = Lab::new();
-    let request = Request::GetFeature { id: crate::wire::FeatureId::KeepAliveTimer };
+    let request = AdminRequest::GetFeature { id: crate::wire::FeatureId::KeepAliveTimer };
     assert_eq!(lab.admin.request(NOW, request), None, "not up yet");
     let mut lab = up();
     let tickets: Vec<Ticket> =

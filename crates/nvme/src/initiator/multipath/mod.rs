@@ -25,7 +25,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use block::{Blame, Command, Completion, Fault};
+use block::{Command, Completion, ErrorClass, IoError};
 
 use crate::time::Instant;
 use crate::wire::AnaState;
@@ -244,7 +244,7 @@ impl Multipath {
         if let Some(path) = path {
             path.in_flight = path.in_flight.saturating_sub(1);
             match result {
-                Err(fault) if fault.blame() == Blame::Path => {
+                Err(fault) if fault.class() == ErrorClass::Path => {
                     let until = now.after(self.policy.suspect_for);
                     if matches!(path.state, PathState::Live { .. }) {
                         if path.trusted_at(now).is_none() {
@@ -257,7 +257,9 @@ impl Multipath {
             }
         }
         match result {
-            Err(fault) if fault.blame() == Blame::Path => self.hold_again(now, id, request, fault),
+            Err(fault) if fault.class() == ErrorClass::Path => {
+                self.hold_again(now, id, request, fault);
+            }
             result => self.complete(id, result),
         }
         self.release(now);
@@ -300,7 +302,7 @@ impl Multipath {
         while let Some(id) = self.held.get(at).copied() {
             if self.request(id).is_some_and(|request| request.give_up_at <= now) {
                 self.held.remove(at);
-                self.complete(id, Err(Fault::TimedOut));
+                self.complete(id, Err(IoError::TimedOut));
             } else {
                 at += 1;
             }
@@ -331,8 +333,8 @@ impl Multipath {
     }
 
     /// Puts a command that failed by fault of its path back, before those that came after it.
-    fn hold_again(&mut self, now: Instant, id: RequestId, mut request: Request, fault: Fault) {
-        let doubtful = fault.leaves_doubt() && request.command.is_mutation();
+    fn hold_again(&mut self, now: Instant, id: RequestId, mut request: Request, fault: IoError) {
+        let doubtful = fault.may_be_applied() && request.command.is_mutation();
         let settle = if doubtful { self.policy.settle } else { Duration::ZERO };
         request.place = Place::Held { not_before: now.after(settle) };
         self.place(id, Some(request));
@@ -390,7 +392,7 @@ impl Multipath {
             return;
         }
         while let Some(id) = self.held.pop_front() {
-            self.complete(id, Err(Fault::Unreachable));
+            self.complete(id, Err(IoError::Unreachable));
         }
     }
 }

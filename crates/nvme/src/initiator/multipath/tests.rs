@@ -123,14 +123,15 @@ fn what_a_lost_path_had_goes_by_another() {
     assert_eq!(sent(&submit(&mut paths, 0, 0)), [(A, 0)]);
     paths.on(at(1), A, PathEvent::Lost);
     assert_eq!(effects(&mut paths), []);
-    assert_eq!(sent(&end(&mut paths, 1, 0, Err(Fault::Unreachable))), [(B, 0)]);
+    assert_eq!(sent(&end(&mut paths, 1, 0, Err(IoError::Unreachable))), [(B, 0)]);
     assert_eq!(end(&mut paths, 2, 0, Ok(())), [done(0, Ok(()))]);
 }
 
 #[test]
 fn only_faults_of_the_path_are_retried() {
     let span = write().span().unwrap();
-    for fault in [Fault::Fenced, Fault::NoSpace, Fault::Medium { span }, Fault::Unsupported] {
+    for fault in [IoError::Fenced, IoError::NoSpace, IoError::Medium { span }, IoError::Unsupported]
+    {
         let mut paths = pair(policy(), AnaState::Optimized, AnaState::Optimized);
         submit(&mut paths, 0, 0);
         assert_eq!(end(&mut paths, 1, 0, Err(fault)), [done(0, Err(fault))]);
@@ -141,14 +142,14 @@ fn only_faults_of_the_path_are_retried() {
 fn a_path_that_fails_commands_is_left_alone_for_a_while() {
     let mut paths = pair(policy(), AnaState::Optimized, AnaState::Inaccessible);
     submit(&mut paths, 0, 0);
-    assert_eq!(end(&mut paths, 1, 0, Err(Fault::Unreachable)), [Effect::Refresh(A)]);
+    assert_eq!(end(&mut paths, 1, 0, Err(IoError::Unreachable)), [Effect::Refresh(A)]);
     assert_eq!(paths.held(), 1);
     let again = at(101);
     assert_eq!(paths.poll_timeout(at(1)), Some(again));
     paths.handle_timeout(again);
     assert_eq!(sent(&effects(&mut paths)), [(A, 0)]);
     // News of its state end the suspicion at once.
-    assert_eq!(end(&mut paths, 102, 0, Err(Fault::Unreachable)), [Effect::Refresh(A)]);
+    assert_eq!(end(&mut paths, 102, 0, Err(IoError::Unreachable)), [Effect::Refresh(A)]);
     paths.on(at(103), A, PathEvent::Ana(AnaState::Optimized));
     assert_eq!(sent(&effects(&mut paths)), [(A, 0)]);
 }
@@ -162,8 +163,8 @@ fn changes_settle_before_they_are_repeated() {
     paths.submit(at(0), RequestId(1), read).unwrap();
     effects(&mut paths);
     paths.on(at(1), A, PathEvent::Lost);
-    assert_eq!(end(&mut paths, 1, 0, Err(Fault::Unreachable)), []);
-    assert_eq!(sent(&end(&mut paths, 1, 1, Err(Fault::Unreachable))), [(B, 1)], "reads do not");
+    assert_eq!(end(&mut paths, 1, 0, Err(IoError::Unreachable)), []);
+    assert_eq!(sent(&end(&mut paths, 1, 1, Err(IoError::Unreachable))), [(B, 1)], "reads do not");
     paths.handle_timeout(at(5000));
     assert_eq!(sent(&effects(&mut paths)), []);
     paths.handle_timeout(at(5001));
@@ -179,7 +180,7 @@ fn without_a_path_requests_are_held_and_then_failed() {
     paths.handle_timeout(at(59_999));
     assert!(!effects(&mut paths).iter().any(|effect| matches!(effect, Effect::Complete { .. })));
     paths.handle_timeout(at(60_000));
-    assert!(effects(&mut paths).contains(&done(0, Err(Fault::TimedOut))));
+    assert!(effects(&mut paths).contains(&done(0, Err(IoError::TimedOut))));
     assert_eq!(paths.held(), 1);
     // A path in time saves the other.
     paths.on(at(60_500), A, live(1, AnaState::Optimized));
@@ -238,8 +239,8 @@ fn removing_the_last_path_ends_everything() {
     }
     paths.remove(at(1), A);
     paths.remove(at(1), B);
-    assert_eq!(effects(&mut paths), [done(2, Err(Fault::Unreachable))]);
-    let lost = Err(Fault::Unreachable);
+    assert_eq!(effects(&mut paths), [done(2, Err(IoError::Unreachable))]);
+    let lost = Err(IoError::Unreachable);
     assert_eq!(end(&mut paths, 2, 0, lost), [done(0, lost)]);
     assert_eq!(end(&mut paths, 2, 1, Ok(())), [done(1, Ok(()))]);
 }
@@ -302,7 +303,7 @@ impl World {
         let lost: Vec<(u32, PathId)> = lost;
         for (request, _) in lost {
             self.carry_out(paths);
-            let result = Err(Fault::Unreachable);
+            let result = Err(IoError::Unreachable);
             paths.ended(now, Ended { request: RequestId(request), result });
         }
     }
@@ -332,8 +333,8 @@ proptest! {
                     let (request, _) = world.at_work.remove(at);
                     let result = match fault {
                         None => Ok(()),
-                        Some(true) => Err(Fault::Aborted),
-                        Some(false) => Err(Fault::NoSpace),
+                        Some(true) => Err(IoError::Aborted),
+                        Some(false) => Err(IoError::NoSpace),
                     };
                     paths.ended(now, Ended { request: RequestId(request), result });
                 }

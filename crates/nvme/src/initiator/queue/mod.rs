@@ -16,12 +16,12 @@ use core::time::Duration;
 
 use zerocopy::IntoBytes;
 
-use super::flight::{Data, Flight, Outcome};
 use super::slots::Slots;
+use super::transfer::{Data, Outcome, Transfer};
 use super::transmit::{Lost, Need, Payload, Transmit};
 use crate::pdu::{
     ADMIN_CAPSULE_DATA, Align, DataHeader, Digests, Expect, FatalError, Framing, IcReq, IcResp,
-    Inline, Kind, MIN_MAXH2CDATA, Pdu, Progress, R2t, Reader, Received, Side,
+    InlineBytes, MIN_MAXH2CDATA, Pdu, PduType, Progress, R2t, Reader, Received, Side,
 };
 use crate::time::Instant;
 use crate::wire::{Cqe, Sgl, Sqe, Status, U16};
@@ -46,7 +46,7 @@ pub(super) struct Queue {
     framing: Framing,
     max_h2c: u32,
     capsule_data: u32,
-    slots: Slots<Flight>,
+    slots: Slots<Transfer>,
     /// Set-up, commands, and the last word.
     sends: VecDeque<Send>,
     /// Data that were asked for. Commands go first: they are small, and while the data are on their
@@ -160,7 +160,7 @@ impl Queue {
             _ => Sgl::transport(data.len()),
         };
         let deadline = from.map(|now| now.after(self.shape.patience));
-        let flight = Flight::new(sqe, data, in_capsule, deadline);
+        let flight = Transfer::new(sqe, data, in_capsule, deadline);
         let Ok(cid) = self.slots.insert(slot, flight, from.is_some()) else { return false };
         if let Some((_, flight)) = self.slots.by_cid(cid) {
             flight.sqe.cid = U16::new(cid);
@@ -212,7 +212,7 @@ impl Queue {
             return Need::Bytes;
         };
         match self.slots.by_cid(incoming.cid) {
-            Some((slot, Flight { data: Data::In { .. }, .. })) => {
+            Some((slot, Transfer { data: Data::In { .. }, .. })) => {
                 Need::Payload { slot, offset: incoming.at, len }
             }
             _ => Need::Bytes,
@@ -296,7 +296,7 @@ impl Queue {
         }
     }
 
-    fn framed(&self, head: Inline<{ Framing::MAX_HEAD }>, payload: Payload) -> Transmit {
+    fn framed(&self, head: InlineBytes<{ Framing::MAX_HEAD }>, payload: Payload) -> Transmit {
         let with_digest = self.framing.digests.data && payload != Payload::None;
         Transmit { head, payload, with_digest }
     }
@@ -329,7 +329,7 @@ impl Queue {
     }
 
     fn on_setup(&mut self, answer: IcResp) -> Result<(), FatalError> {
-        let bad = |at| FatalError::Unsupported { kind: Kind::IcResp, at };
+        let bad = |at| FatalError::Unsupported { kind: PduType::IcResp, at };
         if answer.pfv.get() != 0 {
             return Err(bad(8));
         }
@@ -351,21 +351,21 @@ impl Queue {
     }
 
     fn on_response(&mut self, cqe: &Cqe) -> Result<(), FatalError> {
-        let bad = FatalError::BadField { kind: Kind::CapsuleResp, at: 20 };
+        let bad = FatalError::BadField { kind: PduType::CapsuleResp, at: 20 };
         let (slot, flight) = self.slots.by_cid(cqe.cid.get()).ok_or(bad)?;
         let status = cqe.status();
         if !flight.sent {
-            return Err(FatalError::OutOfSequence { kind: Kind::CapsuleResp });
+            return Err(FatalError::OutOfSequence { kind: PduType::CapsuleResp });
         }
         if status.is_success() && !flight.is_settled() {
-            return Err(FatalError::OutOfSequence { kind: Kind::CapsuleResp });
+            return Err(FatalError::OutOfSequence { kind: PduType::CapsuleResp });
         }
         self.finish(slot, status, cqe.result());
         Ok(())
     }
 
     fn on_data(&mut self, header: &DataHeader) -> Result<(), FatalError> {
-        let kind = Kind::C2hData;
+        let kind = PduType::C2hData;
         let cid = header.cccid.get();
         let unknown = FatalError::BadField { kind, at: 8 };
         let (_, flight) = self.slots.by_cid(cid).ok_or(unknown)?;
@@ -393,7 +393,7 @@ impl Queue {
     }
 
     fn on_r2t(&mut self, r2t: &R2t) -> Result<(), FatalError> {
-        let kind = Kind::R2t;
+        let kind = PduType::R2t;
         let (cid, ttag) = (r2t.cccid.get(), r2t.ttag.get());
         let unknown = FatalError::BadField { kind, at: 8 };
         let (_, flight) = self.slots.by_cid(cid).ok_or(unknown)?;

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
-use super::super::toy::{Give, NOW, Toy, assemble, give};
+use super::super::mock_controller::{Give, MockController, NOW, assemble, give};
 use super::*;
 use crate::pdu::flags;
 use crate::wire::{IoOpcode, U32};
@@ -28,14 +28,14 @@ fn memory(slot: u16) -> Vec<u8> {
 
 struct Pair {
     queue: Queue,
-    toy: Toy,
+    toy: MockController,
     buffer: Vec<u8>,
 }
 
 impl Pair {
     fn open(digests: Digests, max_h2c: u32) -> Pair {
         let mut queue = Queue::new(shape(digests));
-        let mut toy = Toy::new();
+        let mut toy = MockController::new();
         queue.start(NOW);
         toy.take(&queue.poll_transmit().unwrap(), &memory);
         let answer = toy.accept(digests, max_h2c);
@@ -132,7 +132,7 @@ fn an_answer_that_gives_less_than_asked_is_refused() {
         queue.feed(&answer);
         assert!(matches!(queue.lost(), Some(Lost::Protocol(_))), "byte {at} = {value}");
         let end = assemble(&queue.poll_transmit().unwrap(), &memory);
-        assert_eq!(end[0], Kind::H2cTermReq.code());
+        assert_eq!(end[0], PduType::H2cTermReq.code());
         assert_eq!(queue.need(), Need::Nothing);
     }
 }
@@ -308,7 +308,7 @@ fn check_breach(name: &str, what: Data, breach: fn(&mut Pair, u16)) {
     assert_eq!(ended.iter().map(|(slot, _)| *slot).collect::<Vec<_>>(), [0, 3], "{name}");
     assert!(ended.iter().all(|(_, end)| end.is_err()), "{name}");
     let end = assemble(&pair.queue.poll_transmit().unwrap(), &memory);
-    assert_eq!(end[0], Kind::H2cTermReq.code(), "{name}");
+    assert_eq!(end[0], PduType::H2cTermReq.code(), "{name}");
     assert_eq!(pair.queue.poll_transmit(), None, "{name}");
     assert!(!pair.queue.submit(1, Sqe::new(0, 0), Data::None, None), "{name}");
 }
@@ -317,7 +317,7 @@ fn check_breach(name: &str, what: Data, breach: fn(&mut Pair, u16)) {
 fn the_controller_may_end_the_connection() {
     let mut pair = Pair::open(both(), 8192);
     pair.submit(1, Data::None);
-    let error = FatalError::OutOfSequence { kind: Kind::CapsuleCmd };
+    let error = FatalError::OutOfSequence { kind: PduType::CapsuleCmd };
     let bytes = Framing::term_req(Side::Controller, error, &[0; 72]);
     pair.give(bytes.as_slice());
     let lost = Lost::Terminated { fes: 2, fei: 0 };
@@ -410,7 +410,7 @@ proptest! {
             let mut queue = Queue::new(shape(Digests::default()));
             queue.start(NOW);
             queue.poll_transmit();
-            Pair { queue, toy: Toy::new(), buffer: vec![0; 40_000] }
+            Pair { queue, toy: MockController::new(), buffer: vec![0; 40_000] }
         };
         let submitted = if set_up { 3 } else { 0 };
         let cids = if set_up {
@@ -425,9 +425,9 @@ proptest! {
         for (kind, mut frame, change) in frames {
             let cid = cids[usize::from(kind % 3)];
             let (lead, plen): (u8, u8) = match kind {
-                0..=2 => (Kind::CapsuleResp.code(), 24),
-                3..=5 => (Kind::R2t.code(), 24),
-                6 => (Kind::C2hData.code(), 24 + 16),
+                0..=2 => (PduType::CapsuleResp.code(), 24),
+                3..=5 => (PduType::R2t.code(), 24),
+                6 => (PduType::C2hData.code(), 24 + 16),
                 _ => (frame[0], frame[4]),
             };
             let pdo = if kind == 6 { 24 } else { 0 };

@@ -1,9 +1,9 @@
 //! I/O commands.
 
-use block::{Blocks, Command, Fault, Geometry, Lba, Span};
+use block::{Blocks, Command, Geometry, IoError, Lba, Span};
 use zerocopy::FromBytes;
 
-use super::super::event::{Message, Way};
+use super::super::event::{Direction, Message};
 use super::super::subsystem::{Access, HostId, Namespace, Readiness, Subsystem, refusal};
 use super::{MAX_TRANSFER, Outcome, Peer, Request, refuse_on, reservation};
 use crate::wire::{DsmRange, IoOpcode, Psdt, Sqe, Status};
@@ -25,8 +25,8 @@ pub(super) fn execute(subsystem: &mut Subsystem, peer: &Peer, request: Request<'
         IoOpcode::WriteZeroes => write_zeroes(namespace, sqe).map(Outcome::Device),
         IoOpcode::Verify => verify(namespace, sqe).map(Outcome::Device),
         IoOpcode::DatasetManagement => deallocate(namespace, request),
-        IoOpcode::Tell => message(namespace, sqe, Way::Tell),
-        IoOpcode::Ask => message(namespace, sqe, Way::Ask { room: request.room() }),
+        IoOpcode::Tell => message(namespace, sqe, Direction::Push),
+        IoOpcode::Ask => message(namespace, sqe, Direction::Pull { room: request.room() }),
         IoOpcode::ReservationRegister
         | IoOpcode::ReservationReport
         | IoOpcode::ReservationAcquire
@@ -186,7 +186,7 @@ fn write_zeroes(namespace: &Namespace, sqe: &Sqe) -> Result<Command, Status> {
     Ok(Command::WriteZeroes { span, fua: sqe.fua(), deallocate: sqe.deac() })
 }
 
-fn message(namespace: &Namespace, sqe: &Sqe, way: Way) -> Result<Outcome, Status> {
+fn message(namespace: &Namespace, sqe: &Sqe, way: Direction) -> Result<Outcome, Status> {
     if !namespace.config().takes_messages {
         return Err(Status::INVALID_OPCODE);
     }
@@ -248,20 +248,22 @@ fn deallocate(namespace: &Namespace, request: Request<'_>) -> Result<Outcome, St
 }
 
 /// How a fault of the device looks to the host.
-pub(in crate::target) fn fault_status(fault: Fault, is_write: bool) -> Status {
+pub(in crate::target) fn fault_status(fault: IoError, is_write: bool) -> Status {
     match fault {
-        Fault::OutOfRange { .. } => Status::LBA_OUT_OF_RANGE.do_not_retry(),
-        Fault::Unsupported => Status::INVALID_FIELD.do_not_retry(),
-        Fault::ReadOnly => Status::NAMESPACE_WRITE_PROTECTED.do_not_retry(),
-        Fault::Miscompare { .. } => Status::COMPARE_FAILURE.do_not_retry(),
-        Fault::NoSpace => Status::CAPACITY_EXCEEDED.do_not_retry(),
-        Fault::Medium { .. } if is_write => Status::WRITE_FAULT.do_not_retry(),
-        Fault::Medium { .. } | Fault::Checksum { .. } => Status::UNRECOVERED_READ.do_not_retry(),
-        Fault::Unproven { .. } => Status::GUARD_CHECK.do_not_retry(),
+        IoError::OutOfRange { .. } => Status::LBA_OUT_OF_RANGE.do_not_retry(),
+        IoError::Unsupported => Status::INVALID_FIELD.do_not_retry(),
+        IoError::ReadOnly => Status::NAMESPACE_WRITE_PROTECTED.do_not_retry(),
+        IoError::Miscompare { .. } => Status::COMPARE_FAILURE.do_not_retry(),
+        IoError::NoSpace => Status::CAPACITY_EXCEEDED.do_not_retry(),
+        IoError::Medium { .. } if is_write => Status::WRITE_FAULT.do_not_retry(),
+        IoError::Medium { .. } | IoError::Checksum { .. } => {
+            Status::UNRECOVERED_READ.do_not_retry()
+        }
+        IoError::Unproven { .. } => Status::GUARD_CHECK.do_not_retry(),
         // Another path may lead to the new owner, or to the same device.
-        Fault::Fenced | Fault::Unreachable | Fault::TimedOut => Status::INTERNAL_PATH_ERROR,
-        Fault::Aborted => Status::COMMAND_INTERRUPTED,
-        Fault::Busy | Fault::Locked => Status::NAMESPACE_NOT_READY,
-        Fault::Internal => Status::INTERNAL_ERROR,
+        IoError::Fenced | IoError::Unreachable | IoError::TimedOut => Status::INTERNAL_PATH_ERROR,
+        IoError::Aborted => Status::COMMAND_INTERRUPTED,
+        IoError::Busy | IoError::Locked => Status::NAMESPACE_NOT_READY,
+        IoError::Internal => Status::INTERNAL_ERROR,
     }
 }

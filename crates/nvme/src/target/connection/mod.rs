@@ -6,11 +6,11 @@
 //! ```
 
 mod authentication;
-mod direct;
+mod execute;
+mod local_command;
 mod receive;
 mod slots;
 mod transmit;
-mod work;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -19,21 +19,21 @@ use core::mem::{replace, take};
 use core::net::IpAddr;
 use core::time::Duration;
 
-use block::{Completion, Fault, Numbered};
+use block::{Completion, IoError, SequenceMap};
 
 use self::authentication::Authentication;
 pub use self::authentication::{AuthDone, AuthWork};
-pub use self::direct::Direct;
+pub use self::local_command::LocalCommand;
 use self::slots::{Entry, Slots, Stage};
 use super::command::{Answer, Peer, Ranges, fault_status};
 use super::event::{ConnId, Event, Need, Slot};
 use super::subsystem::{ConnectRequest, Hold, Refusal, Subsystem};
 use crate::auth::{ControllerSide, Entropy};
-use crate::pdu::{Align, Digests, Expect, FatalError, Framing, Inline, Reader, Side};
+use crate::pdu::{Align, Digests, Expect, FatalError, Framing, InlineBytes, Reader, Side};
 use crate::time::Instant;
 use crate::wire::{AUTH_REQUIRED, BadConnect, Fuse, IoOpcode, Sqe, Status};
 
-/// What the rim says of its connections.
+/// What the driver says of its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionConfig {
     /// Most data in one data PDU of the host: at least 4096, a multiple of 4.
@@ -82,13 +82,13 @@ enum Into {
     Nothing,
     /// To the command's own data.
     Data(Slot),
-    /// To the rim's buffer.
+    /// To the driver's buffer.
     Buffer(Slot),
 }
 
 /// Something to send.
 enum Out {
-    Head(Inline<{ Framing::MAX_HEAD }>),
+    Head(InlineBytes<{ Framing::MAX_HEAD }>),
     AskForData(Slot),
     Answer(Slot),
 }
@@ -141,7 +141,7 @@ pub struct Connection {
     no_sq_flow: bool,
     issues: u64,
     /// Commands at work that came without a stream: when they were issued, on which namespace.
-    direct: Numbered<u32>,
+    direct: SequenceMap<u32>,
     epoch: u64,
     touched: Instant,
     deadline: Option<Instant>,
@@ -176,7 +176,7 @@ impl Connection {
             sqhd: 0,
             no_sq_flow: false,
             issues: 0,
-            direct: Numbered::default(),
+            direct: SequenceMap::default(),
             epoch: 0,
             touched: now,
             deadline: Some(now.after(config.setup_timeout)),
@@ -191,7 +191,7 @@ impl Connection {
         self.id
     }
 
-    /// How many slots it has: the length of the rim's table of buffers. Fixed once admitted.
+    /// How many slots it has: the length of the driver's table of buffers. Fixed once admitted.
     pub fn slots(&self) -> usize {
         self.queue_depth.max(SETUP_DEPTH).into()
     }
@@ -278,7 +278,7 @@ impl Connection {
     }
 
     /// A buffer for the data of `slot` is there: the host may send them.
-    pub fn grant(&mut self, slot: Slot) {
+    pub fn buffer_ready(&mut self, slot: Slot) {
         if let Some(entry) = self.slots.get_mut(slot)
             && entry.stage == Stage::AwaitGrant
         {
@@ -307,12 +307,12 @@ impl Connection {
     }
 
     /// The bytes that came with the message of `slot`.
-    pub fn told(&self, slot: Slot) -> &[u8] {
+    pub fn message_payload(&self, slot: Slot) -> &[u8] {
         self.slots.get(slot).map_or(&[], |entry| &entry.data)
     }
 
     /// The message of `slot` was read, and this is the answer to it.
-    pub fn answer(&mut self, slot: Slot, answer: Result<Vec<u8>, Fault>) {
+    pub fn answer(&mut self, slot: Slot, answer: Result<Vec<u8>, IoError>) {
         let Some(entry) = self.slots.get_mut(slot) else { return };
         let is_asked = entry.sqe.opcode == IoOpcode::Ask.code();
         match answer {
@@ -486,7 +486,7 @@ impl Connection {
         }
     }
 
-    /// Whether data of this command belong to the rim.
+    /// Whether data of this command belong to the driver.
     fn is_buffered(&self, sqe: &Sqe) -> bool {
         let on_io_queue = matches!(self.phase, Phase::Live(Peer { qid: 1.., .. }));
         on_io_queue

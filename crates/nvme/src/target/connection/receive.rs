@@ -11,7 +11,7 @@ use super::slots::Stage;
 use super::{Connection, End, Into, Out, Phase};
 use crate::pdu::{
     ADMIN_CAPSULE_DATA, Align, DataHeader, Digests, Expect, FatalError, Framing, IcReq, IcResp,
-    Kind, MIN_MAXH2CDATA, Pdu, Progress, Received,
+    MIN_MAXH2CDATA, Pdu, PduType, Progress, Received,
 };
 use crate::wire::{
     BadConnect, Connect, ConnectData, FabricsType, Fuse, IoOpcode, Nqn, SglKind, Sqe, Status,
@@ -61,7 +61,7 @@ impl Connection {
         taken
     }
 
-    /// The rim has put these bytes of the stream where [`Need::Payload`](super::Need) said.
+    /// The driver has put these bytes of the stream where [`Need::Payload`](super::Need) said.
     pub fn placed(&mut self, bytes: &[u8]) {
         let Into::Buffer(slot) = self.into else { return };
         let Expect::Payload(left) = self.reader.expect() else { return };
@@ -74,7 +74,7 @@ impl Connection {
         }
     }
 
-    /// Takes payload that is not the rim's.
+    /// Takes payload that is not the driver's.
     fn take_payload(&mut self, bytes: &[u8], left: u32) -> usize {
         let count = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
         let bytes = bytes.get(..count).unwrap_or_default();
@@ -112,7 +112,7 @@ impl Connection {
     }
 
     fn on_setup(&mut self, request: &IcReq) -> Result<(), FatalError> {
-        let kind = Kind::IcReq;
+        let kind = PduType::IcReq;
         if request.pfv.get() != 0 {
             return Err(FatalError::Unsupported { kind, at: 8 });
         }
@@ -139,7 +139,7 @@ impl Connection {
 
     fn on_command(&mut self, sqe: &Sqe, payload: u32) -> Result<(), FatalError> {
         // More commands than the queue holds: there is no status for that, as there is no slot.
-        let overrun = FatalError::OutOfSequence { kind: Kind::CapsuleCmd };
+        let overrun = FatalError::OutOfSequence { kind: PduType::CapsuleCmd };
         let slot = self.slots.take(sqe).ok_or(overrun)?;
         self.into = Into::Nothing;
         let in_buffer = self.is_buffered(sqe);
@@ -211,7 +211,7 @@ impl Connection {
     }
 
     fn on_data(&mut self, data: &DataHeader) -> Result<(), FatalError> {
-        let kind = Kind::H2cData;
+        let kind = PduType::H2cData;
         let limit = self.max_h2c_data();
         let slot = Slot(data.ttag.get());
         let entry = self.slots.get_mut(slot).filter(|entry| entry.stage == Stage::Transferring);

@@ -13,7 +13,7 @@ pub(super) enum Stage {
     Free,
     /// Its capsule is being read.
     Receiving,
-    /// The rim is asked for a buffer.
+    /// The driver is asked for a buffer.
     AwaitGrant,
     /// The host was, or will be, asked for its data.
     Transferring,
@@ -43,9 +43,9 @@ pub(super) enum Withdrawn {
 pub(super) struct Entry {
     pub(super) sqe: Sqe,
     pub(super) stage: Stage,
-    /// Data from the host for commands whose data are not the rim's.
+    /// Data from the host for commands whose data are not the driver's.
     pub(super) data: Vec<u8>,
-    /// Whether the data are the rim's.
+    /// Whether the data are the driver's.
     pub(super) in_buffer: bool,
     /// Bytes that the host sends.
     pub(super) total: u32,
@@ -85,7 +85,7 @@ impl Slots {
     pub(super) fn grow(&mut self, depth: u16) {
         let have = u16::try_from(self.entries.len()).unwrap_or(u16::MAX);
         self.entries.resize_with(depth.max(have).into(), Entry::empty);
-        // The lowest slots come first, so that the rim's tables stay warm.
+        // The lowest slots come first, so that the driver's tables stay warm.
         self.free.splice(0..0, (have..depth).rev().map(Slot));
     }
 

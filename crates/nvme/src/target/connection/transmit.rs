@@ -2,7 +2,7 @@
 
 use super::super::event::{Payload, Slot, Transmit};
 use super::{Connection, Out};
-use crate::pdu::{Framing, Inline, flags};
+use crate::pdu::{Framing, InlineBytes, flags};
 use crate::wire::{Cqe, U16};
 
 impl Connection {
@@ -55,8 +55,8 @@ impl Connection {
             let is_implied = no_sq_flow && cqe.status().is_success() && cqe.result() == 0;
             let ends = flags::LAST | if is_implied { flags::SUCCESS } else { 0 };
             let head = framing.c2h_data(cid, 0, len, ends);
-            let tail: Inline<{ Framing::MAX_HEAD }> =
-                if is_implied { Inline::EMPTY } else { response() };
+            let tail: InlineBytes<{ Framing::MAX_HEAD }> =
+                if is_implied { InlineBytes::EMPTY } else { response() };
             Transmit::head(head)
                 .with_payload(payload, framing.digests.data)
                 .with_tail(tail.as_slice())

@@ -159,7 +159,7 @@ impl Subsystem {
         Ok(cntlid)
     }
 
-    /// The rim closed this connection, or it ended itself. Its commands may still be at work.
+    /// The driver closed this connection, or it ended itself. Its commands may still be at work.
     pub(in crate::target) fn detach(&mut self, conn: ConnId) {
         self.disconnect.remove(&conn);
         self.wake.remove(&conn);

@@ -18,7 +18,7 @@ mod controller;
 mod discovery;
 mod namespace;
 mod reservation;
-mod reserving;
+mod reservation_commands;
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -41,7 +41,7 @@ pub use reservation::{
     Access, AcquireKeys, Change, Holder, HostId, MAX_KEY_STEP, MAX_REGISTRANTS, Notice,
     Registration, Reservation, Reservations,
 };
-pub(super) use reserving::{Hold, HoldState};
+pub(super) use reservation_commands::{Hold, HoldState};
 
 use super::event::{ConnId, Effect};
 use crate::wire::{AnaState, AsyncEvent, CNTLID_MAX, EventConfig, Nqn};
@@ -152,7 +152,7 @@ pub struct Subsystem {
     next_cntlid: u16,
     /// Changes whenever a connection should look whether something is there for it.
     epoch: u64,
-    fences: BTreeMap<u64, reserving::Fence>,
+    fences: BTreeMap<u64, reservation_commands::Fence>,
     next_fence: u64,
     aborts: BTreeSet<(ConnId, u16)>,
     persist: BTreeSet<u32>,

@@ -7,10 +7,10 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use block::{BlockSize, Blocks, Fault, Geometry};
+use block::{BlockSize, Blocks, Geometry, IoError};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::Rim;
+use super::Driver;
 use crate::pdu::{Align, Digests, Expect, Framing, IcReq, Pdu, Reader, Received, Side};
 use crate::target::{
     ConnId, ConnectionConfig, Hosts, Limits, NamespaceConfig, NamespaceIds, Reservations,
@@ -90,23 +90,24 @@ pub fn structures(input: &[u8]) {
 /// Any bytes on a fresh connection: the first byte is the size of the pieces they come in.
 pub fn stream(input: &[u8]) {
     let Some((&chunk, bytes)) = input.split_first() else { return };
-    let mut rim = rim();
-    rim.chunk = usize::from(chunk).max(1);
-    let conn = rim.open();
-    rim.send(conn, bytes);
-    rim.close(conn);
-    assert_eq!(rim.subsystem.controllers().count(), 0);
+    let mut driver = driver();
+    driver.chunk = usize::from(chunk).max(1);
+    let conn = driver.open();
+    driver.send(conn, bytes);
+    driver.close(conn);
+    assert_eq!(driver.subsystem.controllers().count(), 0);
 }
 
 /// Any commands on two live queues, with faults, time and changes of the subsystem between them.
 pub fn commands(mut input: &[u8]) {
-    let mut rim = rim();
+    let mut driver = driver();
     let (Some(&how), rest) = (input.first(), input.get(1..).unwrap_or_default()) else { return };
     input = rest;
-    rim.hold_io = how & 1 != 0;
-    rim.hold_persist = how & 2 != 0;
+    driver.hold_io = how & 1 != 0;
+    driver.hold_persist = how & 2 != 0;
     let digests = Digests { header: how & 4 != 0, data: how & 8 != 0 };
-    let mut hosts = [Host::connect(&mut rim, digests, 0), Host::connect(&mut rim, digests, 1)];
+    let mut hosts =
+        [Host::connect(&mut driver, digests, 0), Host::connect(&mut driver, digests, 1)];
     while let Some((&what, rest)) = input.split_first() {
         input = rest;
         match what >> 5 {
@@ -121,50 +122,50 @@ pub fn commands(mut input: &[u8]) {
                 let len = usize::from(what >> 2 & 7) * 16;
                 let (data, rest) = rest.split_at_checked(len).unwrap_or((rest, &[]));
                 input = rest;
-                host.submit(&mut rim, sqe, data);
+                host.submit(&mut driver, sqe, data);
             }
             5 => {
-                let held = core::mem::take(&mut rim.held);
+                let held = core::mem::take(&mut driver.held);
                 for (conn, event) in held {
-                    let end = (what & 1 != 0).then_some(Err(Fault::Aborted));
-                    rim.release(conn, event, end);
+                    let end = (what & 1 != 0).then_some(Err(IoError::Aborted));
+                    driver.release(conn, event, end);
                 }
-                rim.persist(what & 2 == 0);
+                driver.persist(what & 2 == 0);
             }
-            6 => rim.advance(Duration::from_millis(u64::from(what & 31) * 250)),
-            _ => change(&mut rim, what & 31),
+            6 => driver.advance(Duration::from_millis(u64::from(what & 31) * 250)),
+            _ => change(&mut driver, what & 31),
         }
         for host in &mut hosts {
-            host.receive(&mut rim);
+            host.receive(&mut driver);
         }
     }
     // Whatever happened, the device is let go, and nothing hangs.
-    rim.persist(true);
-    while let Some((conn, event)) = rim.held.pop() {
-        rim.release(conn, event, None);
+    driver.persist(true);
+    while let Some((conn, event)) = driver.held.pop() {
+        driver.release(conn, event, None);
     }
     for host in &mut hosts {
-        rim.close(host.conn);
-        assert!(rim.connection(host.conn).is_some_and(super::super::Connection::is_drained));
+        driver.close(host.conn);
+        assert!(driver.connection(host.conn).is_some_and(super::super::Connection::is_drained));
     }
-    assert_eq!(rim.subsystem.controllers().count(), 0);
+    assert_eq!(driver.subsystem.controllers().count(), 0);
 }
 
-fn change(rim: &mut Rim, what: u8) {
+fn change(driver: &mut Driver, what: u8) {
     let states = AnaState::ALL;
     match what {
         0..5 => {
             let state = states.get(usize::from(what)).copied().unwrap_or(AnaState::Change);
-            let _ = rim.subsystem.set_ana(1, state);
+            let _ = driver.subsystem.set_ana(1, state);
         }
-        5 => drop(rim.subsystem.set_read_only(1, true)),
-        6 => drop(rim.subsystem.set_read_only(1, false)),
-        7 => drop(rim.subsystem.remove_namespace(1)),
-        8 => rim.subsystem.set_hosts(Hosts::Listed(alloc::collections::BTreeSet::new())),
-        9 => rim.subsystem.close(),
-        nsid => drop(rim.subsystem.add_namespace(nsid.into(), namespace())),
+        5 => drop(driver.subsystem.set_read_only(1, true)),
+        6 => drop(driver.subsystem.set_read_only(1, false)),
+        7 => drop(driver.subsystem.remove_namespace(1)),
+        8 => driver.subsystem.set_hosts(Hosts::Listed(alloc::collections::BTreeSet::new())),
+        9 => driver.subsystem.close(),
+        nsid => drop(driver.subsystem.add_namespace(nsid.into(), namespace())),
     }
-    rim.effects();
+    driver.effects();
 }
 
 fn namespace() -> NamespaceConfig {
@@ -187,7 +188,7 @@ fn name(text: &str) -> Nqn {
     name
 }
 
-fn rim() -> Rim {
+fn driver() -> Driver {
     let config = SubsystemConfig {
         nqn: name(SUBSYSTEM),
         serial: String::from("1"),
@@ -199,9 +200,9 @@ fn rim() -> Rim {
     };
     let mut subsystem = Subsystem::new(config);
     let _ = subsystem.add_namespace(1, namespace());
-    let mut rim = Rim::new(subsystem, ConnectionConfig::default());
-    rim.disks.insert(1, vec![0; usize::try_from(BLOCKS * 512).unwrap_or(0)]);
-    rim
+    let mut driver = Driver::new(subsystem, ConnectionConfig::default());
+    driver.disks.insert(1, vec![0; usize::try_from(BLOCKS * 512).unwrap_or(0)]);
+    driver
 }
 
 /// A host that answers requests for data and checks that everything it gets is well framed.
@@ -221,26 +222,26 @@ impl Host {
     }
 
     /// A queue of controller 1, which is enabled.
-    fn connect(rim: &mut Rim, digests: Digests, qid: u16) -> Host {
+    fn connect(driver: &mut Driver, digests: Digests, qid: u16) -> Host {
         let framing = Framing { digests, ..Framing::default() };
-        let mut host = Host::new(rim.open(), framing);
-        rim.send(host.conn, IcReq::new(0, digests.to_field(), 0).as_bytes());
-        host.receive(rim);
+        let mut host = Host::new(driver.open(), framing);
+        driver.send(host.conn, IcReq::new(0, digests.to_field(), 0).as_bytes());
+        host.receive(driver);
         let connect = Connect { recfmt: 0, qid, sqsize: 31, cattr: 0, kato: 5000 };
         let cntlid = if qid == 0 { 0xFFFF } else { 1 };
         let data = ConnectData::new(&name(HOST), [9; 16], &name(SUBSYSTEM), cntlid);
-        host.submit(rim, connect.to_sqe(0), data.as_bytes());
-        host.receive(rim);
+        host.submit(driver, connect.to_sqe(0), data.as_bytes());
+        host.receive(driver);
         if qid == 0 {
             let enable =
                 PropertySet { offset: 0x14, wide: Some(false), value: Cc::ENABLE_NVM.0.into() };
-            host.submit(rim, enable.to_sqe(0), &[]);
-            host.receive(rim);
+            host.submit(driver, enable.to_sqe(0), &[]);
+            host.receive(driver);
         }
         host
     }
 
-    fn submit(&mut self, rim: &mut Rim, mut sqe: Sqe, data: &[u8]) {
+    fn submit(&mut self, driver: &mut Driver, mut sqe: Sqe, data: &[u8]) {
         // A host does not send more than its queue holds.
         if self.terminated || self.commands - self.answers >= 32 {
             return;
@@ -248,21 +249,21 @@ impl Host {
         self.commands += 1;
         sqe.cid = U16::new(u16::try_from(self.commands & 0xFFFF).unwrap_or(0));
         let head = self.framing.capsule_cmd(&sqe, u32::try_from(data.len()).unwrap_or(0));
-        self.send(rim, head.as_slice(), data);
+        self.send(driver, head.as_slice(), data);
     }
 
-    fn send(&self, rim: &mut Rim, head: &[u8], data: &[u8]) {
+    fn send(&self, driver: &mut Driver, head: &[u8], data: &[u8]) {
         let mut bytes = head.to_vec();
         bytes.extend_from_slice(data);
         if self.framing.digests.data && !data.is_empty() {
             bytes.extend_from_slice(&crate::pdu::digest(0, data).to_le_bytes());
         }
-        rim.send(self.conn, &bytes);
+        driver.send(self.conn, &bytes);
     }
 
-    fn receive(&mut self, rim: &mut Rim) {
+    fn receive(&mut self, driver: &mut Driver) {
         loop {
-            let bytes = rim.take_sent(self.conn);
+            let bytes = driver.take_sent(self.conn);
             let mut asked = Vec::new();
             let mut rest = bytes.as_slice();
             while !rest.is_empty() {
@@ -292,7 +293,7 @@ impl Host {
             for (tags, len) in asked {
                 let data = vec![0; usize::try_from(len).unwrap_or(0)];
                 let head = self.framing.h2c_data(tags, 0, len, true);
-                self.send(rim, head.as_slice(), &data);
+                self.send(driver, head.as_slice(), &data);
             }
         }
     }

@@ -1,8 +1,8 @@
-//! A rim for tests: memory instead of devices, vectors instead of sockets.
+//! A driver for tests: memory instead of devices, vectors instead of sockets.
 //!
-//! It does what the module's documentation asks of a rim, one call at a time, so that tests and
+//! It does what the module's documentation asks of a driver, one call at a time, so that tests and
 //! fuzzers see exactly what a host would see. Device commands are carried out at once, or kept
-//! until the test lets them go ([`Rim::hold_io`]).
+//! until the test lets them go ([`Driver::hold_io`]).
 
 pub mod fuzz;
 
@@ -10,11 +10,11 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use block::{Command, Completion, Fault, Span};
+use block::{Command, Completion, IoError, Span};
 
 use super::{
-    ConnId, Connection, ConnectionConfig, Direct, Effect, Event, Message, Need, Payload, Slot,
-    Subsystem, Way,
+    ConnId, Connection, ConnectionConfig, Direction, Effect, Event, LocalCommand, Message, Need,
+    Payload, Slot, Subsystem,
 };
 use crate::auth::{ControllerSide, Entropy, Sequence};
 use crate::time::Instant;
@@ -22,19 +22,20 @@ use crate::time::Instant;
 /// Makes the authentication of a queue from its Connect.
 pub type Authentication = Box<dyn FnMut(&super::ConnectRequest) -> Option<ControllerSide>>;
 
-/// A rim around one subsystem.
-pub struct Rim {
+/// A driver around one subsystem.
+pub struct Driver {
     /// The subsystem.
     pub subsystem: Subsystem,
     /// Contents of the namespaces.
     pub disks: BTreeMap<u32, Vec<u8>>,
     /// What the clock says.
     pub now: Instant,
-    /// Keep device commands in [`Rim::held`] instead of carrying them out.
+    /// Keep device commands in [`Driver::held`] instead of carrying them out.
     pub hold_io: bool,
     /// Device commands that were kept.
     pub held: Vec<(ConnId, Event)>,
-    /// Keep what is to be made durable or proved in [`Rim::unpersisted`] instead of answering it.
+    /// Keep what is to be made durable or proved in [`Driver::unpersisted`] instead of answering
+    /// it.
     pub hold_persist: bool,
     /// Another node serves all volumes.
     pub is_replaced: bool,
@@ -62,10 +63,10 @@ struct Link {
     closed: bool,
 }
 
-impl Rim {
-    /// A rim around `subsystem`.
-    pub fn new(subsystem: Subsystem, config: ConnectionConfig) -> Rim {
-        Rim {
+impl Driver {
+    /// A driver around `subsystem`.
+    pub fn new(subsystem: Subsystem, config: ConnectionConfig) -> Driver {
+        Driver {
             subsystem,
             disks: BTreeMap::new(),
             now: Instant::default(),
@@ -162,24 +163,26 @@ impl Rim {
     fn answer(&mut self, id: ConnId, slot: Slot, message: Message) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let answer = match message.way {
-            Way::Tell => {
-                self.notes.insert(message.topic, link.conn.told(slot).to_vec());
+            Direction::Push => {
+                self.notes.insert(message.topic, link.conn.message_payload(slot).to_vec());
                 Ok(Vec::new())
             }
-            Way::Ask { .. } => self.notes.get(&message.topic).cloned().ok_or(Fault::Unsupported),
+            Direction::Pull { .. } => {
+                self.notes.get(&message.topic).cloned().ok_or(IoError::Unsupported)
+            }
         };
         link.conn.answer(slot, answer);
     }
 
     /// Begins a command that comes without a stream, on the first namespace.
-    pub fn begin(&mut self, id: ConnId, command: Command) -> Result<Direct, Fault> {
-        let link = self.links.get_mut(&id).ok_or(Fault::Unreachable)?;
-        link.conn.begin(&mut self.subsystem, 1, command)
+    pub fn begin_local(&mut self, id: ConnId, command: Command) -> Result<LocalCommand, IoError> {
+        let link = self.links.get_mut(&id).ok_or(IoError::Unreachable)?;
+        link.conn.begin_local(&mut self.subsystem, 1, command)
     }
 
     /// A command that came without a stream is over.
-    pub fn end(&mut self, id: ConnId, direct: Direct) {
-        if self.links.get_mut(&id).is_some_and(|link| link.conn.end(direct)) {
+    pub fn end_local(&mut self, id: ConnId, direct: LocalCommand) {
+        if self.links.get_mut(&id).is_some_and(|link| link.conn.end_local(direct)) {
             self.run(id);
         }
     }
@@ -280,7 +283,7 @@ impl Rim {
                 Event::Buffer { slot, len } => {
                     let len = usize::try_from(len).unwrap_or(0);
                     link.buffers.insert(slot, alloc::vec![0; len]);
-                    link.conn.grant(slot);
+                    link.conn.buffer_ready(slot);
                 }
                 Event::Cancel { slot } => self.cancels.push((id, slot)),
                 Event::Entropy => {
@@ -341,13 +344,13 @@ impl Rim {
     }
 
     fn device(&mut self, id: ConnId, slot: Slot, nsid: u32, command: Command) -> Completion {
-        let namespace = self.subsystem.namespace(nsid).ok_or(Fault::Internal)?;
+        let namespace = self.subsystem.namespace(nsid).ok_or(IoError::Internal)?;
         let shift = namespace.config().geometry.block_size().shift();
         let (Some(disk), Some(link)) = (self.disks.get_mut(&nsid), self.links.get_mut(&id)) else {
-            return Err(Fault::Unreachable);
+            return Err(IoError::Unreachable);
         };
         let Some(span) = command.span() else { return Ok(()) };
-        let blocks = bytes_of(disk, span, shift).ok_or(Fault::OutOfRange { span })?;
+        let blocks = bytes_of(disk, span, shift).ok_or(IoError::OutOfRange { span })?;
         let buffer = link.buffers.entry(slot).or_default();
         match command {
             Command::Read { .. } => *buffer = blocks.to_vec(),
@@ -355,9 +358,9 @@ impl Rim {
                 blocks.copy_from_slice(buffer);
             }
             Command::Compare { .. } if *buffer == *blocks => {}
-            Command::Compare { .. } => return Err(Fault::Miscompare { at: span.start() }),
+            Command::Compare { .. } => return Err(IoError::Miscompare { at: span.start() }),
             Command::Discard { .. } | Command::WriteZeroes { .. } => blocks.fill(0),
-            Command::Write { .. } | Command::Flush => return Err(Fault::Internal),
+            Command::Write { .. } | Command::Flush => return Err(IoError::Internal),
         }
         Ok(())
     }

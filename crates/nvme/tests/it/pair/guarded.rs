@@ -1,8 +1,8 @@
 //! Replicas between engines, through the wire: ownership by number, and messages to their owner.
 
-use block::{Command, Fault};
-use nvme::initiator::{Content, Io, IoEvent, Key, Message, Namespace, Reservation};
-use nvme::target::testing::Rim;
+use block::{Command, IoError};
+use nvme::initiator::{Content, IoEvent, IoQueue, Key, Message, Namespace, Reservation};
+use nvme::target::testing::Driver;
 use nvme::target::{
     ConnectionConfig, Event, MAX_KEY_STEP, NamespaceConfig, Reservations, Subsystem,
 };
@@ -41,18 +41,18 @@ fn acquire(action: AcquireAction, key: u64, preempt: u64) -> Reservation {
     Reservation::Acquire { action, kind, current: Key(key), preempt: Key(preempt) }
 }
 
-fn own(net: &mut Net, io: usize, key: u64) -> Result<(), Fault> {
+fn own(net: &mut Net, io: usize, key: u64) -> Result<(), IoError> {
     reserve(net, io, register(key))?;
     reserve(net, io, acquire(AcquireAction::Acquire, key, 0))
 }
 
-fn write(net: &mut Net, io: usize, namespace: &Namespace) -> Result<(), Fault> {
+fn write(net: &mut Net, io: usize, namespace: &Namespace) -> Result<(), IoError> {
     let now = net.now;
     net.io(io).submit(now, 0, namespace, Command::Write { span: span(0, 1), fua: false }).unwrap();
     end_of(net, io)
 }
 
-fn send(net: &mut Net, io: usize, content: Content) -> Result<Vec<u8>, Fault> {
+fn send(net: &mut Net, io: usize, content: Content) -> Result<Vec<u8>, IoError> {
     let message = Message { topic: TOPIC, argument: 0x1_0000_0002, content };
     let now = net.now;
     net.io(io).send(now, 0, 1, message).unwrap();
@@ -66,8 +66,8 @@ fn tell(bytes: &[u8]) -> Content {
     Content::Tell(bytes.into())
 }
 
-fn least_key(rim: &Rim) -> Option<u64> {
-    rim.subsystem.namespace(1).unwrap().reservations().least_key
+fn least_key(driver: &Driver) -> Option<u64> {
+    driver.subsystem.namespace(1).unwrap().reservations().least_key
 }
 
 #[test]
@@ -75,9 +75,9 @@ fn nobody_touches_a_replica_before_owning_it() {
     let mut net = Net::new(1);
     let node = replica(&mut net, 5);
     let (_, io, namespace) = with_queue(&mut net, node, 1);
-    assert_eq!(write(&mut net, io, &namespace), Err(Fault::Fenced));
-    assert_eq!(send(&mut net, io, tell(b"x")), Err(Fault::Fenced));
-    assert_eq!(send(&mut net, io, Content::Ask { room: 16 }), Err(Fault::Fenced));
+    assert_eq!(write(&mut net, io, &namespace), Err(IoError::Fenced));
+    assert_eq!(send(&mut net, io, tell(b"x")), Err(IoError::Fenced));
+    assert_eq!(send(&mut net, io, Content::Ask { room: 16 }), Err(IoError::Fenced));
     assert_eq!(own(&mut net, io, 5), Ok(()));
     assert_eq!(write(&mut net, io, &namespace), Ok(()));
 }
@@ -87,7 +87,7 @@ fn a_lower_number_never_owns_it_again() {
     let mut net = Net::new(2);
     let node = replica(&mut net, 5);
     let (_, old, namespace) = with_queue(&mut net, node, 1);
-    assert_eq!(own(&mut net, old, 4), Err(Fault::Fenced));
+    assert_eq!(own(&mut net, old, 4), Err(IoError::Fenced));
     assert_eq!(own(&mut net, old, 6), Ok(()));
     assert_eq!(least_key(&net.nodes[node]), Some(6));
     let (_, new, _) = with_queue(&mut net, node, 2);
@@ -96,8 +96,8 @@ fn a_lower_number_never_owns_it_again() {
     assert_eq!(reserve(&mut net, new, preempt), Ok(()));
     net.settle();
     assert_eq!(least_key(&net.nodes[node]), Some(7));
-    assert_eq!(own(&mut net, old, 6), Err(Fault::Fenced));
-    assert_eq!(write(&mut net, old, &namespace), Err(Fault::Fenced));
+    assert_eq!(own(&mut net, old, 6), Err(IoError::Fenced));
+    assert_eq!(write(&mut net, old, &namespace), Err(IoError::Fenced));
     assert_eq!(write(&mut net, new, &namespace), Ok(()));
 }
 
@@ -128,7 +128,7 @@ fn one_who_was_registered_earlier_cannot_take_it_back() {
     assert_eq!(own(&mut net, high, 3), Ok(()));
     // It is still registered; its number alone forbids it.
     let back = acquire(AcquireAction::PreemptAndAbort, 2, 3);
-    assert_eq!(reserve(&mut net, low, back), Err(Fault::Fenced));
+    assert_eq!(reserve(&mut net, low, back), Err(IoError::Fenced));
     assert_eq!(write(&mut net, high, &namespace), Ok(()));
 }
 
@@ -138,7 +138,7 @@ fn what_is_told_can_be_asked_for() {
     let node = replica(&mut net, 1);
     let (_, io, _) = with_queue(&mut net, node, 1);
     assert_eq!(own(&mut net, io, 1), Ok(()));
-    assert_eq!(send(&mut net, io, Content::Ask { room: 16 }), Err(Fault::Unsupported));
+    assert_eq!(send(&mut net, io, Content::Ask { room: 16 }), Err(IoError::Unsupported));
     let long = vec![0xA5; usize::try_from(Message::MOST_BYTES).unwrap()];
     for bytes in [&b""[..], b"a label", &long] {
         assert_eq!(send(&mut net, io, tell(bytes)), Ok(Vec::new()));
@@ -157,8 +157,8 @@ fn too_much_is_not_told() {
     let bytes = vec![0; usize::try_from(Message::MOST_BYTES).unwrap() + 1];
     let message = Message { topic: TOPIC, argument: 0, content: tell(&bytes) };
     let now = net.now;
-    let queue: &mut Io = net.io(io);
-    assert_eq!(queue.send(now, 0, 1, message), Err(Fault::Unsupported));
+    let queue: &mut IoQueue = net.io(io);
+    assert_eq!(queue.send(now, 0, 1, message), Err(IoError::Unsupported));
 }
 
 #[test]
@@ -166,8 +166,8 @@ fn an_ordinary_namespace_takes_no_messages() {
     let mut net = Net::new(7);
     let node = super::node(&mut net, 1);
     let (_, io, _) = with_queue(&mut net, node, 1);
-    assert_eq!(send(&mut net, io, tell(b"x")), Err(Fault::Unsupported));
-    assert_eq!(send(&mut net, io, Content::Ask { room: 8 }), Err(Fault::Unsupported));
+    assert_eq!(send(&mut net, io, tell(b"x")), Err(IoError::Unsupported));
+    assert_eq!(send(&mut net, io, Content::Ask { room: 8 }), Err(IoError::Unsupported));
 }
 
 #[test]
@@ -190,10 +190,10 @@ fn a_new_owner_waits_for_messages_at_work() {
     assert!(!is_over(&told), "acknowledged while a message was at work: {told:?}");
     let (conn, event) = net.nodes[node].held.pop().expect("the message");
     assert!(matches!(event, Event::Message { message, .. } if message.topic == TOPIC));
-    net.at(node, |rim| rim.release(conn, event, Some(Err(Fault::Aborted))));
+    net.at(node, |driver| driver.release(conn, event, Some(Err(IoError::Aborted))));
     let told = net.settle();
     assert!(is_over(&told), "{told:?}");
     let old_end = told.iter().find(|(at, _)| *at == old);
-    let fenced = IoEvent::Answered { slot: 3, result: Err(Fault::Fenced) };
+    let fenced = IoEvent::Answered { slot: 3, result: Err(IoError::Fenced) };
     assert_eq!(old_end, Some(&(old, Told::Io(fenced))));
 }

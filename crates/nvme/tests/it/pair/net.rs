@@ -7,10 +7,10 @@ use std::time::Duration;
 use block::{BlockSize, Blocks, Geometry};
 use nvme::auth::{Accepted, ControllerSide, Entropy, Keys, Names, Sequence};
 use nvme::initiator::{
-    Admin, AdminEvent, Association, ControllerInfo, Host, Io, IoEvent, Namespace, Need, Options,
-    Payload, Transmit,
+    Admin, AdminEvent, Association, ControllerInfo, Host, IoEvent, IoQueue, Namespace, Need,
+    Options, Payload, Transmit,
 };
-use nvme::target::testing::Rim;
+use nvme::target::testing::Driver;
 use nvme::target::{
     ConnId, ConnectionConfig, Hosts, Limits, NamespaceConfig, NamespaceIds, Reservations,
     Subsystem, SubsystemConfig,
@@ -61,7 +61,7 @@ pub(super) fn seeds(quick: u64) -> std::ops::Range<u64> {
 /// A host's end of a connection.
 pub(super) enum End {
     Admin(Box<Admin>),
-    Io(Box<Io>),
+    Io(Box<IoQueue>),
 }
 
 /// Something a host was told.
@@ -85,7 +85,7 @@ pub(super) struct Link {
 /// Nodes with targets, and hosts connected to them.
 pub(super) struct Net {
     pub(super) dice: Dice,
-    pub(super) nodes: Vec<Rim>,
+    pub(super) nodes: Vec<Driver>,
     pub(super) links: Vec<Link>,
     pub(super) now: Instant,
     /// Links whose bytes do not move and whose ends are not noticed.
@@ -110,7 +110,7 @@ impl Net {
     }
 
     pub(super) fn add_node(&mut self, subsystem: Subsystem, config: ConnectionConfig) -> usize {
-        self.nodes.push(Rim::new(subsystem, config));
+        self.nodes.push(Driver::new(subsystem, config));
         self.nodes.len() - 1
     }
 
@@ -135,13 +135,13 @@ impl Net {
         controller: &ControllerInfo,
         qid: u16,
     ) -> usize {
-        let mut io = Box::new(Io::new(association.clone(), controller, qid));
+        let mut io = Box::new(IoQueue::new(association.clone(), controller, qid));
         io.start(self.now);
         let slots = io.slots();
         self.add_link(node, End::Io(io), slots.into())
     }
 
-    pub(super) fn io(&mut self, link: usize) -> &mut Io {
+    pub(super) fn io(&mut self, link: usize) -> &mut IoQueue {
         match &mut self.links[link].end {
             End::Io(io) => io,
             End::Admin(_) => panic!("link {link} is an admin queue"),
@@ -211,7 +211,7 @@ impl Net {
     }
 
     /// Does something at a node while it has the shared disk.
-    pub(super) fn at(&mut self, node: usize, act: impl FnOnce(&mut Rim)) {
+    pub(super) fn at(&mut self, node: usize, act: impl FnOnce(&mut Driver)) {
         let node = &mut self.nodes[node];
         if let Some(disk) = self.shared.take() {
             node.disks.insert(1, disk);
@@ -407,8 +407,8 @@ pub(super) fn host(number: u8) -> Association {
 }
 
 /// Makes a node ask every host for this secret.
-pub(super) fn demand(rim: &mut Rim, keys: Keys, accepted: Accepted) {
-    rim.authentication = Some(Box::new(move |request| {
+pub(super) fn demand(driver: &mut Driver, keys: Keys, accepted: Accepted) {
+    driver.authentication = Some(Box::new(move |request| {
         let names =
             Names { host: request.host.as_str().to_string(), subsystem: SUBSYSTEM.to_string() };
         Some(ControllerSide::new(names, keys.clone(), accepted.clone()))

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use block::{Command, Fault};
+use block::{Command, IoError};
 use nvme::initiator::{
     AdminEvent, Association, ControllerInfo, Effect, Ended, IoEvent, Multipath, Namespace,
     PathEvent, PathId, Policy, RequestId,
@@ -14,7 +14,7 @@ use super::model::Model;
 use super::net::{BLOCK, Dice, Net, Told, host, seeds};
 use super::{BLOCKS, node};
 
-/// What the rim keeps of one path.
+/// What the driver keeps of one path.
 #[derive(Default)]
 struct Path {
     admin: Option<usize>,
@@ -34,7 +34,7 @@ struct World {
     sent: BTreeMap<(usize, u16), RequestId>,
     /// Data of the requests.
     data: Vec<Vec<u8>>,
-    ended: Vec<(RequestId, Result<(), Fault>)>,
+    ended: Vec<(RequestId, Result<(), IoError>)>,
 }
 
 impl World {
@@ -148,7 +148,7 @@ impl World {
     fn send(&mut self, path: PathId, request: RequestId, command: Command) {
         let now = self.net.now;
         let namespace = self.namespace.clone().unwrap();
-        let failed = Ended { request, result: Err(Fault::Unreachable) };
+        let failed = Ended { request, result: Err(IoError::Unreachable) };
         let Some(link) = self.paths[usize::from(path.0)].io else {
             return self.multi.ended(now, failed);
         };
@@ -161,7 +161,7 @@ impl World {
                 self.sent.insert((link, slot), request);
             }
             // Lost, and not yet told.
-            Err(Fault::Busy) => self.multi.ended(now, failed),
+            Err(IoError::Busy) => self.multi.ended(now, failed),
             Err(fault) => panic!("{command:?}: {fault}"),
         }
     }

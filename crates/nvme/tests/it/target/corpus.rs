@@ -4,7 +4,7 @@
 //! compared. What fuzzers found later lies beside them and is replayed too.
 
 use block::testing::corpus;
-use nvme::pdu::{Digests, FatalError, Framing, IcReq, Kind, Side};
+use nvme::pdu::{Digests, FatalError, Framing, IcReq, PduType, Side};
 use nvme::target::testing::fuzz;
 use nvme::wire::{AcquireData, Connect, ConnectData, Cqe, IoOpcode, RegisterData, Sqe, Status};
 use proptest::prelude::*;
@@ -47,7 +47,7 @@ fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
     session.extend_from_slice(data.as_bytes());
     let property = nvme::wire::PropertyGet { offset: 0, wide: Some(true) };
     session.extend_from_slice(plain.capsule_cmd(&property.to_sqe(2), 0).as_slice());
-    let error = FatalError::OutOfSequence { kind: Kind::R2t };
+    let error = FatalError::OutOfSequence { kind: PduType::R2t };
     match target {
         "nvme_reader" => vec![
             ("session".into(), [&[0], session.as_slice()].concat()),

@@ -1,7 +1,7 @@
 //! The discovery service.
 
 use nvme::pdu::Digests;
-use nvme::target::testing::Rim;
+use nvme::target::testing::Driver;
 use nvme::target::{ConnectionConfig, DiscoveryRecord, Hosts, Service, Subsystem};
 use nvme::wire::{AdminOpcode, DiscoveryEntry, DiscoveryHeader, IdController, Nqn, Status};
 use zerocopy::FromBytes;
@@ -19,7 +19,7 @@ fn record(name: &str, address: &str, hosts: Hosts) -> DiscoveryRecord {
     }
 }
 
-fn service() -> Rim {
+fn service() -> Driver {
     let records = vec![
         record("nqn.2026-01.io.holdfast:a", "192.0.2.7:4420", Hosts::Any),
         record(
@@ -29,7 +29,7 @@ fn service() -> Rim {
         ),
     ];
     let subsystem = Subsystem::discovery(config(Nqn::DISCOVERY), records);
-    Rim::new(subsystem, ConnectionConfig::default())
+    Driver::new(subsystem, ConnectionConfig::default())
 }
 
 fn entry(data: &[u8], at: usize) -> DiscoveryEntry {
@@ -38,13 +38,13 @@ fn entry(data: &[u8], at: usize) -> DiscoveryEntry {
 
 #[test]
 fn the_log_shows_each_host_what_it_may_use() {
-    let mut rim = service();
+    let mut driver = service();
     for (host, expected) in [(HOST_A, 2), (HOST_B, 1)] {
-        let (mut queue, _) = Queue::admin(&mut rim, host);
+        let (mut queue, _) = Queue::admin(&mut driver, host);
         let head: DiscoveryHeader =
-            queue.command(&mut rim, get_log(0x70, 1024, 0, true), &[]).read();
+            queue.command(&mut driver, get_log(0x70, 1024, 0, true), &[]).read();
         assert_eq!((head.genctr.get(), head.numrec.get(), head.recfmt.get()), (1, expected, 0));
-        let data = queue.command(&mut rim, get_log(0x70, 4096, 0, true), &[]).data;
+        let data = queue.command(&mut driver, get_log(0x70, 4096, 0, true), &[]).data;
         let first = entry(&data, 0);
         assert_eq!((first.trtype, first.adrfam, first.subtype, first.treq), (3, 1, 2, 2));
         assert_eq!((first.cntlid.get(), first.portid.get(), first.asqsz.get()), (0xFFFF, 3, 128));
@@ -56,7 +56,7 @@ fn the_log_shows_each_host_what_it_may_use() {
             assert_eq!(second.adrfam, 2);
             assert_eq!(second.traddr.trim_ascii_end(), b"2001:db8::7");
             // By its offset it is the same.
-            let part = queue.command(&mut rim, get_log(0x70, 1024, 2048, true), &[]).data;
+            let part = queue.command(&mut driver, get_log(0x70, 1024, 2048, true), &[]).data;
             assert_eq!(part, data[2048..3072]);
         }
     }
@@ -64,13 +64,13 @@ fn the_log_shows_each_host_what_it_may_use() {
 
 #[test]
 fn a_secure_listener_and_a_referral_look_like_it() {
-    let mut rim = service();
+    let mut driver = service();
     let mut secure = record("nqn.2026-01.io.holdfast:c", "192.0.2.8:4420", Hosts::Any);
     secure.secure = true;
     secure.service = Service::Referral;
-    rim.subsystem.set_discovery(vec![secure]);
-    let (mut queue, _) = Queue::admin(&mut rim, HOST_A);
-    let data = queue.command(&mut rim, get_log(0x70, 2048, 0, false), &[]).data;
+    driver.subsystem.set_discovery(vec![secure]);
+    let (mut queue, _) = Queue::admin(&mut driver, HOST_A);
+    let data = queue.command(&mut driver, get_log(0x70, 2048, 0, false), &[]).data;
     let only = entry(&data, 0);
     assert_eq!((only.subtype, only.treq, only.tsas[0]), (1, 1, 2));
     assert_eq!(data[0], 2, "second generation");
@@ -81,9 +81,10 @@ fn check_wildcard(listens: &str, local: Option<&str>, told: &str) {
     let records = vec![record("nqn.2026-01.io.holdfast:a", listens, Hosts::Any)];
     let subsystem = Subsystem::discovery(config(Nqn::DISCOVERY), records);
     let local = local.map(|text| text.parse().unwrap());
-    let mut rim = Rim::new(subsystem, ConnectionConfig { local, ..ConnectionConfig::default() });
-    let (mut queue, _) = Queue::admin(&mut rim, HOST_A);
-    let data = queue.command(&mut rim, get_log(0x70, 2048, 0, false), &[]).data;
+    let mut driver =
+        Driver::new(subsystem, ConnectionConfig { local, ..ConnectionConfig::default() });
+    let (mut queue, _) = Queue::admin(&mut driver, HOST_A);
+    let data = queue.command(&mut driver, get_log(0x70, 2048, 0, false), &[]).data;
     let mut found = String::new();
     if DiscoveryHeader::read_from_prefix(&data).unwrap().0.numrec.get() > 0 {
         let only = entry(&data, 0);
@@ -107,25 +108,26 @@ fn a_listener_on_all_addresses_is_told_by_the_one_the_host_came_by() {
 
 #[test]
 fn hosts_are_told_of_changes() {
-    let mut rim = service();
-    let (mut queue, _) = Queue::admin(&mut rim, HOST_B);
-    queue.command(&mut rim, feature(AdminOpcode::SetFeatures, 0x0B, 1 << 31), &[]);
-    queue.submit(&mut rim, admin(AdminOpcode::AsyncEventRequest), &[]);
-    rim.subsystem.set_discovery(vec![]);
-    rim.subsystem.set_discovery(vec![]);
-    rim.effects();
-    let got = queue.receive(&mut rim);
+    let mut driver = service();
+    let (mut queue, _) = Queue::admin(&mut driver, HOST_B);
+    queue.command(&mut driver, feature(AdminOpcode::SetFeatures, 0x0B, 1 << 31), &[]);
+    queue.submit(&mut driver, admin(AdminOpcode::AsyncEventRequest), &[]);
+    driver.subsystem.set_discovery(vec![]);
+    driver.subsystem.set_discovery(vec![]);
+    driver.effects();
+    let got = queue.receive(&mut driver);
     let [Got::Response(cqe)] = got.as_slice() else { panic!("{got:?}") };
     assert_eq!(cqe.result(), 0x70_F002);
-    let head: DiscoveryHeader = queue.command(&mut rim, get_log(0x70, 1024, 0, false), &[]).read();
+    let head: DiscoveryHeader =
+        queue.command(&mut driver, get_log(0x70, 1024, 0, false), &[]).read();
     assert_eq!((head.genctr.get(), head.numrec.get()), (2, 0), "the same twice is one change");
 }
 
 #[test]
 fn a_discovery_controller_does_discovery_only() {
-    let mut rim = service();
-    let (mut queue, cntlid) = Queue::admin(&mut rim, HOST_A);
-    let id: IdController = queue.command(&mut rim, identify(1, 0), &[]).read();
+    let mut driver = service();
+    let (mut queue, cntlid) = Queue::admin(&mut driver, HOST_A);
+    let id: IdController = queue.command(&mut driver, identify(1, 0), &[]).read();
     assert_eq!((id.cntrltype, id.oaes.get()), (2, 1 << 31));
     assert_eq!(id.subnqn, nqn(Nqn::DISCOVERY).to_field());
     for (sqe, status) in [
@@ -134,10 +136,10 @@ fn a_discovery_controller_does_discovery_only() {
         (get_log(0x0C, 64, 0, false), Status::INVALID_LOG_PAGE),
         (feature(AdminOpcode::SetFeatures, 7, 0), Status::INVALID_FIELD),
     ] {
-        assert_eq!(queue.command(&mut rim, sqe, &[]).status, status.do_not_retry());
+        assert_eq!(queue.command(&mut driver, sqe, &[]).status, status.do_not_retry());
     }
-    let mut io_queue = Queue::open(&mut rim, Digests::default());
-    let done = io_queue.connect(&mut rim, HOST_A, 1, cntlid);
+    let mut io_queue = Queue::open(&mut driver, Digests::default());
+    let done = io_queue.connect(&mut driver, HOST_A, 1, cntlid);
     assert_eq!(done.status, Status::CONNECT_INVALID_PARAMETERS.do_not_retry());
 }
 
@@ -145,12 +147,12 @@ fn a_discovery_controller_does_discovery_only() {
 fn a_service_with_a_name_of_its_own_answers_to_both() {
     let own = "nqn.2026-01.io.holdfast:discovery";
     let subsystem = Subsystem::discovery(config(own), vec![]);
-    let mut rim = Rim::new(subsystem, ConnectionConfig::default());
-    Queue::admin(&mut rim, HOST_A);
-    let mut queue = Queue::open(&mut rim, Digests::default());
+    let mut driver = Driver::new(subsystem, ConnectionConfig::default());
+    Queue::admin(&mut driver, HOST_A);
+    let mut queue = Queue::open(&mut driver, Digests::default());
     let data =
         nvme::wire::ConnectData::new(&nqn(HOST_A), hostid(HOST_A), &nqn(Nqn::DISCOVERY), 0xFFFF);
     let connect = nvme::wire::Connect { recfmt: 0, qid: 0, sqsize: 31, cattr: 0, kato: 0 };
-    let done = queue.command(&mut rim, connect.to_sqe(0), zerocopy::IntoBytes::as_bytes(&data));
+    let done = queue.command(&mut driver, connect.to_sqe(0), zerocopy::IntoBytes::as_bytes(&data));
     assert_eq!(done.status, Status::SUCCESS);
 }

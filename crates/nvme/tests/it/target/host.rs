@@ -2,7 +2,7 @@
 
 use block::{BlockSize, Blocks, Geometry};
 use nvme::pdu::{Digests, Framing, IcReq, Pdu, Reader, Received, Side, digest};
-use nvme::target::testing::Rim;
+use nvme::target::testing::Driver;
 use nvme::target::{
     ConnId, ConnectionConfig, Hosts, Limits, NamespaceConfig, NamespaceIds, Reservations,
     Subsystem, SubsystemConfig,
@@ -59,13 +59,13 @@ pub(crate) fn namespace() -> NamespaceConfig {
     }
 }
 
-/// A rim with one namespace of 2 MiB.
-pub(crate) fn rim() -> Rim {
+/// A driver with one namespace of 2 MiB.
+pub(crate) fn driver() -> Driver {
     let mut subsystem = Subsystem::new(config(SUBSYSTEM));
     subsystem.add_namespace(1, namespace()).unwrap();
-    let mut rim = Rim::new(subsystem, ConnectionConfig::default());
-    rim.disks.insert(1, vec![0; BLOCK * usize::try_from(BLOCKS).unwrap()]);
-    rim
+    let mut driver = Driver::new(subsystem, ConnectionConfig::default());
+    driver.disks.insert(1, vec![0; BLOCK * usize::try_from(BLOCKS).unwrap()]);
+    driver
 }
 
 /// One connection, from the host's side.
@@ -103,10 +103,10 @@ impl Done {
 
 impl Queue {
     /// Opens a connection and exchanges the set-up PDUs.
-    pub(crate) fn open(rim: &mut Rim, digests: Digests) -> Queue {
-        let mut queue = Queue::raw(rim);
-        rim.send(queue.id, IcReq::new(0, digests.to_field(), 0).as_bytes());
-        let got = queue.receive(rim);
+    pub(crate) fn open(driver: &mut Driver, digests: Digests) -> Queue {
+        let mut queue = Queue::raw(driver);
+        driver.send(queue.id, IcReq::new(0, digests.to_field(), 0).as_bytes());
+        let got = queue.receive(driver);
         let [Got::Setup(setup)] = got.as_slice() else { panic!("{got:?}") };
         assert_eq!(setup.dgst, digests.to_field());
         assert_eq!((setup.cpda, setup.pfv.get()), (0, 0));
@@ -115,9 +115,9 @@ impl Queue {
     }
 
     /// Opens a connection, nothing more.
-    pub(crate) fn raw(rim: &mut Rim) -> Queue {
+    pub(crate) fn raw(driver: &mut Driver) -> Queue {
         Queue {
-            id: rim.open(),
+            id: driver.open(),
             framing: Framing::default(),
             reader: Reader::new(Side::Host),
             inbox: Vec::new(),
@@ -131,61 +131,67 @@ impl Queue {
     }
 
     /// An admin queue of an enabled controller.
-    pub(crate) fn admin(rim: &mut Rim, host: &str) -> (Queue, u16) {
-        Queue::admin_with(rim, host, Digests::default())
+    pub(crate) fn admin(driver: &mut Driver, host: &str) -> (Queue, u16) {
+        Queue::admin_with(driver, host, Digests::default())
     }
 
-    pub(crate) fn admin_with(rim: &mut Rim, host: &str, digests: Digests) -> (Queue, u16) {
-        let mut queue = Queue::open(rim, digests);
-        let done = queue.connect(rim, host, 0, 0xFFFF);
+    pub(crate) fn admin_with(driver: &mut Driver, host: &str, digests: Digests) -> (Queue, u16) {
+        let mut queue = Queue::open(driver, digests);
+        let done = queue.connect(driver, host, 0, 0xFFFF);
         assert_eq!(done.status, Status::SUCCESS);
         let cntlid = u16::try_from(done.result).unwrap();
         let enable = PropertySet { offset: 0x14, wide: Some(false), value: 0x0046_0001 };
-        assert_eq!(queue.command(rim, enable.to_sqe(0), &[]).status, Status::SUCCESS);
+        assert_eq!(queue.command(driver, enable.to_sqe(0), &[]).status, Status::SUCCESS);
         let get = PropertyGet { offset: 0x1C, wide: Some(false) };
-        assert_eq!(queue.command(rim, get.to_sqe(0), &[]).result, 1, "ready");
+        assert_eq!(queue.command(driver, get.to_sqe(0), &[]).result, 1, "ready");
         (queue, cntlid)
     }
 
     /// An I/O queue of a controller.
-    pub(crate) fn io(rim: &mut Rim, host: &str, cntlid: u16, qid: u16) -> Queue {
-        Queue::io_with(rim, host, cntlid, qid, Digests::default())
+    pub(crate) fn io(driver: &mut Driver, host: &str, cntlid: u16, qid: u16) -> Queue {
+        Queue::io_with(driver, host, cntlid, qid, Digests::default())
     }
 
     pub(crate) fn io_with(
-        rim: &mut Rim,
+        driver: &mut Driver,
         host: &str,
         cntlid: u16,
         qid: u16,
         digests: Digests,
     ) -> Queue {
-        let mut queue = Queue::open(rim, digests);
-        assert_eq!(queue.connect(rim, host, qid, cntlid).status, Status::SUCCESS);
+        let mut queue = Queue::open(driver, digests);
+        assert_eq!(queue.connect(driver, host, qid, cntlid).status, Status::SUCCESS);
         queue
     }
 
     /// A controller with one I/O queue.
-    pub(crate) fn pair(rim: &mut Rim, host: &str) -> (Queue, Queue) {
-        let (admin, cntlid) = Queue::admin(rim, host);
-        let io = Queue::io(rim, host, cntlid, 1);
+    pub(crate) fn pair(driver: &mut Driver, host: &str) -> (Queue, Queue) {
+        let (admin, cntlid) = Queue::admin(driver, host);
+        let io = Queue::io(driver, host, cntlid, 1);
         (admin, io)
     }
 
-    pub(crate) fn connect(&mut self, rim: &mut Rim, host: &str, qid: u16, cntlid: u16) -> Done {
+    pub(crate) fn connect(
+        &mut self,
+        driver: &mut Driver,
+        host: &str,
+        qid: u16,
+        cntlid: u16,
+    ) -> Done {
         let connect = Connect { recfmt: 0, qid, sqsize: 31, cattr: 0, kato: 5000 };
-        self.connect_with(rim, host, connect, cntlid)
+        self.connect_with(driver, host, connect, cntlid)
     }
 
     pub(crate) fn connect_with(
         &mut self,
-        rim: &mut Rim,
+        driver: &mut Driver,
         host: &str,
         connect: Connect,
         cntlid: u16,
     ) -> Done {
-        let name = rim.subsystem.nqn().clone();
+        let name = driver.subsystem.nqn().clone();
         let data = ConnectData::new(&nqn(host), hostid(host), &name, cntlid);
-        self.command(rim, connect.to_sqe(0), data.as_bytes())
+        self.command(driver, connect.to_sqe(0), data.as_bytes())
     }
 
     /// The bytes of a command with data in its capsule.
@@ -211,27 +217,27 @@ impl Queue {
     }
 
     /// Gives a command the next id and sends it, without waiting.
-    pub(crate) fn submit(&mut self, rim: &mut Rim, mut sqe: Sqe, data: &[u8]) -> u16 {
+    pub(crate) fn submit(&mut self, driver: &mut Driver, mut sqe: Sqe, data: &[u8]) -> u16 {
         self.next_cid += 1;
         sqe.cid = self.next_cid.into();
-        rim.send(self.id, &self.capsule(&sqe, data));
+        driver.send(self.id, &self.capsule(&sqe, data));
         self.next_cid
     }
 
     /// Sends a command and waits for its end; answers requests for data.
-    pub(crate) fn command(&mut self, rim: &mut Rim, sqe: Sqe, data: &[u8]) -> Done {
+    pub(crate) fn command(&mut self, driver: &mut Driver, sqe: Sqe, data: &[u8]) -> Done {
         let is_in_capsule = sqe.sgl.identifier == 0x01;
-        let cid = self.submit(rim, sqe, if is_in_capsule { data } else { &[] });
+        let cid = self.submit(driver, sqe, if is_in_capsule { data } else { &[] });
         let mut done = Done { status: Status::SUCCESS, result: 0, data: Vec::new() };
         loop {
-            let got = self.receive(rim);
+            let got = self.receive(driver);
             assert!(!got.is_empty(), "no answer to {sqe:?}");
             for got in got {
                 match got {
                     Got::Ask { cid: of, tag, offset, len } if of == cid => {
                         let range = usize::try_from(offset).unwrap()..;
                         let part = &data[range][..usize::try_from(len).unwrap()];
-                        rim.send(self.id, &self.data((cid, tag), offset, part, true));
+                        driver.send(self.id, &self.data((cid, tag), offset, part, true));
                     }
                     Got::Data { cid: of, offset, data, last, .. } if of == cid => {
                         assert_eq!(usize::try_from(offset).unwrap(), done.data.len());
@@ -249,8 +255,8 @@ impl Queue {
     }
 
     /// Everything that the target has sent.
-    pub(crate) fn receive(&mut self, rim: &mut Rim) -> Vec<Got> {
-        self.inbox.extend(rim.take_sent(self.id));
+    pub(crate) fn receive(&mut self, driver: &mut Driver) -> Vec<Got> {
+        self.inbox.extend(driver.take_sent(self.id));
         let mut all = Vec::new();
         while !self.inbox.is_empty() {
             let (count, received) = self.reader.feed(&self.inbox).expect("good framing");
@@ -294,10 +300,10 @@ impl Queue {
     }
 
     /// The one thing that the target has sent, a termination.
-    pub(crate) fn term(&mut self, rim: &mut Rim) -> (u16, u32) {
-        let got = self.receive(rim);
+    pub(crate) fn term(&mut self, driver: &mut Driver) -> (u16, u32) {
+        let got = self.receive(driver);
         let [Got::Term { fes, fei }] = got.as_slice() else { panic!("{got:?}") };
-        assert!(rim.is_closed(self.id));
+        assert!(driver.is_closed(self.id));
         (*fes, *fei)
     }
 }

@@ -1,7 +1,7 @@
 //! What breaks the protocol ends the connection, with the right words, and nothing else.
 
 use nvme::pdu::{Digests, IcReq, digest};
-use nvme::target::testing::Rim;
+use nvme::target::testing::Driver;
 use nvme::wire::{IoOpcode, Status};
 use zerocopy::IntoBytes;
 
@@ -16,21 +16,21 @@ const UNSUPPORTED: u16 = 6;
 
 /// Sends bytes on a fresh connection that is set up; another connection must not notice.
 fn after_setup(bytes: &[u8]) -> (u16, u32) {
-    let mut rim = rim();
-    let (_admin, mut bystander) = Queue::pair(&mut rim, HOST_B);
-    let mut queue = Queue::open(&mut rim, Digests::default());
-    rim.send(queue.id, bytes);
-    let term = queue.term(&mut rim);
-    let done = bystander.command(&mut rim, io(IoOpcode::Read, 0, 1), &[]);
+    let mut driver = driver();
+    let (_admin, mut bystander) = Queue::pair(&mut driver, HOST_B);
+    let mut queue = Queue::open(&mut driver, Digests::default());
+    driver.send(queue.id, bytes);
+    let term = queue.term(&mut driver);
+    let done = bystander.command(&mut driver, io(IoOpcode::Read, 0, 1), &[]);
     assert_eq!(done.status, Status::SUCCESS);
     term
 }
 
 fn first(bytes: &[u8]) -> (u16, u32) {
-    let mut rim = rim();
-    let mut queue = Queue::raw(&mut rim);
-    rim.send(queue.id, bytes);
-    queue.term(&mut rim)
+    let mut driver = driver();
+    let mut queue = Queue::raw(&mut driver);
+    driver.send(queue.id, bytes);
+    queue.term(&mut driver)
 }
 
 /// A command capsule header with a few bytes changed.
@@ -81,48 +81,48 @@ fn headers() {
 
 #[test]
 fn the_offending_head_comes_back() {
-    let mut rim = rim();
-    let queue = Queue::open(&mut rim, Digests::default());
+    let mut driver = driver();
+    let queue = Queue::open(&mut driver, Digests::default());
     let bad = command(&[(2, 71)]);
-    rim.send(queue.id, &bad);
-    let sent = rim.take_sent(queue.id);
+    driver.send(queue.id, &bad);
+    let sent = driver.take_sent(queue.id);
     let mut expected = vec![0x03, 0, 24, 0, 32, 0, 0, 0]; // type, flags, HLEN, PDO, PLEN
     expected.extend([1, 0, 2, 0, 0, 0]); // FES, FEI
     expected.extend([0; 10]);
     expected.extend(&bad[..8]);
     assert_eq!(sent, expected);
     // Whatever comes later is not looked at.
-    rim.send(queue.id, &command(&[]));
-    assert_eq!(rim.take_sent(queue.id), []);
+    driver.send(queue.id, &command(&[]));
+    assert_eq!(driver.take_sent(queue.id), []);
 }
 
 #[test]
 fn header_digest() {
-    let mut rim = rim();
-    let mut queue = Queue::open(&mut rim, Digests { header: true, data: false });
+    let mut driver = driver();
+    let mut queue = Queue::open(&mut driver, Digests { header: true, data: false });
     let mut bytes = queue.capsule(&io(IoOpcode::Read, 0, 1), &[]);
     let received = digest(0, &bytes[..72]);
     bytes[40] ^= 0x10;
-    rim.send(queue.id, &bytes);
-    assert_eq!(queue.term(&mut rim), (HEADER_DIGEST, received));
+    driver.send(queue.id, &bytes);
+    assert_eq!(queue.term(&mut driver), (HEADER_DIGEST, received));
 }
 
 /// A write that was asked for its data; returns its id and tag.
-fn asked(rim: &mut Rim) -> (Queue, u16, u16) {
-    let (_admin, mut queue) = Queue::pair(rim, HOST_A);
-    let cid = queue.submit(rim, io(IoOpcode::Write, 0, 2), &[]);
-    let got = queue.receive(rim);
+fn asked(driver: &mut Driver) -> (Queue, u16, u16) {
+    let (_admin, mut queue) = Queue::pair(driver, HOST_A);
+    let cid = queue.submit(driver, io(IoOpcode::Write, 0, 2), &[]);
+    let got = queue.receive(driver);
     let [Got::Ask { tag, .. }] = got.as_slice() else { panic!("{got:?}") };
     (queue, cid, *tag)
 }
 
 fn data_answer(make: impl FnOnce(&Queue, u16, u16) -> Vec<u8>) -> (u16, u32) {
-    let mut rim = rim();
-    let (mut queue, cid, tag) = asked(&mut rim);
+    let mut driver = driver();
+    let (mut queue, cid, tag) = asked(&mut driver);
     let bytes = make(&queue, cid, tag);
-    rim.send(queue.id, &bytes);
-    assert_eq!(rim.disks[&1][..BLOCK], [0; BLOCK], "nothing was written");
-    queue.term(&mut rim)
+    driver.send(queue.id, &bytes);
+    assert_eq!(driver.disks[&1][..BLOCK], [0; BLOCK], "nothing was written");
+    queue.term(&mut driver)
 }
 
 #[test]
@@ -166,33 +166,33 @@ fn data_that_nobody_asked_for() {
 
 #[test]
 fn data_after_the_end_of_the_command() {
-    let mut rim = rim();
-    let (mut queue, cid, tag) = asked(&mut rim);
+    let mut driver = driver();
+    let (mut queue, cid, tag) = asked(&mut driver);
     let bytes = queue.data((cid, tag), 0, &[1; 2 * BLOCK], true);
-    rim.send(queue.id, &bytes);
-    assert!(matches!(queue.receive(&mut rim).as_slice(), [Got::Response(_)]));
-    rim.send(queue.id, &bytes);
-    assert_eq!(queue.term(&mut rim), (BAD_FIELD, 10));
+    driver.send(queue.id, &bytes);
+    assert!(matches!(queue.receive(&mut driver).as_slice(), [Got::Response(_)]));
+    driver.send(queue.id, &bytes);
+    assert_eq!(queue.term(&mut driver), (BAD_FIELD, 10));
 }
 
 #[test]
 fn more_than_maxh2cdata() {
-    let subsystem = rim().subsystem;
+    let subsystem = driver().subsystem;
     let config = nvme::target::ConnectionConfig { max_h2c_data: 4096, ..Default::default() };
-    let mut rim = Rim::new(subsystem, config);
-    let (mut queue, cid, tag) = asked(&mut rim);
+    let mut driver = Driver::new(subsystem, config);
+    let (mut queue, cid, tag) = asked(&mut driver);
     let bytes = queue.data((cid, tag), 0, &[1; 2 * BLOCK], true);
-    rim.send(queue.id, &bytes);
-    assert_eq!(queue.term(&mut rim), (LIMIT, 0));
+    driver.send(queue.id, &bytes);
+    assert_eq!(queue.term(&mut driver), (LIMIT, 0));
 }
 
 #[test]
 fn a_termination_by_the_host_is_not_answered() {
-    let mut rim = rim();
-    let (_admin, queue) = Queue::pair(&mut rim, HOST_A);
+    let mut driver = driver();
+    let (_admin, queue) = Queue::pair(&mut driver, HOST_A);
     let mut bytes = vec![0x02, 0, 24, 0, 24, 0, 0, 0, 1, 0];
     bytes.resize(24, 0);
-    rim.send(queue.id, &bytes);
-    assert!(rim.is_closed(queue.id));
-    assert_eq!(rim.take_sent(queue.id), []);
+    driver.send(queue.id, &bytes);
+    assert!(driver.is_closed(queue.id));
+    assert_eq!(driver.take_sent(queue.id), []);
 }

@@ -1,7 +1,7 @@
 //! However the stream is cut into reads, the target does the same.
 
 use nvme::pdu::{Digests, IcReq};
-use nvme::target::testing::Rim;
+use nvme::target::testing::Driver;
 use nvme::wire::{AdminOpcode, Connect, ConnectData, IoOpcode, PropertySet, Sqe, U16};
 use proptest::prelude::*;
 use zerocopy::IntoBytes;
@@ -20,19 +20,19 @@ fn connect(queue: &Queue, qid: u16, cntlid: u16) -> Vec<u8> {
 }
 
 /// How a stream reaches the target: in pieces of these sizes, over and over.
-fn send(rim: &mut Rim, queue: &Queue, mut stream: &[u8], cuts: &[usize]) {
+fn send(driver: &mut Driver, queue: &Queue, mut stream: &[u8], cuts: &[usize]) {
     let mut cuts = cuts.iter().cycle();
     while !stream.is_empty() {
         let size = cuts.next().copied().unwrap_or(usize::MAX).clamp(1, stream.len());
         let (piece, later) = stream.split_at(size);
-        rim.send(queue.id, piece);
+        driver.send(queue.id, piece);
         stream = later;
     }
 }
 
 /// What the target says, with transfer tags left out: those are its own affair.
-fn heard(rim: &mut Rim, queue: &mut Queue) -> Vec<Got> {
-    let got = queue.receive(rim).into_iter();
+fn heard(driver: &mut Driver, queue: &mut Queue) -> Vec<Got> {
+    let got = queue.receive(driver).into_iter();
     got.map(|got| match got {
         Got::Ask { cid, offset, len, .. } => Got::Ask { cid, tag: 0, offset, len },
         other => other,
@@ -40,10 +40,10 @@ fn heard(rim: &mut Rim, queue: &mut Queue) -> Vec<Got> {
     .collect()
 }
 
-fn open(rim: &mut Rim, digests: Digests, cuts: &[usize]) -> Queue {
-    let mut queue = Queue::raw(rim);
-    send(rim, &queue, IcReq::new(0, digests.to_field(), 0).as_bytes(), cuts);
-    assert!(matches!(heard(rim, &mut queue).as_slice(), [Got::Setup(_)]));
+fn open(driver: &mut Driver, digests: Digests, cuts: &[usize]) -> Queue {
+    let mut queue = Queue::raw(driver);
+    send(driver, &queue, IcReq::new(0, digests.to_field(), 0).as_bytes(), cuts);
+    assert!(matches!(heard(driver, &mut queue).as_slice(), [Got::Setup(_)]));
     queue.establish(digests);
     queue
 }
@@ -51,18 +51,18 @@ fn open(rim: &mut Rim, digests: Digests, cuts: &[usize]) -> Queue {
 /// A session on two queues, cut into these pieces, with one byte changed on the way: what the
 /// target says, and what is on the disk afterwards.
 fn outcome(digests: Digests, cuts: &[usize], damage: Option<(usize, u8)>) -> (Vec<Got>, Vec<u8>) {
-    let mut rim = rim();
-    let mut queue = open(&mut rim, digests, cuts);
+    let mut driver = driver();
+    let mut queue = open(&mut driver, digests, cuts);
     let enable = PropertySet { offset: 0x14, wide: Some(false), value: 0x0046_0001 };
     let mut stream = connect(&queue, 0, 0xFFFF);
     stream.extend(capsule(&queue, enable.to_sqe(0), 2, &[]));
     stream.extend(capsule(&queue, identify(1, 0), 3, &[]));
     stream.extend(capsule(&queue, get_log(0x0C, 64, 0, false), 4, &[]));
     stream.extend(capsule(&queue, admin(AdminOpcode::AsyncEventRequest), 5, &[]));
-    send(&mut rim, &queue, &stream, cuts);
-    let mut all = heard(&mut rim, &mut queue);
+    send(&mut driver, &queue, &stream, cuts);
+    let mut all = heard(&mut driver, &mut queue);
 
-    let mut queue = open(&mut rim, digests, cuts);
+    let mut queue = open(&mut driver, digests, cuts);
     let mut stream = connect(&queue, 1, 1);
     let write = in_capsule(io(IoOpcode::Write, 3, 2), 2 * BLOCK);
     stream.extend(capsule(&queue, write, 2, &pattern(1, 2 * BLOCK)));
@@ -72,8 +72,8 @@ fn outcome(digests: Digests, cuts: &[usize], damage: Option<(usize, u8)>) -> (Ve
         let at = at % stream.len();
         stream[at] ^= flip;
     }
-    send(&mut rim, &queue, &stream, cuts);
-    let got = queue.receive(&mut rim);
+    send(&mut driver, &queue, &stream, cuts);
+    let got = queue.receive(&mut driver);
     let tag = got.iter().find_map(|got| match got {
         Got::Ask { tag, cid: 3, .. } => Some(*tag),
         _ => None,
@@ -86,9 +86,9 @@ fn outcome(digests: Digests, cuts: &[usize], damage: Option<(usize, u8)>) -> (Ve
     stream.extend(capsule(&queue, io(IoOpcode::Read, 5, 3), 6, &[]));
     // And an error at the end.
     stream.extend([0xEE; 8]);
-    send(&mut rim, &queue, &stream, cuts);
-    all.extend(heard(&mut rim, &mut queue));
-    (all, rim.disks.remove(&1).unwrap())
+    send(&mut driver, &queue, &stream, cuts);
+    all.extend(heard(&mut driver, &mut queue));
+    (all, driver.disks.remove(&1).unwrap())
 }
 
 #[test]
@@ -144,11 +144,11 @@ proptest! {
 
     #[test]
     fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..4096)) {
-        let mut rim = rim();
-        let queue = Queue::raw(&mut rim);
-        rim.send(queue.id, &bytes);
-        let (_admin, io_queue) = Queue::pair(&mut rim, HOST_A);
-        rim.send(io_queue.id, &bytes);
+        let mut driver = driver();
+        let queue = Queue::raw(&mut driver);
+        driver.send(queue.id, &bytes);
+        let (_admin, io_queue) = Queue::pair(&mut driver, HOST_A);
+        driver.send(io_queue.id, &bytes);
     }
 
     #[test]
@@ -156,8 +156,8 @@ proptest! {
         commands in prop::collection::vec((any::<[u8; 64]>(), 0usize..64, 0u8..8), 1..32),
         on_admin: bool,
     ) {
-        let mut rim = rim();
-        let (admin_queue, io_queue) = Queue::pair(&mut rim, HOST_A);
+        let mut driver = driver();
+        let (admin_queue, io_queue) = Queue::pair(&mut driver, HOST_A);
         let queue = if on_admin { admin_queue } else { io_queue };
         for (raw, len, tame) in commands {
             let mut sqe: Sqe = zerocopy::transmute!(raw);
@@ -168,7 +168,7 @@ proptest! {
                 sqe.nsid = 1u32.into();
                 sqe.opcode &= if tame > 3 { 0x1F } else { 0xFF };
             }
-            rim.send(queue.id, &queue.capsule(&sqe, &vec![0; len]));
+            driver.send(queue.id, &queue.capsule(&sqe, &vec![0; len]));
         }
     }
 }

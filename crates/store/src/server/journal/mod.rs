@@ -22,7 +22,7 @@ pub(crate) use read::Frames;
 
 use super::{
     entry::Entry,
-    media::{Birth, Media},
+    storage::{Birth, StorageFile},
 };
 
 /// Name of the journal in its folder.
@@ -62,7 +62,7 @@ pub(crate) struct Mark {
 
 /// The end of a journal, where frames are added.
 pub(crate) struct Journal {
-    file: Box<dyn Media>,
+    file: Box<dyn StorageFile>,
     identity: Identity,
     salt: u64,
     sequence: u64,
@@ -76,7 +76,11 @@ impl Journal {
     /// Begins a journal in an empty file that is going to be a store's. Nothing is synced yet.
     /// `salt` must differ from that of any journal whose bytes the file system might hand back to
     /// us.
-    pub(crate) fn create(file: Box<dyn Media>, identity: Identity, salt: u64) -> io::Result<Self> {
+    pub(crate) fn create(
+        file: Box<dyn StorageFile>,
+        identity: Identity,
+        salt: u64,
+    ) -> io::Result<Self> {
         let birth = file.birth()?;
         Self::begin(file, identity, salt, birth)
     }
@@ -84,7 +88,7 @@ impl Journal {
     /// Begins a journal in a file that is sent elsewhere: wherever it gets to, its frames prove
     /// nothing about the disk there.
     pub(crate) fn create_copy(
-        file: Box<dyn Media>,
+        file: Box<dyn StorageFile>,
         identity: Identity,
         salt: u64,
     ) -> io::Result<Self> {
@@ -92,7 +96,7 @@ impl Journal {
     }
 
     fn begin(
-        file: Box<dyn Media>,
+        file: Box<dyn StorageFile>,
         identity: Identity,
         salt: u64,
         birth: Option<Birth>,
@@ -171,7 +175,7 @@ impl Journal {
     pub(crate) fn copy_tail(
         &mut self,
         old: &Self,
-        file: Box<dyn Media>,
+        file: Box<dyn StorageFile>,
         from: Mark,
     ) -> io::Result<()> {
         let mut frames = Frames::resume(old, file, from);

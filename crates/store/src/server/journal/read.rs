@@ -3,7 +3,7 @@
 use std::io;
 
 use super::{
-    super::media::{Birth, Media},
+    super::storage::{Birth, StorageFile},
     ALIGN, FORMAT, FRAME_HEADER_LEN, FRAME_MAGIC, HEADER_LEN, HEADER_SPACE, Identity, Journal,
     MAGIC, Mark, UNBORN, frame_header, space,
 };
@@ -33,7 +33,7 @@ pub enum Damage {
 
 /// The frames of a journal, in order.
 pub(crate) struct Frames {
-    file: Box<dyn Media>,
+    file: Box<dyn StorageFile>,
     length: u64,
     identity: Identity,
     salt: u64,
@@ -54,7 +54,7 @@ enum Found {
 
 impl Frames {
     /// Begins to read.
-    pub(crate) fn open(file: Box<dyn Media>) -> Result<Self, Damage> {
+    pub(crate) fn open(file: Box<dyn StorageFile>) -> Result<Self, Damage> {
         let length = file.len().map_err(Damage::Read)?;
         if length < HEADER_SPACE {
             return Err(Damage::NoJournal);
@@ -99,7 +99,7 @@ impl Frames {
     }
 
     /// Reads on from a mark of a journal whose end is known, through a second handle of its file.
-    pub(super) fn resume(journal: &Journal, file: Box<dyn Media>, from: Mark) -> Self {
+    pub(super) fn resume(journal: &Journal, file: Box<dyn StorageFile>, from: Mark) -> Self {
         let (length, identity, salt) = (journal.end, journal.identity, journal.salt);
         let Mark { at, sequence } = from;
         let (is_own, last, last_at) = (true, Vec::new(), at);

@@ -9,7 +9,7 @@ use crate::proto::etcdserverpb::{
 };
 
 use super::{
-    super::{check, query, txn},
+    super::{query, txn, validate},
     Service,
 };
 
@@ -20,7 +20,7 @@ impl Kv for Service {
         request: Request<RangeRequest>,
     ) -> Result<Response<RangeResponse>, Status> {
         let request = request.into_inner();
-        check::range(&request)?;
+        validate::range(&request)?;
         let mut response = {
             let index = self.shared.index();
             query::range(&index, &request, self.shared.published())?
@@ -31,7 +31,7 @@ impl Kv for Service {
 
     async fn put(&self, request: Request<PutRequest>) -> Result<Response<PutResponse>, Status> {
         let request = request.into_inner();
-        check::put(&request)?;
+        validate::put(&request)?;
         let call = self
             .writer
             .call(request.encoded_len(), move |machine, index, _| machine.put(index, &request));
@@ -45,7 +45,7 @@ impl Kv for Service {
         request: Request<DeleteRangeRequest>,
     ) -> Result<Response<DeleteRangeResponse>, Status> {
         let request = request.into_inner();
-        check::delete(&request)?;
+        validate::delete(&request)?;
         let call = self.writer.call(request.encoded_len(), move |machine, index, _| {
             machine.delete_range(index, &request)
         });
@@ -56,8 +56,8 @@ impl Kv for Service {
 
     async fn txn(&self, request: Request<TxnRequest>) -> Result<Response<TxnResponse>, Status> {
         let request = request.into_inner();
-        check::txn(&request)?;
-        let mut response = if check::is_read_only(&request) {
+        validate::txn(&request)?;
+        let mut response = if validate::is_read_only(&request) {
             let index = self.shared.index();
             txn::read(&index, &request, self.shared.published())?
         } else {

@@ -26,7 +26,7 @@ use super::{
         journal::Journal,
         keys::KeyRange,
         query, random,
-        shared::Shared,
+        server_state::ServerState,
     },
     Service,
 };
@@ -127,7 +127,7 @@ impl Maintenance for Service {
 
 /// Writes a copy into a file without a name and sends it in pieces, then its checksum.
 fn copy(
-    shared: &Shared,
+    shared: &ServerState,
     dir: &Path,
     head: &Head,
     pieces: &mpsc::Sender<Result<SnapshotResponse, Status>>,

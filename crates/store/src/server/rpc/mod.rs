@@ -14,7 +14,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use super::{refusal::Refusal, shared::Shared, writer::Handle};
+use super::{server_state::ServerState, status::Refusal, writer::Handle};
 
 /// Most watch and keep-alive streams of all clients.
 const STREAMS: usize = 4096;
@@ -22,7 +22,7 @@ const STREAMS: usize = 4096;
 /// What every service needs.
 #[derive(Clone)]
 pub(crate) struct Service {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     writer: Handle,
     stop: CancellationToken,
     streams: Arc<Semaphore>,
@@ -44,7 +44,7 @@ pub(crate) struct Place {
 impl Service {
     /// The services; their streams end when `stop` is cancelled.
     pub(crate) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<ServerState>,
         writer: Handle,
         stop: CancellationToken,
         place: Place,

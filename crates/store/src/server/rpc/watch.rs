@@ -13,7 +13,7 @@ use crate::proto::etcdserverpb::{
     WatchRequest, WatchResponse, watch_request::RequestUnion, watch_server::Watch,
 };
 
-use super::{super::refusal::Refusal, Service, watchers::Watchers};
+use super::{super::status::Refusal, Service, watchers::Watchers};
 
 /// Answers that wait for a client to take them.
 const ANSWERS: usize = 4;

@@ -21,8 +21,8 @@ use crate::proto::{
 use super::super::{
     index::{Change, Index},
     keys::KeyRange,
-    refusal::Refusal,
-    shared::Shared,
+    server_state::ServerState,
+    status::Refusal,
 };
 
 /// Most watchers of one stream.
@@ -64,7 +64,7 @@ impl Watchers {
     pub(crate) fn create(
         &mut self,
         request: &WatchCreateRequest,
-        shared: &Shared,
+        shared: &ServerState,
         answers: &mut Vec<WatchResponse>,
     ) {
         let (published, compacted) = {
@@ -135,7 +135,12 @@ impl Watchers {
     }
 
     /// Ends a watcher.
-    pub(crate) fn cancel(&mut self, id: i64, shared: &Shared, answers: &mut Vec<WatchResponse>) {
+    pub(crate) fn cancel(
+        &mut self,
+        id: i64,
+        shared: &ServerState,
+        answers: &mut Vec<WatchResponse>,
+    ) {
         if self.watchers.remove(&id).is_some() {
             answers.push(WatchResponse {
                 header: Some(shared.header(shared.published())),
@@ -152,7 +157,7 @@ impl Watchers {
     }
 
     /// Tells watchers that asked for it, and got nothing for a while, how far they are.
-    pub(crate) fn notify(&mut self, shared: &Shared, answers: &mut Vec<WatchResponse>) {
+    pub(crate) fn notify(&mut self, shared: &ServerState, answers: &mut Vec<WatchResponse>) {
         for (id, watcher) in &mut self.watchers {
             if watcher.progress_notify && !watcher.busy {
                 answers.push(WatchResponse {
@@ -166,7 +171,11 @@ impl Watchers {
     }
 
     /// Takes what the watchers need next; whether there is more.
-    pub(crate) fn collect(&mut self, shared: &Shared, answers: &mut Vec<WatchResponse>) -> bool {
+    pub(crate) fn collect(
+        &mut self,
+        shared: &ServerState,
+        answers: &mut Vec<WatchResponse>,
+    ) -> bool {
         let published = shared.published();
         let index = shared.index();
         self.cut_off_late(&index, shared, published, answers);
@@ -197,7 +206,7 @@ impl Watchers {
     fn cut_off_late(
         &mut self,
         index: &Index,
-        shared: &Shared,
+        shared: &ServerState,
         published: i64,
         answers: &mut Vec<WatchResponse>,
     ) {
@@ -274,7 +283,7 @@ impl Watcher {
 }
 
 /// Tells a watcher that what it needs is compacted.
-fn cut_off(shared: &Shared, id: i64, published: i64, compacted: i64) -> WatchResponse {
+fn cut_off(shared: &ServerState, id: i64, published: i64, compacted: i64) -> WatchResponse {
     WatchResponse {
         header: Some(shared.header(published)),
         watch_id: id,

@@ -19,8 +19,8 @@ use crate::{
         journal::{Damage, Identity, NAME},
         keys::KeyRange,
         machine::Machine,
-        refusal::Refusal,
-        shared::Shared,
+        server_state::ServerState,
+        status::Refusal,
         writer::{Handle, Parts, Writer},
     },
 };
@@ -29,7 +29,7 @@ use super::crashdisk::{CrashDisk, Dice, Syncs};
 
 /// A store without sockets.
 pub(super) struct Store {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<ServerState>,
     writer: Handle,
     thread: Option<thread::JoinHandle<()>>,
 }
@@ -40,7 +40,7 @@ impl Store {
         let loaded = disk::load(disk, Fresh { identity, salt: 3 })?;
         let machine = Machine::new(&loaded.index, &loaded.leases, usize::MAX, 4);
         let journal = loaded.journal;
-        let shared = Arc::new(Shared::new(loaded.index, journal.identity(), journal.len()));
+        let shared = Arc::new(ServerState::new(loaded.index, journal.identity(), journal.len()));
         let (writer, thread) = Writer::start(Parts {
             shared: Arc::clone(&shared),
             machine,

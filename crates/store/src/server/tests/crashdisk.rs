@@ -19,7 +19,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use crate::server::media::{Birth, Folder, Media};
+use crate::server::storage::{Birth, Directory, StorageFile};
 
 const SECTOR: usize = 512;
 const PAGE: usize = 4096;
@@ -311,13 +311,14 @@ struct CrashFile {
     id: usize,
 }
 
-impl Folder for CrashDisk {
-    fn open(&self, name: &str) -> io::Result<Option<Box<dyn Media>>> {
+impl Directory for CrashDisk {
+    fn open(&self, name: &str) -> io::Result<Option<Box<dyn StorageFile>>> {
         let found = self.state().names.get(name).copied();
-        Ok(found.map(|id| -> Box<dyn Media> { Box::new(CrashFile { disk: self.clone(), id }) }))
+        Ok(found
+            .map(|id| -> Box<dyn StorageFile> { Box::new(CrashFile { disk: self.clone(), id }) }))
     }
 
-    fn create(&self, name: &str) -> io::Result<Box<dyn Media>> {
+    fn create(&self, name: &str) -> io::Result<Box<dyn StorageFile>> {
         let mut state = self.state();
         state.operate()?;
         let id = state.add_file(name);
@@ -351,7 +352,7 @@ impl Folder for CrashDisk {
     }
 }
 
-impl Media for CrashFile {
+impl StorageFile for CrashFile {
     fn len(&self) -> io::Result<u64> {
         Ok(self.disk.state().files[self.id].current.len().try_into().unwrap())
     }

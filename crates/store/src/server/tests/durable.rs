@@ -6,7 +6,7 @@ use std::env;
 use crate::server::{
     disk::LoadError,
     journal::{Damage, NAME},
-    refusal::Refusal,
+    status::Refusal,
 };
 
 use super::{

@@ -18,7 +18,7 @@ use crate::{
     },
     server::{
         entry::Entry, index::Index, leases::Millis, machine::Machine, query, record::Record,
-        refusal::Refusal,
+        status::Refusal,
     },
 };
 

@@ -13,12 +13,13 @@ use crate::{
         mvccpb::event::EventType,
     },
     server::{
-        index::Index, journal::Identity, machine::Machine, rpc::watchers::Watchers, shared::Shared,
+        index::Index, journal::Identity, machine::Machine, rpc::watchers::Watchers,
+        server_state::ServerState,
     },
 };
 
 struct Scene {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     machine: Machine,
     watchers: Watchers,
 }
@@ -27,7 +28,7 @@ impl Scene {
     fn new() -> Self {
         let index = Index::build(Vec::new(), 1, 0);
         let machine = Machine::new(&index, &[], usize::MAX, 0);
-        let shared = Arc::new(Shared::new(index, Identity { cluster: 1, member: 1 }, 0));
+        let shared = Arc::new(ServerState::new(index, Identity { cluster: 1, member: 1 }, 0));
         Self { shared, machine, watchers: Watchers::default() }
     }
 

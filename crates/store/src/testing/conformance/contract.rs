@@ -8,11 +8,11 @@ use futures::{FutureExt as _, StreamExt as _};
 
 use super::{Checked, Failure, holds, same};
 use crate::contract::{
-    Change, Compare, Is, Keys, LeaseError, Op, Query, ReadError, Revision, Store, StoreExt as _,
-    SystemClock, Txn, WatchError, WatchFrom, WriteError,
+    Change, Compare, CompareOp, Keys, LeaseError, Op, Query, ReadError, Revision, Store,
+    StoreExt as _, SystemClock, Txn, WatchError, WatchFrom, WriteError,
 };
 use crate::leader::{Guard, GuardedError};
-use crate::lease::KeptLease;
+use crate::lease::RenewedLease;
 
 type Any = Arc<dyn Store>;
 
@@ -24,9 +24,9 @@ async fn clear(store: &Any, room: &'static str) -> Result<Revision, Failure> {
 }
 
 /// A lease kept alive in the background of this runtime.
-async fn keep(store: &Any) -> Result<KeptLease, Failure> {
+async fn keep(store: &Any) -> Result<RenewedLease, Failure> {
     let clock = Arc::new(SystemClock::new());
-    let (lease, keeper) = KeptLease::grant(Arc::clone(store), clock, MINUTE).await?;
+    let (lease, keeper) = RenewedLease::grant(Arc::clone(store), clock, MINUTE).await?;
     tokio::spawn(keeper);
     Ok(lease)
 }
@@ -88,15 +88,15 @@ pub(super) async fn conditions(store: Any) -> Checked {
     let (lease, _) = store.grant(MINUTE).await?;
     let at = store.put_leased("when/a", "m", lease).await?;
     for (what, condition, want) in [
-        ("version", Compare::version("when/a", Is::Equal, 1), true),
-        ("version above", Compare::version("when/a", Is::Greater, 1), false),
-        ("created", Compare::created("when/a", Is::Equal, at), true),
-        ("created before", Compare::created("when/a", Is::Less, at), false),
-        ("changed", Compare::changed("when/a", Is::NotEqual, at), false),
-        ("value", Compare::value("when/a", Is::Greater, "l"), true),
-        ("value of none", Compare::value("when/b", Is::NotEqual, "l"), false),
-        ("lease", Compare::lease("when/a", Is::Equal, Some(lease)), true),
-        ("no lease", Compare::lease("when/a", Is::Equal, None), false),
+        ("version", Compare::version("when/a", CompareOp::Equal, 1), true),
+        ("version above", Compare::version("when/a", CompareOp::Greater, 1), false),
+        ("created", Compare::created("when/a", CompareOp::Equal, at), true),
+        ("created before", Compare::created("when/a", CompareOp::Less, at), false),
+        ("changed", Compare::changed("when/a", CompareOp::NotEqual, at), false),
+        ("value", Compare::value("when/a", CompareOp::Greater, "l"), true),
+        ("value of none", Compare::value("when/b", CompareOp::NotEqual, "l"), false),
+        ("lease", Compare::lease("when/a", CompareOp::Equal, Some(lease)), true),
+        ("no lease", Compare::lease("when/a", CompareOp::Equal, None), false),
         ("present", Compare::present("when/a"), true),
         ("absent", Compare::absent("when/b"), true),
     ] {
@@ -183,7 +183,7 @@ pub(super) async fn lease_takes_its_keys_along(store: Any) -> Checked {
 pub(super) async fn kept_lease_tells_when_lost(store: Any) -> Checked {
     let clock = Arc::new(SystemClock::new());
     let short = Duration::from_secs(1);
-    let (lease, keeper) = KeptLease::grant(Arc::clone(&store), clock, short).await?;
+    let (lease, keeper) = RenewedLease::grant(Arc::clone(&store), clock, short).await?;
     let keeper = tokio::spawn(keeper);
     holds("kept", !lease.is_lost())?;
     store.revoke(lease.id()).await?;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use futures::future::join_all;
 
 use super::{Action, Call, Outcome};
-use crate::contract::{Compare, Is, Op, Store, StoreExt as _, Txn, WriteError};
+use crate::contract::{Compare, CompareOp, Op, Store, StoreExt as _, Txn, WriteError};
 
 /// How much to do.
 #[derive(Clone, Debug)]
@@ -99,7 +99,7 @@ impl Client {
             },
             Action::Swap { expect, to } => {
                 let condition = match expect {
-                    Some(value) => Compare::value(key.clone(), Is::Equal, value.to_string()),
+                    Some(value) => Compare::value(key.clone(), CompareOp::Equal, value.to_string()),
                     None => Compare::absent(key.clone()),
                 };
                 let swap = Txn::new()

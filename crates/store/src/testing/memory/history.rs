@@ -8,8 +8,8 @@ use bytes::Bytes;
 
 use super::HERE;
 use crate::contract::{
-    Answer, Blame, Change, Compare, Is, KeyValue, Keys, LeaseId, Of, Op, Operand, Page, Query,
-    ReadError, Revision, Txn, TxnOutcome, WatchFrom, WriteError,
+    Change, Compare, CompareOp, ErrorClass, KeyValue, Keys, LeaseId, Op, OpResponse, Operand, Page,
+    Projection, Query, ReadError, Revision, Txn, TxnOutcome, WatchFrom, WriteError,
 };
 
 pub(super) struct History {
@@ -173,15 +173,17 @@ impl History {
             0 => live.len(),
             limit => usize::try_from(limit).unwrap_or(usize::MAX),
         };
-        let more = live.len() > limit && query.of != Of::Count;
+        let more = live.len() > limit && query.of != Projection::Count;
         let count = u64::try_from(live.len()).unwrap_or(u64::MAX);
         let shown = |kv: &KeyValue| match query.of {
-            Of::Keys => KeyValue { value: Bytes::new(), ..kv.clone() },
-            Of::Values | Of::Count => kv.clone(),
+            Projection::Keys => KeyValue { value: Bytes::new(), ..kv.clone() },
+            Projection::Values | Projection::Count => kv.clone(),
         };
         let kvs = match query.of {
-            Of::Count => Vec::new(),
-            Of::Values | Of::Keys => live.into_iter().take(limit).map(shown).collect(),
+            Projection::Count => Vec::new(),
+            Projection::Values | Projection::Keys => {
+                live.into_iter().take(limit).map(shown).collect()
+            }
         };
         Page { revision: self.revision, kvs, more, count }
     }
@@ -208,7 +210,7 @@ impl History {
         let mut applied = Applied { wrote: false, succeeded, answers: Vec::new() };
         for op in ops {
             let answer = match op {
-                Op::Get(query) => Answer::Read(self.read(query, query.at.unwrap_or(revision))),
+                Op::Get(query) => OpResponse::Read(self.read(query, query.at.unwrap_or(revision))),
                 Op::Put { key, value, lease } => {
                     applied.wrote = true;
                     let old = self.at(key, revision);
@@ -221,7 +223,7 @@ impl History {
                         lease: *lease,
                     };
                     self.push(key.clone(), Some(kv), revision);
-                    Answer::Put
+                    OpResponse::Put
                 }
                 Op::Delete(keys) => {
                     let live = self.read(&Query::keys(keys.clone()), revision).kvs;
@@ -230,12 +232,12 @@ impl History {
                     for kv in live {
                         self.push(kv.key, None, revision);
                     }
-                    Answer::Deleted(count)
+                    OpResponse::Deleted(count)
                 }
                 Op::Txn(inner) => {
                     let inner = self.apply(inner, revision);
                     applied.wrote |= inner.wrote;
-                    Answer::Txn(inner.seen_at(Revision::ZERO))
+                    OpResponse::Txn(inner.seen_at(Revision::ZERO))
                 }
             };
             applied.answers.push(answer);
@@ -270,14 +272,14 @@ impl History {
 struct Applied {
     wrote: bool,
     succeeded: bool,
-    answers: Vec<Answer>,
+    answers: Vec<OpResponse>,
 }
 
 impl Applied {
     fn seen_at(self, revision: Revision) -> TxnOutcome {
         let mut outcome = TxnOutcome { revision, succeeded: self.succeeded, answers: self.answers };
         for answer in &mut outcome.answers {
-            if let Answer::Read(page) = answer {
+            if let OpResponse::Read(page) = answer {
                 page.revision = revision;
             }
         }
@@ -287,7 +289,7 @@ impl Applied {
 
 fn refused(what: String, reason: &str) -> WriteError {
     let (endpoint, reason) = (HERE.to_owned(), reason.to_owned());
-    WriteError::Refused { what, endpoint, reason, blame: Blame::Caller }
+    WriteError::Refused { what, endpoint, reason, class: ErrorClass::Caller }
 }
 
 /// A key is written twice.
@@ -342,10 +344,10 @@ fn holds(kv: Option<&KeyValue>, compare: &Compare) -> bool {
         },
     };
     match compare.is {
-        Is::Equal => order.is_eq(),
-        Is::Greater => order.is_gt(),
-        Is::Less => order.is_lt(),
-        Is::NotEqual => order.is_ne(),
+        CompareOp::Equal => order.is_eq(),
+        CompareOp::Greater => order.is_gt(),
+        CompareOp::Less => order.is_lt(),
+        CompareOp::NotEqual => order.is_ne(),
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use self::history::History;
 use crate::contract::{
-    Blame, Changes, Clock, LeaseError, LeaseId, Page, Query, ReadError, Revision, Store, Txn,
+    Changes, Clock, ErrorClass, LeaseError, LeaseId, Page, Query, ReadError, Revision, Store, Txn,
     TxnOutcome, Watch, WatchError, WatchFrom, WriteError,
 };
 
@@ -124,7 +124,7 @@ impl Store for MemoryStore {
                 what: "making of a lease".into(),
                 endpoint: HERE.into(),
                 reason: "a lease must live for at least a second".into(),
-                blame: Blame::Caller,
+                class: ErrorClass::Caller,
             };
             return ready(Err(refused)).boxed();
         }

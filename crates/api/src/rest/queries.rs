@@ -1,0 +1,219 @@
+//! Which of many are asked for: the page, and filters. A filter that is left out lets all through.
+
+use std::fmt;
+use std::str::FromStr;
+
+use model::{
+    AffinityGroup, HostName, LabelKey, LabelValue, Labels, NodeName, PoolName, Severity,
+    SnapshotGroupId, SnapshotId, ValidationError, VolumeId, VolumeState,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::Paging;
+
+macro_rules! asked {
+    ($($(#[doc = $doc:literal])+ $name:ident {
+        $($(#[doc = $of:literal])+ $field:ident: $type:ty,)*
+    })+) => {$(
+        $(#[doc = $doc])+
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+        #[serde(rename_all = "camelCase", deny_unknown_fields)]
+        pub struct $name {
+            $($(#[doc = $of])+
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub $field: Option<$type>,)*
+            /// At most so many: 1 to 1000.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            #[schemars(range(min = 1, max = 1000))]
+            pub limit: Option<u32>,
+            /// Go on after this, as the page before said.
+            #[serde(default, skip_serializing_if = "Option::is_none")]
+            pub after: Option<String>,
+        }
+
+        impl $name {
+            /// Which page.
+            pub fn paging(&self) -> Paging {
+                Paging { limit: self.limit, after: self.after.clone() }
+            }
+
+            /// The same question about another page.
+            #[must_use]
+            pub fn at(self, paging: Paging) -> $name {
+                $name { limit: paging.limit, after: paging.after, ..self }
+            }
+        }
+    )+};
+}
+
+asked! {
+    /// Which nodes.
+    NodeQuery {
+        /// Only those with this label.
+        label: LabelMatch,
+    }
+    /// Which hosts.
+    HostQuery {
+        /// Only those with this label.
+        label: LabelMatch,
+    }
+    /// Which pools.
+    PoolQuery {
+        /// Only those of this node.
+        node: NodeName,
+        /// Only those with this label.
+        label: LabelMatch,
+    }
+    /// Which volumes.
+    VolumeQuery {
+        /// Only those that are so well.
+        state: VolumeState,
+        /// Only those with a copy or the target on this node.
+        node: NodeName,
+        /// Only those with a copy in this pool.
+        pool: PoolName,
+        /// Only those that this host may use.
+        host: HostName,
+        /// Only those of this group.
+        affinity_group: AffinityGroup,
+        /// Only those with this label.
+        label: LabelMatch,
+    }
+    /// Which snapshots.
+    SnapshotQuery {
+        /// Only those of this volume.
+        volume: VolumeId,
+        /// Only those of this group.
+        group: SnapshotGroupId,
+        /// Only those with this label.
+        label: LabelMatch,
+    }
+    /// Which groups of snapshots.
+    GroupQuery {
+        /// Only those with this label.
+        label: LabelMatch,
+    }
+    /// Which replicas.
+    ReplicaQuery {
+        /// Only those of this volume.
+        volume: VolumeId,
+        /// Only those of this node.
+        node: NodeName,
+        /// Only those in this pool.
+        pool: PoolName,
+    }
+    /// Which targets.
+    TargetQuery {
+        /// Only those of this volume.
+        volume: VolumeId,
+        /// Only those of this node.
+        node: NodeName,
+    }
+    /// Which rebuilds.
+    RebuildQuery {
+        /// Only those of this volume.
+        volume: VolumeId,
+        /// Only those that have not ended.
+        running: bool,
+    }
+    /// Which failovers.
+    FailoverQuery {
+        /// Only those of this volume.
+        volume: VolumeId,
+    }
+    /// Which of the events that are kept.
+    EventQuery {
+        /// Only those about this volume.
+        volume: VolumeId,
+        /// Only those about this node.
+        node: NodeName,
+        /// Only those about this pool.
+        pool: PoolName,
+        /// Only those that are at least so serious.
+        severity: Severity,
+    }
+    /// Which stretches of a snapshot.
+    RangeQuery {
+        /// Only what an older snapshot of the same volume has not; left out: all that is written.
+        since: SnapshotId,
+    }
+}
+
+/// A label that things must have: `KEY`, or `KEY=VALUE`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct LabelMatch {
+    /// The label must be there.
+    pub key: LabelKey,
+    /// It must have this value; absent: any.
+    pub value: Option<LabelValue>,
+}
+
+impl LabelMatch {
+    /// Whether things with these labels are asked for.
+    pub fn admits(&self, labels: &Labels) -> bool {
+        let found = labels.get(&self.key);
+        found.is_some_and(|found| self.value.as_ref().is_none_or(|value| value == found))
+    }
+}
+
+impl fmt::Display for LabelMatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.key.fmt(f)?;
+        self.value.as_ref().map_or(Ok(()), |value| write!(f, "={value}"))
+    }
+}
+
+impl FromStr for LabelMatch {
+    type Err = ValidationError;
+
+    fn from_str(text: &str) -> Result<LabelMatch, ValidationError> {
+        let (key, value) = match text.split_once('=') {
+            Some((key, value)) => (key, Some(value)),
+            None => (text, None),
+        };
+        Ok(LabelMatch { key: key.parse()?, value: value.map(str::parse).transpose()? })
+    }
+}
+
+impl TryFrom<String> for LabelMatch {
+    type Error = ValidationError;
+
+    fn try_from(text: String) -> Result<LabelMatch, ValidationError> {
+        text.parse()
+    }
+}
+
+impl From<LabelMatch> for String {
+    fn from(label: LabelMatch) -> String {
+        label.to_string()
+    }
+}
+
+impl JsonSchema for LabelMatch {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "LabelMatch".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "string" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_matches_by_key_or_by_key_and_value() {
+        let labels: Labels = [("zone".parse().unwrap(), "b".parse().unwrap())].into();
+        for (text, admits) in [("zone", true), ("zone=b", true), ("zone=", false), ("rack", false)]
+        {
+            let asked: LabelMatch = text.parse().unwrap();
+            assert_eq!(asked.admits(&labels), admits, "{text}");
+            assert_eq!(asked.to_string(), text);
+        }
+        assert!("a b=c".parse::<LabelMatch>().is_err());
+    }
+}

@@ -1,9 +1,0 @@
-//! Order of the commands of one replica.
-
-pub(crate) use block::Claim;
-
-/// Number of an operation in the pool's table.
-pub(crate) type OpId = u32;
-
-/// The commands of one replica.
-pub(crate) type Lane = block::Lane<OpId>;
