@@ -287,7 +287,7 @@ impl Controller {
         match record.give_up(id) {
             Ok(record) => self.try_commit(Batch::new().put(record)),
             Err(problem) => {
-                tracing::warn!(replica = %id, %problem, "removal of a copy refused; the copy stays");
+                tracing::warn!(replica = %id, %problem, "removing a copy was refused; it stays");
             }
         }
         false
