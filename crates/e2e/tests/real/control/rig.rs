@@ -53,7 +53,7 @@ impl ControlProcess {
 
     /// How many of its terms are over.
     pub(crate) fn terms_over(&self) -> usize {
-        self.program.said().matches("a term is over").count()
+        self.program.said().matches("leadership term ended").count()
     }
 }
 
