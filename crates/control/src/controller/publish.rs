@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use model::{
     Ana, EventName, HostName, Lifecycle, NodeName, Nqn, Problem, ProblemKind, Replica, ReplicaSet,
-    SetChange, Severity, Source, Subject, Target, TargetChange, TargetId, TargetRecord, TargetSpec,
+    SetChange, Severity, Subject, Target, TargetChange, TargetId, TargetRecord, TargetSpec,
     TargetState, Timestamp, Volume, VolumeChange, VolumeId, keys,
 };
 use planner::Publishing;
@@ -153,7 +153,7 @@ impl Controller {
         let id = *volume.id();
         let all: BTreeSet<_> = members.iter().map(|replica| *replica.id()).collect();
         let Some(record) = self.state.facts.records.get(&id) else {
-            let right = members.iter().filter(|replica| began_right(volume, replica));
+            let right = members.iter().filter(|replica| self.is_in_sync(replica));
             let mut set = ReplicaSet::new(right.map(|replica| *replica.id()).collect())?;
             for replica in &all {
                 set = set.on(SetChange::Added(*replica))?;
@@ -412,14 +412,5 @@ pub(crate) fn made(mut target: Box<Target>) -> Batch {
     match target.made() {
         Ok(()) => Batch::new().put(*target),
         Err(_) => Batch::new(),
-    }
-}
-
-/// Whether a copy of a volume that was never served holds what the volume began with.
-fn began_right(volume: &Volume, replica: &Replica) -> bool {
-    match volume.spec().source {
-        None => true,
-        Some(Source::Snapshot { snapshot }) => replica.spec().source == Some(snapshot),
-        Some(Source::Volume { .. }) => replica.spec().source.is_some(),
     }
 }
