@@ -10,10 +10,10 @@
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
-use alloc::vec::Vec;
 
+use crate::changed_sums::ChangedSums;
 use crate::checksum_page::{Page, SUMS};
-use crate::layout::ChecksumAt;
+use crate::layout::{BLOCK, ChecksumAt};
 use crate::mutation::{Rule, disabled};
 
 /// The sum of a block that has none: it was never written, or what it holds is known to be bad.
@@ -33,8 +33,8 @@ pub(crate) fn sum_of(block: &[u8]) -> u32 {
 pub(crate) struct ChecksumCache {
     pages: BTreeMap<u64, Whole>,
     changes: BTreeMap<u64, Changes>,
-    /// Changed sums in all pages.
-    changed: usize,
+    /// The memory of all changes, in 64 bytes.
+    weight: usize,
     limit: usize,
     hand: u64,
 }
@@ -54,7 +54,7 @@ pub(crate) struct Version(u64);
 /// Changes of a page, by slot.
 #[derive(Debug, Default)]
 struct Changes {
-    sums: Vec<(u16, u32)>,
+    sums: ChangedSums,
     version: Version,
     /// Some of them were written with the page, which changed meanwhile.
     has_written: bool,
@@ -70,38 +70,30 @@ impl ChecksumCache {
         if let Some(page) = self.pages.get(&at.page) {
             return page.sums.get(usize::from(at.slot)).copied();
         }
-        let changes = self.changes.get(&at.page)?;
-        let found = changes.sums.binary_search_by_key(&at.slot, |(slot, _)| *slot).ok()?;
-        Some(changes.sums[found].1)
+        self.changes.get(&at.page)?.sums.get(at.slot)
     }
 
     /// Changes a sum.
     pub(crate) fn set(&mut self, at: ChecksumAt, sum: u32) {
-        let changes = self.changes.entry(at.page).or_default();
+        let changes = self.changes.entry(at.page).or_insert_with(|| {
+            let changes = Changes::default();
+            self.weight += changes.sums.weight();
+            changes
+        });
         changes.version.0 += 1;
         let page = self.pages.get_mut(&at.page);
         let is_known = page.is_some();
         if let Some(place) = page.and_then(|page| page.sums.get_mut(usize::from(at.slot))) {
             *place = sum;
         }
-        // Streams add at the end.
-        let behind = changes.sums.last().is_none_or(|(slot, _)| *slot < at.slot);
-        let place = if behind {
-            Err(changes.sums.len())
-        } else {
-            changes.sums.binary_search_by_key(&at.slot, |(slot, _)| *slot)
-        };
-        match place {
-            Ok(found) => changes.sums[found].1 = sum,
-            Err(place) => {
-                changes.sums.insert(place, (at.slot, sum));
-                self.changed += 1;
-                if changes.sums.len() == SUMS && !is_known && !changes.has_written {
-                    // What the disk has of it is not needed, not even after a crash: each of these
-                    // sums is in the journal, or its region is in doubt then.
-                    self.keep(at.page, Whole { sums: Box::new([0; SUMS]), first: 0 });
-                }
-            }
+        let (len, weight) = (changes.sums.len(), changes.sums.weight());
+        changes.sums.set(at.slot, sum);
+        let is_full = changes.sums.len() == SUMS && len < SUMS;
+        self.weight = self.weight + changes.sums.weight() - weight;
+        if is_full && !is_known && !changes.has_written {
+            // What the disk has of it is not needed, not even after a crash: each of these sums is
+            // in the journal, or its region is in doubt then.
+            self.keep(at.page, Whole { sums: Box::new([0; SUMS]), first: 0 });
         }
     }
 
@@ -115,9 +107,8 @@ impl ChecksumCache {
 
     /// Keeps a page with all changes since, and gives up others.
     fn keep(&mut self, number: u64, mut page: Whole) {
-        let changes = self.changes.get(&number);
-        for (slot, sum) in changes.into_iter().flat_map(|changes| &changes.sums) {
-            page.sums[usize::from(*slot)] = *sum;
+        if let Some(changes) = self.changes.get(&number) {
+            changes.sums.apply_to(&mut page.sums);
         }
         self.pages.insert(number, page);
         while self.pages.len() > self.limit {
@@ -140,7 +131,7 @@ impl ChecksumCache {
 
     /// Whether the changes take so much memory that they should be written: as much as the cache.
     pub(crate) fn is_heavy(&self) -> bool {
-        self.changed / 512 + self.changes.len() / 32 > self.limit
+        self.weight / (BLOCK / 64) > self.limit
     }
 
     /// A page as it should be on the disk, with its version and the copy to write first; nothing if
@@ -158,7 +149,7 @@ impl ChecksumCache {
         }
         let Some(changes) = self.changes.get_mut(&number) else { return };
         if changes.version == version {
-            self.changed -= changes.sums.len();
+            self.weight -= changes.sums.weight();
             self.changes.remove(&number);
         } else {
             changes.has_written = true;

@@ -29,6 +29,7 @@ extern crate std;
 
 mod bits;
 mod casts;
+mod changed_sums;
 mod checkpoint;
 mod checkpoint_reader;
 mod checksum_page;
