@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::{EventName, Problem, ReplicaId, Severity, Subject, Target, TargetId, VolumeId, keys};
-use store::contract::{Compare, CompareOp, Keys, Op, Txn};
+use store::contract::{Compare, CompareOp, Keys, Op, Revision, Txn};
 
 use super::apply_plan::count_ended;
 use super::{
@@ -52,6 +52,8 @@ pub(crate) struct Batch {
     scrubs: Vec<ReplicaId>,
     /// The volume whose record is to be as it is known here; nothing is written.
     pub(crate) confirms: Option<VolumeId>,
+    /// The records of volumes that it was checked against when it was sent.
+    checked: BTreeMap<VolumeId, Revision>,
 }
 
 impl Batch {
@@ -187,9 +189,11 @@ impl Controller {
             return Err(Box::new(batch));
         }
         let mut txn = Txn::new();
+        let mut checked = BTreeMap::new();
         if let Some(volume) = batch.confirms {
             let key = keys::target_record(volume);
             let known = self.state.revision(&key);
+            checked.insert(volume, known);
             txn = txn
                 .when(Compare::changed(key.clone(), CompareOp::Equal, known))
                 .otherwise(Op::get(key));
@@ -209,10 +213,12 @@ impl Controller {
                 },
             };
             txn = txn.then(op);
-            if matches!(entry, Entry::TargetRecord(_)) {
+            if let Entry::TargetRecord(record) = entry {
+                checked.insert(record.volume(), self.state.revision(key));
                 txn = txn.otherwise(Op::get(key.clone()));
             }
         }
+        batch.checked = checked;
         if let (Some((subject, what)), Some(asked)) = (&batch.waits, &batch.asked) {
             self.wait_for(subject.clone(), asked.ticket, *what);
         }
@@ -282,14 +288,17 @@ impl Controller {
                 self.take_effect(batch);
             }
             CommitResult::Conflict(records) => {
-                let news = records.into_iter().map(|(volume, revision, record)| {
-                    self.state.observe_record(volume, revision, record)
-                });
-                let is_known = news.filter(|news| *news).count() == 0;
+                // Engines write these records too; what one wrote may have been heard of already.
+                let mut was_overtaken = false;
+                for (volume, at, record) in records {
+                    let now = if record.is_some() { at } else { Revision::ZERO };
+                    was_overtaken |= batch.checked.get(&volume) != Some(&now);
+                    self.state.observe_record(volume, at, record);
+                }
                 if let Some(volume) = batch.confirms {
                     return self.confirmed(volume, false);
                 }
-                if is_known {
+                if !was_overtaken {
                     self.resign("the store holds what nobody here has written".into());
                 }
                 if let Some(asked) = batch.asked {

@@ -28,17 +28,21 @@ pub enum Fault {
     CrashBefore,
     /// The control plane crashes after it was done.
     CrashAfter,
+    /// Engines write the records that the write is about first, and the control plane hears of it
+    /// before it hears that its own write is refused.
+    Overtaken,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Fault; 6] = [
+    pub const ALL: [Fault; 7] = [
         Fault::NotSent,
         Fault::AnswerLost,
         Fault::Twice,
         Fault::Refused,
         Fault::CrashBefore,
         Fault::CrashAfter,
+        Fault::Overtaken,
     ];
 }
 
@@ -215,13 +219,7 @@ impl Sim {
     pub fn run(&mut self) {
         for _ in 0..100_000 {
             self.pending.extend(self.controller.run(self.now));
-            let news = std::mem::take(&mut self.cluster.news);
-            let changed = !news.is_empty();
-            for volume in news {
-                let (revision, record) = self.cluster.record(volume).unzip();
-                let revision = revision.unwrap_or(Revision::ZERO);
-                self.controller.on(self.now, Input::Recorded(volume, revision, record));
-            }
+            let changed = self.hear_records();
             let Some(effect) = self.next() else {
                 if changed {
                     continue;
@@ -231,6 +229,18 @@ impl Sim {
             self.act(effect);
         }
         unreachable!("the control plane does not come to rest: {:?}", self.pending);
+    }
+
+    /// Records that engines wrote, as a watch tells; whether there were some.
+    fn hear_records(&mut self) -> bool {
+        let news = std::mem::take(&mut self.cluster.news);
+        let changed = !news.is_empty();
+        for volume in news {
+            let (revision, record) = self.cluster.record(volume).unzip();
+            let revision = revision.unwrap_or(Revision::ZERO);
+            self.controller.on(self.now, Input::Recorded(volume, revision, record));
+        }
+        changed
     }
 
     fn next(&mut self) -> Option<Effect> {
@@ -286,7 +296,7 @@ impl Sim {
         let failed =
             |kind| -> Result<CallResponse, Problem> { Err(Problem::new(kind, "simulated")) };
         let result = match fault {
-            None => self.cluster.call(&node, call),
+            None | Some(Fault::Overtaken) => self.cluster.call(&node, call),
             Some(Fault::NotSent) => failed(ProblemKind::NodeUnavailable),
             Some(Fault::Refused) => failed(ProblemKind::NoSpace),
             Some(Fault::AnswerLost) => {
@@ -314,6 +324,16 @@ impl Sim {
         let stored = match fault {
             None if self.store_is_full => denied(),
             None => self.store(txn),
+            Some(Fault::Overtaken) => {
+                for volume in txn.when.iter().filter_map(record_of).collect::<Vec<_>>() {
+                    if let Some((_, record)) = self.cluster.record(volume) {
+                        self.cluster.put_record(&record);
+                    }
+                }
+                let stored = self.store(txn);
+                self.hear_records();
+                stored
+            }
             Some(Fault::Refused) => {
                 CommitResult::Denied(Problem::new(ProblemKind::Unavailable, "the store is busy"))
             }

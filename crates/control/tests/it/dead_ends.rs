@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use control::controller::{Entry, Request, RequestOutcome};
-use control::testing::{Loss, Sim};
+use control::testing::{Fault, Loss, Sim};
 use model::*;
 
 use crate::world::*;
@@ -171,6 +171,24 @@ fn the_largest_group_is_taken_and_deleted() {
     assert_eq!(sim.insist(&Request::DeleteGroup(group())), Ok(RequestOutcome::Gone));
     assert_eq!(sim.restarts, restarts, "the leader resigned");
     settle(&mut sim);
+}
+
+/// An engine writes the record of its volume while the control plane writes it too, and the watch
+/// tells of it before the store says that the write was refused. Nothing is in doubt then: the
+/// leader goes on from the record as it is.
+#[test]
+fn a_record_that_was_heard_of_first_does_not_end_the_term() {
+    for at in 1..30 {
+        let mut sim = cluster(3);
+        sim.insist(&create(1, 2)).unwrap();
+        sim.insist(&publish(1)).unwrap();
+        let (restarts, node) = (sim.restarts, status(&sim, 1).target.unwrap().node);
+        sim.cluster.lose(&node, Loss::Stopped);
+        sim.fault = Some((sim.done + at, Fault::Overtaken));
+        sim.pass(Duration::from_mins(1));
+        assert_eq!(sim.restarts, restarts, "overtaken at {at}: the leader resigned");
+        assert_ne!(status(&sim, 1).target.unwrap().node, node, "overtaken at {at}");
+    }
 }
 
 /// A store that is full refuses what is asked for, and the control plane goes on to lead. When it

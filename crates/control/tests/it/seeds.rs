@@ -131,7 +131,7 @@ fn live(seed: u64) {
             }
             1 => {
                 let at = usize::try_from(dice.roll(6)).unwrap() + 1;
-                let fault = Fault::ALL[usize::try_from(dice.roll(6)).unwrap()];
+                let fault = Fault::ALL[usize::try_from(dice.roll(7)).unwrap()];
                 sim.fault = Some((sim.done + at, fault));
             }
             2 => sim.pass(Duration::from_secs(dice.roll(40))),
