@@ -2,9 +2,13 @@
 //! nothing but time, and all copies are equal at the end.
 
 use anyhow::{Context, Result, ensure};
+use api::node::{JobControl, Node as _};
 use e2e::fleet::{Fleet, Machine, damage, id, repaired, told};
 use e2e::vm::Kernel;
-use model::{ChildState, Epoch, EventName, FaultReason, ProblemKind, Size, StopCause, TargetState};
+use model::{
+    ChildState, Epoch, EventName, FaultReason, Generation, ProblemKind, Size, StopCause,
+    TargetState, VersionedSpec,
+};
 use rustix::process::Signal;
 
 use super::paths::{TIMERS, end_fio, start_fio};
@@ -86,6 +90,11 @@ fn a_spoiled_copy_is_never_seen_and_is_healed() -> Result<()> {
         ensure!(damaged == 200, "only {damaged} blocks were found on the disk");
         still(lab, &disk, "--verify_only").context("other copies are asked")?;
         lab.target.with(async |fleet, target| {
+            // Of a burst of bad blocks, reads repair as many as are checked at once; a scrub finds
+            // the others.
+            let scrub =
+                VersionedSpec { generation: Generation::FIRST, spec: JobControl::default() };
+            fleet.remote(0)?.put_scrub(fleet.machine(0)?.replica, scrub).await?;
             repaired(&mut events, damaged).await?;
             fleet.until_open(target, 0).await
         })?;
