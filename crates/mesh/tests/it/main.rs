@@ -1,0 +1,6 @@
+//! The nine steps over a model of several nodes, their kernels, their network and the API server.
+
+mod array;
+mod histories;
+mod kernel;
+mod world;
