@@ -8,11 +8,14 @@ use std::path::PathBuf;
 
 use rustix::ioctl::{Getter, IntegerSetter, NoArg, Opcode, Setter, ioctl, opcode};
 
+use crate::kernel::PartitionChange;
 use crate::loop_device::LoopConfig;
 
 const FREEZE: Opcode = opcode::read_write::<i32>(b'X', 119);
 const THAW: Opcode = opcode::read_write::<i32>(b'X', 120);
 const SIZE: Opcode = opcode::read::<u64>(0x12, 114);
+const PARTITION: Opcode = 0x1269;
+const ZERO: Opcode = 0x127F;
 const LOOP_CLEAR: Opcode = 0x4C01;
 const LOOP_SET_CAPACITY: Opcode = 0x4C07;
 const LOOP_CONFIGURE: Opcode = 0x4C0A;
@@ -53,6 +56,29 @@ struct RawLoopConfig {
     reserved: [u64; 8],
 }
 
+/// `struct blkpg_partition`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawPartition {
+    start: i64,
+    length: i64,
+    number: i32,
+    device_name: [u8; 64],
+    volume_name: [u8; 64],
+}
+
+/// `struct blkpg_ioctl_arg`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct RawPartitionChange {
+    operation: i32,
+    flags: i32,
+    length: i32,
+    partition: *const RawPartition,
+}
+
+const _: () = assert!(size_of::<RawPartition>() == 152);
+const _: () = assert!(size_of::<RawPartitionChange>() == 24);
 const _: () = assert!(size_of::<LoopInfo>() == 232);
 const _: () = assert!(size_of::<RawLoopConfig>() == 304);
 
@@ -71,6 +97,34 @@ pub(crate) fn thaw(folder: &File) -> io::Result<()> {
 pub(crate) fn device_size(device: &File) -> io::Result<u64> {
     // SAFETY: BLKGETSIZE64 writes exactly one u64, which is what the getter has room for.
     Ok(unsafe { ioctl(device, Getter::<SIZE, u64>::new()) }?)
+}
+
+/// Tells the kernel of a partition; its table on the disk is somebody else's work.
+pub(crate) fn change_partition(disk: &File, change: &PartitionChange) -> io::Result<()> {
+    let (operation, number, start, length) = match *change {
+        PartitionChange::Add { number, start, length } => (1, number, start, length),
+        PartitionChange::Delete { number } => (2, number, 0, 0),
+        PartitionChange::Resize { number, start, length } => (3, number, start, length),
+    };
+    let too_large = |_| io::Error::other("the partition is too large for the kernel");
+    let partition = RawPartition {
+        start: i64::try_from(start).map_err(too_large)?,
+        length: i64::try_from(length).map_err(too_large)?,
+        number: i32::try_from(number).map_err(too_large)?,
+        device_name: [0; 64],
+        volume_name: [0; 64],
+    };
+    let request =
+        RawPartitionChange { operation, flags: 0, length: 152, partition: &raw const partition };
+    // SAFETY: BLKPG reads a `blkpg_ioctl_arg` and the `blkpg_partition` that it points to. Both
+    // have the kernel's layout (checked above) and live until the call returns.
+    Ok(unsafe { ioctl(disk, Setter::<PARTITION, RawPartitionChange>::new(request)) }?)
+}
+
+/// Zeros from the beginning of a device, which need not be written one by one.
+pub(crate) fn zero(device: &File, length: u64) -> io::Result<()> {
+    // SAFETY: BLKZEROOUT reads two u64, start and length, which the setter points to.
+    Ok(unsafe { ioctl(device, Setter::<ZERO, [u64; 2]>::new([0, length])) }?)
 }
 
 pub(crate) fn attach_loop(file: &File, config: &LoopConfig<'_>) -> io::Result<PathBuf> {

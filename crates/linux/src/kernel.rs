@@ -75,6 +75,27 @@ pub trait Kernel: fmt::Debug + Send + Sync {
     /// Makes a loop device look at the size of its file again.
     fn refresh_loop(&self, device: &Path) -> io::Result<()>;
 
+    /// Makes a folder of configfs.
+    fn make_folder(&self, path: &str) -> io::Result<()>;
+
+    /// Removes a folder of configfs.
+    fn remove_folder(&self, path: &str) -> io::Result<()>;
+
+    /// Makes a link of configfs to one of its folders.
+    fn make_link(&self, link: &str, to: &str) -> io::Result<()>;
+
+    /// Removes a link of configfs.
+    fn remove_link(&self, link: &str) -> io::Result<()>;
+
+    /// Opens the disk at a path to read and write its partition table.
+    fn open_table(&self, disk: &Path) -> io::Result<File>;
+
+    /// Tells the kernel of one partition of a disk that is in use.
+    fn change_partition(&self, disk: &Path, change: &PartitionChange) -> io::Result<()>;
+
+    /// Fills a device with zeros.
+    fn zero_device(&self, device: &Path) -> io::Result<()>;
+
     /// Runs a tool of the distribution to its end.
     fn run(&self, tool: &str, arguments: &[&str]) -> io::Result<ToolOutput>;
 }
@@ -92,6 +113,34 @@ pub struct MountCall<'a> {
     pub flags: MountFlags,
     /// What only this file system knows, as one list with commas.
     pub data: &'a str,
+}
+
+/// What becomes of a partition of a disk, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartitionChange {
+    /// It appears.
+    Add {
+        /// Its number.
+        number: u32,
+        /// Where it begins.
+        start: u64,
+        /// How long it is.
+        length: u64,
+    },
+    /// It becomes longer.
+    Resize {
+        /// Its number.
+        number: u32,
+        /// Where it begins.
+        start: u64,
+        /// How long it is.
+        length: u64,
+    },
+    /// It goes; one that is in use does not.
+    Delete {
+        /// Its number.
+        number: u32,
+    },
 }
 
 /// How full a file system is.
@@ -217,6 +266,37 @@ impl Kernel for LiveKernel {
 
     fn refresh_loop(&self, device: &Path) -> io::Result<()> {
         ioctl::refresh_loop(&File::open(device)?)
+    }
+
+    fn make_folder(&self, path: &str) -> io::Result<()> {
+        std::fs::create_dir(self.tree.path(path))
+    }
+
+    fn remove_folder(&self, path: &str) -> io::Result<()> {
+        std::fs::remove_dir(self.tree.path(path))
+    }
+
+    fn make_link(&self, link: &str, to: &str) -> io::Result<()> {
+        std::os::unix::fs::symlink(self.tree.path(to), self.tree.path(link))
+    }
+
+    fn remove_link(&self, link: &str) -> io::Result<()> {
+        std::fs::remove_file(self.tree.path(link))
+    }
+
+    fn open_table(&self, disk: &Path) -> io::Result<File> {
+        OpenOptions::new().read(true).write(true).open(disk)
+    }
+
+    fn change_partition(&self, disk: &Path, change: &PartitionChange) -> io::Result<()> {
+        ioctl::change_partition(&File::open(disk)?, change)
+    }
+
+    fn zero_device(&self, device: &Path) -> io::Result<()> {
+        let file = OpenOptions::new().write(true).open(device)?;
+        let length = ioctl::device_size(&file)?;
+        ioctl::zero(&file, length)?;
+        file.sync_all()
     }
 
     fn run(&self, tool: &str, arguments: &[&str]) -> io::Result<ToolOutput> {

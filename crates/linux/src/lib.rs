@@ -3,6 +3,8 @@
 //! - [`block_devices`]: the disks of this machine and what keeps a pool from being made on each.
 //! - [`mounts`], [`filesystem`], [`freeze`]: file systems on devices.
 //! - [`nvme`], [`uevent`]: connections to volumes, and what happens to them.
+//! - [`gpt`], [`nvmet`], [`device_mapper`], [`md`]: partitions, what is shown to other machines, and
+//!   arrays of both.
 //! - [`loop_device`], [`fuse`]: files as block devices, and a volume as a file.
 //! - [`machine`]: what this machine can do with volumes.
 //! - [`process`], [`cgroup`]: what a server of a volume asks for itself.
@@ -21,17 +23,21 @@
 //! asks brings a function that looks).
 
 pub mod cgroup;
+pub mod device_mapper;
 mod devices;
 mod error;
 pub mod filesystem;
 pub mod freeze;
 pub mod fuse;
+pub mod gpt;
 mod ioctl;
 mod kernel;
 pub mod loop_device;
 pub mod machine;
+pub mod md;
 pub mod mounts;
 pub mod nvme;
+pub mod nvmet;
 pub mod process;
 #[cfg(any(test, feature = "testing"))]
 #[expect(clippy::unwrap_used, reason = "a test aid: what fails here fails the test")]
@@ -42,6 +48,6 @@ pub mod uevent;
 
 pub use devices::block_devices;
 pub use error::SystemError;
-pub use kernel::{Kernel, LiveKernel, MountCall, ToolOutput, Usage};
+pub use kernel::{Kernel, LiveKernel, MountCall, PartitionChange, ToolOutput, Usage};
 pub use traits::disk_traits;
 pub use tree::Tree;

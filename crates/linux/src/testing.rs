@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
-use crate::kernel::{MountCall, ToolOutput, Usage};
+use crate::kernel::{MountCall, PartitionChange, ToolOutput, Usage};
 use crate::loop_device::LoopConfig;
 use crate::mounts::{DeviceNumber, MountTable};
 use crate::{Kernel, Tree};
@@ -288,6 +288,41 @@ impl Kernel for FakeKernel {
 
     fn refresh_loop(&self, device: &Path) -> io::Result<()> {
         self.called("refresh_loop", &device.display().to_string())
+    }
+
+    fn make_folder(&self, path: &str) -> io::Result<()> {
+        self.called("make_folder", path)?;
+        fs::create_dir_all(self.tree.path(path))
+    }
+
+    fn remove_folder(&self, path: &str) -> io::Result<()> {
+        self.called("remove_folder", path)?;
+        fs::remove_dir_all(self.tree.path(path))
+    }
+
+    fn make_link(&self, link: &str, to: &str) -> io::Result<()> {
+        self.called("make_link", &format!("{link} {to}"))?;
+        fs::create_dir_all(self.tree.path(link).parent().unwrap())?;
+        symlink(self.tree.path(to), self.tree.path(link))
+    }
+
+    fn remove_link(&self, link: &str) -> io::Result<()> {
+        self.called("remove_link", link)?;
+        fs::remove_file(self.tree.path(link))
+    }
+
+    fn open_table(&self, disk: &Path) -> io::Result<fs::File> {
+        self.called("open_table", &disk.display().to_string())?;
+        let disk = self.file(&disk.display().to_string());
+        fs::OpenOptions::new().read(true).write(true).open(disk)
+    }
+
+    fn change_partition(&self, disk: &Path, change: &PartitionChange) -> io::Result<()> {
+        self.called("change_partition", &format!("{} {change:?}", disk.display()))
+    }
+
+    fn zero_device(&self, device: &Path) -> io::Result<()> {
+        self.called("zero_device", &device.display().to_string())
     }
 
     fn run(&self, tool: &str, arguments: &[&str]) -> io::Result<ToolOutput> {

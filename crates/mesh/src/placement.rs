@@ -63,7 +63,8 @@ pub fn rank<'a>(drives: &'a [Drive], wanted: &Wanted<'_>) -> Vec<(&'a str, Vec<&
     let mut by_node: BTreeMap<&str, Vec<&Drive>> = BTreeMap::new();
     for drive in drives {
         let has_room = drive.status.biggest_usable_free_bytes >= wanted.size;
-        let fits = drive.status.sector_size == wanted.sector_size && drive.status.unusable.is_none();
+        let fits =
+            drive.status.sector_size == wanted.sector_size && drive.status.unusable.is_none();
         let is_free = !wanted.taken.contains(&drive.spec.node_id.as_str());
         let is_local = drive.spec.node_id == wanted.consumer;
         let is_reachable = is_local || drive.status.tcp_address.is_some();

@@ -128,9 +128,10 @@ impl PartitionState {
             (State::Deleting, _) | (_, Event::Removed) => State::Deleting,
             (State::Requested, Event::Made) => State::Created,
             (State::Created | State::Missing | State::Faulty, Event::Added) => State::Spare,
-            (State::Created | State::Spare | State::Missing | State::Faulty, Event::SyncStarted) => {
-                State::Syncing
-            }
+            (
+                State::Created | State::Spare | State::Missing | State::Faulty,
+                Event::SyncStarted,
+            ) => State::Syncing,
             (State::Requested | State::Replacing, Event::InSync) => self,
             (_, Event::InSync) => State::Synced,
             (State::Requested | State::Created, Event::Lost) => self,
@@ -138,16 +139,10 @@ impl PartitionState {
             (_, Event::Lost) => State::Missing,
             (_, Event::Failed) => State::Faulty,
             (State::Synced, Event::ReplacementStarted) => State::Replacing,
-            (
-                _,
-                Event::Made | Event::Added | Event::SyncStarted | Event::ReplacementStarted,
-            ) => self,
+            (_, Event::Made | Event::Added | Event::SyncStarted | Event::ReplacementStarted) => {
+                self
+            }
         }
-    }
-
-    /// Whether it was a member of the array once: it may hold data and a superblock.
-    pub fn was_member(self) -> bool {
-        !matches!(self, PartitionState::Requested | PartitionState::Created)
     }
 
     /// Whether it is waited for, and replaced when that takes too long.

@@ -9,7 +9,9 @@ use crate::state::{PartitionState, Phase};
 pub const FINALIZER: &str = "mesh.holdfast.io/partitions";
 
 /// A replicated volume of the kernel data path. It is the driver's: do not edit or delete it.
-#[derive(CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    CustomResource, KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize,
+)]
 #[kube(
     group = "mesh.holdfast.io",
     version = "v1",
@@ -106,7 +108,10 @@ pub struct MeshVolumeStatus {
     /// Number of the consumer's claim; grows with each claim.
     #[serde(default)]
     pub epoch: u64,
-    /// When the claim was made.
+    /// The boot of the consumer in which it claimed.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub boot_id: String,
+    /// When the claim was made, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claimed_at: Option<u64>,
     /// The partitions that have every acknowledged write.
@@ -164,6 +169,9 @@ pub struct PartitionStatus {
     /// The epoch whose consumer alone can reach it.
     #[serde(default)]
     pub granted_epoch: u64,
+    /// It was in sync once: what it lacks is in the bitmaps of the others.
+    #[serde(default)]
+    pub synced: bool,
     /// Seconds since 1970, when the state changed.
     #[serde(default)]
     pub updated_at: u64,

@@ -13,30 +13,19 @@ pub enum ClaimRefused {
     InUse(String),
 }
 
-/// The volume with this node as its consumer; nothing: it is already, with an array that runs or
-/// is being started.
+/// The volume with this node as its consumer; nothing: it is already.
 ///
-/// Each claim has an epoch of its own, also one of the same node after a restart: what its former
-/// connections had sent is then as foreign as that of another node.
+/// Each claim has an epoch of its own, also one of the same node after it was booted again: what
+/// its former connections had sent is then as foreign as that of another node.
 pub fn claim(view: &View, volume: &Volume) -> Result<Option<Volume>, ClaimRefused> {
     if volume.deleting {
         return Err(ClaimRefused::Deleting);
     }
-    let kernel = &view.kernel;
     match volume.status.node_name.as_deref() {
-        Some(node) if node == view.node => {
-            let epoch = volume.status.epoch;
-            let is_begun = kernel.array(&volume.name).is_some()
-                || kernel.imports.iter().any(|it| it.volume == volume.name && it.epoch == epoch)
-                || kernel.legs.iter().any(|leg| {
-                    leg.epoch == epoch && volume.spec.request(&leg.partition).is_some()
-                })
-                // Nothing is granted to it yet: nothing of an earlier run can be on its way.
-                || volume.status.partitions.iter().all(|entry| entry.granted_epoch != epoch);
-            if is_begun {
-                return Ok(None);
-            }
+        Some(node) if node == view.node && volume.status.boot_id == view.boot_id => {
+            return Ok(None);
         }
+        Some(node) if node == view.node => {}
         Some(node) => {
             let mut drives = view.drives.iter().filter(|drive| drive.spec.node_id == node);
             if drives.any(|drive| drive.is_healthy(view.now)) {
@@ -48,6 +37,7 @@ pub fn claim(view: &View, volume: &Volume) -> Result<Option<Volume>, ClaimRefuse
     let mut claimed = volume.clone();
     claimed.status.node_name = Some(view.node.clone());
     claimed.status.epoch += 1;
+    claimed.status.boot_id.clone_from(&view.boot_id);
     claimed.status.claimed_at = Some(view.now);
     Ok(Some(claimed))
 }
@@ -61,6 +51,7 @@ pub fn release(view: &View, volume: &Volume) -> Option<Volume> {
     let mut released = volume.clone();
     released.status.node_name = None;
     released.status.claimed_at = None;
+    released.status.boot_id.clear();
     released.status.md_state = String::new();
     Some(released)
 }

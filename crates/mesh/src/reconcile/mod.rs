@@ -56,8 +56,8 @@ pub enum Action {
     AddMember { volume: String, partition: String, epoch: u64, was_member: bool },
     /// Fail a member and take it out.
     RemoveMember { volume: String, partition: String, epoch: u64 },
-    /// Add a member that takes another's place while that one serves.
-    ReplaceMember { volume: String, old: String, new: String, epoch: u64 },
+    /// Give an array so many places: one more while a member is being replaced.
+    SetSlots { volume: String, slots: u16 },
     /// Let an array use all of its members.
     GrowArray { volume: String },
 }
@@ -75,7 +75,7 @@ impl Action {
             | Action::AssembleArray { volume, .. }
             | Action::AddMember { volume, .. }
             | Action::RemoveMember { volume, .. }
-            | Action::ReplaceMember { volume, .. }
+            | Action::SetSlots { volume, .. }
             | Action::GrowArray { volume } => Some(volume),
             _ => None,
         }
@@ -120,6 +120,7 @@ impl Draft<'_> {
     fn event(&mut self, partition: &str, event: PartitionEvent) {
         let now = self.view.now;
         if let Some(entry) = self.new.status.partition_mut(partition) {
+            entry.synced |= event == PartitionEvent::InSync;
             let next = entry.state.on(event);
             if next != entry.state {
                 entry.state = next;
@@ -153,8 +154,7 @@ pub fn decide(view: &View) -> Plan {
     let mut steps: Vec<(Step, String, Action)> = Vec::new();
     let mut plan = Plan::default();
     for volume in &view.volumes {
-        let mut draft =
-            Draft { view, old: volume, new: volume.clone(), actions: Vec::new() };
+        let mut draft = Draft { view, old: volume, new: volume.clone(), actions: Vec::new() };
         stop_foreign(&mut draft);
         owner::own(&mut draft);
         if draft.is_consumer() && !volume.deleting {

@@ -17,8 +17,11 @@ pub(super) fn own(draft: &mut Draft<'_>) {
             continue;
         }
         let uuid = &request.partition_uuid;
-        let is_made =
-            draft.old.status.partition(uuid).is_some_and(|it| it.state != PartitionState::Requested);
+        let is_made = draft
+            .old
+            .status
+            .partition(uuid)
+            .is_some_and(|it| it.state != PartitionState::Requested);
         match draft.view.kernel.partition(uuid).cloned() {
             // A new one would be empty, and is not what the volume believes to have here.
             None if is_made => {
@@ -98,6 +101,7 @@ fn record(draft: &mut Draft<'_>, request: &PartitionRequest, found: &LocalPartit
         state: PartitionState::Created,
         size_bytes: found.bytes,
         granted_epoch: 0,
+        synced: false,
         updated_at: draft.view.now,
         message: String::new(),
     });

@@ -2,7 +2,8 @@
 //!
 //! What MD does and what `inSync` says are brought together in two directions. A member leaves
 //! `inSync` first, and only then its leg is released; it enters `inSync` only when MD has it in
-//! sync and its leg has a path.
+//! sync and its leg has a path. So a member is never replaced by MD's own replacement, which fails
+//! the old one by itself when the copy is complete: the array gets one place more for a while.
 
 use super::owner::NO_ROOM;
 use super::starting::{mark_removed, reach, request, wanted};
@@ -63,15 +64,12 @@ fn record_losses(draft: &mut Draft<'_>, array: &Array) {
     if !old.spec.is_covered(kept.iter().map(String::as_str)) {
         let waits = lost.iter().filter_map(|uuid| old.spec.request(uuid));
         let nodes: Vec<&str> = waits.map(|request| request.node_id.as_str()).collect();
-        draft.new.status.message = format!(
-            "I/O waits for {}: without it, no copy would have all data",
-            nodes.join(", ")
-        );
+        draft.new.status.message =
+            format!("I/O waits for {}: without it, no copy would have all data", nodes.join(", "));
         return;
     }
     for partition in &lost {
-        let is_faulty =
-            array.member(partition).is_some_and(|it| it.state == MemberState::Faulty);
+        let is_faulty = array.member(partition).is_some_and(|it| it.state == MemberState::Faulty);
         let event = if is_faulty { PartitionEvent::Failed } else { PartitionEvent::Lost };
         draft.event(partition, event);
     }
@@ -198,8 +196,8 @@ fn move_to_consumer(draft: &mut Draft<'_>) {
 /// Step 8: what is requested and not in the array is reached, and added.
 fn add_members(draft: &mut Draft<'_>, array: &Array) {
     let (old, epoch) = (draft.old, draft.old.status.epoch);
-    let is_idle = array.sync.is_none()
-        && array.members.iter().all(|it| it.state == MemberState::InSync);
+    let is_idle =
+        array.sync.is_none() && array.members.iter().all(|it| it.state == MemberState::InSync);
     for request in old.spec.partitions.iter().filter(|request| !request.remove) {
         let uuid = &request.partition_uuid;
         if array.member(uuid).is_some() || old.status.is_in_sync(uuid) {
@@ -217,25 +215,26 @@ fn add_members(draft: &mut Draft<'_>, array: &Array) {
             continue;
         }
         let volume = array.volume.clone();
-        let has_place = array.members.len() < usize::from(old.spec.slots());
-        let was_member = old.status.partition(uuid).is_some_and(|it| it.state.was_member());
+        let has_place = array.members.len() < usize::from(array.slots);
+        let was_member = old.status.partition(uuid).is_some_and(|it| it.synced);
         let partition = uuid.clone();
-        match &request.replaces {
-            Some(replaced) if !has_place => {
-                if is_idle && array.member(replaced).is_some() {
-                    let (old, new) = (replaced.clone(), partition);
-                    let action = Action::ReplaceMember { volume, old, new, epoch };
-                    draft.act(Step::Replace, action);
-                }
-            }
-            _ if has_place => {
-                let action = Action::AddMember { volume, partition, epoch, was_member };
-                draft.act(Step::AddImported, action);
-                // One at a time: MD gives the first free place.
-                return;
-            }
-            _ => {}
+        if has_place {
+            let action = Action::AddMember { volume, partition, epoch, was_member };
+            draft.act(Step::AddImported, action);
+            // One at a time: MD gives the first free place.
+            return;
         }
+        let may_widen = request.replaces.is_some() && array.slots == old.spec.slots();
+        if may_widen && is_idle && old.spec.stripe_width == 1 {
+            let slots = array.slots + 1;
+            draft.act(Step::Replace, Action::SetSlots { volume, slots });
+        }
+    }
+    let is_replacing = old.spec.partitions.iter().any(|it| it.replaces.is_some());
+    let fits = array.members.len() <= usize::from(old.spec.slots());
+    if array.slots > old.spec.slots() && fits && is_idle && !is_replacing {
+        let (volume, slots) = (array.volume.clone(), old.spec.slots());
+        draft.act(Step::Replace, Action::SetSlots { volume, slots });
     }
 }
 

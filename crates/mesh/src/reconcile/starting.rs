@@ -140,11 +140,7 @@ fn ask_others(draft: &mut Draft<'_>, missing: &[&PartitionRequest]) {
 }
 
 /// What a further member of this volume needs.
-pub(super) fn wanted<'a>(
-    draft: &'a Draft<'_>,
-    taken: &'a [&'a str],
-    drives: usize,
-) -> Wanted<'a> {
+pub(super) fn wanted<'a>(draft: &'a Draft<'_>, taken: &'a [&'a str], drives: usize) -> Wanted<'a> {
     Wanted {
         consumer: &draft.view.node,
         size: draft.old.spec.partition_bytes(),

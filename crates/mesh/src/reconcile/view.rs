@@ -8,6 +8,8 @@ use crate::volume::{MeshVolumeSpec, MeshVolumeStatus, PartitionStatus};
 pub struct View {
     /// This node.
     pub node: String,
+    /// Which boot of it this is.
+    pub boot_id: String,
     /// Seconds since 1970: for liveness only.
     pub now: u64,
     /// All volumes.
@@ -122,6 +124,8 @@ pub struct Array {
     pub epoch: Option<u64>,
     /// Its members.
     pub members: Vec<Member>,
+    /// How many places it has for them.
+    pub slots: u16,
     /// How far a synchronisation is.
     pub sync: Option<String>,
     /// What it offers.

@@ -47,12 +47,12 @@ pub(crate) struct Running {
     pub(crate) resync: BTreeSet<usize>,
     /// Regions copied by recovery, for counting.
     pub(crate) copied: usize,
-    pub(crate) replaces: Option<(String, String)>,
+    pub(crate) slots: u16,
     pub(crate) bytes: u64,
 }
 
 impl Running {
-    pub(crate) fn new(epoch: u64, bytes: u64) -> Running {
+    pub(crate) fn new(epoch: u64, bytes: u64, slots: u16) -> Running {
         Running {
             epoch,
             members: BTreeMap::new(),
@@ -63,7 +63,7 @@ impl Running {
             recovery: BTreeMap::new(),
             resync: BTreeSet::new(),
             copied: 0,
-            replaces: None,
+            slots,
             bytes,
         }
     }

@@ -55,6 +55,7 @@ impl World {
                 .iter()
                 .map(|(uuid, state)| Member { partition: uuid.clone(), state: *state })
                 .collect(),
+            slots: array.slots,
             sync: (!array.recovery.is_empty()).then(|| "50.0%".to_owned()),
             bytes: array.bytes,
             state: "active".to_owned(),
@@ -195,7 +196,7 @@ impl World {
                 if self.nodes[node].array.is_some() || !self.legs_live(node, &members, *epoch) {
                     return Err("cannot create".to_owned());
                 }
-                let mut array = Running::new(*epoch, bytes);
+                let mut array = Running::new(*epoch, bytes, self.volume.spec.slots());
                 for uuid in members {
                     let disk = self.disks.get_mut(&uuid).ok_or("no disk")?;
                     assert_eq!(disk.data, [0; REGIONS], "{uuid} was not zeroed, or had data");
@@ -221,10 +222,12 @@ impl World {
                     legs.retain(|(uuid, ..)| uuid != partition);
                 }
             }
-            Action::ReplaceMember { old, new, epoch, .. } => {
-                self.add(node, new, *epoch, false)?;
+            Action::SetSlots { slots, .. } => {
                 let array = self.nodes[node].array.as_mut().ok_or("no array")?;
-                array.replaces = Some((old.clone(), new.clone()));
+                if array.members.len() > usize::from(*slots) {
+                    return Err("too many members".to_owned());
+                }
+                array.slots = *slots;
             }
             Action::GrowArray { .. } => {
                 let array = self.nodes[node].array.as_mut().ok_or("no array")?;
@@ -243,7 +246,7 @@ impl World {
         let disks = members.iter().map(|uuid| (uuid, &self.disks[uuid]));
         let disks: Vec<_> = disks.filter(|(_, disk)| disk.events > 0).collect();
         let (_, freshest) = disks.iter().max_by_key(|(_, disk)| disk.events).ok_or("no disks")?;
-        let mut array = Running::new(epoch, bytes);
+        let mut array = Running::new(epoch, bytes, self.volume.spec.slots());
         array.events = freshest.events + 1;
         for (uuid, disk) in &disks {
             if disk.events + 1 < freshest.events || freshest.failed.contains(*uuid) {
@@ -266,7 +269,8 @@ impl World {
         }
         let disk = self.disks.get_mut(uuid).ok_or("no disk")?;
         let array = self.nodes[node].array.as_mut().ok_or("no array")?;
-        if array.epoch != epoch || array.members.contains_key(uuid) {
+        let is_full = array.members.len() >= usize::from(array.slots);
+        if array.epoch != epoch || array.members.contains_key(uuid) || is_full {
             return Err("it is a member, or the array is of another claim".to_owned());
         }
         let by_bitmap = was_member && disk.events > 0;

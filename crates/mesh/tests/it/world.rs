@@ -47,6 +47,7 @@ pub(crate) struct Node {
     pub(crate) wanted: bool,
     pub(crate) pending: VecDeque<Pending>,
     pub(crate) heartbeat: u64,
+    pub(crate) boots: u64,
 }
 
 #[derive(Debug)]
@@ -61,6 +62,8 @@ pub(crate) struct World {
     pub(crate) acks: u64,
     pub(crate) violations: Vec<String>,
     pub(crate) log: Vec<String>,
+    /// Writes that the pods still issue.
+    pub(crate) budget: u64,
     version: u64,
     resource_version: u64,
     last_attached: u64,
@@ -97,6 +100,7 @@ impl World {
             acks: 0,
             violations: Vec::new(),
             log: Vec::new(),
+            budget: u64::MAX,
             version: 0,
             resource_version: 0,
             last_attached: 0,
@@ -142,6 +146,7 @@ impl World {
         }
         View {
             node: self.nodes[node].name.clone(),
+            boot_id: self.nodes[node].boots.to_string(),
             now: self.now,
             volumes: vec![volume],
             drives: self.nodes.iter().map(drive).collect(),
@@ -272,7 +277,7 @@ impl World {
     }
 
     fn issue(&mut self, node: usize) {
-        if self.nodes[node].attached.is_none() {
+        if self.nodes[node].attached.is_none() || self.budget == 0 {
             return;
         }
         let region = self.chance(REGIONS);
@@ -280,6 +285,7 @@ impl World {
         if array.writes.iter().any(|write| write.region == region) {
             return;
         }
+        self.budget -= 1;
         self.version += 1;
         let live = array.live();
         array.bits[region] = true;
@@ -367,9 +373,7 @@ impl World {
     fn recover(&mut self, node: usize) {
         let array = self.nodes[node].array.clone().unwrap();
         let sources = array.in_sync();
-        let live = |world: &World, uuid: &str| {
-            world.path(node, uuid, array.epoch) == LegPath::Live
-        };
+        let live = |world: &World, uuid: &str| world.path(node, uuid, array.epoch) == LegPath::Live;
         let Some(source) = sources.iter().find(|uuid| live(self, uuid)) else { return };
         if let Some(region) = array.resync.iter().next().copied() {
             let busy = array.writes.iter().any(|write| write.region == region);
@@ -410,9 +414,6 @@ impl World {
         running.events += 1;
         running.supers = running.live();
         let all = running.live();
-        if let Some((old, _)) = running.replaces.take_if(|(_, new)| new == uuid) {
-            running.fail(&old);
-        }
         for disk in all {
             self.disks.get_mut(&disk).unwrap().failed.remove(uuid);
         }
@@ -448,6 +449,7 @@ impl World {
             partitions: old.partitions,
             wanted: old.wanted,
             heartbeat: old.heartbeat,
+            boots: old.boots + 1,
             ..Node::default()
         };
     }
