@@ -47,4 +47,6 @@ pub use identity::{DRIVER_NAME, Identity};
 pub use liveness::{Serving, serve_liveness};
 pub use metadata::SnapshotMetadata;
 pub use node::{AgentDevices, Node, NodeConfig};
-pub use server::{NodeSockets, ServeError, serve_controller, serve_node};
+pub use server::{
+    NodeSockets, ServeError, serve_controller, serve_controller_of, serve_node, serve_node_of,
+};

@@ -16,9 +16,9 @@ use tonic::transport::Server;
 use crate::authority::RegistrationStream;
 use crate::liveness::Serving;
 use crate::node::Devices;
-use crate::proto::controller_server::ControllerServer;
+use crate::proto::controller_server::{Controller as ControllerService, ControllerServer};
 use crate::proto::group_controller_server::GroupControllerServer;
-use crate::proto::identity_server::IdentityServer;
+use crate::proto::identity_server::{Identity as IdentityService, IdentityServer};
 use crate::proto::node_server::NodeServer;
 use crate::proto::pluginregistration::registration_server::RegistrationServer;
 use crate::proto::snapshot_metadata_server::SnapshotMetadataServer;
@@ -86,6 +86,24 @@ pub async fn serve_controller<C: Control>(
     served.map_err(|source| ServeError::Serve { path: path.to_owned(), source })
 }
 
+/// Serves another backend's controller, until `stop` ends.
+pub async fn serve_controller_of<I: IdentityService, C: ControllerService>(
+    path: &Path,
+    (identity, controller): (I, C),
+    serving: &Serving,
+    stop: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    let socket = listen(path)?;
+    serving.begin();
+    tracing::info!(socket = %path.display(), "CSI controller services");
+    let served = Server::builder()
+        .add_service(IdentityServer::new(identity))
+        .add_service(ControllerServer::new(controller))
+        .serve_with_incoming_shutdown(socket, stop)
+        .await;
+    served.map_err(|source| ServeError::Serve { path: path.to_owned(), source })
+}
+
 /// Where a node serves.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeSockets<'a> {
@@ -103,13 +121,23 @@ pub async fn serve_node<C: Control, D: Devices>(
     serving: &Serving,
     stop: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
+    serve_node_of(sockets, (Identity::new(control), node), serving, stop).await
+}
+
+/// The same, for a driver with an identity of its own.
+pub async fn serve_node_of<I: IdentityService, D: Devices>(
+    sockets: NodeSockets<'_>,
+    (identity, node): (I, Node<D>),
+    serving: &Serving,
+    stop: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
     let NodeSockets { driver: path, registration } = sockets;
     let socket = listen(path)?;
     serving.begin();
     tracing::info!(socket = %path.display(), "CSI node services");
     let (stopping, stopped) = watch::channel(false);
     let serves = Server::builder()
-        .add_service(IdentityServer::new(Identity::new(control)))
+        .add_service(IdentityServer::new(identity))
         .add_service(NodeServer::new(node))
         .serve_with_incoming_shutdown(socket, until(stopped.clone()));
     let registering = async {

@@ -108,7 +108,7 @@ pub(crate) struct ServeNode {
 }
 
 /// A socket, as a path or as Kubernetes writes it: `unix:///csi/csi.sock`.
-fn socket(text: &str) -> Result<PathBuf, String> {
+pub(crate) fn socket(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text.strip_prefix("unix://").unwrap_or(text));
     if path.is_absolute() {
         return Ok(path);

@@ -15,6 +15,7 @@ mod csi;
 mod engine;
 mod log;
 mod man;
+mod mesh;
 mod nvme;
 mod operator;
 mod pool;
@@ -62,6 +63,9 @@ enum Command {
     /// The engine: serve disks over NVMe/TCP
     #[command(subcommand)]
     Engine(engine::EngineCommand),
+    /// The kernel data path: replicated volumes with nothing but Kubernetes
+    #[command(subcommand)]
+    Mesh(mesh::MeshCommand),
     /// Look at NVMe/TCP targets, and measure them
     #[command(subcommand)]
     Nvme(nvme::NvmeCommand),
@@ -96,6 +100,7 @@ impl Command {
             Command::Control(typed) => block_on(typed.run()),
             Command::Csi(typed) => block_on(typed.run()),
             Command::Engine(typed) => typed.run(),
+            Command::Mesh(typed) => block_on(typed.run()),
             Command::Nvme(typed) => typed.run(),
             Command::Operator(typed) => block_on(typed.run()),
             Command::Pool(typed) => typed.run(),

@@ -7,7 +7,6 @@
 //! not carry the label that the caller names.
 
 use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use gptman::{GPT, GPTPartitionEntry};
@@ -292,10 +291,10 @@ fn uuid_bytes(text: &str) -> Option<[u8; 16]> {
 
 /// Makes an empty table on a disk image.
 #[cfg(any(test, feature = "testing"))]
-pub fn make_table(file: &mut File, sector_size: u64) -> io::Result<()> {
-    GPT::write_protective_mbr_into(file, sector_size).map_err(io::Error::other)?;
-    let mut gpt = GPT::new_from(file, sector_size, [7; 16]).map_err(io::Error::other)?;
-    gpt.write_into(file).map_err(io::Error::other)?;
+pub fn make_table(file: &mut File, sector_size: u64) -> std::io::Result<()> {
+    GPT::write_protective_mbr_into(file, sector_size).map_err(std::io::Error::other)?;
+    let mut gpt = GPT::new_from(file, sector_size, [7; 16]).map_err(std::io::Error::other)?;
+    gpt.write_into(file).map_err(std::io::Error::other)?;
     Ok(())
 }
 

@@ -26,13 +26,18 @@ impl Tree {
         self.root.join(path.trim_start_matches('/'))
     }
 
+    /// How many entries a folder has; none if it cannot be read.
+    pub fn count(&self, folder: &str) -> usize {
+        self.names(folder).len()
+    }
+
     /// Names in a folder, sorted; none if it cannot be read.
     pub(crate) fn names(&self, folder: &str) -> Vec<String> {
         names(&self.path(folder))
     }
 
     /// A file's text; empty if it cannot be read.
-    pub(crate) fn text(&self, file: &str) -> String {
+    pub fn text(&self, file: &str) -> String {
         fs::read_to_string(self.path(file)).unwrap_or_default()
     }
 }

@@ -15,15 +15,24 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cleanup;
+pub mod cluster;
+pub mod daemon;
+mod devices;
+pub mod execute;
 pub mod names;
 #[expect(unreachable_pub, reason = "a derive repeats the spec inside a function")]
 pub mod node_device;
+pub mod observe;
+pub mod parameters;
 pub mod placement;
 pub mod reconcile;
+pub mod service;
 pub mod state;
 #[expect(unreachable_pub, reason = "a derive repeats the spec inside a function")]
 pub mod volume;
 
+pub use devices::MeshDevices;
 pub use node_device::MeshNodeDevice;
 pub use volume::MeshVolume;
 

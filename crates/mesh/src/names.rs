@@ -34,6 +34,14 @@ pub fn subsystem(volume: &VolumeId, source: &str, target: &str) -> String {
     format!("nqn.2026-11.io.holdfast.mesh:tcp:{source}:{target}:{volume}")
 }
 
+/// The source, target and volume of a subsystem of ours.
+pub fn parse_subsystem(nqn: &str) -> Option<(&str, &str, &str)> {
+    let rest = nqn.strip_prefix("nqn.2026-11.io.holdfast.mesh:tcp:")?;
+    let mut part = rest.split(':');
+    let found = (part.next()?, part.next()?, part.next()?);
+    part.next().is_none().then_some(found)
+}
+
 /// The device-mapper device between an array and a partition, made for one epoch.
 pub fn leg(partition: &str, epoch: u64) -> String {
     format!("mesh-{partition}-{epoch}")
@@ -46,9 +54,11 @@ pub fn parse_leg(name: &str) -> Option<(&str, u64)> {
     Some((partition, epoch.parse().ok()?))
 }
 
-/// The array of a volume below `/dev/md`.
+/// The array of a volume below `/dev/md`. MD keeps 32 characters of a name; arrays are found by
+/// their UUID and their members, never by this.
 pub fn array(volume_id: &str) -> String {
-    format!("mesh-{volume_id}")
+    let short: String = volume_id.chars().filter(|digit| *digit != '-').take(20).collect();
+    format!("mesh-{short}")
 }
 
 fn hashed(parts: &[&str]) -> Uuid {
@@ -77,5 +87,9 @@ mod tests {
         assert_eq!(parse_leg(&leg(&one, 7)), Some((one.as_str(), 7)));
         assert_eq!(parse_leg("vg-root"), None);
         assert_eq!(parse_leg("mesh-x-1"), None);
+        let id: VolumeId = "6f1d0a57-0000-4000-8000-000000000001".parse().unwrap();
+        let nqn = subsystem(&id, "n1", "n2");
+        assert_eq!(parse_subsystem(&nqn), Some(("n1", "n2", id.to_string().as_str())));
+        assert!(array(&id.to_string()).len() <= 32);
     }
 }

@@ -48,12 +48,13 @@ pub(crate) const TABLE: &[Row] = &[
         &["api", "block", "linux", "mirror", "model", "nvme", "pool", "reactor", "store"],
     ),
     row("agent", Layer::Program, &["api", "block", "engine", "linux", "model", "nvme", "reactor"]),
+    row("mesh", Layer::Program, &["csi", "linux", "model"]),
     row("operator", Layer::Program, &["api", "model"]),
     row(
         "holdfast",
         Layer::Binary,
         &[
-            "agent", "api", "block", "control", "csi", "engine", "linux", "model", "nvme",
+            "agent", "api", "block", "control", "csi", "engine", "linux", "mesh", "model", "nvme",
             "operator", "pool", "store",
         ],
     ),
