@@ -119,6 +119,12 @@ pub fn resize(
     run(kernel, ("grow", name), &["resume", name]).map(|_| ())
 }
 
+/// Holds all I/O of a device, whatever is below it, until it is failed.
+pub fn hold(kernel: &dyn Kernel, name: &str) -> Result<(), SystemError> {
+    let arguments = ["suspend", "--noflush", "--nolockfs", name];
+    run(kernel, ("hold the I/O of", name), &arguments).map(|_| ())
+}
+
 /// Lets I/O fail that waits, and all that follows.
 pub fn fail(kernel: &dyn Kernel, name: &str) -> Result<(), SystemError> {
     run(kernel, ("release", name), &["wipe_table", "--noflush", name]).map(|_| ())

@@ -198,8 +198,8 @@ impl Executor<'_> {
         Ok((device, true))
     }
 
-    /// I/O fails first, on this node's own copy before the others: nothing is acknowledged that
-    /// only some of them have.
+    /// All legs hold their I/O before the first one fails: else MD would acknowledge what only the
+    /// others have. This node's own copy fails last, so that MD cannot record that the others did.
     fn stop(&self) -> Done {
         let array = observe::md_array(self.kernel, self.volume);
         let is_local = |partition: &str| {
@@ -212,7 +212,10 @@ impl Executor<'_> {
                 legs.push(name.clone());
             }
         }
-        legs.sort_by_key(|name| !names::parse_leg(name).is_some_and(|(uuid, _)| is_local(uuid)));
+        legs.sort_by_key(|name| names::parse_leg(name).is_some_and(|(uuid, _)| is_local(uuid)));
+        for name in &legs {
+            device_mapper::hold(self.kernel, name)?;
+        }
         for name in &legs {
             device_mapper::fail(self.kernel, name)?;
         }
