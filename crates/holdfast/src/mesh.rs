@@ -89,6 +89,16 @@ fn print(definitions: Vec<serde_json::Value>) -> Result<()> {
     Ok(writeln!(std::io::stdout(), "{text}")?)
 }
 
+/// Held by the one daemon of a node: each decides from what it alone has recorded.
+fn lock() -> Result<std::fs::File> {
+    const PATH: &str = "/run/holdfast-mesh.lock";
+    let file = std::fs::File::create(PATH).with_context(|| format!("cannot make {PATH}"))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(_) => bail!("another `holdfast mesh node` runs here (it holds {PATH}); end it first"),
+    }
+}
+
 /// Answers whether the services on a socket are alive, until `stop` ends.
 async fn liveness(
     address: Option<SocketAddr>,
@@ -122,6 +132,7 @@ impl ServeController {
 
 impl ServeNode {
     async fn run(self) -> Result<()> {
+        let _alone = lock()?;
         let kernel: Arc<dyn Kernel> = Arc::new(LiveKernel::default());
         let cluster = Cluster::connect().await?;
         let (node, address) = (self.node.to_string(), self.address);
