@@ -3,8 +3,8 @@
 //! - [`block_devices`]: the disks of this machine and what keeps a pool from being made on each.
 //! - [`mounts`], [`filesystem`], [`freeze`]: file systems on devices.
 //! - [`nvme`], [`uevent`]: connections to volumes, and what happens to them.
-//! - [`gpt`], [`nvmet`], [`device_mapper`], [`md`]: partitions, what is shown to other machines, and
-//!   arrays of both.
+//! - [`gpt`], [`nvmet`], [`device_mapper`], [`md`]: partitions, what is shown to other machines,
+//!   and arrays of both.
 //! - [`loop_device`], [`fuse`]: files as block devices, and a volume as a file.
 //! - [`machine`]: what this machine can do with volumes.
 //! - [`process`], [`cgroup`]: what a server of a volume asks for itself.

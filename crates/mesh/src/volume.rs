@@ -29,10 +29,14 @@ pub const FINALIZER: &str = "mesh.holdfast.io/partitions";
     printcolumn = r#"{"name": "Sync", "type": "string", "jsonPath": ".status.syncPercentage"}"#,
     printcolumn = r#"{"name": "Node", "type": "string", "jsonPath": ".status.nodeName"}"#,
     printcolumn = r#"{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}"#,
-    printcolumn = r#"{"name": "Total", "type": "integer", "jsonPath": ".status.totalDevices", "priority": 1}"#,
-    printcolumn = r#"{"name": "Active", "type": "integer", "jsonPath": ".status.activeDevices", "priority": 1}"#,
-    printcolumn = r#"{"name": "Failed", "type": "integer", "jsonPath": ".status.failedDevices", "priority": 1}"#,
-    printcolumn = r#"{"name": "Missing", "type": "integer", "jsonPath": ".status.missingDevices", "priority": 1}"#
+    printcolumn = r#"{"name": "Total", "type": "integer",
+        "jsonPath": ".status.totalDevices", "priority": 1}"#,
+    printcolumn = r#"{"name": "Active", "type": "integer",
+        "jsonPath": ".status.activeDevices", "priority": 1}"#,
+    printcolumn = r#"{"name": "Failed", "type": "integer",
+        "jsonPath": ".status.failedDevices", "priority": 1}"#,
+    printcolumn = r#"{"name": "Missing", "type": "integer",
+        "jsonPath": ".status.missingDevices", "priority": 1}"#
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(

@@ -6,9 +6,9 @@
 //! and whatever was not done is decided again.
 
 mod claim;
+mod maintenance;
 mod owner;
-mod running;
-mod starting;
+mod startup;
 mod view;
 
 use crate::placement::Drive;
@@ -161,9 +161,9 @@ pub fn decide(view: &View) -> Plan {
             draft.new.status.message.clear();
             let runs = draft.array().is_some_and(|it| it.epoch == Some(volume.status.epoch));
             if runs {
-                running::maintain(&mut draft);
+                maintenance::maintain(&mut draft);
             } else {
-                starting::start(&mut draft);
+                startup::start(&mut draft);
             }
         }
         finish(&mut draft);

@@ -6,7 +6,7 @@
 //! the old one by itself when the copy is complete: the array gets one place more for a while.
 
 use super::owner::NO_ROOM;
-use super::starting::{mark_removed, reach, request, wanted};
+use super::startup::{mark_removed, reach, request, wanted};
 use super::{Action, Array, Draft, LegPath, MemberState, Step};
 use crate::placement::rank;
 use crate::state::PartitionEvent;
