@@ -57,6 +57,9 @@ impl Role {
     }
 }
 
+/// Stands for the name of every node, in the token that all engines of a cluster share.
+const ANY: &str = "*";
+
 /// Who calls: what it may do, and for a machine its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Holder {
@@ -73,6 +76,7 @@ impl Holder {
     /// Whose token a line of the file holds.
     fn parse(text: &str) -> Option<Holder> {
         let (role, machine) = match text.split_once(':') {
+            Some(("node", ANY)) => (Role::Node, Some(ANY.to_owned())),
             Some(("node", name)) => (Role::Node, Some(name.parse::<NodeName>().ok()?.to_string())),
             Some(("host", name)) => (Role::Host, Some(name.parse::<HostName>().ok()?.to_string())),
             Some(_) => return None,
@@ -118,8 +122,8 @@ pub enum TokenError {
     },
     /// A line is none.
     #[error(
-        "line {line} of the tokens in {path} is not a role (viewer, editor, admin, node:NAME or \
-         host:NAME), a space and a token of 16 to 512 visible characters"
+        "line {line} of the tokens in {path} is not a role (viewer, editor, admin, node:NAME, \
+         node:* or host:NAME), a space and a token of 16 to 512 visible characters"
     )]
     Line {
         /// Which file.
@@ -246,8 +250,9 @@ impl Tokens {
 
 /// Refuses who may not. `named` is what the path names first.
 pub(crate) fn must_be(needed: Role, has: &Holder, named: Option<&str>) -> Result<(), Problem> {
-    let is_machine = has.role == needed && has.machine.as_deref() == named;
-    if has.rank() >= needed.of_people() || (is_machine && has.machine.is_some()) {
+    let is_it = |name: &str| name == ANY || Some(name) == named;
+    let is_machine = has.role == needed && has.machine.as_deref().is_some_and(is_it);
+    if has.rank() >= needed.of_people() || is_machine {
         return Ok(());
     }
     let name = named.unwrap_or_default();

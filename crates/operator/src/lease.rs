@@ -63,13 +63,16 @@ pub(crate) struct Election {
     identity: String,
     /// What was last read, and since when it is so.
     seen: Option<(LeaseSpec, Instant)>,
+    /// What this operator wrote last: it need not be read again to be renewed.
+    held: Option<Lease>,
     renewed: Option<Instant>,
 }
 
 impl Election {
     pub(crate) fn new(client: Client, namespace: &str, identity: String) -> Election {
         let leases = Api::namespaced(client, namespace);
-        Election { leases, name: "holdfast-operator".into(), identity, seen: None, renewed: None }
+        let name = "holdfast-operator".to_owned();
+        Election { leases, name, identity, seen: None, held: None, renewed: None }
     }
 
     /// Waits until this operator leads.
@@ -104,7 +107,18 @@ impl Election {
 
     /// Takes or renews the lease; whether it is ours now.
     async fn attempt(&mut self) -> Result<bool, kube::Error> {
+        if let Some(lease) = self.held.take()
+            && self.write(Some(lease)).await?
+        {
+            return Ok(true);
+        }
+        // Somebody changed it, be it only an annotation.
         let found = self.leases.get_opt(&self.name).await?;
+        self.write(found).await
+    }
+
+    /// Writes what is to be done about the lease as it is known; whether it is ours now.
+    async fn write(&mut self, found: Option<Lease>) -> Result<bool, kube::Error> {
         let spec = found.as_ref().and_then(|lease| lease.spec.clone());
         let changed = self.age(spec.as_ref());
         let now = Timestamp::now();
@@ -120,8 +134,9 @@ impl Election {
             self.leases.create(&parameters, &Lease { metadata, spec: Some(spec) }).await
         };
         match written {
-            Ok(_) => {
+            Ok(lease) => {
                 self.renewed = Some(Instant::now());
+                self.held = Some(lease);
                 Ok(true)
             }
             // Somebody else wrote between our reading and our writing.
@@ -146,6 +161,11 @@ impl Election {
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+    use std::sync::{Arc, Mutex};
+
+    use kube::client::Body;
+
     use super::*;
 
     fn lease(holder: &str) -> LeaseSpec {
@@ -182,5 +202,65 @@ mod tests {
         check(Some(&lease("you")), 29, "wait");
         check(Some(&lease("you")), 30, "take as me number 5");
         check(Some(&lease("")), 0, "take as me number 5");
+    }
+
+    /// An API server with one lease, of which each write changes the version.
+    fn server(calls: &Arc<Mutex<Vec<String>>>) -> Client {
+        let state = Arc::new(Mutex::new((0_u64, None::<Lease>)));
+        let calls = Arc::clone(calls);
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let (state, calls) = (Arc::clone(&state), Arc::clone(&calls));
+            async move {
+                calls.lock().unwrap().push(request.method().to_string());
+                let (head, body) = request.into_parts();
+                let sent = body.collect_bytes().await.unwrap();
+                let mut state = state.lock().unwrap();
+                let answer = |code: u16, text: String| {
+                    let body = Body::from(text.into_bytes());
+                    Ok::<_, Infallible>(http::Response::builder().status(code).body(body).unwrap())
+                };
+                let failure = |code: u16| {
+                    answer(code, format!(r#"{{"kind":"Status","status":"Failure","code":{code}}}"#))
+                };
+                let version = state.0.to_string();
+                if head.method == http::Method::GET {
+                    let Some(lease) = &state.1 else { return failure(404) };
+                    return answer(200, serde_json::to_string(lease).unwrap());
+                }
+                let mut lease: Lease = serde_json::from_slice(&sent).unwrap();
+                if lease.metadata.resource_version.is_some_and(|sent| sent != version) {
+                    return failure(409);
+                }
+                state.0 += 1;
+                lease.metadata.resource_version = Some(state.0.to_string());
+                state.1 = Some(lease.clone());
+                answer(200, serde_json::to_string(&lease).unwrap())
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test]
+    async fn a_renewal_is_one_request_and_a_change_by_others_is_read() {
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let client = server(&calls);
+        let mut election = Election::new(client.clone(), "default", "me".into());
+        let taken = |calls: &Mutex<Vec<String>>| calls.lock().unwrap().split_off(0).join(" ");
+        assert!(election.attempt().await.unwrap());
+        assert_eq!(taken(&calls), "GET POST");
+        assert!(election.attempt().await.unwrap());
+        assert_eq!(taken(&calls), "PUT");
+        // Somebody puts a label on it.
+        let leases: Api<Lease> = Api::namespaced(client.clone(), "default");
+        let lease = leases.get("holdfast-operator").await.unwrap();
+        leases.replace("holdfast-operator", &PostParams::default(), &lease).await.unwrap();
+        taken(&calls);
+        assert!(election.attempt().await.unwrap());
+        assert_eq!(taken(&calls), "PUT GET PUT");
+        // Somebody else takes it.
+        let mut lease = leases.get("holdfast-operator").await.unwrap();
+        lease.spec.as_mut().unwrap().holder_identity = Some("you".into());
+        leases.replace("holdfast-operator", &PostParams::default(), &lease).await.unwrap();
+        assert!(!election.attempt().await.unwrap());
     }
 }

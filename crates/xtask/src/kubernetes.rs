@@ -15,48 +15,64 @@ use crate::run;
 /// The version of Kubernetes, and of the modules that its repository publishes beside it.
 const KUBERNETES: (&str, &str) = ("1.37.1", "0.37.1");
 
-/// Programs of Kubernetes itself.
-const PROGRAMS: &[&str] = &[
-    "kube-apiserver",
-    "kube-controller-manager",
-    "kube-scheduler",
-    "kubelet",
-    "kubectl",
-    "kube-proxy",
+/// The modules of the other programs.
+const MODULES: &[(&str, &str)] = &[
+    ("github.com/kubernetes-csi/external-provisioner/v5", "v5.1.0"),
+    ("github.com/kubernetes-csi/external-resizer", "v1.14.0"),
+    ("github.com/kubernetes-csi/external-snapshotter/v8", "v8.6.0"),
+    ("helm.sh/helm/v4", "v4.3.1"),
 ];
 
-/// A program that is built in a copy of its own module.
-struct Module {
-    program: &'static str,
-    module: &'static str,
-    version: &'static str,
-    package: &'static str,
-    /// A module whose place in the repository is replaced by a published version.
-    replace: Option<&'static str>,
-}
+/// The snapshotter takes its client from its own repository; this is the published one.
+const SNAPSHOT_CLIENT: (&str, &str) =
+    ("github.com/kubernetes-csi/external-snapshotter/client/v8", "v8.6.0");
 
-const MODULES: &[Module] = &[
-    Module {
-        program: "helm",
-        module: "helm.sh/helm/v4",
-        version: "v4.3.1",
-        package: "./cmd/helm",
-        replace: None,
-    },
-    Module {
-        program: "csi-provisioner",
-        module: "github.com/kubernetes-csi/external-provisioner/v5",
-        version: "v5.1.0",
-        package: "./cmd/csi-provisioner",
-        replace: None,
-    },
+/// The packages of all programs; a program has the name of its folder.
+const PROGRAMS: &[&str] = &[
+    "k8s.io/kubernetes/cmd/kube-apiserver",
+    "k8s.io/kubernetes/cmd/kube-controller-manager",
+    "k8s.io/kubernetes/cmd/kube-scheduler",
+    "k8s.io/kubernetes/cmd/kubelet",
+    "k8s.io/kubernetes/cmd/kubectl",
+    "k8s.io/kubernetes/cmd/kube-proxy",
+    "helm.sh/helm/v4/cmd/helm",
+    "github.com/kubernetes-csi/external-provisioner/v5/cmd/csi-provisioner",
+    "github.com/kubernetes-csi/external-resizer/cmd/csi-resizer",
+    "github.com/kubernetes-csi/external-snapshotter/v8/cmd/csi-snapshotter",
+    "github.com/kubernetes-csi/external-snapshotter/v8/cmd/snapshot-controller",
 ];
 
 /// Sidecars, and the image that each becomes.
-const SIDECARS: &[(&str, &str)] = &[("csi-provisioner", "holdfast.test/csi-provisioner:1")];
+const SIDECARS: &[(&str, &str)] = &[
+    ("csi-provisioner", "holdfast.test/csi-provisioner:1"),
+    ("csi-resizer", "holdfast.test/csi-resizer:1"),
+    ("csi-snapshotter", "holdfast.test/csi-snapshotter:1"),
+];
 
 /// What pods find in their image: all of them are busybox under its other names.
-const SHELL: &[&str] = &["busybox", "dd", "grep", "ls", "rm", "sh", "sha256sum", "sleep", "sync"];
+const SHELL: &[&str] = &[
+    "blockdev",
+    "busybox",
+    "cat",
+    "cmp",
+    "dd",
+    "df",
+    "grep",
+    "head",
+    "hostname",
+    "ls",
+    "mount",
+    "rm",
+    "sh",
+    "sha256sum",
+    "sleep",
+    "stat",
+    "sync",
+    "test",
+    "touch",
+    "tr",
+    "wc",
+];
 
 /// The directory of it all: `$XDG_CACHE_HOME/holdfast/k8s`, or `~/.cache/holdfast/k8s`.
 pub(crate) fn cache() -> Result<PathBuf> {
@@ -71,23 +87,50 @@ pub(crate) fn cache() -> Result<PathBuf> {
 
 /// Programs that are not there yet.
 pub(crate) fn missing(cache: &Path) -> Vec<&'static str> {
-    let all = PROGRAMS.iter().copied().chain(MODULES.iter().map(|module| module.program));
-    all.filter(|program| !cache.join("bin").join(program).exists()).collect()
+    let is_missing = |name: &&str| !cache.join("bin").join(name).exists();
+    PROGRAMS.iter().map(|package| name(package)).filter(is_missing).collect()
+}
+
+/// The name of the program of a package.
+fn name(package: &'static str) -> &'static str {
+    package.rsplit('/').next().unwrap_or(package)
 }
 
 /// Builds what is missing. The first time takes a while: Kubernetes is large.
 pub(crate) fn make(cache: &Path) -> Result<()> {
     let missing = missing(cache);
+    if !cache.join("definitions").exists() {
+        definitions(cache)?;
+    }
     if missing.is_empty() {
         return Ok(());
     }
     eprintln!("building {} in {}", missing.join(", "), cache.display());
     fs::create_dir_all(cache.join("bin"))?;
-    for program in PROGRAMS.iter().filter(|program| missing.contains(program)) {
-        kubernetes(cache, program)?;
+    let dir = cache.join("src");
+    if !dir.join("go.mod").exists() {
+        module(&dir)?;
     }
-    for module in MODULES.iter().filter(|module| missing.contains(&module.program)) {
-        sidecar(cache, module)?;
+    for package in PROGRAMS.iter().filter(|package| missing.contains(&name(package))) {
+        build(cache, &dir, package)?;
+    }
+    Ok(())
+}
+
+/// The custom resources of snapshots, which a cluster has beside the snapshot controller.
+fn definitions(cache: &Path) -> Result<()> {
+    let (module, version) = SNAPSHOT_CLIENT;
+    let to = cache.join("definitions");
+    fs::create_dir_all(cache)?;
+    let from = download(cache, &format!("{module}@{version}"), "Dir")?;
+    let from = PathBuf::from(from).join("config/crd");
+    fs::create_dir_all(&to)?;
+    for entry in fs::read_dir(&from).with_context(|| format!("cannot read {}", from.display()))? {
+        let path = entry?.path();
+        let name = path.file_name().context("a file has a name")?;
+        if name.to_string_lossy().contains("snapshot.storage") {
+            fs::write(to.join(name), fs::read(&path)?)?;
+        }
     }
     Ok(())
 }
@@ -100,62 +143,57 @@ fn go(dir: &Path, words: &[&str]) -> Command {
 }
 
 /// Builds into a file beside its place, so that half a program is never found.
-fn build(cache: &Path, dir: &Path, (program, package, flags): (&str, &str, &str)) -> Result<()> {
-    let (part, place) =
-        (cache.join("bin").join(format!("{program}.part")), cache.join("bin").join(program));
-    let mut command = go(dir, &["build", "-trimpath", "-ldflags", flags, "-o"]);
-    run(command.arg(&part).arg(package))?;
-    fs::rename(&part, &place).with_context(|| format!("cannot write {}", place.display()))
-}
-
-/// Kubernetes refers to its own modules by relative paths: a module of ours says which published
-/// versions those are.
-fn kubernetes(cache: &Path, program: &str) -> Result<()> {
-    let (version, staging) = KUBERNETES;
-    let dir = cache.join("src/kubernetes");
-    fs::create_dir_all(&dir)?;
-    if !dir.join("go.mod").exists() {
-        let wanted = format!("k8s.io/kubernetes@v{version}");
-        let found = download(&dir, &wanted, "GoMod")?;
-        let text = fs::read_to_string(&found).with_context(|| format!("cannot read {found}"))?;
-        let mut lines = vec!["module cluster".to_owned(), "go 1.26.0".to_owned()];
-        lines.push(format!("require k8s.io/kubernetes v{version}"));
-        for line in text.lines().filter(|line| line.contains("=> ./staging")) {
-            let module = line.trim().trim_start_matches("replace ").split(' ').next();
-            let module = module.context("a line of replacement names a module")?;
-            lines.push(format!("replace {module} => {module} v{staging}"));
-        }
-        let imports: Vec<_> = PROGRAMS
-            .iter()
-            .map(|name| format!("import _ \"k8s.io/kubernetes/cmd/{name}\""))
-            .collect();
-        let tools = format!("//go:build tools\npackage cluster\n{}\n", imports.join("\n"));
-        fs::write(dir.join("tools.go"), tools)?;
-        fs::write(dir.join("go.mod"), lines.join("\n"))?;
-    }
+fn build(cache: &Path, dir: &Path, package: &'static str) -> Result<()> {
+    let place = cache.join("bin").join(name(package));
+    let part = place.with_extension("part");
+    let (version, _) = KUBERNETES;
     let minor = version.split('.').nth(1).context("a version has a minor number")?;
     let variable = "k8s.io/component-base/version";
     let flags = format!(
         "-s -w -X {variable}.gitVersion=v{version} -X {variable}.gitMajor=1 -X \
          {variable}.gitMinor={minor}"
     );
-    build(cache, &dir, (program, &format!("k8s.io/kubernetes/cmd/{program}"), &flags))
+    let mut command = go(dir, &["build", "-trimpath", "-ldflags", &flags, "-o"]);
+    run(command.arg(&part).arg(package))?;
+    fs::rename(&part, &place).with_context(|| format!("cannot write {}", place.display()))
 }
 
-/// Sidecars replace modules in their own `go.mod`, so they build only as the main module.
-fn sidecar(cache: &Path, module: &Module) -> Result<()> {
-    let dir = cache.join("src").join(module.program);
-    if !dir.join("go.mod").exists() {
-        let src = cache.join("src");
-        fs::create_dir_all(&src)?;
-        let from = download(&src, &format!("{}@{}", module.module, module.version), "Dir")?;
-        run(Command::new("cp").args(["-r", &from]).arg(&dir))?;
-        run(Command::new("chmod").args(["-R", "u+w"]).arg(&dir))?;
-        if let Some(replace) = module.replace {
-            run(&mut go(&dir, &["mod", "edit", "-replace", replace]))?;
-        }
-    }
-    build(cache, &dir, (module.program, module.package, "-s -w"))
+/// One module for all programs, so that what they share is compiled once: with every dependency as
+/// Kubernetes has it. Kubernetes refers to its own modules by relative paths; here they are the
+/// published ones.
+fn module(dir: &Path) -> Result<()> {
+    let (version, staging) = KUBERNETES;
+    fs::create_dir_all(dir)?;
+    let found = download(dir, &format!("k8s.io/kubernetes@v{version}"), "GoMod")?;
+    let text = fs::read_to_string(&found).with_context(|| format!("cannot read {found}"))?;
+    let mut lines = vec!["module cluster".to_owned(), "go 1.26.0".to_owned()];
+    lines.push(format!("require k8s.io/kubernetes v{version}"));
+    let required = |(module, version): &(&str, &str)| format!("require {module} {version}");
+    lines.extend(MODULES.iter().map(required));
+    lines.extend(replacements(&text, staging));
+    let (module, version) = SNAPSHOT_CLIENT;
+    lines.push(format!("replace {module} => {module} {version}"));
+    let imports: Vec<_> = PROGRAMS.iter().map(|name| format!("import _ \"{name}\"")).collect();
+    let tools = format!("//go:build tools\npackage cluster\n{}\n", imports.join("\n"));
+    fs::write(dir.join("tools.go"), tools)?;
+    fs::write(dir.join("go.mod"), lines.join("\n"))?;
+    Ok(())
+}
+
+/// What keeps every module at the version that this `go.mod` requires, and those of its own
+/// repository at the published one.
+fn replacements(text: &str, staging: &str) -> Vec<String> {
+    let lines = text.lines().map(str::trim);
+    let own = |line: &str| Some(line.split_once(" => ./staging")?.0.trim_start_matches("replace "));
+    let owned: Vec<&str> = lines.clone().filter_map(|line| own(line).map(str::trim)).collect();
+    let pinned = lines.filter_map(|line| {
+        let mut words = line.split(' ');
+        let (module, version) = (words.next()?, words.next()?);
+        let is_one = module.contains('.') && version.starts_with('v') && !owned.contains(&module);
+        is_one.then(|| format!("replace {module} => {module} {version}"))
+    });
+    let published = owned.iter().map(|module| format!("replace {module} => {module} v{staging}"));
+    published.chain(pinned).collect()
 }
 
 /// Downloads a module; the answer is a field of what Go says about it.
@@ -196,4 +234,23 @@ pub(crate) fn images(cache: &Path, binary: &Path) -> Result<()> {
         image.write(&dir.join(format!("{name}.tar")))?;
     }
     crate::image::holdfast(binary, "holdfast.test/holdfast:1", &dir.join("holdfast.tar"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_stay_at_the_versions_of_kubernetes() {
+        let text = "module k8s.io/kubernetes\n\ngo 1.26.0\n\nrequire (\n\t\
+                    golang.org/x/net v0.57.0\n\tk8s.io/api v0.0.0\n\texample.org/a v1.2.3 // \
+                    indirect\n)\n\nreplace (\n\tk8s.io/api => ./staging/src/k8s.io/api\n)\n";
+        let found = replacements(text, "0.37.1");
+        let wanted = [
+            "replace k8s.io/api => k8s.io/api v0.37.1",
+            "replace golang.org/x/net => golang.org/x/net v0.57.0",
+            "replace example.org/a => example.org/a v1.2.3",
+        ];
+        assert_eq!(found, wanted);
+    }
 }

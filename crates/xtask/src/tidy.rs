@@ -4,6 +4,7 @@
 //! made-up one. The reason for a rule stands where the rule is.
 
 mod architecture;
+mod chart;
 mod edges;
 mod length;
 mod names;

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::authority::{Authority, Subject};
@@ -44,7 +44,7 @@ impl Paths {
             self.authority(&format!("{name}.crt")),
             self.authority(&format!("{name}.key")),
         );
-        let config = serde_json::json!({
+        let config = json!({
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{
@@ -95,8 +95,8 @@ impl Cluster {
             let node = Node::new(&cluster.paths, &cluster.head, number)?;
             cluster.nodes.push(node);
         }
-        cluster.connect_pods(count)?;
         for node in &cluster.nodes {
+            node.connect_pods(count)?;
             node.start(&cluster.paths)?;
         }
         until("all nodes are ready", || {
@@ -107,17 +107,6 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Packets for pods of other nodes.
-    fn connect_pods(&self, count: u8) -> Result<()> {
-        for (node, number) in self.nodes.iter().zip(1..) {
-            for other in (1..=count).filter(|other| *other != number) {
-                let (pods, address) = (Node::pods(other), Node::address(other));
-                node.machine.shell(&format!("ip route add {pods} via {address}"))?;
-            }
-        }
-        Ok(())
-    }
-
     fn start_control_plane(&self) -> Result<()> {
         let paths = &self.paths;
         let authority = |file: &str| paths.authority(file);
@@ -125,6 +114,17 @@ impl Cluster {
         let etcd = "http://127.0.0.1:2379";
         let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
         let data = paths.run.join("etcd").display().to_string();
+        // Who of Holdfast asks for what.
+        let audit = json!({
+            "apiVersion": "audit.k8s.io/v1",
+            "kind": "Policy",
+            "omitStages": ["RequestReceived", "ResponseStarted"],
+            "rules": [
+                { "level": "Metadata", "userGroups": [format!("system:serviceaccounts:{HOLDFAST}")] },
+                { "level": "None" },
+            ],
+        });
+        fs::write(paths.run.join("audit.json"), audit.to_string())?;
         self.head.start("etcd", &words(&["--data-dir", &data, "--unsafe-no-fsync"]))?;
         let hosts = paths.run.join("hosts");
         fs::create_dir_all(&hosts)?;
@@ -157,6 +157,10 @@ impl Cluster {
                 &format!("--service-account-signing-key-file={}", authority("accounts.key")),
                 &format!("--service-account-key-file={}", authority("accounts.pub")),
                 "--service-cluster-ip-range=10.96.0.0/16",
+                // The resizer reads VolumeAttributesClasses of this version.
+                "--runtime-config=storage.k8s.io/v1beta1=true",
+                &format!("--audit-policy-file={}", paths.run.join("audit.json").display()),
+                &format!("--audit-log-path={}", paths.run.join("audit.log").display()),
                 "--authorization-mode=Node,RBAC",
                 "--allow-privileged=true",
                 &format!("--kubelet-client-certificate={}", authority("admin.crt")),
@@ -187,29 +191,90 @@ impl Cluster {
                 "--bind-address=127.0.0.1",
                 "--leader-elect=false",
             ]),
+        )?;
+        let definitions = paths.cache.join("definitions").display().to_string();
+        self.kubectl(&["apply", "--server-side", "--filename", &definitions])?;
+        self.head.start(
+            &paths.program("snapshot-controller"),
+            &words(&[
+                &format!("--kubeconfig={admin}"),
+                "--feature-gates=CSIVolumeGroupSnapshot=true",
+                "--http-endpoint=",
+            ]),
         )
+    }
+
+    /// What roles of Holdfast have asked the API server for, since it started.
+    pub(crate) fn requests(&self) -> Result<Vec<Value>> {
+        let log = fs::read_to_string(self.paths.run.join("audit.log"))?;
+        log.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
+    }
+
+    /// A cluster that another process has started in this directory.
+    pub(crate) fn attach(dir: &Path) -> Result<Cluster> {
+        let paths = Paths { cache: cache()?, run: dir.to_owned() };
+        let head = Machine::attach("head", &paths.run.join("head"))?;
+        let nodes = (1..).map(|number: u8| (number, paths.run.join(format!("node{number}"))));
+        let nodes = nodes.take_while(|(_, dir)| dir.exists());
+        let nodes = nodes.map(|(number, _)| Node::attach(&paths, number)).collect::<Result<_>>()?;
+        Ok(Cluster { nodes, head, paths, dir: None })
+    }
+
+    /// The chart of this checkout.
+    pub(crate) const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../chart");
+
+    /// The values that an installation here has.
+    pub(crate) fn values() -> Value {
+        json!({
+            "image": { "repository": "holdfast.test/holdfast", "tag": "1", "pullPolicy": "Never" },
+            "store": { "persistence": { "local": { "node": "node1" } } },
+            "engine": { "nodeSelector": { "engine": "yes" } },
+            // The kernel lets only who has CAP_SYS_RESOURCE grow a mounted ext4, and a machine that
+            // is a container itself may not have it.
+            "storageClasses": { "xfs": { "parameters": { "replicas": "2", "fsType": "xfs" } } },
+            "csi": {
+                "provisioner": {
+                    "image": "holdfast.test/csi-provisioner:1",
+                    "args": ["--feature-gates=VolumeAttributesClass=true"],
+                },
+                "resizer": {
+                    "image": "holdfast.test/csi-resizer:1",
+                    "args": ["--feature-gates=VolumeAttributesClass=true"],
+                },
+                "snapshotter": {
+                    "enabled": true, "groups": true, "image": "holdfast.test/csi-snapshotter:1",
+                },
+            },
+        })
+    }
+
+    /// Helm with values for the chart, as an administrator of the cluster.
+    pub(crate) fn helm(&self, words: &[&str], values: &Value) -> Result<String> {
+        let file = self.paths.run.join("values.json");
+        fs::write(&file, values.to_string())?;
+        let values = format!("--values={}", file.display());
+        self.helm_without_values(&[words, &[&values]].concat())
+    }
+
+    /// Helm, for what takes no values.
+    pub(crate) fn helm_without_values(&self, words: &[&str]) -> Result<String> {
+        let mut command = self.head.command(&self.paths.program("helm"));
+        command.args(["--kubeconfig", &self.paths.kubeconfig("admin")?]);
+        command.args(["--namespace", HOLDFAST]).args(words).env("HOME", &self.paths.run);
+        output(&mut command, None)
     }
 
     /// Installs Holdfast by its chart, and makes its names known.
     pub(crate) fn install(&self) -> Result<()> {
-        self.kubectl(&["label", "nodes", "--all", "engine=yes"])?;
-        let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/../../chart");
-        let values = [
-            "image.repository=holdfast.test/holdfast",
-            "image.tag=1",
-            "image.pullPolicy=Never",
-            "csi.provisioner.image=holdfast.test/csi-provisioner:1",
-            "csi.resizer.enabled=false",
-            "store.persistence.local.node=node1",
-            "engine.nodeSelector.engine=yes",
-        ];
-        let mut command = self.head.command(&self.paths.program("helm"));
-        command.args(["--kubeconfig", &self.paths.kubeconfig("admin")?]);
-        command.args(["install", HOLDFAST, chart, "--namespace", HOLDFAST, "--create-namespace"]);
-        command.args(values.iter().flat_map(|value| ["--set", value]));
-        command.env("HOME", &self.paths.run);
-        output(&mut command, None)?;
+        self.kubectl(&["label", "nodes", "--all", "--overwrite", "engine=yes"])?;
+        let words = ["install", HOLDFAST, Cluster::CHART, "--create-namespace"];
+        self.helm(&words, &Cluster::values())?;
         self.publish_names()?;
+        self.wait_for_holdfast()
+    }
+
+    /// Waits until all pods of Holdfast are ready.
+    pub(crate) fn wait_for_holdfast(&self) -> Result<()> {
         until("all pods of Holdfast are ready", || {
             let pods = self.get(&["pods", "--namespace", HOLDFAST])?;
             let pods = items(&pods);
@@ -219,8 +284,16 @@ impl Cluster {
         })
     }
 
+    /// Replaces the pods of something of Holdfast, and waits for the new ones.
+    pub(crate) fn restart(&self, what: &str) -> Result<()> {
+        self.kubectl(&["rollout", "restart", what, "--namespace", HOLDFAST])?;
+        let wait = ["rollout", "status", what, "--timeout=300s", "--namespace", HOLDFAST];
+        self.kubectl(&wait)?;
+        self.wait_for_holdfast()
+    }
+
     /// What a cluster's own name server does: names of services become addresses.
-    fn publish_names(&self) -> Result<()> {
+    pub(crate) fn publish_names(&self) -> Result<()> {
         let services = self.get(&["services", "--namespace", HOLDFAST])?;
         let mut lines = String::new();
         for service in items(&services) {
@@ -246,6 +319,14 @@ impl Cluster {
         output(&mut command, Some(&resources.to_string())).map(drop)
     }
 
+    /// Whether the API server would take these resources.
+    pub(crate) fn accepts(&self, resources: &str) -> Result<()> {
+        let mut command = self.head.command(&self.paths.program("kubectl"));
+        let config = self.paths.run.join("admin.kubeconfig");
+        command.arg("--kubeconfig").arg(config).args(["apply", "--dry-run=server"]);
+        output(command.args(["--filename", "-"]), Some(resources)).map(drop)
+    }
+
     /// Resources as JSON.
     pub(crate) fn get(&self, words: &[&str]) -> Result<Value> {
         let text = self.kubectl(&[&["get", "--output=json"], words].concat())?;
@@ -261,21 +342,42 @@ impl Cluster {
         let mut all: Vec<&str> = Vec::new();
         all.extend(namespace.iter().chain(&pod).chain(&server[..2]));
         all.extend(words.iter().chain(&server[2..]).chain(&secrets).chain(&["--output=json"]));
-        Ok(serde_json::from_str(&self.kubectl(&all)?)?)
+        let text = self.kubectl(&all)?;
+        // A command that has nothing to say says nothing.
+        if text.trim().is_empty() { Ok(Value::Null) } else { Ok(serde_json::from_str(&text)?) }
+    }
+
+    /// Prints what a person would look at first.
+    pub(crate) fn explain(&self) {
+        let looks: [&[&str]; 6] = [
+            &["get", "pods", "--all-namespaces", "--output=wide"],
+            &["get", "diskpools,pvc,pv,volumeattachments,csinodes", "-A", "--output=wide"],
+            &["get", "events", "--all-namespaces", "--sort-by=.lastTimestamp"],
+            &["logs", "--namespace=holdfast", "deploy/holdfast-control", "--tail=30"],
+            &["logs", "--namespace=holdfast", "deploy/holdfast-csi-controller", "--tail=30"],
+            &["logs", "--namespace=holdfast", "deploy/holdfast-operator", "--tail=20"],
+        ];
+        for words in looks {
+            match self.kubectl(words) {
+                Ok(text) => {
+                    let lines: Vec<&str> = text.lines().collect();
+                    let last = &lines[lines.len().saturating_sub(50)..];
+                    eprintln!("> kubectl {}\n{}", words.join(" "), last.join("\n"));
+                }
+                Err(error) => eprintln!("> kubectl {}: {error:#}", words.join(" ")),
+            }
+        }
+    }
+
+    /// Keeps the directory with all logs beyond the end of the cluster.
+    pub(crate) fn keep(&mut self) {
+        if let Some(dir) = self.dir.take() {
+            eprintln!("logs of the cluster are kept in {}", dir.keep().display());
+        }
     }
 
     pub(crate) fn node(&self, name: &str) -> Result<&Node> {
         self.nodes.iter().find(|node| node.name() == name).context("there is no such node")
-    }
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        if std::thread::panicking()
-            && let Some(dir) = self.dir.take()
-        {
-            eprintln!("logs of the cluster are kept in {}", dir.keep().display());
-        }
     }
 }
 

@@ -16,7 +16,8 @@ const SOCKET: &str = "/run/containerd/containerd.sock";
 pub(crate) struct Node {
     pub(crate) machine: Machine,
     number: u8,
-    cgroup: String,
+    /// Absent: somebody else created the node, and removes it.
+    cgroup: Option<String>,
 }
 
 impl Node {
@@ -56,7 +57,23 @@ impl Node {
         ))?;
         bridge.shell(&format!("ip route add {} via {address}", Node::pods(number)))?;
         let cgroup = format!("holdfast-{}-{name}", std::process::id());
-        Ok(Node { machine, number, cgroup })
+        Ok(Node { machine, number, cgroup: Some(cgroup) })
+    }
+
+    /// A node that another process has started in this directory.
+    pub(crate) fn attach(paths: &Paths, number: u8) -> Result<Node> {
+        let name = format!("node{number}");
+        let machine = Machine::attach(&name, &paths.run.join(&name))?;
+        Ok(Node { machine, number, cgroup: None })
+    }
+
+    /// The routes to pods of other nodes, lost with the link.
+    pub(crate) fn connect_pods(&self, count: u8) -> Result<()> {
+        for other in (1..=count).filter(|other| *other != self.number) {
+            let (pods, address) = (Node::pods(other), Node::address(other));
+            self.machine.shell(&format!("ip route replace {pods} via {address}"))?;
+        }
+        Ok(())
     }
 
     /// Starts its programs and loads the images.
@@ -80,18 +97,7 @@ impl Node {
                 self.ctr(&["--namespace=k8s.io", "images", "import", &text(image)])?;
             }
         }
-        let kubeconfig = paths.kubeconfig(self.name())?;
-        machine.start(
-            &paths.program("kubelet"),
-            &[
-                format!("--config={}", text(dir.join("kubelet.json"))),
-                format!("--kubeconfig={kubeconfig}"),
-                format!("--hostname-override={}", self.name()),
-                format!("--node-ip={}", Node::address(self.number)),
-                "--root-dir=/var/lib/kubelet".into(),
-                "--v=2".into(),
-            ],
-        )?;
+        self.start_kubelet(paths)?;
         machine.start(
             &paths.program("kube-proxy"),
             &[
@@ -107,6 +113,32 @@ impl Node {
                 "--conntrack-tcp-timeout-close-wait=0s".into(),
             ],
         )
+    }
+
+    /// Starts its kubelet, again if it was killed.
+    pub(crate) fn start_kubelet(&self, paths: &Paths) -> Result<()> {
+        let config = paths.run.join(self.name()).join("kubelet.json");
+        self.machine.start(
+            &paths.program("kubelet"),
+            &[
+                format!("--config={}", config.display()),
+                format!("--kubeconfig={}", paths.kubeconfig(self.name())?),
+                format!("--hostname-override={}", self.name()),
+                format!("--node-ip={}", Node::address(self.number)),
+                "--root-dir=/var/lib/kubelet".into(),
+                "--v=2".into(),
+            ],
+        )
+    }
+
+    /// Pulls its network cable, or puts it back: nobody reaches it, and it reaches nobody.
+    pub(crate) fn set_link(&self, up: bool) -> Result<()> {
+        let script = if up {
+            "ip link set eth0 up\nip route replace default via 10.200.0.1"
+        } else {
+            "ip link set eth0 down"
+        };
+        self.machine.shell(script).map(drop)
     }
 
     pub(crate) fn ctr(&self, words: &[&str]) -> Result<String> {
@@ -148,7 +180,7 @@ impl Node {
             "tlsCertFile": paths.authority(&format!("{name}.crt")),
             "tlsPrivateKeyFile": paths.authority(&format!("{name}.key")),
             "cgroupDriver": "cgroupfs",
-            "cgroupRoot": format!("/{}", self.cgroup),
+            "cgroupRoot": self.cgroup.as_ref().map(|group| format!("/{group}")),
             "failCgroupV1": false,
             "failSwapOn": false,
             "oomScoreAdj": 0,
@@ -168,13 +200,14 @@ impl Node {
 
     /// Control groups for the pods, beside all others of this machine.
     fn make_cgroups(&self) -> Result<()> {
-        for group in groups(&self.cgroup)? {
+        let Some(cgroup) = &self.cgroup else { return Ok(()) };
+        for group in groups(cgroup)? {
             fs::create_dir_all(&group).with_context(|| format!("create {}", group.display()))?;
         }
         let cpuset = Path::new("/sys/fs/cgroup/cpuset");
         for file in ["cpuset.cpus", "cpuset.mems"] {
             if let Ok(all) = fs::read_to_string(cpuset.join(file)) {
-                fs::write(cpuset.join(&self.cgroup).join(file), all)?;
+                fs::write(cpuset.join(cgroup).join(file), all)?;
             }
         }
         Ok(())
@@ -184,8 +217,9 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         // Groups can be removed only when they are empty: the innermost first, after the processes.
+        let Some(cgroup) = &self.cgroup else { return };
         self.machine.end();
-        for group in groups(&self.cgroup).unwrap_or_default() {
+        for group in groups(cgroup).unwrap_or_default() {
             remove_empty(&group);
         }
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 /// How long a cluster on a busy machine may take for anything.
-pub(crate) const PATIENCE: Duration = Duration::from_mins(5);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(4);
 /// How often it is looked at.
 const INTERVAL: Duration = Duration::from_millis(500);
 

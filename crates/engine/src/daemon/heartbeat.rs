@@ -31,6 +31,7 @@ pub(super) async fn run(clients: Vec<Client>, engine: Engine, mut stop: watch::R
     let info = engine.0.info.clone();
     let mut told = engine.mark().await;
     let mut was_heard = None;
+    let mut trouble = String::new();
     let mut hears = 0;
     loop {
         if !is_alive(&engine, &mut stop).await {
@@ -42,12 +43,14 @@ pub(super) async fn run(clients: Vec<Client>, engine: Engine, mut stop: watch::R
             _ = stop.wait_for(|stop| *stop) => break,
         };
         let is_heard = sent.is_ok();
-        if was_heard != Some(is_heard) {
+        // Once for each reason: one that could not be reached may refuse later.
+        let reason = sent.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        if was_heard != Some(is_heard) || trouble != reason {
             match &sent {
                 Ok(_) => tracing::info!("registered with the control plane"),
                 Err(error) => tracing::warn!(%error, "heartbeat failed; will retry"),
             }
-            was_heard = Some(is_heard);
+            (was_heard, trouble) = (Some(is_heard), reason);
         }
         let mark = sent.as_ref().ok().and_then(|heard| heard.mark);
         // A lower number of the same store says that it went back; what this engine was told is
