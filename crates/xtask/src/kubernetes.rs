@@ -17,7 +17,6 @@ const KUBERNETES: (&str, &str) = ("1.37.1", "0.37.1");
 
 /// The modules of the other programs.
 const MODULES: &[(&str, &str)] = &[
-    ("github.com/kubernetes-csi/external-provisioner/v5", "v5.1.0"),
     ("github.com/kubernetes-csi/external-resizer", "v1.14.0"),
     ("github.com/kubernetes-csi/external-snapshotter/v8", "v8.6.0"),
     ("helm.sh/helm/v4", "v4.3.1"),
@@ -27,7 +26,12 @@ const MODULES: &[(&str, &str)] = &[
 const SNAPSHOT_CLIENT: (&str, &str) =
     ("github.com/kubernetes-csi/external-snapshotter/client/v8", "v8.6.0");
 
-/// The packages of all programs; a program has the name of its folder.
+/// A program that does not build with the libraries of a newer Kubernetes: it has a copy of its own
+/// module.
+const APART: (&str, &str, &str) =
+    ("csi-provisioner", "github.com/kubernetes-csi/external-provisioner/v5", "v5.1.0");
+
+/// The packages of the other programs; a program has the name of its folder.
 const PROGRAMS: &[&str] = &[
     "k8s.io/kubernetes/cmd/kube-apiserver",
     "k8s.io/kubernetes/cmd/kube-controller-manager",
@@ -36,7 +40,6 @@ const PROGRAMS: &[&str] = &[
     "k8s.io/kubernetes/cmd/kubectl",
     "k8s.io/kubernetes/cmd/kube-proxy",
     "helm.sh/helm/v4/cmd/helm",
-    "github.com/kubernetes-csi/external-provisioner/v5/cmd/csi-provisioner",
     "github.com/kubernetes-csi/external-resizer/cmd/csi-resizer",
     "github.com/kubernetes-csi/external-snapshotter/v8/cmd/csi-snapshotter",
     "github.com/kubernetes-csi/external-snapshotter/v8/cmd/snapshot-controller",
@@ -88,7 +91,8 @@ pub(crate) fn cache() -> Result<PathBuf> {
 /// Programs that are not there yet.
 pub(crate) fn missing(cache: &Path) -> Vec<&'static str> {
     let is_missing = |name: &&str| !cache.join("bin").join(name).exists();
-    PROGRAMS.iter().map(|package| name(package)).filter(is_missing).collect()
+    let all = PROGRAMS.iter().map(|package| name(package)).chain([APART.0]);
+    all.filter(is_missing).collect()
 }
 
 /// The name of the program of a package.
@@ -114,7 +118,24 @@ pub(crate) fn make(cache: &Path) -> Result<()> {
     for package in PROGRAMS.iter().filter(|package| missing.contains(&name(package))) {
         build(cache, &dir, package)?;
     }
+    if missing.contains(&APART.0) {
+        let dir = apart(cache)?;
+        build(cache, &dir, "./cmd/csi-provisioner")?;
+    }
     Ok(())
+}
+
+/// A copy of the module of the program that is built apart: its replacements of modules count only
+/// there.
+fn apart(cache: &Path) -> Result<PathBuf> {
+    let (program, module, version) = APART;
+    let dir = cache.join(program);
+    if !dir.join("go.mod").exists() {
+        let from = download(cache, &format!("{module}@{version}"), "Dir")?;
+        run(Command::new("cp").args(["-r", &from]).arg(&dir))?;
+        run(Command::new("chmod").args(["-R", "u+w"]).arg(&dir))?;
+    }
+    Ok(dir)
 }
 
 /// The custom resources of snapshots, which a cluster has beside the snapshot controller.
@@ -184,8 +205,11 @@ fn module(dir: &Path) -> Result<()> {
 /// repository at the published one.
 fn replacements(text: &str, staging: &str) -> Vec<String> {
     let lines = text.lines().map(str::trim);
-    let own = |line: &str| Some(line.split_once(" => ./staging")?.0.trim_start_matches("replace "));
-    let owned: Vec<&str> = lines.clone().filter_map(|line| own(line).map(str::trim)).collect();
+    let owned = lines.clone().filter_map(|line| {
+        let (module, _) = line.split_once(" => ./staging")?;
+        Some(module.trim_start_matches("replace ").trim())
+    });
+    let owned: Vec<&str> = owned.collect();
     let pinned = lines.filter_map(|line| {
         let mut words = line.split(' ');
         let (module, version) = (words.next()?, words.next()?);

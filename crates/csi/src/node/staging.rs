@@ -55,6 +55,7 @@ impl<D: Devices> Inner<D> {
         let number = number_of(kernel, &device)?;
         let table = MountTable::read(kernel.tree());
         let there = table.at(&staging.point).filter(|there| there.device == number);
+        let is_new = there.is_none();
         let kind = if let Some(there) = there {
             staged_so(there, &options)?
         } else {
@@ -65,9 +66,24 @@ impl<D: Devices> Inner<D> {
         if let Some(kind) = kind.filter(|_| !read_only) {
             // A volume that was made from a smaller one has room beyond its file system. Also when
             // it is mounted already: the call that did so may have ended before this.
-            filesystem::grow(kernel, (&device, &staging.point), kind).map_err(|it| refused(&it))?;
+            let grown = filesystem::grow(kernel, (&device, &staging.point), kind);
+            if let Err(error) = &grown
+                && is_new
+            {
+                self.undo(staging, error);
+            }
+            grown.map_err(|it| refused(&it))?;
         }
         Ok(NodeStageVolumeResponse {})
+    }
+
+    /// Unmounts what was mounted for a call that failed: the kubelet takes a failure for the end of
+    /// it, and lets the volume be detached and deleted under a mount that it does not know of.
+    fn undo(&self, staging: &Staging, failed: &linux::SystemError) {
+        if let Err(error) = mounts::release(&*self.kernel, &staging.point) {
+            let volume = staging.volume;
+            tracing::error!(%volume, %failed, %error, "a volume that is not staged stays mounted");
+        }
     }
 
     fn mount(

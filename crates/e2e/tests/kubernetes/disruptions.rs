@@ -94,7 +94,7 @@ pub(crate) fn restarts_under_load_lose_nothing(cluster: &Cluster) -> Result<()> 
         let before = space.written("writer")?;
         eprintln!("killing {component} after {before} files");
         space.apply(pods::claim(component, "holdfast-double", "128Mi"))?;
-        space.apply(pods::pod(component, component, "touch /data/file && sync"))?;
+        space.apply(pods::pod(component, component, "touch /data/file && sync -f /data/file"))?;
         match component {
             "kubelet" => {
                 let kubelet = cluster.node(&node)?;

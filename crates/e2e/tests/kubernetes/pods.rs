@@ -8,7 +8,7 @@ pub(crate) const WRITER: &str = "
     n=$(ls /data | grep -c '^file' || true)
     while :; do
         dd if=/dev/urandom of=/data/file.$n bs=64k count=1 2> /dev/null || exit 1
-        (cd /data && sha256sum file.$n >> sums) && sync || exit 1
+        (cd /data && sha256sum file.$n >> sums && sync -f sums) || exit 1
         echo wrote $n
         n=$((n + 1))
         sleep 0.2

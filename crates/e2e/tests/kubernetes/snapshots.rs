@@ -10,9 +10,9 @@ use crate::wait::until;
 
 /// Writes what is to be found again.
 const FIRST: &str = "dd if=/dev/urandom of=/data/first bs=1M count=8 2> /dev/null &&
-    cd /data && sha256sum first > sums && sync && cat sums";
+    cd /data && sha256sum first > sums && sync -f sums && cat sums";
 /// Changes it.
-const SECOND: &str = "echo changed > /data/first && touch /data/second && sync";
+const SECOND: &str = "echo changed > /data/first && touch /data/second && sync -f /data/second";
 /// Finds what was there before the change.
 const FOUND: &str = "cd /data && sha256sum -c sums > /dev/null && test ! -e second && cat sums";
 

@@ -142,7 +142,8 @@ pub(crate) fn a_stateful_set_has_a_volume_for_each_replica(cluster: &Cluster) ->
         "parameters": { "repl": "1", "stsAffinityGroup": "true" },
         "volumeBindingMode": "WaitForFirstConsumer",
     }))?;
-    let mut template = pods::pod("db", "data", "hostname >> /data/names && sync; sleep 100000");
+    let mut template =
+        pods::pod("db", "data", "hostname >> /data/names && sync -f /data/names; sleep 100000");
     let mut pod = template["spec"].take();
     pod["restartPolicy"] = json!("Always");
     pod["volumes"] = json!([]);
