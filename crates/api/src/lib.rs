@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod body;
+mod browser;
 mod client;
 mod document;
 mod event_stream;
@@ -27,6 +28,7 @@ pub mod node;
 mod outcome;
 mod page;
 mod remote;
+mod request_counters;
 mod request_id;
 mod response;
 pub mod rest;
@@ -42,6 +44,7 @@ pub use client::{CallError, Client, ClientConfig};
 pub use event_stream::{EventStream, StreamItem, Subscription};
 pub use outcome::{Applied, Deleted, Effect, IfMatch};
 pub use page::{MOST_PER_PAGE, Page, Paging};
+pub use request_counters::RequestCounters;
 pub use response::{Failed, FromResponse, Json, Reply, Text};
 pub use route::{Method, NoBody, NoQuery, PathParams, Request, Route};
 pub use router::{ApiRouter, Guard};

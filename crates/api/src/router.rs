@@ -24,8 +24,8 @@ use crate::document::Documented;
 use crate::response::{self, Failed};
 use crate::token::Holder;
 use crate::{
-    Body, IfMatch, Limits, Method, PathParams, Reply, Request, Role, Route, Tokens, body,
-    request_id, token,
+    Body, IfMatch, Limits, Method, PathParams, Reply, Request, RequestCounters, Role, Route,
+    Tokens, body, browser, request_id, token,
 };
 
 const LAST_EVENT: HeaderName = HeaderName::from_static("last-event-id");
@@ -43,7 +43,21 @@ pub struct Guard {
     pub tokens: Option<Arc<Tokens>>,
     /// Sizes and deadlines.
     pub limits: Limits,
+    /// What was answered.
+    pub counters: Arc<RequestCounters>,
 }
+
+/// Whoever is at the other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer(pub(crate) std::net::SocketAddr);
+
+/// Which route answered.
+#[derive(Clone, Copy, Debug)]
+struct RouteName(&'static str);
+
+/// Who asked for a change, for the log.
+#[derive(Clone, Debug)]
+struct Asker(Holder);
 
 /// A handler whose types are forgotten: what lies around it is compiled once, not for each route.
 type Answering<N> =
@@ -98,7 +112,7 @@ impl<N: Send + Sync + 'static> ApiRouter<N> {
 
     /// All routes, guarded; the document is served at `/v1/openapi.json`.
     pub fn router(self, node: Arc<N>, guard: Guard) -> Router {
-        let document = self.document().to_string();
+        let document = bytes::Bytes::from(self.document().to_string());
         let mut router = Router::new();
         for (path, methods) in self.paths {
             router = router.route(path, methods);
@@ -118,13 +132,15 @@ impl<N: Send + Sync + 'static> ApiRouter<N> {
 async fn caught(
     name: &'static str,
     work: BoxFuture<'static, Result<Response, Problem>>,
-) -> Result<Response, Failed> {
+) -> Response {
     let answer = AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|_| {
         tracing::error!(route = name, "a handler panicked");
         let detail = "the request met a bug; the log of the server has it";
         Err(Problem::new(ProblemKind::Internal, detail))
     });
-    answer.map_err(Failed)
+    let mut answer = answer.map_err(Failed).into_response();
+    answer.extensions_mut().insert(RouteName(name));
+    answer
 }
 
 fn filter(method: Method) -> MethodFilter {
@@ -174,11 +190,37 @@ async fn admit(State(guard): State<Arc<Guard>>, request: HttpRequest, next: Next
     let span = tracing::info_span!(
         "request", id, method = %request.method(), path = request.uri().path()
     );
+    let began = std::time::Instant::now();
+    let peer = request.extensions().get::<Peer>().map(|peer| peer.0);
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let answer = guarded(&guard, &id, request, next).instrument(span.clone()).await;
+    let status = answer.status().as_u16();
+    let route = answer.extensions().get::<RouteName>().map_or("none", |route| route.0);
+    guard.counters.count(route, status, began.elapsed());
+    if !method.is_safe() {
+        let who = answer.extensions().get::<Asker>();
+        let who = who.map_or_else(|| "nobody known".to_owned(), |asker| asker.0.to_string());
+        let from = peer.map(|peer| peer.to_string()).unwrap_or_default();
+        span.in_scope(|| audit((&who, &from), (method.as_str(), &path), (status, route)));
+    }
     span.in_scope(|| named(answer, &id))
 }
 
+/// Who did what, from where, with which result. What machines do all the time is told in detail
+/// only.
+fn audit((who, from): (&str, &str), (method, path): (&str, &str), (status, route): (u16, &str)) {
+    let is_routine = status < 300 && (route.ends_with("_heartbeat") || route == "host_paths");
+    if is_routine {
+        tracing::debug!(target: "audit", who, from, method, path, status, "changed");
+    } else {
+        tracing::info!(target: "audit", who, from, method, path, status, "changed");
+    }
+}
+
 async fn guarded(guard: &Guard, id: &str, request: HttpRequest, next: Next) -> Response {
+    if let Err(problem) = browser::check(request.headers(), guard.tokens.is_some()) {
+        return Failed(problem).into_response();
+    }
     let holder = match &guard.tokens {
         Some(tokens) => match tokens.holder(request.headers()) {
             Ok(holder) => holder,
@@ -188,16 +230,19 @@ async fn guarded(guard: &Guard, id: &str, request: HttpRequest, next: Next) -> R
     };
     let most = guard.limits.body;
     let mut request = request.map(|body| axum::body::Body::new(Limited::new(body, most)));
+    let asker = Asker(holder.clone());
     request.extensions_mut().insert(Caller { holder, request: id.to_owned() });
     let patience = guard.limits.request;
     let answer = tokio::time::timeout(patience, next.run(request)).await;
-    answer.unwrap_or_else(|_| {
+    let mut answer = answer.unwrap_or_else(|_| {
         let detail = format!(
             "there was no answer within {patience:?}; ask again: what was begun goes on, and \
              asking twice is harmless"
         );
         Failed(Problem::new(ProblemKind::TimedOut, detail)).into_response()
-    })
+    });
+    answer.extensions_mut().insert(asker);
+    answer
 }
 
 /// The answer with the id of its request, in the header and in a problem.

@@ -3,8 +3,9 @@
 //! Headers, connections and the time to drain are bounded here; bodies and answers by the guard of
 //! the routes ([`crate::Guard`]).
 
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
@@ -20,6 +21,7 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use crate::TlsServer;
+use crate::router::Peer;
 
 /// Sizes and deadlines of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +38,13 @@ pub struct Limits {
     pub connections: usize,
     /// How long answers under way may go on after the order to stop.
     pub drain: Duration,
+}
+
+impl Limits {
+    /// How many connections one address may have: others get in whatever it does.
+    fn per_address(&self) -> usize {
+        self.connections.saturating_mul(3).div_ceil(4)
+    }
 }
 
 impl Default for Limits {
@@ -107,6 +116,7 @@ impl Server {
 
     async fn serve(self, router: Router, mut stop: BoxFuture<'static, ()>) {
         let connections = Arc::new(Semaphore::new(self.limits.connections));
+        let shares = Arc::new(Shares::default());
         let graceful = GracefulShutdown::new();
         let mut open_ones = JoinSet::new();
         loop {
@@ -128,19 +138,59 @@ impl Server {
                     continue;
                 }
             };
-            let (router, limits, tls) = (router.clone(), self.limits, self.tls.clone());
+            let Some(share) = shares.take(peer.ip(), self.limits.per_address()) else {
+                tracing::warn!(%peer, "a connection was refused: its address has too many");
+                continue;
+            };
+            let router = router.clone().layer(axum::Extension(Peer(peer)));
+            let (limits, tls) = (self.limits, self.tls.clone());
             let watcher = graceful.watcher();
             open_ones.spawn(async move {
                 if let Err(error) = open(stream, tls, router, limits, watcher).await {
                     tracing::debug!(%error, %peer, "a connection ended with an error");
                 }
-                drop(permit);
+                drop((permit, share));
             });
         }
         drop(self.listener);
         if tokio::time::timeout(self.limits.drain, graceful.shutdown()).await.is_err() {
             tracing::warn!("answers under way were cut off: they took longer than the limit");
             open_ones.shutdown().await;
+        }
+    }
+}
+
+/// How many connections each address has open.
+#[derive(Debug, Default)]
+struct Shares(Mutex<BTreeMap<IpAddr, usize>>);
+
+/// One of them.
+struct Share {
+    of: IpAddr,
+    shares: Arc<Shares>,
+}
+
+impl Shares {
+    /// One more for this address, if it has fewer than so many.
+    fn take(self: &Arc<Shares>, of: IpAddr, most: usize) -> Option<Share> {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = open.entry(of).or_default();
+        if *count >= most {
+            return None;
+        }
+        *count += 1;
+        Some(Share { of, shares: Arc::clone(self) })
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut open = self.shares.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = open.get_mut(&self.of) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                open.remove(&self.of);
+            }
         }
     }
 }

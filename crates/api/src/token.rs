@@ -1,6 +1,7 @@
 //! Bearer tokens and what their holders may do.
 //!
-//! Tokens lie in a file, one a line: the role, a space, the token. Empty lines and lines that begin
+//! Tokens lie in a file, one a line: the role, a space, the token, and if it is to have a name, a
+//! space and that: the audit log tells by it who did something. Empty lines and lines that begin
 //! with `#` are skipped. Only digests are kept in memory.
 //!
 //! People have roles that include one another: viewer, editor, admin. A machine has a role of its
@@ -10,6 +11,8 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::time::{Duration, Instant, SystemTime};
 
 use http::{HeaderMap, HeaderValue, header};
 use model::{HostName, NodeName, Problem, ProblemKind};
@@ -65,13 +68,15 @@ const ANY: &str = "*";
 pub(crate) struct Holder {
     role: Role,
     machine: Option<String>,
+    /// What people call the token, for the audit log.
+    name: Option<String>,
 }
 
 impl Holder {
     /// A caller without a token.
-    pub(crate) const NOBODY: Holder = Holder { role: Role::Anybody, machine: None };
+    pub(crate) const NOBODY: Holder = Holder { role: Role::Anybody, machine: None, name: None };
     /// A caller of a server that knows no tokens.
-    pub(crate) const TRUSTED: Holder = Holder { role: Role::Admin, machine: None };
+    pub(crate) const TRUSTED: Holder = Holder { role: Role::Admin, machine: None, name: None };
 
     /// Whose token a line of the file holds.
     fn parse(text: &str) -> Option<Holder> {
@@ -85,7 +90,7 @@ impl Holder {
                 (people.into_iter().find(|role| role.name() == text)?, None)
             }
         };
-        Some(Holder { role, machine })
+        Some(Holder { role, machine, name: None })
     }
 
     /// As what it passes among people.
@@ -97,9 +102,10 @@ impl Holder {
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.machine {
-            Some(name) => write!(f, "{} of {name}", self.role),
-            None => write!(f, "{}", self.role),
+            Some(name) => write!(f, "{} of {name}", self.role)?,
+            None => write!(f, "{}", self.role)?,
         }
+        self.name.as_ref().map_or(Ok(()), |name| write!(f, " {name:?}"))
     }
 }
 
@@ -179,12 +185,28 @@ fn is_token(text: &str) -> bool {
 
 type Fingerprint = [u8; 32];
 
-/// Who is known.
-pub struct Tokens(Vec<(Fingerprint, Holder)>);
+/// Who is known. The file is looked at again from time to time, so that a token can be replaced
+/// while the server runs.
+pub struct Tokens {
+    path: PathBuf,
+    known: RwLock<KnownTokens>,
+}
+
+/// The tokens of a file as it was.
+struct KnownTokens {
+    holders: Vec<(Fingerprint, Holder)>,
+    /// When the file was changed last.
+    changed: Option<SystemTime>,
+    /// When it was looked at.
+    looked: Instant,
+}
+
+/// How often the file is looked at.
+const LOOK: Duration = Duration::from_secs(5);
 
 impl fmt::Debug for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Tokens({} of them)", self.0.len())
+        write!(f, "Tokens({} of them)", self.known().holders.len())
     }
 }
 
@@ -195,12 +217,56 @@ fn fingerprint(token: &str) -> Fingerprint {
 impl Tokens {
     /// Reads a file of tokens.
     pub fn read(path: &Path) -> Result<Tokens, TokenError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| TokenError::Read { path: path.to_owned(), source })?;
-        Tokens::parse(path, &text)
+        let known = KnownTokens::read(path)?;
+        Ok(Tokens { path: path.to_owned(), known: RwLock::new(known) })
     }
 
-    fn parse(path: &Path, text: &str) -> Result<Tokens, TokenError> {
+    fn known(&self) -> RwLockReadGuard<'_, KnownTokens> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads the file again if it was changed since it was last looked at, and if that is a while
+    /// ago. One that cannot be read changes nothing.
+    fn refresh(&self) {
+        if self.known().looked.elapsed() >= LOOK {
+            self.reload();
+        }
+    }
+
+    fn reload(&self) {
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        known.looked = Instant::now();
+        if changed(&self.path) == known.changed {
+            return;
+        }
+        match KnownTokens::read(&self.path) {
+            Ok(now) => {
+                tracing::info!(tokens = now.holders.len(), "the file of tokens was read again");
+                *known = now;
+            }
+            Err(error) => {
+                known.changed = changed(&self.path);
+                tracing::error!(%error, "the file of tokens was changed and cannot be used");
+            }
+        }
+    }
+}
+
+/// When a file was changed last.
+fn changed(path: &Path) -> Option<SystemTime> {
+    std::fs::metadata(path).and_then(|found| found.modified()).ok()
+}
+
+impl KnownTokens {
+    fn read(path: &Path) -> Result<KnownTokens, TokenError> {
+        let changed = changed(path);
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| TokenError::Read { path: path.to_owned(), source })?;
+        let holders = KnownTokens::parse(path, &text)?;
+        Ok(KnownTokens { holders, changed, looked: Instant::now() })
+    }
+
+    fn parse(path: &Path, text: &str) -> Result<Vec<(Fingerprint, Holder)>, TokenError> {
         let mut tokens = Vec::new();
         for (index, line) in text.lines().enumerate() {
             let line = line.trim();
@@ -209,8 +275,11 @@ impl Tokens {
             }
             let bad = || TokenError::Line { path: path.to_owned(), line: index + 1 };
             let (role, token) = line.split_once(' ').ok_or_else(bad)?;
-            let token = token.trim();
-            let holder = Holder::parse(role).ok_or_else(bad)?;
+            let (token, name) = match token.trim().split_once(' ') {
+                Some((token, name)) => (token, Some(name.trim().to_owned())),
+                None => (token.trim(), None),
+            };
+            let holder = Holder { name, ..Holder::parse(role).ok_or_else(bad)? };
             if !is_token(token) {
                 return Err(bad());
             }
@@ -219,9 +288,11 @@ impl Tokens {
         if tokens.is_empty() {
             return Err(TokenError::Empty { path: path.to_owned() });
         }
-        Ok(Tokens(tokens))
+        Ok(tokens)
     }
+}
 
+impl Tokens {
     /// Who sent these headers. Takes the same time whichever token is right.
     pub(crate) fn holder(&self, headers: &HeaderMap) -> Result<Holder, Problem> {
         let unknown = |detail: &str| Err(Problem::new(ProblemKind::Unauthenticated, detail));
@@ -234,13 +305,15 @@ impl Tokens {
             _ => return unknown("Authorization is not of the form: Bearer TOKEN"),
         };
         let sent = fingerprint(token);
+        self.refresh();
+        let all = &self.known().holders;
         let (mut found, mut which) = (Choice::from(0), 0u64);
-        for (index, (known, _)) in (0u64..).zip(&self.0) {
+        for (index, (known, _)) in (0u64..).zip(all) {
             let same = known.ct_eq(&sent);
             which = u64::conditional_select(&which, &index, same);
             found |= same;
         }
-        let holder = usize::try_from(which).ok().and_then(|which| self.0.get(which));
+        let holder = usize::try_from(which).ok().and_then(|which| all.get(which));
         match holder {
             Some((_, holder)) if bool::from(found) => Ok(holder.clone()),
             _ => unknown("the token is not one this server knows; was it replaced?"),
@@ -267,4 +340,36 @@ pub(crate) fn must_be(needed: Role, has: &Holder, named: Option<&str>) -> Result
     }
     let detail = format!("this needs the role {who}, and your token has the role {has}");
     Err(Problem::new(ProblemKind::PermissionDenied, detail))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn who(tokens: &Tokens, token: &str) -> Option<String> {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::AUTHORIZATION, format!("Bearer {token}").parse().unwrap());
+        tokens.holder(&headers).ok().map(|holder| holder.to_string())
+    }
+
+    /// A token is replaced while the server runs; a file that makes no sense changes nothing.
+    #[test]
+    fn a_changed_file_of_tokens_is_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokens");
+        let (old, new) = ("0123456789abcdef", "fedcba9876543210");
+        std::fs::write(&path, format!("editor {old} alice\n")).unwrap();
+        let tokens = Tokens::read(&path).unwrap();
+        assert_eq!(who(&tokens, old).as_deref(), Some("editor \"alice\""));
+        let write = |text: &str, seconds| {
+            std::fs::write(&path, text).unwrap();
+            let at = SystemTime::now() + Duration::from_secs(seconds);
+            std::fs::File::open(&path).unwrap().set_modified(at).unwrap();
+            tokens.reload();
+        };
+        write(&format!("viewer {new}\n"), 10);
+        assert_eq!((who(&tokens, old), who(&tokens, new)), (None, Some("viewer".to_owned())));
+        write("nonsense\n", 20);
+        assert_eq!(who(&tokens, new).as_deref(), Some("viewer"));
+    }
 }

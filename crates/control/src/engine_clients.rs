@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use api::node::{GenerationQuery, Node as _, Remote};
@@ -46,6 +46,8 @@ pub(crate) struct EngineClient {
     waiting: Arc<Semaphore>,
     /// Whether somebody listens to its events.
     heard: Arc<AtomicBool>,
+    /// The last of its events that was read.
+    place: Arc<Mutex<Option<String>>>,
 }
 
 /// All engines, as they are called.
@@ -84,7 +86,8 @@ impl EngineClients {
         let orders = Arc::new(Semaphore::new(AT_A_TIME));
         let waiting = Arc::new(Semaphore::new(MOST_WAITING));
         let heard = Arc::new(AtomicBool::new(false));
-        let caller = EngineClient { address, remote, orders, waiting, heard };
+        let place = Arc::default();
+        let caller = EngineClient { address, remote, orders, waiting, heard, place };
         self.known.insert(node.clone(), caller.clone());
         Ok(caller)
     }
@@ -98,6 +101,16 @@ impl EngineClient {
     /// Whether nobody listens to its events yet; the caller does from now on.
     pub(crate) fn listen(&self) -> bool {
         !self.heard.swap(true, Ordering::AcqRel)
+    }
+
+    /// The last of its events that was read, for whoever listens next.
+    pub(crate) fn place(&self) -> Option<String> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Its events were read up to here.
+    pub(crate) fn reach(&self, place: &str) {
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(place.to_owned());
     }
 
     /// Nobody listens any more.

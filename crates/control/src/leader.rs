@@ -7,10 +7,10 @@
 
 use std::num::NonZeroU32;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::{StreamExt as _, TryStreamExt as _};
-use model::{NodeName, Problem, ProblemKind, TargetRecord, VolumeId, envelope, keys};
+use model::{NodeName, Problem, ProblemKind, TargetRecord, Timestamp, VolumeId, envelope, keys};
 use store::contract::{
     Change, KeyValue, Keys, OpResponse as Read, Query, Revision, StoreExt as _, SystemClock, Txn,
     TxnOutcome, WatchFrom, WriteError,
@@ -21,11 +21,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::Instrument as _;
 
+use crate::backups::{self, BackupConfig};
 use crate::controller::{
     Call, CallId, CallResponse, CommitResult, Controller, Effect, EventDraft, Input, Intervals,
     State,
 };
 use crate::event_store;
+use crate::metrics::add_one;
 use crate::process_state::{ProcessState, seed};
 
 /// How long a leader that is silent still leads.
@@ -46,6 +48,8 @@ pub struct ControlConfig {
     pub settings: planner::Settings,
     /// How often things are looked at.
     pub pace: Intervals,
+    /// How the store is backed up; absent: it is not.
+    pub backups: Option<BackupConfig>,
 }
 
 /// Leads whenever it can, until it is told to stop.
@@ -119,13 +123,17 @@ async fn serve(
         Ok(loaded) => loaded,
         Err(why) => return why,
     };
-    let last_event = state.last_event();
+    let stored_events = (state.last_event(), state.retention.clone());
     tracing::info!(records = state.count(), "leading");
     let now = shared.now();
     shared.begin(Controller::new(state, policy.settings.clone(), policy.pace, seed(), now));
     shared.settle_calls();
     let (tell, told) = mpsc::channel(TELLINGS);
-    keeping.spawn(event_store::keep(Arc::clone(shared), guard.clone(), last_event, told));
+    keeping.spawn(event_store::keep(Arc::clone(shared), guard.clone(), stored_events, told));
+    add_one(&shared.metrics.terms);
+    if let Some(backups) = policy.backups.clone() {
+        tasks.spawn(backups::run(Arc::clone(shared), backups));
+    }
     let (fail, mut failed) = mpsc::channel(1);
     tasks.spawn(watch_records(Arc::clone(shared), revision, fail));
     tokio::select! {
@@ -181,47 +189,85 @@ async fn lead(
     tasks: &mut JoinSet<()>,
 ) -> String {
     loop {
-        let now = shared.now();
-        let (effects, wake) = match shared.term().as_mut() {
-            Some(term) => {
-                let effects = term.controller.run(now);
-                (effects, term.controller.wake_at())
-            }
+        let (effects, wake) = match turn(shared) {
+            Some(turned) => turned,
             None => return "the term is over".into(),
         };
+        let mut plans = false;
         for effect in effects {
             match effect {
                 Effect::Store(id, txn) => {
                     let (shared, guard) = (Arc::clone(shared), guard.clone());
                     tasks.spawn(async move {
+                        let began = Instant::now();
                         let stored = write(&guard, txn).await;
+                        shared.metrics.count_write(&stored, began.elapsed());
                         shared.feed(Input::Stored(id, stored));
                     });
                 }
                 Effect::Call(id, node, call) => call_node(shared, tasks, (id, node), *call),
-                Effect::Reply(ticket, result) => {
-                    let waiting = shared.term().as_mut().and_then(|it| it.waiting.remove(&ticket));
-                    if let Some(waiting) = waiting {
-                        // Whoever has gone needs no answer.
-                        let _ = waiting.send(result);
-                    }
-                }
+                Effect::Reply(ticket, result) => shared.reply(ticket, result),
                 Effect::Tell(draft) => {
                     // What is lost is what people would read, and nothing else.
                     if let Err(error) = tell.try_send(draft) {
+                        add_one(&shared.metrics.events_lost);
                         tracing::warn!(%error, "event dropped: too many wait to be stored");
                     }
                 }
+                Effect::Plan => plans = true,
                 Effect::Resign(why) => return why,
             }
         }
         while tasks.try_join_next().is_some() {}
+        if plans {
+            if let Err(why) = plan(shared).await {
+                return why;
+            }
+            continue;
+        }
         let wait = wake.since(shared.now());
         tokio::select! {
             () = shared.wakeup() => {}
             () = tokio::time::sleep(wait.max(Duration::from_millis(1))) => {}
         }
     }
+}
+
+/// Takes in what came, and does what can be done now; what is to be done outside, and when to look
+/// again.
+fn turn(shared: &Arc<ProcessState>) -> Option<(Vec<Effect>, Timestamp)> {
+    let inputs = shared.take_inputs();
+    let tells = inputs.iter().any(|input| matches!(input, Input::Told(_)));
+    let now = shared.now();
+    let turned = {
+        let mut controller = shared.controller_mut();
+        let controller = controller.as_mut()?;
+        for input in inputs {
+            controller.on(now, input);
+        }
+        let effects = controller.run(now);
+        shared.note_heartbeat(controller.heartbeat());
+        (effects, controller.wake_at())
+    };
+    if tells {
+        shared.settle_calls();
+    }
+    Some(turned)
+}
+
+/// Makes a plan on a thread of its own, beside everything that only reads or hands in, and takes
+/// it in before anything else.
+async fn plan(shared: &Arc<ProcessState>) -> Result<(), String> {
+    let planner = Arc::clone(shared);
+    let planning = tokio::task::spawn_blocking(move || {
+        planner.controller().as_ref().map(Controller::make_plan)
+    });
+    let made = planning.await.map_err(|error| format!("no plan could be made: {error}"))?;
+    let now = shared.now();
+    if let (Some(made), Some(controller)) = (made, shared.controller_mut().as_mut()) {
+        controller.on(now, Input::Planned(Box::new(made)));
+    }
+    Ok(())
 }
 
 /// Writes under the guard. What was not sent is sent again for as long as the lease lasts.
@@ -293,6 +339,7 @@ fn call_node(
     let shared = Arc::clone(shared);
     let span = tracing::info_span!("order", call = id.0, %node);
     let ordered = async move {
+        let began = Instant::now();
         let result = match caller {
             Ok(caller) => {
                 let is_listing = call == Call::List;
@@ -305,20 +352,48 @@ fn call_node(
             }
             Err(problem) => Err(problem),
         };
+        shared.metrics.count_order(result.is_ok(), began.elapsed());
         shared.feed(Input::Answered(id, result));
     };
     tasks.spawn(ordered.instrument(span));
 }
 
-/// Looks at a node whenever something happens there, until it does not answer any more.
+/// Reads the events of a node: those that matter are stored, and the node is looked at soon after
+/// one. Ends when it does not answer any more.
 async fn listen(
     shared: &ProcessState,
     node: NodeName,
     caller: &crate::engine_clients::EngineClient,
 ) {
-    if let Ok(mut events) = caller.remote().events(None).await {
-        while let Ok(Some(_)) = events.next().await {
-            tokio::time::sleep(GATHER).await;
+    let stored = || {
+        let found = |it: &Controller| Ok(it.state().last_report(&node).map(str::to_owned));
+        shared.read(found).ok().flatten()
+    };
+    // Whatever the engine still keeps is new to a control plane that never listened to it.
+    let place = caller.place().or_else(stored).unwrap_or_else(|| "start".to_owned());
+    if let Ok(mut events) = caller.remote().events(Some(place)).await {
+        let mut look_at: Option<tokio::time::Instant> = None;
+        loop {
+            let due = look_at.unwrap_or_else(tokio::time::Instant::now);
+            let news = tokio::select! {
+                news = events.next() => news,
+                () = tokio::time::sleep_until(due), if look_at.is_some() => {
+                    shared.feed(Input::NodeChanged(node.clone()));
+                    look_at = None;
+                    continue;
+                }
+            };
+            let Ok(Some(news)) = news else { break };
+            look_at.get_or_insert_with(|| tokio::time::Instant::now() + GATHER);
+            if let (api::StreamItem::Event(event), Some(place)) = (news, events.last()) {
+                caller.reach(place);
+                if crate::controller::is_stored(&event) {
+                    let event = Box::new(event);
+                    shared.feed(Input::Reported(node.clone(), place.to_owned(), event));
+                }
+            }
+        }
+        if look_at.is_some() {
             shared.feed(Input::NodeChanged(node.clone()));
         }
     }

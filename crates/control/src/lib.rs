@@ -11,11 +11,13 @@
 
 #![forbid(unsafe_code)]
 
+mod backups;
 pub mod controller;
 mod engine_clients;
 mod event_store;
 mod health;
 mod leader;
+mod metrics;
 mod process_state;
 mod rest;
 mod service;
@@ -23,6 +25,7 @@ mod service;
 pub mod testing;
 mod webhooks;
 
+pub use backups::BackupConfig;
 pub use engine_clients::EngineAuth;
 pub use leader::ControlConfig;
 pub use service::{Config, Service, StartError};

@@ -1,17 +1,32 @@
 //! What REST and the term that leads share.
+//!
+//! ```text
+//!   heartbeats, answers, events ──► inbox ──┐
+//!   requests of users ──► inbox, a ticket ──┴─► leader loop ──write──► controller ◄──read── plan,
+//!                                                                                       REST
+//! ```
+//!
+//! Invariants:
+//! - Whoever hands something in never waits for the controller: it goes into the inbox, which is
+//!   held for a moment only. A heartbeat is answered from what the leader loop noted last.
+//! - Only the leader loop writes; a plan and the questions of REST read side by side. While a plan
+//!   is being made the loop does not write, so that what was planned for is what is there.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use api::RequestCounters;
 use api::events::Log;
+use api::heartbeat::HeartbeatAck;
 use api::rest::Leader;
-use model::{Event, Generation, InstanceId, Problem, ProblemKind, Timestamp};
+use model::{Event, Generation, InstanceId, Problem, ProblemKind, StoreMark, Timestamp};
 use store::contract::Store;
 use tokio::sync::{Notify, oneshot};
 
 use crate::controller::{Controller, Input, PendingRequest, Request, RequestOutcome, Ticket};
 use crate::engine_clients::{EngineAuth, EngineClients};
+use crate::metrics::Metrics;
 use crate::webhooks::Webhooks;
 
 /// The control plane of this process, whether it leads or not.
@@ -26,17 +41,59 @@ pub(crate) struct ProcessState {
     pub(crate) callers: Mutex<EngineClients>,
     /// Who is called when something happens.
     pub(crate) callbacks: Webhooks,
-    term: Mutex<Option<Term>>,
+    pub(crate) metrics: Metrics,
+    /// What REST answered.
+    pub(crate) requests: Arc<RequestCounters>,
+    /// While this one leads.
+    controller: RwLock<Option<Controller>>,
+    inbox: Mutex<Option<Inbox>>,
     /// Something came for the term.
     wakeup: Notify,
     clock: Clock,
 }
 
-/// One time of leading.
-pub(crate) struct Term {
-    pub(crate) controller: Controller,
-    pub(crate) waiting: BTreeMap<Ticket, oneshot::Sender<Result<RequestOutcome, Problem>>>,
+/// The most that waits for the leader loop, of what may be refused or comes again by itself.
+const MOST_INPUTS: usize = 1 << 16;
+
+/// What came and was not taken in yet, in one time of leading.
+#[derive(Default)]
+struct Inbox {
+    inputs: Vec<Input>,
+    waiting: BTreeMap<Ticket, oneshot::Sender<Result<RequestOutcome, Problem>>>,
     last_ticket: u64,
+    heartbeat: Option<HeartbeatAck>,
+}
+
+/// Whether the loss of an input would be a loss: others are sent again, or their callers are told.
+fn must_be_taken(input: &Input) -> bool {
+    match input {
+        Input::Asked(_)
+        | Input::NodeHeard(..)
+        | Input::HostHeard(..)
+        | Input::PathsLost(..)
+        | Input::NodeChanged(_)
+        | Input::Reported(..) => false,
+        Input::NodeLeft(..)
+        | Input::NodeRefused(_)
+        | Input::HostLeft(..)
+        | Input::Planned(_)
+        | Input::Answered(..)
+        | Input::Stored(..)
+        | Input::Told(_)
+        | Input::Called(..)
+        | Input::Recorded(..) => true,
+    }
+}
+
+impl Inbox {
+    /// Whether it was taken.
+    fn push(&mut self, input: Input) -> bool {
+        let fits = self.inputs.len() < MOST_INPUTS || must_be_taken(&input);
+        if fits {
+            self.inputs.push(input);
+        }
+        fits
+    }
 }
 
 /// The time of day, which here never goes back and never jumps: nobody is taken for gone because a
@@ -73,7 +130,10 @@ impl ProcessState {
             leader: Mutex::new(None),
             callers: Mutex::new(EngineClients::new(reach)),
             callbacks,
-            term: Mutex::new(None),
+            metrics: Metrics::default(),
+            requests: Arc::default(),
+            controller: RwLock::new(None),
+            inbox: Mutex::new(None),
             wakeup: Notify::new(),
             clock: Clock::new(),
         }
@@ -84,50 +144,93 @@ impl ProcessState {
     }
 
     /// Tells those who listen and those who want to be called of what is kept now.
-    pub(crate) fn publish(self: &Arc<ProcessState>, events: Vec<Event>) {
+    pub(crate) fn publish(&self, events: Vec<Event>) {
         for event in &events {
             self.feed(Input::Told(event.clone()));
         }
-        self.settle_calls();
         for event in events {
+            self.metrics.count_event(event.severity);
             self.events.push(|_| event);
         }
     }
 
     /// Those who want to be called are, if this one leads.
     pub(crate) fn settle_calls(self: &Arc<ProcessState>) {
-        if let Some(term) = self.term().as_mut() {
-            self.callbacks.settle(&mut term.controller, self);
+        if let Some(controller) = self.controller().as_ref() {
+            self.callbacks.settle(controller, self);
         }
     }
 
-    /// The term, while it lasts.
-    pub(crate) fn term(&self) -> MutexGuard<'_, Option<Term>> {
-        self.term.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What is known, while this one leads. Several may look at once.
+    pub(crate) fn controller(&self) -> RwLockReadGuard<'_, Option<Controller>> {
+        self.controller.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, to be changed: by the leader loop, and never while a plan is being made.
+    pub(crate) fn controller_mut(&self) -> RwLockWriteGuard<'_, Option<Controller>> {
+        self.controller.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn inbox(&self) -> MutexGuard<'_, Option<Inbox>> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn begin(&self, controller: Controller) {
-        *self.term() = Some(Term { controller, waiting: BTreeMap::new(), last_ticket: 0 });
+        let heartbeat = Some(controller.heartbeat());
+        *self.controller_mut() = Some(controller);
+        *self.inbox() = Some(Inbox { heartbeat, ..Inbox::default() });
     }
 
     /// The term is over; those who wait are told.
     pub(crate) fn end(&self) {
-        let ended = self.term().take();
+        let ended = self.inbox().take();
         self.callbacks.end();
-        let Some(term) = ended else { return };
-        for waiting in term.waiting.into_values() {
+        for waiting in ended.into_iter().flat_map(|inbox| inbox.waiting.into_values()) {
             // Whoever has gone needs no answer.
             let _ = waiting.send(Err(not_leading(None)));
         }
+        *self.controller_mut() = None;
     }
 
     /// Hands in what happened.
     pub(crate) fn feed(&self, input: Input) {
-        let now = self.now();
-        if let Some(term) = self.term().as_mut() {
-            term.controller.on(now, input);
+        if let Some(inbox) = self.inbox().as_mut() {
+            inbox.push(input);
         }
         self.wakeup.notify_one();
+    }
+
+    /// What came since the last time.
+    pub(crate) fn take_inputs(&self) -> Vec<Input> {
+        self.inbox().as_mut().map(|inbox| std::mem::take(&mut inbox.inputs)).unwrap_or_default()
+    }
+
+    /// Somebody's request has ended.
+    pub(crate) fn reply(&self, ticket: Ticket, result: Result<RequestOutcome, Problem>) {
+        let waiting = self.inbox().as_mut().and_then(|inbox| inbox.waiting.remove(&ticket));
+        if let Some(waiting) = waiting {
+            // Whoever has gone needs no answer.
+            let _ = waiting.send(result);
+        }
+    }
+
+    /// What heartbeats are answered from now on.
+    pub(crate) fn note_heartbeat(&self, heartbeat: HeartbeatAck) {
+        if let Some(inbox) = self.inbox().as_mut() {
+            inbox.heartbeat = Some(heartbeat);
+        }
+    }
+
+    /// The answer to a heartbeat. Whoever was told more than the store knows now, or of another
+    /// store, is told nothing: it must not forget that before it was taken in.
+    pub(crate) fn heartbeat(&self, told: Option<StoreMark>) -> Result<HeartbeatAck, Problem> {
+        let noted = self.inbox().as_ref().and_then(|inbox| inbox.heartbeat.clone());
+        let heartbeat = noted.ok_or_else(|| self.elsewhere())?;
+        let believed = |mark: &StoreMark| {
+            told.is_none_or(|told| told.store == mark.store && !told.is_after(*mark))
+        };
+        let mark = heartbeat.mark.filter(believed);
+        Ok(HeartbeatAck { mark, ..heartbeat })
     }
 
     pub(crate) async fn wakeup(&self) {
@@ -137,10 +240,10 @@ impl ProcessState {
     /// Looks at what is known, while this one leads.
     pub(crate) fn read<T>(
         &self,
-        look: impl FnOnce(&mut Controller) -> Result<T, Problem>,
+        look: impl FnOnce(&Controller) -> Result<T, Problem>,
     ) -> Result<T, Problem> {
-        match self.term().as_mut() {
-            Some(term) => look(&mut term.controller),
+        match self.controller().as_ref() {
+            Some(controller) => look(controller),
             None => Err(self.elsewhere()),
         }
     }
@@ -151,18 +254,20 @@ impl ProcessState {
         request: Request,
         if_match: Option<Generation>,
     ) -> Result<RequestOutcome, Problem> {
-        let now = self.now();
         let (answer, answered) = oneshot::channel();
         {
-            let mut term = self.term();
-            let Some(term) = term.as_mut() else {
-                drop(term);
+            let mut inbox = self.inbox();
+            let Some(inbox) = inbox.as_mut() else {
+                drop(inbox);
                 return Err(self.elsewhere());
             };
-            term.last_ticket += 1;
-            let ticket = Ticket(term.last_ticket);
-            term.waiting.insert(ticket, answer);
-            term.controller.on(now, Input::Asked(PendingRequest { ticket, request, if_match }));
+            inbox.last_ticket += 1;
+            let ticket = Ticket(inbox.last_ticket);
+            if !inbox.push(Input::Asked(PendingRequest { ticket, request, if_match })) {
+                let detail = "too many requests wait to be decided; try again soon";
+                return Err(Problem::new(ProblemKind::Overloaded, detail));
+            }
+            inbox.waiting.insert(ticket, answer);
         }
         self.wakeup.notify_one();
         answered.await.unwrap_or_else(|_| Err(self.elsewhere()))
@@ -170,7 +275,7 @@ impl ProcessState {
 
     /// Who leads, as far as is known here.
     pub(crate) fn who_leads(&self) -> Leader {
-        let here = self.term().is_some();
+        let here = self.inbox().is_some();
         let known = self.leader.lock().unwrap_or_else(PoisonError::into_inner).clone();
         // Its own name stays noted until another is heard of.
         let name = known.filter(|name| here == (*name == self.identity));
@@ -207,4 +312,70 @@ pub(crate) fn instance() -> InstanceId {
     let uuid = uuid::Builder::from_random_bytes(bits.to_be_bytes()).into_uuid();
     // Not nil: the version is in it.
     InstanceId::new(uuid).unwrap_or_else(|_| instance())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::controller::{Intervals, State};
+    use model::{Heartbeat, NodeAddress, StoreId};
+    use store::testing::{ManualClock, MemoryStore};
+
+    fn leading() -> Arc<ProcessState> {
+        let store = MemoryStore::new(Arc::new(ManualClock::new()));
+        let events = Arc::new(Log::new(instance(), 4.try_into().unwrap()));
+        let outside = (EngineAuth::default(), Webhooks::new(None).unwrap());
+        let shared = ProcessState::new(Arc::new(store), outside, "test".into(), events);
+        let (settings, pace) = (planner::Settings::default(), Intervals::default());
+        shared.begin(Controller::new(State::default(), settings, pace, 1, shared.now()));
+        Arc::new(shared)
+    }
+
+    fn beat() -> Input {
+        let address = NodeAddress {
+            api: "10.0.0.1:7442".parse().unwrap(),
+            data: vec!["10.0.0.1:4420".parse().unwrap()],
+            nqn: model::Nqn::node(&"n1".parse().unwrap()).unwrap(),
+        };
+        let (instance, version) = (instance(), "0".to_owned());
+        let beat = Heartbeat { instance, version, address, told: None };
+        Input::NodeHeard("n1".parse().unwrap(), beat)
+    }
+
+    /// While a plan is being made the controller is held for reading: everything that comes in is
+    /// taken, and everything that is asked is answered.
+    #[tokio::test]
+    async fn nobody_waits_for_a_plan() {
+        let shared = leading();
+        let (done, is_done) = std::sync::mpsc::channel();
+        let planning = shared.controller();
+        let others = Arc::clone(&shared);
+        std::thread::spawn(move || {
+            let answered = others.heartbeat(None).is_ok();
+            others.feed(beat());
+            let seen = others.read(|controller| Ok(controller.heartbeat())).is_ok();
+            // An error: the test has failed already.
+            let _ = done.send((answered, seen));
+        });
+        let waited = is_done.recv_timeout(Duration::from_secs(20));
+        assert_eq!(waited.expect("somebody waits for the plan"), (true, true));
+        drop(planning);
+        assert_eq!(shared.take_inputs().len(), 1, "the heartbeat is taken in later");
+    }
+
+    /// Whoever heard more of the store than this control plane knows must not forget it.
+    #[tokio::test]
+    async fn an_engine_that_was_told_more_is_told_nothing() {
+        let shared = leading();
+        let store: StoreId = "00000000-0000-4000-8000-000000000007".parse().unwrap();
+        let other: StoreId = "00000000-0000-4000-8000-000000000008".parse().unwrap();
+        let mark = StoreMark { store, number: 50 };
+        let heartbeat = shared.heartbeat(None).unwrap();
+        shared.note_heartbeat(HeartbeatAck { mark: Some(mark), ..heartbeat });
+        let answer = |told| shared.heartbeat(told).unwrap().mark;
+        assert_eq!(answer(None), Some(mark));
+        assert_eq!(answer(Some(StoreMark { store, number: 50 })), Some(mark));
+        assert_eq!(answer(Some(StoreMark { store, number: 51 })), None);
+        assert_eq!(answer(Some(StoreMark { store: other, number: 1 })), None);
+    }
 }

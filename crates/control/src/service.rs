@@ -67,7 +67,8 @@ impl Service {
             .map_err(|source| StartError::Calls { source })?;
         let outside = (config.reach.clone(), callbacks);
         let shared = Arc::new(ProcessState::new(store, outside, identity, events));
-        let guard = Guard { tokens: config.tokens.clone(), limits };
+        let counters = Arc::clone(&shared.requests);
+        let guard = Guard { tokens: config.tokens.clone(), limits, counters };
         Ok(Service { server, guard, shared, policy: config.policy.clone() })
     }
 

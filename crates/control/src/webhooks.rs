@@ -27,7 +27,7 @@ use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
 use crate::controller::{Controller, Input};
-use crate::event_store::KEPT;
+use crate::metrics::add_one;
 use crate::process_state::ProcessState;
 
 /// How long an address may take to answer.
@@ -36,10 +36,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const TRIES: u32 = 5;
 /// How long after the first failure it is posted again; it doubles.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
-/// How many events may wait for one address: as many as are kept.
-const LINE: usize = 1000;
+/// How many events may wait for one address: as many as are kept, of all severities.
+const LINE: usize = 3000;
 /// How many events nobody waits for may pass before the store is told that they are done with.
-const PASSED: u64 = KEPT / 4;
+const PASSED: u64 = 250;
 
 /// All webhooks, as they are called.
 pub(crate) struct Webhooks {
@@ -90,7 +90,7 @@ impl Webhooks {
 
     /// Every webhook has its line, with all kept events that it waits for and that are not done
     /// with; what waits for a webhook that is gone or calls elsewhere is let go.
-    pub(crate) fn settle(&self, controller: &mut Controller, shared: &Arc<ProcessState>) {
+    pub(crate) fn settle(&self, controller: &Controller, shared: &Arc<ProcessState>) {
         let mut lines = lock(&self.lines);
         let state = controller.state();
         lines.retain(|name, line| {
@@ -119,7 +119,7 @@ impl Webhooks {
             }
         }
         for input in passed {
-            controller.on(shared.now(), input);
+            shared.feed(input);
         }
     }
 
@@ -208,6 +208,7 @@ impl WebhookSender {
         let mut wait = FIRST_WAIT;
         for tried in 1..=TRIES {
             let Err(error) = self.poster.post(&self.url, &call).await else { return true };
+            add_one(&self.shared.metrics.webhook_failures);
             tracing::debug!(webhook = %self.webhook, %error, tried, "a webhook was not called");
             self.report(|status| status.failure = Some(error.to_string()));
             if tried < TRIES {

@@ -74,6 +74,19 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
     time.map(Duration::from_secs).ok_or_else(bad)
 }
 
+/// A moment: a time ago, or as REST writes it.
+pub(crate) fn moment(text: &str) -> Result<Timestamp, String> {
+    if let Ok(moment) = text.parse() {
+        return Ok(moment);
+    }
+    let ago = time(text).map_err(|_| {
+        format!("{text:?} is no moment; write a time ago, as 2h, or 2026-03-01T12:00:00Z")
+    })?;
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    let millis = since.saturating_sub(ago).as_millis();
+    Ok(Timestamp::from_millis(u64::try_from(millis).unwrap_or(u64::MAX)))
+}
+
 /// A time that is not nothing.
 pub(crate) fn some_time(text: &str) -> Result<Duration, String> {
     match time(text)? {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use api::{TlsClient, Token};
 use clap::{Args, Subcommand};
-use control::{Config, ControlConfig, EngineAuth, Service};
+use control::{BackupConfig, Config, ControlConfig, EngineAuth, Service};
 use model::Size;
 use store::client::Client;
 
@@ -55,8 +55,39 @@ pub(crate) struct Serve {
     /// (PEM)
     #[arg(long, value_name = "FILE", help_heading = "Webhooks")]
     webhook_ca: Option<PathBuf>,
+    #[command(flatten, next_help_heading = "Backups")]
+    backups: BackupArgs,
     #[command(flatten, next_help_heading = "Policy")]
     policy: PolicyArgs,
+}
+
+/// Scheduled backups of the store.
+#[derive(Args)]
+struct BackupArgs {
+    /// Back up what Holdfast keeps in the store into this folder, while this control plane leads;
+    /// `holdfast store import` reads the files
+    #[arg(long, value_name = "DIR")]
+    backup_dir: Option<PathBuf>,
+    /// How often
+    #[arg(
+        long, value_name = "TIME", default_value = "1h", value_parser = some_time,
+        requires = "backup_dir"
+    )]
+    backup_every: Duration,
+    /// How many are kept: older ones are removed
+    #[arg(
+        long, value_name = "COUNT", default_value_t = 48,
+        value_parser = clap::value_parser!(u32).range(1..), requires = "backup_dir"
+    )]
+    backup_keep: u32,
+}
+
+impl BackupArgs {
+    fn config(self) -> Option<BackupConfig> {
+        let (every, keep) = (self.backup_every, self.backup_keep);
+        let keep = usize::try_from(keep).unwrap_or(usize::MAX);
+        self.backup_dir.map(|dir| BackupConfig { dir, every, keep })
+    }
 }
 
 /// What operators decide; whatever is left out stays as usual.
@@ -125,7 +156,7 @@ struct PolicyArgs {
 impl PolicyArgs {
     fn policy(self) -> Result<ControlConfig> {
         let mut policy = ControlConfig::default();
-        let ControlConfig { settings, pace } = &mut policy;
+        let ControlConfig { settings, pace, .. } = &mut policy;
         // What was typed replaces what is usual, and nothing else does.
         macro_rules! set {
             ($($typed:ident => $place:expr;)+) => {$(
@@ -183,7 +214,8 @@ impl Serve {
             token: self.engine_token_file.as_deref().map(Token::read).transpose()?,
         };
         let webhook_tls = self.webhook_ca.as_deref().map(TlsClient::read).transpose()?;
-        let policy = self.policy.policy()?;
+        let backups = self.backups.config();
+        let policy = ControlConfig { backups, ..self.policy.policy()? };
         Ok(Config { listen: self.listen, tls, tokens, reach, webhook_tls, policy })
     }
 }

@@ -15,7 +15,7 @@ use pool::{ClusterSize, Id, Label, NewReplica};
 
 use crate::arg_parsers::bytes;
 use crate::block_on;
-use crate::cli::{ClientArgs, PoolVerb, Shows as _, explained};
+use crate::cli::{ClientArgs, PoolVerb, Shows as _, Tries as _, explained};
 
 /// `pool` with what is typed after it.
 #[derive(Args)]
@@ -48,6 +48,7 @@ impl PoolArgs {
             }
             Verb::Cluster(verb) => block_on(async {
                 let mut stdout = std::io::stdout();
+                self.ask.may_try(verb.tries())?;
                 let (remote, mut out) = self.ask.open(&mut stdout, verb.shows())?;
                 verb.run(&remote, &mut out).await.map_err(explained)
             }),

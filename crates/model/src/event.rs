@@ -1,6 +1,6 @@
 //! What happened, for people and their tools. Nothing is controlled by events.
 
-use alloc::string::String;
+use alloc::string::{String, ToString as _};
 use core::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -28,6 +28,37 @@ pub struct Event {
     pub severity: Severity,
     /// In words, with the reason.
     pub message: String,
+    /// The engine that reported it; absent: the control plane did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<EventOrigin>,
+}
+
+/// Where an event of an engine came from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct EventOrigin {
+    /// The node of the engine.
+    pub node: NodeName,
+    /// Its place in the stream of that engine: a reader of the stream goes on after it.
+    pub place: String,
+}
+
+/// The kind of thing that an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+#[expect(missing_docs, reason = "the names of the resources")]
+pub enum SubjectKind {
+    Node,
+    Host,
+    Pool,
+    Volume,
+    Replica,
+    Target,
+    Snapshot,
+    SnapshotGroup,
+    Webhook,
 }
 
 /// What an event is about.
@@ -46,6 +77,38 @@ pub enum Subject {
     SnapshotGroup(SnapshotGroupId),
     #[serde(alias = "watch")]
     Webhook(WebhookName),
+}
+
+impl Subject {
+    /// What kind of thing it is.
+    pub fn kind(&self) -> SubjectKind {
+        match self {
+            Subject::Node(_) => SubjectKind::Node,
+            Subject::Host(_) => SubjectKind::Host,
+            Subject::Pool(_) => SubjectKind::Pool,
+            Subject::Volume(_) => SubjectKind::Volume,
+            Subject::Replica(_) => SubjectKind::Replica,
+            Subject::Target(_) => SubjectKind::Target,
+            Subject::Snapshot(_) => SubjectKind::Snapshot,
+            Subject::SnapshotGroup(_) => SubjectKind::SnapshotGroup,
+            Subject::Webhook(_) => SubjectKind::Webhook,
+        }
+    }
+
+    /// Its name or id.
+    pub fn id(&self) -> String {
+        match self {
+            Subject::Node(name) => name.to_string(),
+            Subject::Host(name) => name.to_string(),
+            Subject::Pool(name) => name.to_string(),
+            Subject::Volume(id) => id.to_string(),
+            Subject::Replica(id) => id.to_string(),
+            Subject::Target(id) => id.to_string(),
+            Subject::Snapshot(id) => id.to_string(),
+            Subject::SnapshotGroup(id) => id.to_string(),
+            Subject::Webhook(name) => name.to_string(),
+        }
+    }
 }
 
 impl fmt::Display for Subject {

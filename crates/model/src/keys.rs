@@ -9,6 +9,7 @@
 //! /holdfast/scrubbed/REPLICA           when a copy was last checked to the end
 //! /holdfast/storeSequence/cluster      how far the store has come
 //! /holdfast/quarantine/REPLICA         a copy that is set aside
+//! /holdfast/maintenance/cluster        failover and healing are paused, and until when
 //! /holdfast/event/NUMBER               something that happened; 20 digits, so that order is order
 //! ```
 //!

@@ -41,6 +41,7 @@ pub mod keys;
 mod labels;
 mod lifecycle;
 mod liveness;
+mod maintenance;
 mod name;
 mod node;
 mod nqn;
@@ -75,7 +76,7 @@ pub use child::{
 };
 pub use conflict::{ConflictReason, LabelConflict};
 pub use device::{BlockDevice, DeviceKind, DiskTraits, IneligibleReason, WriteCache};
-pub use event::{Event, EventName, Severity, Subject};
+pub use event::{Event, EventName, EventOrigin, Severity, Subject, SubjectKind};
 pub use failover::{Failover, FailoverEvent, FailoverPlan, FailoverReason, FailoverStage};
 pub use generation::{Admission, Epoch, Generation, GenerationConflict, VersionedSpec};
 pub use host::{
@@ -89,6 +90,7 @@ pub use invalid_transition::InvalidTransition;
 pub use labels::{Labels, MOST_LABELS};
 pub use lifecycle::{Lifecycle, LifecycleEvent, Operation, Outcome};
 pub use liveness::{Liveness, LivenessEvent, OfflineReason, UnknownReason};
+pub use maintenance::Maintenance;
 pub use name::{
     AffinityGroup, CallbackUrl, CordonName, DevicePath, HostName, KeyName, LabelKey, LabelValue,
     NodeName, PoolName, WebhookName,

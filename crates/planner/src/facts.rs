@@ -48,6 +48,11 @@ pub struct Facts {
     pub missing: BTreeMap<ReplicaId, Timestamp>,
     /// When too few nodes answered for the last time; see [`Plan::brake`](crate::Plan).
     pub braked_at: Option<Timestamp>,
+    /// When a copy was last moved for order's sake, or a move ended: pools show what that freed and
+    /// took only when they are looked at again.
+    pub moved_at: Option<Timestamp>,
+    /// Until when automatic failover and healing are paused.
+    pub paused_until: Option<Timestamp>,
     /// Since when something is seen to be unwanted; see [`Plan::suspects`](crate::Plan).
     pub suspects: BTreeMap<Subject, Timestamp>,
     /// How often the rebuild of a copy failed since it last succeeded.

@@ -105,6 +105,12 @@ fn watch(round: &mut Round<'_, '_>, health: &VolumeHealth<'_>, target: &Target) 
         return;
     };
     let volume = *health.volume.id();
+    let by_itself =
+        matches!(cause, FailoverReason::NodeLapsed { .. } | FailoverReason::PathLost { .. });
+    if by_itself && view.is_paused() {
+        let reason = "its target would be moved, but failover is paused for maintenance";
+        return round.block(Subject::Volume(volume), reason);
+    }
     let seen = health.volume.generation();
     let from = *target.id();
     if target.spec().hosts.is_empty() {

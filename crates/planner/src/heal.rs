@@ -25,6 +25,9 @@ use crate::plan::Round;
 use crate::view::exists;
 use crate::{Step, View, brake};
 
+/// Why lost copies are not replaced during maintenance.
+const PAUSED: &str = "healing is paused for maintenance";
+
 /// Plans for every volume, those with the fewest copies first, and what is there already before
 /// anything new.
 pub(crate) fn run(round: &mut Round<'_, '_>) {
@@ -258,6 +261,9 @@ fn act(round: &mut Round<'_, '_>, health: &VolumeHealth<'_>, want: &HealAction) 
                 round.push(Step::Rebuild(RebuildPlan { volume, target, replica, sources, extent }));
             }
         }
+        HealAction::OpenToHeal if view.is_paused() => {
+            round.block(subject, format!("it wants a target to heal: {PAUSED}"));
+        }
         HealAction::OpenToHeal => {
             match choose_target(view, &mut round.budget, health, NodePreference::default()) {
                 Ok(node) if round.budget.take_rebuild(view, [&node, &node]) => {
@@ -276,6 +282,10 @@ fn add(round: &mut Round<'_, '_>, health: &VolumeHealth<'_>, asked: Option<&Pool
     let view = round.view;
     let volume = *health.volume.id();
     let mut ask = health.ask(view);
+    if asked.is_none() && brake::concerns(view, health) && view.is_paused() {
+        let reason = format!("it wants another copy: {PAUSED}");
+        return round.block(Subject::Volume(volume), reason);
+    }
     if asked.is_none() && brake::concerns(view, health) {
         if let Some(brake) = round.brake.as_mut().filter(|brake| brake.holds(health)) {
             brake.held += 1;

@@ -1,5 +1,7 @@
 //! Moving copies from full pools to empty ones, when nothing else is to be done.
 
+use core::time::Duration;
+
 use model::{PoolState, Subject, Volume};
 
 use crate::member::{Condition, VolumeHealth};
@@ -8,11 +10,15 @@ use crate::plan::Round;
 use crate::view::{PoolView, allocated, exists};
 use crate::{Step, View};
 
+/// How long after a move the next one waits: until then pools may show their use as it was.
+const SETTLE: Duration = Duration::from_secs(30);
+
 /// Moves at most one copy a round, off the fullest pool, if that brings pools closer together.
 pub(crate) fn run(round: &mut Round<'_, '_>) {
     let view = round.view;
     let Some(above) = view.settings.rebalance_above else { return };
-    if !round.is_quiet() || round.brake.is_some() || view.rebuilds > 0 {
+    let is_fresh = view.facts.moved_at.is_some_and(|at| view.now.since(at) < SETTLE);
+    if !round.is_quiet() || round.brake.is_some() || view.rebuilds > 0 || is_fresh {
         return;
     }
     let fullest = view.pools.values().filter(|pool| *pool.state() == PoolState::Online);

@@ -171,6 +171,11 @@ impl<'a> View<'a> {
         self.pool(pool).and_then(|pool| self.node(&pool.pool.spec().node))
     }
 
+    /// Whether nothing is failed over or replaced by itself now.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.facts.paused_until.is_some_and(|until| until > self.now)
+    }
+
     /// Whether somebody is working on it at this moment.
     pub(crate) fn is_busy(&self, subject: &Subject) -> bool {
         self.facts.busy.contains(subject)

@@ -48,6 +48,9 @@ pub trait Node: Send + Sync + 'static {
         order: DeletePool,
     ) -> impl Future<Output = ApiResult<Deleted>> + Send;
 
+    /// Errors of the disks of a pool until now count no more.
+    fn clear_pool_errors(&self, pool: PoolName) -> impl Future<Output = ApiResult<Deleted>> + Send;
+
     /// The replicas of this engine, by id.
     fn replicas(
         &self,

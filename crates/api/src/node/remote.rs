@@ -61,6 +61,10 @@ impl Node for Remote {
         self.ask(&routes::DELETE_POOL, (pool,), (order, NoBody), None)
     }
 
+    fn clear_pool_errors(&self, pool: PoolName) -> impl Future<Output = ApiResult<Deleted>> + Send {
+        self.ask(&routes::CLEAR_POOL_ERRORS, (pool,), (NoQuery {}, NoBody), None)
+    }
+
     fn replicas(
         &self,
         paging: Paging,

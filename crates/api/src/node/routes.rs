@@ -53,6 +53,14 @@ pub const DELETE_POOL: Route<(PoolName,), DeletePool, NoBody, Deleted> = Route::
     "Destroy a pool that has no replicas and no snapshots",
 );
 
+/// Errors of the disks of a pool until now count no more.
+pub const CLEAR_POOL_ERRORS: Route<(PoolName,), NoQuery, NoBody, Deleted> = Route::new(
+    (Delete, "/v1/pools/{pool}/errors"),
+    Editor,
+    "clearPoolErrors",
+    "Errors of the disks of a pool until now count no more",
+);
+
 /// The replicas of this engine, by id.
 pub const REPLICAS: Route<(), Paging, NoBody, Page<Observed<ReplicaSpec>>> =
     Route::new((Get, "/v1/replicas"), Viewer, "replicas", "The replicas of this engine, by id");

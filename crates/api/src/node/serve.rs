@@ -30,6 +30,7 @@ fn things<N: Node>(api: ApiRouter<NodeService<N>>) -> ApiRouter<NodeService<N>> 
         .on(&routes::POOL, async move |s, r| s.node.pool(r.at.0).await)
         .on(&routes::PUT_POOL, async move |s, r| s.node.put_pool(r.at.0, r.body).await)
         .on(&routes::DELETE_POOL, async move |s, r| s.node.delete_pool(r.at.0, r.query).await)
+        .on(&routes::CLEAR_POOL_ERRORS, async move |s, r| s.node.clear_pool_errors(r.at.0).await)
         .on(&routes::STATISTICS, async move |s, r| s.node.statistics(r.query).await)
         .on(&routes::DEVICES, async move |s, r| s.node.devices(r.query).await)
         .on(&routes::METRICS, async move |s, _| s.node.metrics().await)

@@ -16,6 +16,7 @@
 //!
 //! Deliberately not here: deciding and doing (control), what the resources are (model).
 
+mod explain;
 #[cfg(any(test, feature = "testing"))]
 pub mod fake;
 mod payloads;
@@ -25,6 +26,10 @@ pub mod routes;
 mod serve;
 mod volume_action;
 
+pub use explain::{
+    DryRun, DryRunRequest, ExplainQuery, Explanation, MaintenanceRequest, MaintenanceStatus,
+    NextAttempt, OperationStatus, Refusal,
+};
 pub use payloads::{
     Backup, Brake, Capacity, Counts, DiscoveredVolume, Health, Issue, Leader, Placement, Purge,
     PurgeConfirmation, QuarantineCounts, Quarantined, RecoverRequest, Recovery, RescueRequest,

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use axum::response::Response;
 use http::{HeaderValue, header};
 use model::{
-    Event, HostChange, NodeChange, NodeName, PoolChange, PoolName, PoolSpec, Quarantine, ReplicaId,
-    Severity, Size, SnapshotChange, SnapshotGroupChange, SnapshotGroupSpec, SnapshotId,
-    SnapshotSpec, Spec, Subject, TargetId, Timestamp, ValidationError, VolumeId, VolumeSpec,
-    WebhookChange, WebhookName, WebhookSpec,
+    Event, HostChange, Maintenance, NodeChange, NodeName, PoolChange, PoolName, PoolSpec,
+    Quarantine, ReplicaId, Severity, Size, SnapshotChange, SnapshotGroupChange, SnapshotGroupSpec,
+    SnapshotId, SnapshotSpec, Spec, Subject, TargetId, Timestamp, ValidationError, VolumeId,
+    VolumeSpec, WebhookChange, WebhookName, WebhookSpec,
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
@@ -66,6 +66,9 @@ pub struct Status {
     /// Why lost copies are not replaced now; absent: they are.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub brake: Option<Brake>,
+    /// Automatic failover and healing are paused; absent: they are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maintenance: Option<Maintenance>,
     /// How many failovers run.
     pub failovers: u64,
     /// What is wrong, the worst first; at most [`Status::MOST_TROUBLES`].

@@ -4,8 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use model::{
-    AffinityGroup, HostName, LabelKey, LabelValue, Labels, NodeName, PoolName, Severity,
-    SnapshotGroupId, SnapshotId, ValidationError, VolumeId, VolumeState,
+    AffinityGroup, Event, EventName, HostName, LabelKey, LabelValue, Labels, NodeName, PoolName,
+    Severity, SnapshotGroupId, SnapshotId, Subject, SubjectKind, Timestamp, ValidationError,
+    VolumeId, VolumeState,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -130,13 +131,39 @@ asked! {
         node: NodeName,
         /// Only those about this pool.
         pool: PoolName,
+        /// Only those about things of this kind.
+        kind: SubjectKind,
+        /// Only those about the thing with this name or id, or an id that begins so.
+        about: String,
+        /// Only those with this name: what happened.
+        name: EventName,
         /// Only those that are at least so serious.
         severity: Severity,
+        /// Only those of this moment and later.
+        since: Timestamp,
+        /// Only those before this moment.
+        until: Timestamp,
     }
     /// Which stretches of a snapshot.
     RangeQuery {
         /// Only what an older snapshot of the same volume has not; left out: all that is written.
         since: SnapshotId,
+    }
+}
+
+impl EventQuery {
+    /// Whether an event is asked for, whatever volume it is about.
+    pub fn admits(&self, event: &Event) -> bool {
+        let subject = &event.subject;
+        let is = |asked: &Option<Subject>| asked.as_ref().is_none_or(|asked| asked == subject);
+        is(&self.node.clone().map(Subject::Node))
+            && is(&self.pool.clone().map(Subject::Pool))
+            && self.kind.is_none_or(|kind| subject.kind() == kind)
+            && self.about.as_ref().is_none_or(|about| subject.id().starts_with(about.as_str()))
+            && self.name.is_none_or(|name| event.name == name)
+            && self.severity.is_none_or(|severity| event.severity >= severity)
+            && self.since.is_none_or(|since| event.at >= since)
+            && self.until.is_none_or(|until| event.at < until)
     }
 }
 

@@ -9,10 +9,11 @@ use model::{
 };
 
 use super::{
-    ApiResult, Backup, Control, EventQuery, FailoverQuery, GroupQuery, Health, HostQuery,
-    NodeQuery, Placement, PoolQuery, Purge, PurgeConfirmation, Quarantined, RangeQuery,
-    RebuildQuery, RecoverRequest, Recovery, ReplicaQuery, RescueRequest, SnapshotQuery, Status,
-    StoredSpec, TargetQuery, VersionInfo, VolumeAction, VolumeQuery, routes,
+    ApiResult, Backup, Control, DryRun, DryRunRequest, EventQuery, ExplainQuery, Explanation,
+    FailoverQuery, GroupQuery, Health, HostQuery, MaintenanceRequest, MaintenanceStatus, NodeQuery,
+    Placement, PoolQuery, Purge, PurgeConfirmation, Quarantined, RangeQuery, RebuildQuery,
+    RecoverRequest, Recovery, ReplicaQuery, RescueRequest, SnapshotQuery, Status, StoredSpec,
+    TargetQuery, VersionInfo, VolumeAction, VolumeQuery, routes,
 };
 use crate::heartbeat::{Deregister, HeartbeatAck};
 use crate::node::{

@@ -13,7 +13,8 @@ use model::{
 };
 
 use super::{
-    Backup, EventQuery, FailoverQuery, GroupQuery, Health, HostQuery, NodeQuery, Placement,
+    Backup, DryRun, DryRunRequest, EventQuery, ExplainQuery, Explanation, FailoverQuery,
+    GroupQuery, Health, HostQuery, MaintenanceRequest, MaintenanceStatus, NodeQuery, Placement,
     PoolQuery, Purge, PurgeConfirmation, Quarantined, RangeQuery, RebuildQuery, RecoverRequest,
     Recovery, ReplicaQuery, RescueRequest, SnapshotQuery, Status, StoredSpec, TargetQuery,
     VersionInfo, VolumeAction, VolumeQuery,
@@ -69,6 +70,18 @@ when the store was lost";
             EVENT_HISTORY event_history(query: EventQuery,) -> Page<Event>;
                 Get "/v1/events/history" Viewer "What happened lately, the oldest first";
 
+            EXPLAIN explain(query: ExplainQuery,) -> Explanation;
+                Get "/v1/explain" Viewer "Why a thing is as it is: what is wanted and seen, what \
+is under way and for what it waits, what comes next, what a person can do";
+            DRY_RUN dry_run(body: DryRunRequest,) -> DryRun;
+                Post "/v1/dry-run" Viewer "What a change would do; nothing is done";
+            MAINTENANCE maintenance() -> MaintenanceStatus;
+                Get "/v1/maintenance" Viewer "Whether automatic failover and healing are paused";
+            PUT_MAINTENANCE put_maintenance(body: MaintenanceRequest,) -> MaintenanceStatus;
+                Put "/v1/maintenance" Editor "Pause automatic failover and healing for a while";
+            END_MAINTENANCE end_maintenance() -> Deleted;
+                Delete "/v1/maintenance" Editor "Failover and healing go on now";
+
             NODES nodes(query: NodeQuery,) -> Page<Node>;
                 Get "/v1/nodes" Viewer "Nodes, by name";
             NODE node(at: NodeName,) -> Node;
@@ -123,6 +136,9 @@ import a pool, or give it a disk more";
             DELETE_POOL delete_pool(at: PoolName, if if_match,) -> Deleted;
                 Delete "/v1/pools/{pool}" Admin "Destroy a pool that has no replicas and no \
 snapshots";
+            CLEAR_POOL_ERRORS clear_pool_errors(at: PoolName,) -> Deleted;
+                Delete "/v1/pools/{pool}/errors" Editor "Errors of the disks of a pool until now \
+count no more";
             POOL_PURGE pool_purge(at: PoolName,) -> Purge;
                 Get "/v1/pools/{pool}/purge" Viewer "What a purge of a pool would cost";
             PURGE_POOL purge_pool(at: PoolName, body: PurgeConfirmation,) -> Deleted;

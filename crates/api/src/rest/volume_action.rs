@@ -73,6 +73,9 @@ pub enum VolumeAction {
     },
     /// Forget targets that were replaced and are shut down, even if their nodes do not answer.
     RemoveShutdownTargets {},
+    /// Undo what is being done to it: a move of a copy, another size, publishing. What hosts may
+    /// have seen already is completed instead.
+    Cancel {},
 }
 
 impl JsonBody for VolumeAction {

@@ -179,6 +179,10 @@ impl Node for Fake {
         self.with(|state| state.pools.put(&pool, order))
     }
 
+    async fn clear_pool_errors(&self, pool: PoolName) -> ApiResult<Deleted> {
+        self.with(|state| state.pools.get(&pool).map(|_| Deleted { existed: false }))
+    }
+
     async fn delete_pool(&self, pool: PoolName, order: DeletePool) -> ApiResult<Deleted> {
         self.with(|state| {
             let found = state.pools.get(&pool).ok();

@@ -18,7 +18,7 @@ fn pool_order() -> Value {
 
 fn small() -> Guard {
     let limits = Limits { body: 2000, request: Duration::from_millis(300), ..Limits::default() };
-    Guard { limits, tokens: None }
+    Guard { limits, ..Guard::default() }
 }
 
 /// The order with one place changed.

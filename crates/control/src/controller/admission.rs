@@ -39,7 +39,7 @@ impl Controller {
         let mut ids = self.ids;
         let mut decisions = Vec::with_capacity(asked.len());
         {
-            let view = View::new(&self.state.facts, &self.settings, self.now);
+            let view = self.view();
             let mut context = AdmissionContext::new(&view, &mut ids);
             for asked in asked {
                 let decision = self.decide(&mut context, &asked);
@@ -71,7 +71,7 @@ impl Controller {
         }
     }
 
-    fn decide(
+    pub(crate) fn decide(
         &self,
         context: &mut AdmissionContext<'_, '_>,
         asked: &PendingRequest,
@@ -103,19 +103,21 @@ impl Controller {
             Request::SetReplicaOffline { volume, replica, offline } => {
                 self.decide_offline(asked, *volume, (*replica, *offline))
             }
-            Request::DropTargets(volume) => self.decide_drop_targets(asked, *volume),
-            Request::CreateSnapshot(id, spec) => {
-                self.decide_create_snapshot(context, asked, *id, spec)
+            Request::Cancel(volume) => self.decide_cancel(asked, *volume),
+            Request::BeginMaintenance(lasts, why) => {
+                Ok(self.decide_maintenance(asked, *lasts, why))
             }
+            Request::EndMaintenance => Ok(self.decide_end_maintenance(asked)),
+            Request::DropTargets(volume) => self.decide_drop_targets(asked, *volume),
+            Request::CreateSnapshot(id, spec) => self.decide_snapshot(context, asked, *id, spec),
             Request::ChangeSnapshot(id, change) => {
-                let snapshot = self.known::<model::SnapshotSpec>(id)?;
-                self.change_at_once(asked, snapshot, change.clone(), Subject::Snapshot)
+                self.decide_change::<model::SnapshotSpec>(asked, id, change, Subject::Snapshot)
             }
             Request::DeleteSnapshot(id) => self.decide_delete_snapshot(asked, *id),
             Request::CreateGroup(id, spec) => self.decide_create_group(context, asked, *id, spec),
             Request::ChangeGroup(id, change) => {
-                let group = self.known::<model::SnapshotGroupSpec>(id)?;
-                self.change_at_once(asked, group, change.clone(), Subject::SnapshotGroup)
+                let subject = Subject::SnapshotGroup;
+                self.decide_change::<model::SnapshotGroupSpec>(asked, id, change, subject)
             }
             Request::DeleteGroup(id) => self.decide_delete_group(asked, *id),
             Request::CreatePool(name, spec) => self.decide_create_pool(context, asked, name, spec),
@@ -123,18 +125,14 @@ impl Controller {
             Request::DeletePool(name) => self.decide_delete_pool(asked, name),
             Request::PurgePool(name, lost) => self.decide_purge_pool(asked, name, lost),
             Request::ChangeNode(name, change) => {
-                let name = self.known::<model::NodeSpec>(name)?;
-                self.change_at_once(asked, name, change.clone(), Subject::Node)
+                self.decide_change::<model::NodeSpec>(asked, name, change, Subject::Node)
             }
             Request::PurgeNode(name, lost) => self.decide_purge_node(asked, name, lost),
             Request::ChangeHost(name, change) => {
-                let host = self.known::<model::HostSpec>(name)?;
-                self.change_at_once(asked, host, change.clone(), Subject::Host)
+                self.decide_change::<model::HostSpec>(asked, name, change, Subject::Host)
             }
             Request::DeleteHost(name) => self.decide_delete_host(asked, name),
-            Request::CreateWebhook(name, spec) => {
-                self.decide_create_webhook(context, asked, name, spec)
-            }
+            Request::CreateWebhook(name, spec) => self.decide_webhook(context, asked, name, spec),
             Request::ChangeWebhook(name, change) => self.decide_change_webhook(asked, name, change),
             Request::DeleteWebhook(name) => self.decide_delete_webhook(asked, name),
             Request::Rescue { replica, snapshot } => self.decide_rescue(asked, *replica, *snapshot),
@@ -160,6 +158,20 @@ impl Controller {
         let volume = self.known::<model::VolumeSpec>(&id)?;
         expect(volume, asked)?;
         Ok(volume)
+    }
+
+    /// A change of something that needs no steps.
+    fn decide_change<S: StoredResource>(
+        &self,
+        asked: &PendingRequest,
+        id: &S::Id,
+        change: &S::Change,
+        subject: impl FnOnce(S::Id) -> Subject,
+    ) -> Result<Batch, Problem>
+    where
+        Entry: From<Resource<S>>,
+    {
+        self.change_at_once(asked, self.known::<S>(id)?, change.clone(), subject)
     }
 
     /// A change that needs no steps.

@@ -8,7 +8,7 @@ use model::{
     RebuildState, Replica, ReplicaChange, ReplicaId, Severity, Subject, Target, TargetChange,
     TargetId, VersionedSpec, Volume, VolumeChange, VolumeId,
 };
-use planner::{Step, View, drain_status};
+use planner::{Plan, Step, drain_status};
 
 use super::batch::Batch;
 use super::replica::{is_going, replica_spec};
@@ -19,17 +19,25 @@ const MOST_REBUILDS: usize = 1000;
 /// How many of them are stored at once.
 const REBUILDS_AT_ONCE: usize = 50;
 
+/// A plan, and how far the drains are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MadePlan {
+    plan: Plan,
+    drains: Vec<(NodeName, model::DrainStatus)>,
+}
+
 impl Controller {
     /// Plans at once, whenever the last plan was made; what follows, [`Controller::run`] does.
     pub fn plan_now(&mut self, now: model::Timestamp) {
         self.now = self.now.max(now);
-        self.plan();
+        self.prepare_plan();
+        let made = self.make_plan();
+        self.on_planned(made);
     }
 
-    /// Looks at everything, and begins what is to be done.
-    pub(crate) fn plan(&mut self) {
-        self.planned_at = Some(self.now);
-        self.replan = false;
+    /// What is known besides the records is brought up to date before a plan.
+    pub(crate) fn prepare_plan(&mut self) {
+        (self.planned_at, self.replan, self.is_planning) = (Some(self.now), false, true);
         if self.went_back() {
             self.weigh_all();
             self.end_caution();
@@ -37,14 +45,25 @@ impl Controller {
         self.refresh_missing();
         self.refresh_busy();
         self.refresh_reservations();
-        let (plan, drains) = {
-            let view = View::new(&self.state.facts, &self.settings, self.now);
-            let nodes = self.state.facts.nodes.values();
-            let draining = nodes.filter(|node| node.spec().is_draining());
-            let drains: Vec<_> =
-                draining.map(|node| (node.id().clone(), drain_status(&view, node.id()))).collect();
-            (planner::plan(&view), drains)
-        };
+    }
+
+    /// Looks at everything, and says what is to be done. It only reads, so that others may read
+    /// meanwhile.
+    pub fn make_plan(&self) -> MadePlan {
+        let began = std::time::Instant::now();
+        let view = self.view();
+        let nodes = self.state.facts.nodes.values();
+        let draining = nodes.filter(|node| node.spec().is_draining());
+        let drains: Vec<_> =
+            draining.map(|node| (node.id().clone(), drain_status(&view, node.id()))).collect();
+        let plan = planner::plan(&view);
+        self.work.count_plan(began.elapsed());
+        MadePlan { plan, drains }
+    }
+
+    /// Begins what is to be done.
+    pub(crate) fn on_planned(&mut self, MadePlan { plan, drains }: MadePlan) {
+        self.is_planning = false;
         let suspended: BTreeSet<Subject> = self.disputed_subjects().into_iter().collect();
         let now = self.now;
         let suspects: BTreeSet<Subject> = plan.suspects.into_iter().collect();
@@ -52,9 +71,10 @@ impl Controller {
         for subject in suspects {
             self.state.facts.suspects.entry(subject).or_insert(now);
         }
-        self.blocked = plan.blocked;
-        self.blocked.retain(|blocked| !suspended.contains(&blocked.subject));
-        self.blocked.extend(self.disputes().chain(self.isolated()).collect::<Vec<_>>());
+        let mut blocked = plan.blocked;
+        blocked.retain(|blocked| !suspended.contains(&blocked.subject));
+        blocked.extend(self.disputes().chain(self.isolated()).collect::<Vec<_>>());
+        self.set_blocked(blocked);
         self.note_brake(plan.brake);
         self.forget_quarantined();
         self.note_drains(drains);
@@ -88,6 +108,9 @@ impl Controller {
 
     fn take(&mut self, step: Step) {
         let subject = step.subject();
+        if matches!(step, Step::MoveReplica { .. }) {
+            self.state.facts.moved_at = Some(self.now);
+        }
         let mut ids = self.ids;
         let taken = self.decide_step(&mut ids, step);
         self.ids = ids;

@@ -52,6 +52,8 @@ pub(crate) struct Batch {
     scrubs: Vec<ReplicaId>,
     /// The volume whose record is to be as it is known here; nothing is written.
     pub(crate) confirms: Option<VolumeId>,
+    /// The volume of which the operation under way is to be undone.
+    pub(crate) cancels: Option<VolumeId>,
     /// The records of volumes that it was checked against when it was sent.
     checked: BTreeMap<VolumeId, Revision>,
 }
@@ -110,7 +112,8 @@ impl Batch {
         severity: Severity,
         message: impl Into<String>,
     ) -> Batch {
-        self.tells.push(EventDraft { subject, name, severity, message: message.into() });
+        let (message, origin) = (message.into(), None);
+        self.tells.push(EventDraft { subject, name, severity, message, origin });
         self
     }
 
@@ -135,6 +138,7 @@ impl Batch {
         self.gone.extend(other.gone);
         self.scrubs.extend(other.scrubs);
         self.confirms = self.confirms.or(other.confirms);
+        self.cancels = self.cancels.or(other.cancels);
         self.waits = self.waits.or(other.waits);
         self.asked = self.asked.or(other.asked);
         self
@@ -156,6 +160,16 @@ impl Batch {
     /// Whether people are told of it.
     pub(crate) fn tells_something(&self) -> bool {
         !self.tells.is_empty()
+    }
+
+    /// The operation of this volume is to be undone.
+    pub(crate) fn cancel(mut self, volume: VolumeId) -> Batch {
+        self.cancels = Some(volume);
+        self
+    }
+
+    pub(crate) fn changes(&self) -> impl Iterator<Item = &Change> {
+        self.changes.values()
     }
 
     /// Whether nothing is to be stored.
@@ -313,7 +327,11 @@ impl Controller {
 
     /// What the batch says beside its changes, which are stored.
     pub(crate) fn take_effect(&mut self, batch: Batch) {
-        let Batch { replies, tells, ends, gone, scrubs, confirms, .. } = batch;
+        let Batch { replies, tells, ends, gone, scrubs, confirms, cancels, .. } = batch;
+        if let Some(volume) = cancels {
+            self.cancelled.insert(volume);
+            self.enqueue(&Subject::Volume(volume));
+        }
         if let Some(volume) = confirms {
             self.confirmed(volume, true);
         }

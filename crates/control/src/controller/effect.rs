@@ -5,9 +5,9 @@ use api::node::{
     Scrub, SnapshotRequest, TargetSnapshot,
 };
 use model::{
-    EventName, Generation, NodeName, PoolName, PoolSpec, Problem, Rebuild, RebuildId, ReplicaId,
-    ReplicaSpec, Severity, SnapshotId, SpecBackup, Subject, TargetId, TargetRecord, TargetSpec,
-    VersionedSpec, VolumeId,
+    EventName, EventOrigin, Generation, NodeName, PoolName, PoolSpec, Problem, Rebuild, RebuildId,
+    ReplicaId, ReplicaSpec, Severity, SnapshotId, SpecBackup, Subject, TargetId, TargetRecord,
+    TargetSpec, VersionedSpec, VolumeId,
 };
 use store::contract::{Revision, Txn};
 
@@ -34,6 +34,9 @@ pub enum Effect {
     Reply(Ticket, Result<RequestOutcome, Problem>),
     /// Something happened that people may want to know.
     Tell(EventDraft),
+    /// Make a plan ([`Controller::make_plan`](super::Controller::make_plan)) of what is known now,
+    /// and hand it in before anything else.
+    Plan,
     /// What is known cannot be trusted any more: begin again by reading the store.
     Resign(String),
 }
@@ -62,6 +65,8 @@ pub struct EventDraft {
     pub severity: Severity,
     /// In words.
     pub message: String,
+    /// The engine that reported it; absent: it happened here.
+    pub origin: Option<EventOrigin>,
 }
 
 /// What the store did with a write.

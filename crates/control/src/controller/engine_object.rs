@@ -28,8 +28,9 @@ pub(crate) struct EngineObject {
     pub(crate) call: Option<CallId>,
     /// Number of the moment at which a call about it last began or ended.
     pub(crate) last_call: u64,
-    /// Why the last call failed.
+    /// Why the last call failed, and when.
     pub(crate) problem: Option<Problem>,
+    pub(crate) failed_at: Option<Timestamp>,
     tries: u32,
     due: Option<Timestamp>,
 }
@@ -55,6 +56,7 @@ impl EngineObject {
         let wait = back_off(self.tries);
         self.tries = self.tries.saturating_add(1);
         (self.call, self.problem, self.due) = (None, Some(problem), Some(now.after(wait)));
+        self.failed_at = Some(now);
     }
 
     /// The node is back: what failed while it was away is tried at once.

@@ -2,8 +2,9 @@
 
 use model::envelope::{self, DecodeError, Versioned};
 use model::{
-    Event, Failover, Host, Node, Pool, Quarantine, Rebuild, Replica, Resource, Snapshot,
-    SnapshotGroup, Spec, StoreSequence, Subject, Target, TargetRecord, Volume, Webhook, keys,
+    Event, Failover, Host, Maintenance, Node, Pool, Quarantine, Rebuild, Replica, Resource,
+    Snapshot, SnapshotGroup, Spec, StoreSequence, Subject, Target, TargetRecord, Volume, Webhook,
+    keys,
 };
 
 use super::{MoveRecord, ScrubRecord};
@@ -77,6 +78,8 @@ entries! {
     ScrubRecord(ScrubRecord), |scrubbed: &ScrubRecord| scrubbed.replica;
     /// How far the store has come.
     Sequence(StoreSequence), |_: &StoreSequence| StoreSequence::ID;
+    /// Automatic failover and healing are paused.
+    Maintenance(Maintenance), |_: &Maintenance| Maintenance::ID;
     /// A copy that is set aside.
     Quarantine(Quarantine), |quarantine: &Quarantine| quarantine.replica;
     /// Something that happened.
@@ -100,9 +103,11 @@ impl Entry {
             Entry::Failover(failover) => Some(Subject::Volume(failover.volume())),
             Entry::MoveRecord(moving) => Some(Subject::Volume(moving.volume)),
             Entry::Quarantine(quarantine) => Some(Subject::Replica(quarantine.replica)),
-            Entry::Rebuild(_) | Entry::ScrubRecord(_) | Entry::Sequence(_) | Entry::Event(_) => {
-                None
-            }
+            Entry::Rebuild(_)
+            | Entry::ScrubRecord(_)
+            | Entry::Maintenance(_)
+            | Entry::Sequence(_)
+            | Entry::Event(_) => None,
         }
     }
 }
@@ -126,6 +131,7 @@ impl Stripped for MoveRecord {}
 impl Stripped for Rebuild {}
 impl Stripped for ScrubRecord {}
 impl Stripped for StoreSequence {}
+impl Stripped for Maintenance {}
 impl Stripped for Quarantine {}
 impl Stripped for Event {}
 

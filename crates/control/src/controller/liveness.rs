@@ -41,6 +41,8 @@ pub(crate) struct NodeHealth {
     /// How many listings failed since one succeeded, and when the first of them did.
     failed: u32,
     failing_since: Option<Timestamp>,
+    /// Why the last one failed, and when.
+    problem: Option<(Timestamp, Problem)>,
     /// When a host last said that it has lost its path to a target there.
     pub(crate) reported: Option<Timestamp>,
 }
@@ -56,6 +58,7 @@ impl NodeHealth {
             list_at: None,
             failed: 0,
             failing_since: None,
+            problem: None,
             reported: None,
         }
     }
@@ -338,7 +341,7 @@ impl Controller {
             return false;
         };
         (node_health.listing, node_health.listed) = (None, Some(now));
-        (node_health.failed, node_health.failing_since) = (0, None);
+        (node_health.failed, node_health.failing_since, node_health.problem) = (0, None, None);
         node_health.list_at.get_or_insert(now.after(again));
         self.watch_at = now;
         true
@@ -373,6 +376,17 @@ impl Controller {
         })
     }
 
+    /// Why a node last did not say what it has, and when.
+    pub(crate) fn last_listing_problem(&self, name: &NodeName) -> Option<(Timestamp, &Problem)> {
+        let (at, problem) = self.node_health.get(name)?.problem.as_ref()?;
+        Some((*at, problem))
+    }
+
+    /// When a node is asked next what it has.
+    pub(crate) fn next_listing(&self, name: &NodeName) -> Option<Timestamp> {
+        self.node_health.get(name)?.list_at
+    }
+
     pub(crate) fn on_listing_failed(&mut self, name: &NodeName, call: CallId, problem: &Problem) {
         self.answer(&Subject::Node(name.clone()), WaitFor::Listed(call), &Err(problem.clone()));
         let now = self.now;
@@ -381,6 +395,7 @@ impl Controller {
         node_health.list_at = Some(now.after(Duration::from_secs(1)));
         node_health.failed = node_health.failed.saturating_add(1);
         node_health.failing_since.get_or_insert(now);
+        node_health.problem = Some((now, problem.clone()));
         let listing_fails = node_health.listing_fails(now, self.pace.deadline);
         self.watch_at = now;
         if node_health.failed == FAILED_LISTINGS {

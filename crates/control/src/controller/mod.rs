@@ -39,16 +39,20 @@ mod batch;
 mod brake;
 mod calls;
 mod conflict;
+mod dry_run;
 mod effect;
+mod engine_events;
 mod engine_object;
 mod entry;
 mod event_text;
+mod explain;
 mod failover;
 mod group;
 mod ids;
 mod inventory;
 mod liveness;
 mod machine;
+mod maintenance;
 mod move_record;
 mod planner_inputs;
 mod pool;
@@ -78,6 +82,7 @@ use model::{
 };
 use planner::{Blocked, Settings};
 
+pub use apply_plan::MadePlan;
 use batch::{Batch, WaitFor};
 use brake::BrakeState;
 use calls::CallInFlight;
@@ -86,11 +91,14 @@ pub use effect::{
     Call, CallId, CallResponse, CommitResult, Effect, EventDraft, Inventory, RequestOutcome,
     Ticket, WriteId,
 };
+use engine_events::EventBudget;
+pub(crate) use engine_events::is_stored;
 use engine_object::EngineObject;
 pub use entry::Entry;
 use ids::Ids;
 use liveness::NodeHealth;
 pub use move_record::MoveRecord;
+pub use planner_inputs::WorkCounts;
 pub use request::{Input, PendingRequest, Request};
 pub use scrub_record::ScrubRecord;
 use sequence::SequenceTimer;
@@ -127,6 +135,9 @@ impl Default for Intervals {
 /// The most requests that wait to be decided.
 const MAX_PENDING_REQUESTS: usize = 4096;
 
+/// How many resources are reconciled before others may look.
+const SLICE: usize = 512;
+
 /// The control plane.
 pub struct Controller {
     pub(crate) state: State,
@@ -145,6 +156,8 @@ pub struct Controller {
     engine_objects: BTreeMap<Subject, EngineObject>,
     calls: BTreeMap<CallId, CallInFlight>,
     node_health: BTreeMap<NodeName, NodeHealth>,
+    /// How many more events of each engine are stored.
+    event_budgets: BTreeMap<NodeName, EventBudget>,
     /// What nodes said they have and nobody here knows.
     unknown: BTreeMap<NodeName, Inventory>,
     /// Volumes of which the disks know more than the store.
@@ -163,6 +176,8 @@ pub struct Controller {
     waiting_for_write: VecDeque<PendingRequest>,
     dirty: BTreeSet<Subject>,
     timers: BTreeSet<(Timestamp, Subject)>,
+    /// Volumes of which the operation under way is to be undone.
+    cancelled: BTreeSet<VolumeId>,
     /// Why something that is being undone is.
     failures: BTreeMap<Subject, Problem>,
     /// When volumes whose repair failed are looked at again, and how often it failed.
@@ -178,7 +193,10 @@ pub struct Controller {
     unnoted: BTreeSet<WebhookName>,
     note_at: Timestamp,
     planned_at: Option<Timestamp>,
+    /// Whether a plan is being made.
+    is_planning: bool,
     replan: bool,
+    work: WorkCounts,
     blocked: Vec<Blocked>,
     brake: BrakeState,
     out: Vec<Effect>,
@@ -208,6 +226,7 @@ impl Controller {
             engine_objects: BTreeMap::new(),
             calls: BTreeMap::new(),
             node_health: BTreeMap::new(),
+            event_budgets: BTreeMap::new(),
             unknown: BTreeMap::new(),
             conflicts: BTreeMap::new(),
             newer_spec_backups: BTreeMap::new(),
@@ -220,6 +239,7 @@ impl Controller {
             waiting_for_write: VecDeque::new(),
             dirty: BTreeSet::new(),
             timers: BTreeSet::new(),
+            cancelled: BTreeSet::new(),
             failures: BTreeMap::new(),
             back_offs: BTreeMap::new(),
             taken: BTreeMap::new(),
@@ -229,6 +249,8 @@ impl Controller {
             unnoted: BTreeSet::new(),
             note_at: now,
             planned_at: None,
+            is_planning: false,
+            work: WorkCounts::default(),
             replan: true,
             blocked: Vec::new(),
             brake: BrakeState::default(),
@@ -252,7 +274,9 @@ impl Controller {
             Input::HostLeft(host, instance) => self.on_host_left(&host, instance),
             Input::NodeChanged(node) => self.look_at(&node),
             Input::Answered(call, result) => self.on_answered(call, result),
+            Input::Planned(made) => self.on_planned(*made),
             Input::Stored(write, stored) => self.on_stored(write, stored),
+            Input::Reported(node, place, event) => self.on_reported(&node, place, event),
             Input::Told(event) => self.state.remember(event),
             Input::Called(watch, made, status) => self.on_called(watch, made, status),
             Input::Recorded(volume, revision, record) => {
@@ -268,24 +292,23 @@ impl Controller {
     pub fn run(&mut self, now: Timestamp) -> Vec<Effect> {
         self.now = self.now.max(now);
         self.fire_timers();
+        self.end_maintenance();
         self.watch_nodes();
         self.note_calls();
         self.raise_mark();
-        loop {
-            if !self.asked.is_empty() {
-                self.admit_requests();
-            }
+        if !self.asked.is_empty() {
+            self.admit_requests();
+        }
+        for _ in 0..SLICE {
             let Some(subject) = self.dirty.pop_first() else { break };
             self.reconcile(&subject);
             if self.is_over {
                 break;
             }
         }
-        if self.is_plan_due() && !self.is_over {
-            self.plan();
-            while let Some(subject) = self.dirty.pop_first() {
-                self.reconcile(&subject);
-            }
+        if self.is_plan_due() && self.dirty.is_empty() && !self.is_over {
+            self.prepare_plan();
+            self.out.push(Effect::Plan);
         }
         let is_last = |effect: &Effect| matches!(effect, Effect::Resign(_) | Effect::Reply(..));
         let mut out = std::mem::take(&mut self.out);
@@ -295,11 +318,21 @@ impl Controller {
         out
     }
 
+    /// Whether [`Controller::run`] has more to do at once: it stops after a while, so that others
+    /// may look in between.
+    pub fn has_work(&self) -> bool {
+        !self.is_over && !(self.asked.is_empty() && self.dirty.is_empty())
+    }
+
     /// When [`Controller::run`] has something to do without anything happening.
     pub fn wake_at(&self) -> Timestamp {
+        if self.has_work() {
+            return self.now;
+        }
         let timer = self.timers.first().map(|(at, _)| *at);
         let slow = self.planned_at.map_or(self.now, |at| at.after(self.plan_wait()));
         let slow = slow.max(self.store_backoff.until(self.now).unwrap_or(slow));
+        let timer = timer.into_iter().chain(self.maintenance().map(|it| it.until)).min();
         let others = timer.into_iter().chain(self.calls_noted_at()).chain(self.raised_at());
         others.chain([self.watch_at]).fold(slow, Timestamp::min)
     }
@@ -307,6 +340,19 @@ impl Controller {
     /// What should be done and cannot, as of the last plan.
     pub fn blocked(&self) -> &[Blocked] {
         &self.blocked
+    }
+
+    /// Why nothing can be done about a thing, as of the last plan.
+    pub(crate) fn blocked_reasons(&self, subject: &Subject) -> impl Iterator<Item = &String> {
+        // They are in the order of their subjects.
+        let from = self.blocked.partition_point(|it| it.subject < *subject);
+        let rest = self.blocked.get(from..).unwrap_or_default().iter();
+        rest.take_while(move |it| it.subject == *subject).map(|it| &it.reason)
+    }
+
+    pub(crate) fn set_blocked(&mut self, mut blocked: Vec<Blocked>) {
+        blocked.sort_by(|one, other| one.subject.cmp(&other.subject));
+        self.blocked = blocked;
     }
 
     fn take_request(&mut self, asked: PendingRequest) {
@@ -321,6 +367,7 @@ impl Controller {
 
     fn is_plan_due(&self) -> bool {
         self.store_backoff.until(self.now).is_none()
+            && !self.is_planning
             && self.planned_at.is_none_or(|at| at.after(self.plan_wait()) <= self.now)
     }
 
@@ -430,8 +477,8 @@ impl Controller {
         severity: Severity,
         message: impl Into<String>,
     ) {
-        let message = message.into();
-        self.out.push(Effect::Tell(EventDraft { subject, name, severity, message }));
+        let (message, origin) = (message.into(), None);
+        self.out.push(Effect::Tell(EventDraft { subject, name, severity, message, origin }));
     }
 
     pub(crate) fn number(&mut self) -> u64 {

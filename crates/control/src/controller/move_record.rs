@@ -79,6 +79,7 @@ impl Controller {
     /// The move of a volume, whose end has come, is remembered no longer.
     pub(crate) fn end_move(&mut self, volume: VolumeId) {
         let Some(moving) = self.state.moving(volume) else { return };
+        self.state.facts.moved_at = Some(self.now);
         let left = self.state.facts.replicas.contains_key(&moving.from);
         let (severity, message) = if left && self.state.pool(&moving.pool).is_none() {
             (Severity::Warning, format!("no copy moves: pool {} is gone", moving.pool))

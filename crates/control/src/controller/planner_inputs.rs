@@ -1,10 +1,11 @@
 //! What is left alone for a while, what space is spoken for, since when copies are missing.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use model::{Lifecycle, Replica, ReplicaState, Size, Subject, VolumeChange};
-use planner::Reservation;
+use planner::{Reservation, View};
 
 use super::engine_object::back_off;
 use super::replica::is_going;
@@ -15,7 +16,49 @@ const FIRST_STEP: u32 = 3;
 /// So long after its rest is over, a failure is forgotten.
 const FORGIVEN: Duration = Duration::from_mins(5);
 
+/// What planning cost in this term.
+#[derive(Debug, Default)]
+pub struct WorkCounts {
+    plans: AtomicU64,
+    plan_micros: AtomicU64,
+    views: AtomicU64,
+}
+
+impl WorkCounts {
+    pub(crate) fn count_plan(&self, took: Duration) {
+        self.plans.fetch_add(1, Ordering::Relaxed);
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        self.plan_micros.fetch_add(micros, Ordering::Relaxed);
+    }
+
+    /// How many plans were made.
+    pub fn plans(&self) -> u64 {
+        self.plans.load(Ordering::Relaxed)
+    }
+
+    /// How long that took, together.
+    pub fn plan_time(&self) -> Duration {
+        Duration::from_micros(self.plan_micros.load(Ordering::Relaxed))
+    }
+
+    /// How often everything that is known was indexed: each costs as much as there is.
+    pub fn views(&self) -> u64 {
+        self.views.load(Ordering::Relaxed)
+    }
+}
+
 impl Controller {
+    /// What planning cost in this term.
+    pub fn work(&self) -> &WorkCounts {
+        &self.work
+    }
+
+    /// An index over all that is known now.
+    pub(crate) fn view(&self) -> View<'_> {
+        self.work.views.fetch_add(1, Ordering::Relaxed);
+        View::new(&self.state.facts, &self.settings, self.now)
+    }
+
     /// A repair failed: the thing is left alone for a while, each time longer.
     pub(crate) fn back_off_volume(&mut self, subject: Subject) {
         let tries = self.back_offs.get(&subject).map_or(0, |(tries, _)| *tries);

@@ -222,20 +222,24 @@ impl Controller {
         // One that is in doubt was not when it was chosen: another is found sooner than it is back.
         let is_new = matches!(target.lifecycle(), Lifecycle::Creating {});
         let absent = self.is_absent(&node) || (is_new && !is_held && self.is_doubtful(&node));
-        let problem = engine_object.permanent_problem().cloned().or_else(|| {
-            let (kind, why) = if absent {
-                (ProblemKind::NodeUnavailable, "does not answer")
-            } else if is_down {
-                (ProblemKind::Fenced, "shut it down")
-            } else if is_late {
-                (ProblemKind::TimedOut, "did not serve it in time")
-            } else {
-                return None;
-            };
-            let last =
-                engine_object.problem.as_ref().map(|it| format!(": {it}")).unwrap_or_default();
-            Some(Problem::new(kind, format!("node {node} of target {id} {why}{last}")))
-        });
+        let volume = target.spec().volume;
+        let called_off = self.cancelled.contains(&volume);
+        let problem = called_off.then(|| super::volume::cancelled(volume));
+        let problem =
+            problem.or_else(|| engine_object.permanent_problem().cloned()).or_else(|| {
+                let (kind, why) = if absent {
+                    (ProblemKind::NodeUnavailable, "does not answer")
+                } else if is_down {
+                    (ProblemKind::Fenced, "shut it down")
+                } else if is_late {
+                    (ProblemKind::TimedOut, "did not serve it in time")
+                } else {
+                    return None;
+                };
+                let last =
+                    engine_object.problem.as_ref().map(|it| format!(": {it}")).unwrap_or_default();
+                Some(Problem::new(kind, format!("node {node} of target {id} {why}{last}")))
+            });
         if let Some(problem) = problem {
             return OpenState::Failed(Some(Box::new(target)), problem);
         }

@@ -1,6 +1,7 @@
 //! What is asked of the control plane.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use model::{
     Generation, Heartbeat, HostAddress, HostChange, HostName, InstanceId, NodeAddress, NodeChange,
@@ -11,7 +12,7 @@ use model::{
 };
 use store::contract::Revision;
 
-use super::{CallId, CallResponse, CommitResult, Ticket, WriteId};
+use super::{CallId, CallResponse, CommitResult, MadePlan, Ticket, WriteId};
 
 /// Something happened outside.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,8 +35,12 @@ pub enum Input {
     NodeChanged(NodeName),
     /// A node has answered, or has not.
     Answered(CallId, Result<CallResponse, Problem>),
+    /// A plan was made, and nothing was handed in since it was asked for.
+    Planned(Box<MadePlan>),
     /// The store has answered.
     Stored(WriteId, CommitResult),
+    /// An engine published an event, which has this place in its stream.
+    Reported(NodeName, String, Box<model::Event>),
     /// Something was told to people.
     Told(model::Event),
     /// What became of the calls of a watch that was made then.
@@ -103,6 +108,11 @@ pub enum Request {
     },
     /// Forget targets that were replaced, whether their nodes answer or not.
     DropTargets(VolumeId),
+    /// Undo what is being done to a volume.
+    Cancel(VolumeId),
+    /// Pause automatic failover and healing for so long.
+    BeginMaintenance(Duration, String),
+    EndMaintenance,
     CreateSnapshot(SnapshotId, Box<SnapshotSpec>),
     ChangeSnapshot(SnapshotId, SnapshotChange),
     DeleteSnapshot(SnapshotId),

@@ -21,7 +21,7 @@ use model::{
     ShutdownState, Snapshot, SnapshotCopy, SnapshotId, SnapshotSpec, SnapshotState, SnapshotStatus,
     Source, Subject, Target, TargetId, Usage, Volume, VolumeChange, VolumeId, keys,
 };
-use planner::{SnapshotProposal, View, check_snapshot, place_target, place_volume};
+use planner::{SnapshotProposal, check_snapshot, place_target, place_volume};
 
 use super::admission::AdmissionContext;
 use super::batch::{Batch, WaitFor};
@@ -31,7 +31,7 @@ use super::replica::is_going;
 use super::{Call, Controller, PendingRequest, RequestOutcome};
 
 impl Controller {
-    pub(crate) fn decide_create_snapshot(
+    pub(crate) fn decide_snapshot(
         &self,
         context: &mut AdmissionContext<'_, '_>,
         asked: &PendingRequest,
@@ -199,7 +199,7 @@ impl Controller {
     }
 
     fn target_to_take(&self, ids: &mut Ids, volume: VolumeId) -> Result<Batch, Problem> {
-        let view = View::new(&self.state.facts, &self.settings, self.now);
+        let view = self.view();
         let volume = self.known::<model::VolumeSpec>(&volume)?;
         let node = place_target(&view, volume, None)?;
         self.open_target(volume, ids.target()?, (node, BTreeMap::new()))
@@ -405,7 +405,7 @@ impl Controller {
         volume: &Volume,
         snapshot: SnapshotId,
     ) -> Result<Batch, Problem> {
-        let view = View::new(&self.state.facts, &self.settings, self.now);
+        let view = self.view();
         let mut context = AdmissionContext::new(&view, ids);
         let mut spec = volume.spec().clone();
         spec.source = Some(Source::Snapshot { snapshot });

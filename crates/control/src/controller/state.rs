@@ -9,16 +9,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::envelope::{DecodeError, Versioned as _};
 use model::{
-    Event, Failover, Host, HostName, Node, NodeName, Pool, PoolName, Quarantine, Rebuild,
-    RebuildId, Replica, ReplicaId, Resource, Snapshot, SnapshotGroup, SnapshotGroupId, SnapshotId,
-    Spec, StoreSequence, Target, TargetId, TargetRecord, Volume, VolumeId, Webhook, WebhookName,
-    keys,
+    Event, Failover, Host, HostName, Maintenance, Node, NodeName, Pool, PoolName, Quarantine,
+    Rebuild, RebuildId, Replica, ReplicaId, Resource, Snapshot, SnapshotGroup, SnapshotGroupId,
+    SnapshotId, Spec, StoreSequence, Target, TargetId, TargetRecord, Volume, VolumeId, Webhook,
+    WebhookName, keys,
 };
 use planner::{Facts, ReplicaMove};
 use store::contract::{KeyValue, Revision};
 
 use super::unreadable::UnreadableRecords;
 use super::{Entry, MoveRecord, ScrubRecord};
+use crate::event_store::EventRetention;
 
 /// A record that could not be read and without which nothing can be done.
 #[derive(Debug, thiserror::Error)]
@@ -45,10 +46,14 @@ pub struct State {
     pub(crate) rebuilds: BTreeMap<RebuildId, Rebuild>,
     /// The last scrub of each copy.
     pub(crate) scrubs: BTreeMap<ReplicaId, ScrubRecord>,
+    /// Automatic failover and healing are paused.
+    pub(crate) maintenance: Option<Maintenance>,
     /// How far the store has come.
     pub(crate) sequence: Option<StoreSequence>,
     /// What happened lately, by number.
     pub(crate) events: BTreeMap<u64, Event>,
+    /// Which of them are kept.
+    pub(crate) retention: EventRetention,
     /// When each record was last written.
     revisions: BTreeMap<String, Revision>,
     members: BTreeMap<VolumeId, VolumeMembers>,
@@ -176,6 +181,7 @@ impl State {
             Rebuild::KIND => self.rebuilds.get(&id.parse().ok()?).cloned().map(Entry::from),
             ScrubRecord::KIND => self.scrubs.get(&id.parse().ok()?).cloned().map(Entry::from),
             StoreSequence::KIND => self.sequence.map(Entry::from),
+            Maintenance::KIND => self.maintenance.clone().map(Entry::from),
             Quarantine::KIND => {
                 let quarantine = self.facts.quarantined.get(&id.parse().ok()?);
                 quarantine.cloned().map(Entry::from)
@@ -249,13 +255,15 @@ impl State {
                 self.facts.scrubbed.insert(scrubbed.replica, scrubbed.at);
                 self.scrubs.insert(scrubbed.replica, *scrubbed);
             }
+            Entry::Maintenance(maintenance) => {
+                self.facts.paused_until = Some(maintenance.until);
+                self.maintenance = Some(*maintenance);
+            }
             Entry::Sequence(sequence) => self.sequence = Some(*sequence),
             Entry::Quarantine(quarantine) => {
                 self.facts.quarantined.insert(quarantine.replica, *quarantine);
             }
-            Entry::Event(event) => {
-                self.events.insert(event.number, *event);
-            }
+            Entry::Event(event) => self.remember(*event),
         }
     }
 
@@ -312,6 +320,9 @@ impl State {
                 self.facts.scrubbed.remove(&scrubbed.replica);
                 self.scrubs.remove(&scrubbed.replica);
             }
+            Entry::Maintenance(_) => {
+                (self.maintenance, self.facts.paused_until) = (None, None);
+            }
             Entry::Sequence(_) => self.sequence = None,
             Entry::Quarantine(quarantine) => {
                 self.facts.quarantined.remove(&quarantine.replica);
@@ -334,9 +345,16 @@ impl State {
 
     /// Keeps an event, and no more of them than the store does.
     pub(crate) fn remember(&mut self, event: Event) {
-        let oldest = event.number.saturating_sub(crate::event_store::KEPT);
-        self.events = self.events.split_off(&oldest);
+        if let Some(evicted) = self.retention.add(&event) {
+            self.events.remove(&evicted);
+        }
         self.events.insert(event.number, event);
+    }
+
+    /// Where the stored events of an engine end.
+    pub(crate) fn last_report(&self, node: &NodeName) -> Option<&str> {
+        let mut origins = self.events.values().rev().filter_map(|event| event.origin.as_ref());
+        origins.find(|origin| origin.node == *node).map(|origin| origin.place.as_str())
     }
 
     /// Who owns a volume, as somebody else has written it; whether that was news.

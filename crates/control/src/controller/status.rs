@@ -126,7 +126,7 @@ impl Controller {
 
     /// For each pool, how good it is for one more copy of a volume, or why it cannot take one.
     pub(crate) fn ranks(&self, volume: &Volume) -> BTreeMap<PoolName, Result<u32, Refusal>> {
-        let view = planner::View::new(&self.state.facts, &self.settings, self.now);
+        let view = self.view();
         planner::rank(&view, volume)
     }
 
@@ -157,8 +157,7 @@ impl Controller {
         };
         let subject = Subject::Volume(id);
         let dispute = self.dispute(id).map(ToString::to_string);
-        let blocked = self.blocked().iter().filter(|it| it.subject == subject && dispute.is_none());
-        let blocked = blocked.map(|blocked| blocked.reason.clone());
+        let blocked = self.blocked_reasons(&subject).filter(|_| dispute.is_none()).cloned();
         let mut reasons: Vec<String> = dispute.iter().cloned().chain(blocked).collect();
         if let Some(moving) = self.state.moving(id) {
             reasons.push(format!("copy {} moves to pool {}", moving.from, moving.pool));

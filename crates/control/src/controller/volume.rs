@@ -34,7 +34,47 @@ fn is_leaving(volume: &Volume) -> bool {
     }
 }
 
+/// Why an operation that somebody called off was undone.
+pub(crate) fn cancelled(id: VolumeId) -> Problem {
+    let detail = format!("what was being done to volume {id} was cancelled");
+    Problem::new(ProblemKind::Unavailable, detail)
+}
+
 impl Controller {
+    /// What is being done to a volume is undone, as far as it can be.
+    pub(crate) fn decide_cancel(
+        &self,
+        asked: &PendingRequest,
+        id: VolumeId,
+    ) -> Result<Batch, Problem> {
+        let volume = self.known_volume(id, asked)?;
+        let refused = |detail: String| Err(Problem::new(ProblemKind::NotSupported, detail));
+        let Some(operation) = volume.lifecycle().operation() else {
+            let done = match self.state.moving(id) {
+                Some(moving) => {
+                    let message = format!("the move of copy {} was cancelled", moving.from);
+                    let batch = Batch::new().drop(moving);
+                    let (name, severity) = (EventName::Changed, Severity::Info);
+                    batch
+                        .tell(Subject::Volume(id), name, severity, message)
+                        .reply(asked.ticket, RequestOutcome::Changed)
+                }
+                None => Batch::new().reply(asked.ticket, RequestOutcome::Unchanged),
+            };
+            return Ok(done);
+        };
+        match &operation.change {
+            VolumeChange::Unpublish { .. } => refused(format!(
+                "volume {id} is being unpublished, which cannot be undone; `holdfast volume \
+                 unpublish {id} --force` does not wait for the engine"
+            )),
+            VolumeChange::CreateSnapshot { .. } => refused(format!(
+                "a snapshot of volume {id} is being taken; it ends by itself within a minute"
+            )),
+            _ => Ok(Batch::new().cancel(id).reply(asked.ticket, RequestOutcome::Changed)),
+        }
+    }
+
     pub(crate) fn reconcile_volume(&mut self, id: VolumeId) {
         let Some(volume) = self.state.volume(id).cloned() else { return };
         self.weigh(id);
@@ -92,6 +132,7 @@ impl Controller {
     /// The operation under way has ended; `batch` is stored with that.
     pub(crate) fn end(&mut self, mut volume: Volume, result: Result<(), Problem>, batch: Batch) {
         let subject = Subject::Volume(*volume.id());
+        self.cancelled.remove(volume.id());
         let (outcome, name, severity, message) = outcome(&result);
         let is_noted =
             volume.lifecycle().operation().is_some_and(|operation| operation.outcome.is_some());
@@ -296,6 +337,9 @@ impl Controller {
         let id = *volume.id();
         let mut ready = true;
         let mut problem = self.why_not_resized(id, since);
+        if self.cancelled.contains(&id) {
+            problem = Some(cancelled(id));
+        }
         for replica in self.state.replicas_of(id).filter(|replica| !is_going(*replica)) {
             let engine_object = self.engine_objects.get(&Subject::Replica(*replica.id()));
             ready &= replica.spec().size >= size

@@ -62,7 +62,7 @@ impl Controller {
         }
     }
 
-    pub(crate) fn decide_create_webhook(
+    pub(crate) fn decide_webhook(
         &self,
         context: &mut AdmissionContext<'_, '_>,
         asked: &PendingRequest,

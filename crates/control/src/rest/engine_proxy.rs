@@ -7,7 +7,7 @@ use api::node::{
     RebuildRequest, Remote, Scrub, Statistics,
 };
 use api::rest::{ApiResult, RangeQuery};
-use api::{Applied, Page, Paging};
+use api::{Applied, Deleted, Page, Paging};
 use model::{
     BlockDevice, Generation, NodeName, PoolName, Problem, ProblemKind, Rebuild, RebuildId,
     ReplicaId, SnapshotId, VersionedSpec, VolumeId,
@@ -31,6 +31,17 @@ impl Rest {
             node.ok_or_else(|| missing("node of pool", pool))
         })?;
         self.remote(&node)
+    }
+
+    pub(super) async fn forget_errors(&self, pool: &PoolName) -> ApiResult<Deleted> {
+        let cleared = self.remote_of_pool(pool)?.clear_pool_errors(pool.clone()).await;
+        let node = self.0.read(|controller| {
+            Ok(controller.state().node_of(pool).map(|node| node.id().clone()))
+        })?;
+        if let Some(node) = node {
+            self.0.feed(Input::NodeChanged(node));
+        }
+        cleared
     }
 
     fn remote_of(&self, replica: ReplicaId) -> ApiResult<(NodeName, Remote)> {

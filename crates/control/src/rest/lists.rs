@@ -190,13 +190,19 @@ pub(super) fn failovers(
 }
 
 pub(super) fn events(controller: &Controller, asked: &EventQuery) -> Result<Page<Event>, Problem> {
-    let all = controller.state().events.values().filter(|event| {
-        let about = |subject: Subject| event.subject == subject;
-        asked.volume.is_none_or(|volume| about(Subject::Volume(volume)))
-            && asked.node.as_ref().is_none_or(|node| about(Subject::Node(node.clone())))
-            && asked.pool.as_ref().is_none_or(|pool| about(Subject::Pool(pool.clone())))
-            && asked.severity.is_none_or(|severity| event.severity >= severity)
-    });
+    let parts = asked.volume.map(|volume| controller.state().members(volume));
+    let of_volume = |subject: &Subject| match (asked.volume, &parts) {
+        (Some(volume), Some(parts)) => match subject {
+            Subject::Volume(id) => *id == volume,
+            Subject::Replica(id) => parts.replicas.contains(id),
+            Subject::Target(id) => parts.targets.contains(id),
+            Subject::Snapshot(id) => parts.snapshots.contains(id),
+            _ => false,
+        },
+        _ => true,
+    };
+    let all = controller.state().events.values();
+    let all = all.filter(|event| of_volume(&event.subject) && asked.admits(event));
     asked.paging().cut(all.cloned(), |event| format!("{:020}", event.number))
 }
 

@@ -1,7 +1,7 @@
 //! One resource by its name or id, or the problem that there is none; and which request an
 //! action of a volume is.
 
-use api::rest::VolumeAction;
+use api::rest::{DryRunRequest, VolumeAction};
 use model::{
     Host, HostName, Node, NodeName, Pool, PoolName, Problem, ProblemKind, Snapshot, SnapshotGroup,
     SnapshotGroupId, SnapshotId, Volume, VolumeId,
@@ -55,6 +55,20 @@ pub(super) fn request_of(volume: VolumeId, request: VolumeAction) -> Request {
         VolumeAction::SetReplicaOffline { replica, offline } => {
             Request::SetReplicaOffline { volume, replica, offline }
         }
+        VolumeAction::Cancel {} => Request::Cancel(volume),
         VolumeAction::RemoveShutdownTargets {} => Request::DropTargets(volume),
+    }
+}
+
+pub(crate) fn request_of_dry_run(request: DryRunRequest) -> Request {
+    match request {
+        DryRunRequest::CreateVolume { volume, spec } => Request::CreateVolume(volume, spec),
+        DryRunRequest::ChangeVolume { volume, change } => request_of(volume, change),
+        DryRunRequest::DeleteVolume { volume } => Request::DeleteVolume(volume),
+        DryRunRequest::DeleteSnapshot { snapshot } => Request::DeleteSnapshot(snapshot),
+        DryRunRequest::ChangePool { pool, change } => Request::ChangePool(pool, change),
+        DryRunRequest::DeletePool { pool } => Request::DeletePool(pool),
+        DryRunRequest::ChangeNode { node, change } => Request::ChangeNode(node, change),
+        DryRunRequest::DiscardReplica { replica } => Request::Discard(replica),
     }
 }

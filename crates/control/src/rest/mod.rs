@@ -16,10 +16,11 @@ use api::node::{
     CheckReport, CheckRequest, Fence, FenceReset, JobControl, Range, Scrub, Statistics,
 };
 use api::rest::{
-    ApiResult, Backup, Control, EventQuery, FailoverQuery, GroupQuery, Health, HostQuery,
-    NodeQuery, Placement, PoolQuery, Purge, PurgeConfirmation, Quarantined, RangeQuery,
-    RebuildQuery, RecoverRequest, Recovery, ReplicaQuery, RescueRequest, SnapshotQuery, Status,
-    StoredSpec, TargetQuery, VersionInfo, VolumeAction, VolumeQuery,
+    ApiResult, Backup, Control, DryRun, DryRunRequest, EventQuery, ExplainQuery, Explanation,
+    FailoverQuery, GroupQuery, Health, HostQuery, MaintenanceRequest, MaintenanceStatus, NodeQuery,
+    Placement, PoolQuery, Purge, PurgeConfirmation, Quarantined, RangeQuery, RebuildQuery,
+    RecoverRequest, Recovery, ReplicaQuery, RescueRequest, SnapshotQuery, Status, StoredSpec,
+    TargetQuery, VersionInfo, VolumeAction, VolumeQuery,
 };
 use api::{Applied, Deleted, Effect, Page, Paging, Text};
 use model::{
@@ -30,6 +31,7 @@ use model::{
     TargetId, Volume, VolumeId, VolumeSpec, Webhook, WebhookChange, WebhookName, WebhookSpec,
 };
 
+pub(crate) use lookup::request_of_dry_run;
 use lookup::{group, host, missing, node, pool, request_of, snapshot, volume};
 use purge_confirmation::covered;
 
@@ -132,6 +134,29 @@ impl Control for Rest {
         self.one(|controller| lists::events(controller, &asked))
     }
 
+    async fn explain(&self, asked: ExplainQuery) -> ApiResult<Explanation> {
+        self.one(|controller| controller.explain(&asked.thing))
+    }
+
+    async fn dry_run(&self, request: DryRunRequest) -> ApiResult<DryRun> {
+        self.one(|controller| controller.try_out(request))
+    }
+
+    async fn maintenance(&self) -> ApiResult<MaintenanceStatus> {
+        let maintenance = |controller: &Controller| controller.maintenance().cloned();
+        self.one(|controller| Ok(MaintenanceStatus { maintenance: maintenance(controller) }))
+    }
+
+    async fn put_maintenance(&self, asked: MaintenanceRequest) -> ApiResult<MaintenanceStatus> {
+        let lasts = std::time::Duration::from_secs(asked.seconds);
+        self.0.ask(Request::BeginMaintenance(lasts, asked.reason), None).await?;
+        self.maintenance().await
+    }
+
+    async fn end_maintenance(&self) -> ApiResult<Deleted> {
+        self.gone(Request::EndMaintenance, None).await
+    }
+
     async fn nodes(&self, asked: NodeQuery) -> ApiResult<Page<Node>> {
         self.one(|controller| lists::nodes(controller, &asked))
     }
@@ -173,8 +198,9 @@ impl Control for Rest {
         name: NodeName,
         beat: Heartbeat<NodeAddress>,
     ) -> ApiResult<HeartbeatAck> {
+        let answer = self.0.heartbeat(beat.told)?;
         self.0.feed(Input::NodeHeard(name, beat));
-        self.one(|controller| Ok(controller.heartbeat()))
+        Ok(answer)
     }
 
     async fn deregister_node(&self, name: NodeName, farewell: Deregister) -> ApiResult<Deleted> {
@@ -216,7 +242,7 @@ impl Control for Rest {
     ) -> ApiResult<HeartbeatAck> {
         self.one(|controller| controller.check_machine(&name, &beat.address))?;
         self.0.feed(Input::HostHeard(name, beat));
-        self.one(|controller| Ok(controller.heartbeat()))
+        self.0.heartbeat(None)
     }
 
     async fn deregister_host(&self, name: HostName, farewell: Deregister) -> ApiResult<Deleted> {
@@ -231,7 +257,7 @@ impl Control for Rest {
         report: model::PathReport,
     ) -> ApiResult<HeartbeatAck> {
         self.0.feed(Input::PathsLost(name, report));
-        self.one(|controller| Ok(controller.heartbeat()))
+        self.0.heartbeat(None)
     }
 
     async fn pools(&self, asked: PoolQuery) -> ApiResult<Page<Pool>> {
@@ -263,6 +289,10 @@ impl Control for Rest {
         if_match: Option<Generation>,
     ) -> ApiResult<Deleted> {
         self.gone(Request::DeletePool(name), if_match).await
+    }
+
+    async fn clear_pool_errors(&self, name: PoolName) -> ApiResult<Deleted> {
+        self.forget_errors(&name).await
     }
 
     async fn pool_purge(&self, name: PoolName) -> ApiResult<Purge> {

@@ -30,34 +30,21 @@ impl Rest {
         self.0.read(|controller| Ok(status(controller, leader)))
     }
 
+    /// What this process did, and if it leads how the cluster is.
     pub(super) fn metrics_text(&self) -> ApiResult<Text> {
-        let status = self.status_of_all()?;
         let mut text = String::new();
-        let volumes = status.volumes;
-        let rows = [
-            ("nodes", status.nodes.all),
-            ("nodes_online", status.nodes.well),
-            ("pools", status.pools.all),
-            ("pools_online", status.pools.well),
-            ("volumes_online", volumes.online),
-            ("volumes_degraded", volumes.degraded),
-            ("volumes_faulted", volumes.faulted),
-            ("volumes_unknown", volumes.unknown),
-            ("volumes_published", volumes.published),
-            ("snapshots", status.snapshots),
-            ("rebuilds_running", status.rebuilds),
-            ("failovers_running", status.failovers),
-            ("quarantined_replicas", status.quarantine.replicas),
-            ("quarantined_bytes", status.quarantine.used.bytes().0),
-            ("healing_held", status.brake.as_ref().map_or(0, |brake| brake.held)),
-            ("capacity_bytes", status.capacity.capacity.bytes().0),
-            ("used_bytes", status.capacity.used.bytes().0),
-            ("committed_bytes", status.capacity.committed.bytes().0),
-        ];
-        for (name, value) in rows {
-            // Writing into a string does not fail.
-            let _ = writeln!(text, "# TYPE holdfast_{name} gauge\nholdfast_{name} {value}");
+        let leader = self.0.who_leads();
+        gauges(&mut text, &[("leader", u64::from(leader.here))]);
+        // One that does not lead knows nothing of the cluster, which is no error.
+        if leader.here {
+            self.0.read(|controller| {
+                cluster_metrics(&mut text, &status(controller, leader));
+                controller_metrics(&mut text, controller);
+                Ok(())
+            })?;
         }
+        self.0.metrics.write(&mut text);
+        text.push_str(&self.0.requests.metrics());
         Ok(Text(text))
     }
 
@@ -71,6 +58,62 @@ impl Rest {
             Ok(_) => Ok(Backup(file)),
             Err(error) => Err(Problem::new(ProblemKind::StoreUnavailable, error)),
         }
+    }
+}
+
+fn gauges(text: &mut String, rows: &[(&str, u64)]) {
+    for (name, value) in rows {
+        // Writing into a string does not fail.
+        let _ = writeln!(text, "# TYPE holdfast_{name} gauge\nholdfast_{name} {value}");
+    }
+}
+
+fn cluster_metrics(text: &mut String, status: &Status) {
+    let volumes = status.volumes;
+    let rows = [
+        ("nodes", status.nodes.all),
+        ("nodes_online", status.nodes.well),
+        ("pools", status.pools.all),
+        ("pools_online", status.pools.well),
+        ("volumes_online", volumes.online),
+        ("volumes_degraded", volumes.degraded),
+        ("volumes_faulted", volumes.faulted),
+        ("volumes_unknown", volumes.unknown),
+        ("volumes_published", volumes.published),
+        ("snapshots", status.snapshots),
+        ("rebuilds_running", status.rebuilds),
+        ("failovers_running", status.failovers),
+        ("quarantined_replicas", status.quarantine.replicas),
+        ("quarantined_bytes", status.quarantine.used.bytes().0),
+        ("healing_held", status.brake.as_ref().map_or(0, |brake| brake.held)),
+        ("maintenance", u64::from(status.maintenance.is_some())),
+        ("capacity_bytes", status.capacity.capacity.bytes().0),
+        ("used_bytes", status.capacity.used.bytes().0),
+        ("committed_bytes", status.capacity.committed.bytes().0),
+    ];
+    gauges(text, &rows);
+}
+
+/// What the controller is at, and what it cost.
+fn controller_metrics(text: &mut String, controller: &Controller) {
+    let work = controller.work();
+    let activity = controller.activity();
+    let rows = [
+        ("blocked", count(controller.blocked().len())),
+        ("orders_in_flight", activity.orders),
+        ("operations", activity.operations),
+        ("operation_oldest_seconds", activity.oldest_operation.as_secs()),
+    ];
+    gauges(text, &rows);
+    let seconds = work.plan_time().as_secs_f64();
+    let _ = writeln!(text, "# TYPE holdfast_plans_total counter");
+    let _ = writeln!(text, "holdfast_plans_total {}", work.plans());
+    let _ = writeln!(text, "# TYPE holdfast_plan_seconds_total counter");
+    let _ = writeln!(text, "holdfast_plan_seconds_total {seconds}");
+    let _ = writeln!(text, "# TYPE holdfast_heartbeat_age_seconds gauge");
+    for (node, age) in controller.heartbeat_ages() {
+        let age = age.as_secs_f64();
+        let _ = writeln!(text, "holdfast_heartbeat_age_seconds{{node=\"{node}\"}} {age}");
     }
 }
 
@@ -142,6 +185,11 @@ fn status(controller: &Controller, leader: Leader) -> Status {
         }
     }
     let volumes = count_volumes(controller, &mut issues);
+    for (subject, what, age) in controller.stuck_operations() {
+        let (id, age) = (subject.id(), age.as_secs());
+        let message = format!("{what} for {age} s now; see `holdfast explain {id}`");
+        issues.push(trouble(subject, Severity::Warning, message));
+    }
     for blocked in
         controller.blocked().iter().filter(|it| !matches!(it.subject, Subject::Volume(_)))
     {
@@ -165,6 +213,7 @@ fn status(controller: &Controller, leader: Leader) -> Status {
         brake: controller
             .brake()
             .map(|brake| Brake { held: brake.held.into(), reason: brake.reason.clone() }),
+        maintenance: controller.maintenance().cloned(),
         failovers: count(facts.failovers.values().filter(|it| !it.stage().is_ended()).count()),
         issues,
         more_troubles,

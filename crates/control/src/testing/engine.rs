@@ -15,7 +15,7 @@ use model::{
 use uuid::Uuid;
 
 use super::content::{Content, Data};
-use crate::controller::{CallResponse, Inventory};
+use crate::controller::{Call, CallResponse, Inventory};
 
 /// One machine with its engine.
 #[derive(Clone, Debug)]
@@ -174,6 +174,23 @@ impl Engine {
     /// Copies of snapshots: of which copy, which snapshot.
     pub fn snapshot_ids(&self) -> impl Iterator<Item = (ReplicaId, SnapshotId)> {
         self.snapshots.keys().copied()
+    }
+
+    /// The volume that a call is about.
+    pub(crate) fn volume_of(&self, call: &Call) -> Option<VolumeId> {
+        let of_target = |id| self.targets.get(id).map(|it| it.order.spec.volume);
+        let of_copy = |id| self.replicas.get(id).map(|copy: &Copy| copy.volume);
+        match call {
+            Call::PutReplica(_, order) => Some(order.spec.volume),
+            Call::PutTarget(_, order) => Some(order.spec.volume),
+            Call::DeleteTarget(id, _) | Call::PutTargetSnapshot(id, ..) => of_target(id),
+            Call::DeleteReplica(id, _)
+            | Call::PutSnapshot(id, ..)
+            | Call::DeleteSnapshot(id, ..) => of_copy(id),
+            Call::PutRebuild(_, order) => of_target(&order.spec.target),
+            // Targets see nothing of the others.
+            _ => None,
+        }
     }
 
     /// What it sends to show that it is there.

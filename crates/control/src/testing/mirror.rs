@@ -57,7 +57,7 @@ impl Cluster {
             conflicts: Vec::new(),
         });
         engine.targets.insert(id, Serving { order, set: set.flatten(), status });
-        self.settle();
+        self.settle_after(Some(volume));
         let found = self.engines.get(node).and_then(|engine| engine.target(id));
         found
             .map(|found| CallResponse::Target(Box::new(found)))
@@ -198,12 +198,17 @@ impl Cluster {
 
     /// Lets each target see what has become of its copies, and record it.
     pub fn settle(&mut self) {
+        self.settle_some(|_| true);
+    }
+
+    /// The same for some of them.
+    pub(crate) fn settle_some(&mut self, looks: impl Fn(&TargetSpec) -> bool) {
         let targets: Vec<(NodeName, TargetId, TargetSpec)> = self
             .engines
             .values()
             .filter(|engine| engine.works())
             .flat_map(|engine| {
-                let targets = engine.targets.iter();
+                let targets = engine.targets.iter().filter(|(_, it)| looks(&it.order.spec));
                 targets.map(|(id, it)| (engine.name.clone(), *id, it.order.spec.clone()))
             })
             .collect();

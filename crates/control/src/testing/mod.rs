@@ -13,5 +13,5 @@ mod sim;
 pub use cluster::{Backup, Cluster};
 pub use content::{Content, Data};
 pub use engine::Engine;
-pub use fill::{fill, volume_id};
+pub use fill::{fill, fill_published, volume_id};
 pub use sim::{Fault, Loss, Sim};

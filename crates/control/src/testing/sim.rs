@@ -86,6 +86,8 @@ pub struct Sim {
     pub answered: BTreeMap<Ticket, Instant>,
     /// What was told.
     pub told: Vec<EventDraft>,
+    /// The longest that the control plane was at work without a break: so long others wait for it.
+    pub longest_turn: Duration,
     /// Decides which of the pending effects is next; zero: the oldest.
     pub seed: u64,
     /// Whether hosts write to what they can use, whenever something is done.
@@ -120,6 +122,7 @@ impl Sim {
             answers: BTreeMap::new(),
             answered: BTreeMap::new(),
             told: Vec::new(),
+            longest_turn: Duration::ZERO,
             seed: 0,
             writing: true,
         };
@@ -218,10 +221,21 @@ impl Sim {
     /// Does all that is to be done at this moment.
     pub fn run(&mut self) {
         for _ in 0..100_000 {
-            self.pending.extend(self.controller.run(self.now));
+            let began = Instant::now();
+            let effects = self.controller.run(self.now);
+            self.longest_turn = self.longest_turn.max(began.elapsed());
+            for effect in effects {
+                if effect == Effect::Plan {
+                    // Nothing comes in between, as in the leader loop.
+                    let made = self.controller.make_plan();
+                    self.controller.on(self.now, Input::Planned(Box::new(made)));
+                } else {
+                    self.pending.push_back(effect);
+                }
+            }
             let changed = self.hear_records();
             let Some(effect) = self.next() else {
-                if changed {
+                if changed || self.controller.has_work() {
                     continue;
                 }
                 return;
@@ -259,6 +273,7 @@ impl Sim {
                 self.answered.insert(ticket, Instant::now());
             }
             Effect::Tell(draft) => self.told.push(draft),
+            Effect::Plan => {}
             Effect::Resign(_) => self.restart(),
             Effect::Call(id, _, ref call) if **call == Call::List => {
                 // Listings are repeated anyway; what goes wrong with them is not counted.

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use control::controller::Request;
-use control::testing::{Cluster, Sim, fill, volume_id};
-use model::{Size, Timestamp, VolumeSpec};
+use control::testing::{Cluster, Loss, Sim, fill, fill_published, volume_id};
+use model::{EventName, Size, Timestamp, VolumeSpec};
 
 use super::Options;
 use crate::figure::{Figure, Target};
@@ -56,6 +56,10 @@ pub(super) fn run(_: Options) -> Result<Vec<Figure>> {
         add(&format!("http-page-1000-{count}"), median, "ms", Target::AtMost(50.0));
         add(&format!("http-page-1000-slowest-{count}"), slowest, "ms", Target::Watched);
     }
+    let lost = lose_targets(10_000)?;
+    add("targets-lost-longest-turn-10k", lost.longest_turn * 1e3, "ms", Target::AtMost(100.0));
+    add("targets-lost-plan-10k", lost.plan * 1e3, "ms", Target::AtMost(1000.0));
+    add("targets-lost-moved-10k", lost.moved, "s", Target::AtMost(30.0));
     let growth = (large.restart / small.restart).max(large.plan / small.plan);
     add("growth-10x", growth, "x", Target::AtMost(10.0));
     Ok(figures)
@@ -99,6 +103,50 @@ fn create_many(sim: &mut Sim, volumes: usize) -> Result<(f64, Vec<f64>)> {
     }
     let count = u32::try_from(CREATES)?;
     Ok((f64::from(count) / all, each))
+}
+
+/// What the loss of a node with 300 targets costs.
+struct TargetsLost {
+    /// The longest that the control plane took no input: heartbeats and requests are taken in after
+    /// it at the latest. Plans are made beside it.
+    longest_turn: f64,
+    /// A plan, on average.
+    plan: f64,
+    /// From the loss until all are served elsewhere, as the cluster's clock shows it.
+    moved: f64,
+}
+
+/// How many nodes share the published volumes.
+const SHARING: usize = 30;
+/// How many targets are on the node that is lost.
+const TARGETS: usize = 300;
+
+fn lose_targets(volumes: usize) -> Result<TargetsLost> {
+    let mut cluster = Cluster::new(SHARING);
+    cluster.is_large = true;
+    let now = Timestamp::from_millis(1_000_000_000);
+    fill_published(&mut cluster, (volumes, TARGETS), now);
+    let mut sim = Sim::over(cluster, now);
+    sim.pass(Duration::from_secs(30));
+    sim.longest_turn = Duration::ZERO;
+    let (plans, took) = (sim.controller.work().plans(), sim.controller.work().plan_time());
+    sim.cluster.lose(&"n1".parse()?, Loss::Stopped);
+    let lost = sim.now;
+    let moved = |sim: &Sim| {
+        let ended = sim.told.iter().filter(|it| it.name == EventName::FailoverEnded);
+        ended.count() >= TARGETS
+    };
+    while !moved(&sim) {
+        ensure!(sim.now.since(lost) < Duration::from_mins(5), "not all targets have moved");
+        sim.pass(Duration::from_millis(500));
+    }
+    let plans = u32::try_from(sim.controller.work().plans() - plans)?.max(1);
+    let took = sim.controller.work().plan_time().saturating_sub(took);
+    Ok(TargetsLost {
+        longest_turn: sim.longest_turn.as_secs_f64(),
+        plan: took.as_secs_f64() / f64::from(plans),
+        moved: sim.now.since(lost).as_secs_f64(),
+    })
 }
 
 /// The value that so many hundredths of all do not exceed.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use api::events::Log;
 use api::node::{ApiResult, NodeInfo, RebuildRequest, Scrub};
@@ -20,6 +20,8 @@ use pool::Id;
 use tokio::sync::RwLock;
 use tracing::Instrument as _;
 
+use super::ErrorLimits;
+use super::error_windows::PoolErrors;
 use super::generation_guard::GenerationGuard;
 use super::keys::{Keys, Lock};
 use super::pool_manifest::{Dir, PoolManifest};
@@ -56,6 +58,9 @@ pub(super) struct Inner {
     pub(super) replica_locks: Locks<ReplicaId>,
     pub(super) target_locks: Locks<TargetId>,
     pub(super) keys: Keys,
+    pub(super) error_limits: ErrorLimits,
+    /// When this run began.
+    pub(super) started: Instant,
     /// Held while the file of pools is written.
     dir: tokio::sync::Mutex<Arc<Dir>>,
     state: Mutex<State>,
@@ -79,6 +84,8 @@ pub(super) struct State {
     pub(super) scrubs: BTreeMap<ReplicaId, Scrub>,
     /// Damage that targets found since the start.
     pub(super) damage: DamageTotals,
+    /// The errors of pools that still count.
+    pub(super) disk_errors: BTreeMap<Id, PoolErrors>,
 }
 
 /// Blocks that targets found damaged since the start.
@@ -183,7 +190,7 @@ impl Engine {
         names: (NodeInfo, nvme::wire::Nqn, nvme::wire::Nqn),
         (server, cores): (&crate::serve::Server, usize),
         dir: Dir,
-        keys: Keys,
+        (keys, error_limits): (Keys, ErrorLimits),
         events: Arc<Log<Event>>,
         records: Option<Records>,
     ) -> (Engine, Receiver<VolumeEvent>) {
@@ -205,6 +212,8 @@ impl Engine {
             replica_locks: Locks::new(),
             target_locks: Locks::new(),
             keys,
+            error_limits,
+            started: Instant::now(),
             dir: tokio::sync::Mutex::new(Arc::new(dir)),
             state: Mutex::new(State::default()),
         }));
@@ -421,6 +430,7 @@ impl Engine {
             Severity::Warning => tracing::warn!(%subject, ?name, message),
             Severity::Error => tracing::error!(%subject, ?name, message),
         }
-        self.0.events.push(|number| Event { number, at, subject, name, severity, message });
+        let origin = None;
+        self.0.events.push(|number| Event { number, at, subject, name, severity, message, origin });
     }
 }

@@ -2,22 +2,24 @@
 //!
 //! | seen | the disk is |
 //! |---|---|
-//! | some errors, or blocks that are not what was written, since the pool was opened | suspect |
+//! | some errors, or blocks that are not what was written, within a day | suspect |
 //! | lately, commands of over a second, if a hundredth of all; or some of over eight | suspect |
 //! | a command that waits for half a minute now | suspect |
 //! | a command that waits for two minutes now | faulted |
 //!
 //! A suspect pool works, but nothing new is put there and what is there is moved away: a disk that
 //! was only busy for a while must not become suspect, and one that is quick again is well again.
+//! How many errors are some, and within which time, is set by [`ErrorLimits`].
 
 use std::time::Duration;
 
 use model::DiskFindingKind;
 
+use super::ErrorLimits;
 use crate::counters::{Counter, Counters, WindowCounts};
 use crate::pools::DiskWork;
 
-/// So many of a kind make a disk suspect: fewer happen to good disks.
+/// So many slow commands make a disk suspect: fewer happen to good disks.
 const SOME: u64 = 5;
 /// Of slow commands, one of so many as well: a disk with much to do has some.
 const ONE_OF: u64 = 100;
@@ -42,9 +44,13 @@ pub(super) fn stalls(counters: &Counters) -> u64 {
     counters.each().iter().map(|(_, counter)| slow(counter)).sum()
 }
 
-/// Everything that is wrong with a disk that has done this, and is at work like that; `sums` counts
-/// blocks that were not what was written there.
-pub(super) fn judge(counters: &Counters, work: &DiskWork, sums: u64) -> Vec<DiskProblem> {
+/// Everything that is wrong with a disk that is at work like that, and had so many errors lately;
+/// `sums` counts blocks that were not what was written there.
+pub(super) fn judge(
+    work: &DiskWork,
+    (errors, sums): (u64, u64),
+    limits: ErrorLimits,
+) -> Vec<DiskProblem> {
     let mut ills = Vec::new();
     let mut see = |is_so: bool, works: bool, kind: DiskFindingKind, detail: String| {
         if is_so {
@@ -55,16 +61,20 @@ pub(super) fn judge(counters: &Counters, work: &DiskWork, sums: u64) -> Vec<Disk
     let seconds = waits.as_secs();
     let waiting = format!("a command waits for {seconds} s; look at the disk and its cables");
     see(waits >= LONG, waits < ENDLESS, DiskFindingKind::Stalled, waiting);
-    let errors = counters.errors();
-    let detail = format!("{errors} commands failed; replace it");
-    see(errors >= SOME, true, DiskFindingKind::IoErrors, detail);
+    let hours = limits.window.as_secs().div_ceil(3600);
+    let remedy = "replace it, or `holdfast pool clear-errors POOL` if the cause is gone";
+    let detail = format!("{errors} commands failed in the last {hours} hours; {remedy}");
+    see(errors >= limits.errors, true, DiskFindingKind::IoErrors, detail);
     let WindowCounts { all, slow, endless } = lately;
     let detail =
         format!("{slow} of the last {all} commands took over a second; look at what uses the disk");
     let many = slow >= SOME && slow.saturating_mul(ONE_OF) >= all;
     see(many || endless >= SOME, true, DiskFindingKind::Stalled, detail);
-    let detail = format!("{sums} times blocks were not what was written; scrub it, replace it");
-    see(sums >= SOME, true, DiskFindingKind::Checksum, detail);
+    let detail = format!(
+        "{sums} times in the last {hours} hours blocks were not what was written; scrub it, then \
+         {remedy}"
+    );
+    see(sums >= limits.errors, true, DiskFindingKind::Checksum, detail);
     ills
 }
 
@@ -94,7 +104,7 @@ mod tests {
         }
         let (path, oldest) = (PathBuf::from("/dev/sdb"), Duration::from_secs(waits));
         let work = DiskWork { path, oldest, lately: lately.seen(at(0)) };
-        let found = judge(&counters, &work, sums);
+        let found = judge(&work, (counters.errors(), sums), ErrorLimits::default());
         let found: Vec<_> = found.iter().map(|ill| (ill.works, ill.kind)).collect();
         assert_eq!(found, expected, "{commands:?} {waits} {sums}");
     }

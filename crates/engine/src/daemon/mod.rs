@@ -20,6 +20,7 @@
 mod checks;
 mod devices;
 mod engine;
+mod error_windows;
 mod fences;
 mod generation_guard;
 mod health;
@@ -69,6 +70,7 @@ use tokio::sync::watch;
 use crate::replication::Replication;
 use crate::serve::{self, EngineLimits, Server};
 use engine::Engine;
+pub use error_windows::ErrorLimits;
 pub use pool_manifest::DirError;
 use pool_manifest::{Dir, PoolManifest};
 use records::Records;
@@ -105,6 +107,8 @@ pub struct Config {
     pub replication: Replication,
     /// Whether replicas may be served without a secret where others than this machine come by.
     pub trusts_network: bool,
+    /// When errors make a disk suspect.
+    pub error_limits: ErrorLimits,
 }
 
 /// Why a daemon could not start, or did not stop well.
@@ -233,7 +237,8 @@ impl Daemon {
         let records = store.map(Records::new);
         let nobody = format!("nqn.2014-08.org.nvmexpress:uuid:{}", new_instance()?);
         let nobody = nvme::wire::Nqn::new(&nobody)?;
-        let (names, keys) = ((info, wire_name, nobody), keys::Keys(config.keys));
+        let names = (info, wire_name, nobody);
+        let keys = (keys::Keys(config.keys), config.error_limits);
         let (engine, told) = Engine::new(names, (&server, cores), dir, keys, events, records);
         target_events::start(&engine, told).map_err(serve::StartError::Thread)?;
         tokio::spawn(health_monitor::run(Arc::downgrade(&engine.0)));
@@ -335,6 +340,7 @@ mod tests {
             pool_cache: Bytes::mib(1),
             replication: Replication::default(),
             trusts_network: false,
+            error_limits: ErrorLimits::default(),
         }
     }
 

@@ -62,6 +62,10 @@ impl Node for Engine {
         self.run_detached(async move { engine.remove_pool(pool, order).await }).await
     }
 
+    async fn clear_pool_errors(&self, pool: PoolName) -> ApiResult<Deleted> {
+        self.forget_errors(&pool).await
+    }
+
     async fn replicas(&self, paging: Paging) -> ApiResult<Page<Observed<ReplicaSpec>>> {
         self.page_of_replicas(paging).await
     }

@@ -2,11 +2,16 @@
 
 use std::path::PathBuf;
 
+use api::Deleted;
 use api::node::ApiResult;
 use block::Bytes;
-use model::{DiskFinding, DiskFindingKind, DiskStatus, PoolState, PoolStatus, Size};
+use model::{
+    DiskFinding, DiskFindingKind, DiskStatus, EventName, PoolName, PoolState, PoolStatus, Problem,
+    ProblemKind, Size, Subject,
+};
 use pool::Id;
 
+use super::ErrorLimits;
 use super::engine::Engine;
 use super::health;
 use super::pools::{device_path, uuid_of};
@@ -18,20 +23,49 @@ impl Engine {
     pub(super) async fn open_status(&self, pool: Id) -> ApiResult<PoolStatus> {
         let (status, measured) = (self.status(pool).await?, self.measure_pool(pool).await?);
         let seen = open_status(&status, &measured)?;
-        Ok(judged(seen, &measured))
+        let (errors, sums) = self.recent_errors(pool, &measured);
+        Ok(judged(seen, (&measured, &errors, sums), self.0.error_limits))
+    }
+
+    /// The errors of each disk of a pool that still count, and blocks that were not what was
+    /// written.
+    fn recent_errors(&self, pool: Id, measured: &PoolCounters) -> (Vec<u64>, u64) {
+        let disks: Vec<u64> = measured.disks.iter().map(|(_, did)| did.errors()).collect();
+        let window = (self.0.started.elapsed(), self.0.error_limits.window);
+        let mut state = self.state();
+        let errors = state.disk_errors.entry(pool).or_default();
+        errors.observe((&disks, checksum_errors(measured)), window)
+    }
+
+    /// Errors of the disks of a pool until now count no more.
+    pub(super) async fn forget_errors(&self, name: &PoolName) -> ApiResult<Deleted> {
+        let pool = self.state().pools.get(name).map(|pool| pool.id);
+        let missing = || Problem::new(ProblemKind::NotFound, format!("there is no pool {name}"));
+        let pool = pool.ok_or_else(missing)?;
+        // What came since it was last looked at is cleared as well.
+        self.open_status(pool).await?;
+        let existed = self.state().disk_errors.entry(pool).or_default().clear();
+        if existed {
+            let message = "errors of its disks were cleared: they count anew";
+            self.tell(Subject::Pool(name.clone()), EventName::Changed, message);
+        }
+        Ok(Deleted { existed })
     }
 }
 
 /// Adds what the disks of a pool say by what they did.
-fn judged(mut seen: PoolStatus, measured: &PoolCounters) -> PoolStatus {
-    let sums = checksum_errors(measured);
+fn judged(
+    mut seen: PoolStatus,
+    (measured, errors, sums): (&PoolCounters, &[u64], u64),
+    limits: ErrorLimits,
+) -> PoolStatus {
     let mut works = true;
     let mut symptoms = Vec::new();
-    for ((work, counters), nth) in measured.disks.iter().zip(0..) {
+    for (((work, _), errors), nth) in measured.disks.iter().zip(errors).zip(0..) {
         let Some(disk) = device_path(&work.path) else { continue };
         // Nobody knows which of several disks; it is told once.
         let sums = if nth == 0 { sums } else { 0 };
-        for ill in health::judge(counters, work, sums) {
+        for ill in health::judge(work, (*errors, sums), limits) {
             works &= ill.works;
             symptoms.push(DiskFinding { disk: disk.clone(), kind: ill.kind, detail: ill.detail });
         }

@@ -60,6 +60,9 @@ pub(crate) struct ClientArgs {
         help_heading = "Output"
     )]
     output: Format,
+    /// Only say what it would do: what would be written, and what would follow
+    #[arg(long, global = true, help_heading = "Output")]
+    dry_run: bool,
     /// Go on showing it as it changes, until Ctrl-C
     #[arg(short, long, global = true, help_heading = "Output")]
     watch: bool,
@@ -77,7 +80,19 @@ impl ClientArgs {
         }
         let terminal = std::io::stdout().is_terminal();
         let colour = terminal && std::env::var_os("NO_COLOR").is_none();
-        Ok((self.remote()?, Out::new(to, self.output, colour).watching(self.watch)))
+        Ok((
+            self.remote()?,
+            Out::new(to, self.output, colour).watching(self.watch).trying(self.dry_run),
+        ))
+    }
+
+    /// Refuses to try what cannot be tried.
+    pub(crate) fn may_try(&self, can_be: bool) -> Result<()> {
+        ensure!(
+            can_be || !self.dry_run,
+            "this command has no --dry-run: what places, moves or deletes has; leave it out"
+        );
+        Ok(())
     }
 
     /// Refuses to do again and again what is done once.

@@ -4,12 +4,13 @@ use anyhow::Result;
 use api::StreamItem;
 use api::rest::{Control, EventQuery, Remote};
 use clap::{Subcommand, ValueEnum};
-use model::{Event, NodeName, PoolName, Severity, VolumeId};
+use model::{Event, NodeName, PoolName, Severity, SubjectKind, Timestamp, VolumeId};
 
 use super::client_args::all;
 use super::format;
 use super::out::{Out, Row};
 use super::table::{Cell, Column, Tone};
+use crate::arg_parsers::moment;
 use crate::stop;
 
 /// Commands about events.
@@ -17,7 +18,7 @@ use crate::stop;
 pub(crate) enum Verb {
     /// What happened lately, the oldest first
     List {
-        /// Only about this volume
+        /// Only about this volume, its copies, targets and snapshots
         #[arg(long, value_name = "VOLUME")]
         volume: Option<VolumeId>,
         /// Only about this node
@@ -26,9 +27,21 @@ pub(crate) enum Verb {
         /// Only about this pool
         #[arg(long, value_name = "POOL")]
         pool: Option<PoolName>,
+        /// Only about things of this kind
+        #[arg(long, value_name = "KIND")]
+        kind: Option<KindText>,
+        /// Only about the thing with this name or id; the beginning of an id is enough
+        #[arg(long, value_name = "THING")]
+        about: Option<String>,
         /// Only what is at least so serious
         #[arg(long, value_name = "HOW")]
         severity: Option<SeverityText>,
+        /// Only since then: a time ago, as 2h, or a moment, as 2026-03-01T12:00:00Z
+        #[arg(long, value_name = "WHEN", value_parser = moment)]
+        since: Option<Timestamp>,
+        /// Only before then
+        #[arg(long, value_name = "WHEN", value_parser = moment)]
+        until: Option<Timestamp>,
     },
     /// What happens, as it happens, until Ctrl-C
     Follow {
@@ -55,12 +68,55 @@ impl From<SeverityText> for Severity {
     }
 }
 
+/// A kind of thing, as it is typed.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum KindText {
+    Node,
+    Host,
+    Pool,
+    Volume,
+    Replica,
+    Target,
+    Snapshot,
+    Group,
+    Webhook,
+}
+
+impl KindText {
+    fn kind(self) -> SubjectKind {
+        match self {
+            KindText::Node => SubjectKind::Node,
+            KindText::Host => SubjectKind::Host,
+            KindText::Pool => SubjectKind::Pool,
+            KindText::Volume => SubjectKind::Volume,
+            KindText::Replica => SubjectKind::Replica,
+            KindText::Target => SubjectKind::Target,
+            KindText::Snapshot => SubjectKind::Snapshot,
+            KindText::Group => SubjectKind::SnapshotGroup,
+            KindText::Webhook => SubjectKind::Webhook,
+        }
+    }
+}
+
 impl Verb {
     pub(crate) async fn run(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
         match self {
-            Verb::List { volume, node, pool, severity } => {
-                let severity = severity.map(Severity::from);
-                let asked = EventQuery { volume, node, pool, severity, ..EventQuery::default() };
+            Verb::List { volume, node, pool, kind, about, severity, since, until } => {
+                let (severity, kind) = (severity.map(Severity::from), kind.map(KindText::kind));
+                let (name, limit, after) = (None, None, None);
+                let asked = EventQuery {
+                    volume,
+                    node,
+                    pool,
+                    kind,
+                    about,
+                    name,
+                    severity,
+                    since,
+                    until,
+                    limit,
+                    after,
+                };
                 let show = async |out: &mut Out<'_>| {
                     out.list(&all(|paging| remote.event_history(asked.clone().at(paging))).await?)
                 };

@@ -14,10 +14,12 @@ mod create;
 mod device;
 mod dump;
 mod event;
+mod explain;
 mod failover;
 mod format;
 mod group;
 mod host;
+mod maintenance;
 mod node;
 mod out;
 mod pool;
@@ -37,6 +39,7 @@ mod volume;
 mod webhook;
 
 use anyhow::Result;
+use api::rest::Remote;
 use clap::{Args, Subcommand};
 
 pub(crate) use arg_help::explained as with_words;
@@ -44,6 +47,7 @@ pub(crate) use bench::place;
 pub(crate) use client_args::{ClientArgs, all, explained};
 pub(crate) use create::new_id;
 pub(crate) use event::line as event_line;
+use explain::try_out;
 pub(crate) use format::time as text_of_time;
 pub(crate) use out::{Format, Out, Row, yaml};
 pub(crate) use pool::Verb as PoolVerb;
@@ -57,6 +61,17 @@ pub(crate) struct Noun<V: Subcommand> {
     ask: ClientArgs,
     #[command(subcommand)]
     verb: V,
+}
+
+impl<V: Subcommand + Shows + Tries> Noun<V> {
+    /// A client, and where to write.
+    pub(crate) fn open<'a>(
+        &self,
+        to: &'a mut (dyn std::io::Write + Send),
+    ) -> Result<(Remote, Out<'a>)> {
+        self.ask.may_try(self.verb.tries())?;
+        self.ask.open(to, self.verb.shows())
+    }
 }
 
 /// A verb that may only show something.
@@ -91,13 +106,54 @@ shows! {
     event: List | Follow;
     host: List | Get;
     webhook: List | Get;
+    maintenance: Get;
 }
+
+/// A verb that may be one that changes something and can be tried first.
+pub(crate) trait Tries {
+    /// Whether it can (`--dry-run`).
+    fn tries(&self) -> bool {
+        false
+    }
+}
+
+macro_rules! tries {
+    ($($noun:ident: $($verb:ident)|*;)+) => {$(
+        impl Tries for $noun::Verb {
+            fn tries(&self) -> bool {
+                matches!(self, $($noun::Verb::$verb { .. })|*)
+            }
+        }
+    )+};
+}
+
+tries! {
+    volume: Create | Delete | Publish | Unpublish | Republish | Resize | Replicas | Move
+        | RemoveReplica | Offline | Online;
+    node: Cordon | Uncordon | Drain;
+    pool: Export | Cordon | Uncordon | Delete;
+    snapshot: Delete;
+}
+
+macro_rules! tries_nothing {
+    ($($noun:ident)+) => {
+        $(impl Tries for $noun::Verb {})+
+    };
+}
+
+tries_nothing!(
+    group replica quarantine target rebuild failover spec device event host webhook maintenance
+);
 
 /// Commands for users of a cluster.
 #[derive(Subcommand)]
 pub(crate) enum ClusterCommand {
     /// The whole cluster on one screen: health, room, what is wrong and why
     Status(status::StatusArgs),
+    /// Why a thing is as it is: what it waits for, what comes next, what you can do
+    Explain(explain::ExplainArgs),
+    /// Pause automatic failover and healing for a while
+    Maintenance(Noun<maintenance::Verb>),
     /// Volumes
     #[command(visible_alias = "vol")]
     Volume(Box<Noun<volume::Verb>>),
@@ -151,12 +207,14 @@ impl ClusterCommand {
     async fn do_it(self, to: &mut (dyn std::io::Write + Send)) -> Result<()> {
         macro_rules! noun {
             ($noun:expr) => {{
-                let (remote, mut out) = $noun.ask.open(to, $noun.verb.shows())?;
+                let (remote, mut out) = $noun.open(to)?;
                 $noun.verb.run(&remote, &mut out).await
             }};
         }
         match self {
             ClusterCommand::Status(typed) => typed.run(to).await,
+            ClusterCommand::Explain(typed) => typed.run(to).await,
+            ClusterCommand::Maintenance(noun) => noun!(noun),
             ClusterCommand::Volume(noun) => noun!(noun),
             ClusterCommand::Node(noun) => noun!(noun),
             ClusterCommand::Snapshot(noun) => noun!(noun),

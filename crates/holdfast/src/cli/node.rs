@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use api::rest::{Control, LabelMatch, NodeQuery, Purge, PurgeConfirmation, Remote};
+use api::rest::{Control, DryRunRequest, LabelMatch, NodeQuery, Purge, PurgeConfirmation, Remote};
 use clap::Subcommand;
 use model::{CordonName, DrainStatus, Node, NodeChange, NodeName};
 
@@ -14,6 +14,7 @@ use super::format;
 use super::out::{Out, Row};
 use super::progress::ProgressBar;
 use super::table::{Cell, Column, Tone};
+use super::try_out;
 
 /// Commands about nodes.
 #[derive(Subcommand)]
@@ -95,6 +96,9 @@ impl Verb {
                 let gone = remote.purge_node(node.clone(), consent).await?;
                 return out.done(&format::gone(format!("node {node}"), gone), &gone);
             }
+            Verb::Drain { node, reason, .. } if out.tries() => {
+                (node, NodeChange::Drain { cordon: reason })
+            }
             Verb::Drain { node, reason, wait } => {
                 let drain = NodeChange::Drain { cordon: reason };
                 let answer = remote.change_node(node.clone(), drain, None).await?;
@@ -114,6 +118,9 @@ impl Verb {
             Verb::Cordon { node, reason } => (node, NodeChange::Cordon { cordon: reason }),
             Verb::Uncordon { node, reason } => (node, NodeChange::Uncordon { cordon: reason }),
         };
+        if out.tries() {
+            return try_out(remote, out, DryRunRequest::ChangeNode { node, change }).await;
+        }
         let answer = remote.change_node(node.clone(), change, None).await?;
         out.done(&format::ensured(format!("node {node}"), &answer), &answer)
     }

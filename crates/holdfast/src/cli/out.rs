@@ -46,6 +46,7 @@ pub(crate) struct Out<'a> {
     format: Format,
     colour: bool,
     watch: bool,
+    tries: bool,
 }
 
 /// How often something is looked at again while it is watched, if nothing is told.
@@ -53,11 +54,20 @@ const AGAIN: Duration = Duration::from_secs(2);
 
 impl<'a> Out<'a> {
     pub(crate) fn new(to: &'a mut (dyn Write + Send), format: Format, colour: bool) -> Out<'a> {
-        Out { to, format, colour, watch: false }
+        Out { to, format, colour, watch: false, tries: false }
     }
 
     pub(crate) fn watching(self, watch: bool) -> Out<'a> {
         Out { watch, ..self }
+    }
+
+    pub(crate) fn trying(self, tries: bool) -> Out<'a> {
+        Out { tries, ..self }
+    }
+
+    /// Whether only what would be done is asked for (`--dry-run`).
+    pub(crate) fn tries(&self) -> bool {
+        self.tries
     }
 
     pub(crate) fn colour(&self) -> bool {

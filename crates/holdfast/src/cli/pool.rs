@@ -1,7 +1,7 @@
 //! `holdfast pool`, but for what is on disks that no engine uses.
 
 use anyhow::Result;
-use api::rest::{Control, LabelMatch, PoolQuery, Remote};
+use api::rest::{Control, DryRunRequest, LabelMatch, PoolQuery, Remote};
 use clap::Subcommand;
 use model::{
     BlockDevice, CordonName, DevicePath, DiskStatus, NodeName, Pool, PoolChange, PoolName,
@@ -16,6 +16,7 @@ use super::format;
 use super::node::{consent, costs};
 use super::out::{Out, Row};
 use super::table::{Cell, Column};
+use super::try_out;
 
 /// Commands about pools of the cluster.
 #[derive(Subcommand)]
@@ -90,6 +91,8 @@ pub(crate) enum Verb {
         #[arg(long, value_name = "NAME", default_value = "admin")]
         reason: CordonName,
     },
+    /// Errors of the disks of a pool until now count no more: it is healthy again unless more come
+    ClearErrors { pool: PoolName },
     /// Destroy a pool that has no replicas and no snapshots
     Delete {
         pool: PoolName,
@@ -132,6 +135,14 @@ impl Verb {
                 put(remote, out, pool, spec).await
             }
             Verb::Import { pool, node, disks } => import(remote, out, pool, node, disks).await,
+            Verb::ClearErrors { pool } => {
+                let cleared = remote.clear_pool_errors(pool.clone()).await?;
+                let what = if cleared.existed { "cleared" } else { "there were none" };
+                out.done(&format!("errors of pool {pool}: {what}"), &cleared)
+            }
+            Verb::Delete { pool, .. } if out.tries() => {
+                try_out(remote, out, DryRunRequest::DeletePool { pool }).await
+            }
             Verb::Delete { pool, yes } => {
                 agreed(yes, &format!("this destroys pool {pool}"))?;
                 let gone = remote.delete_pool(pool.clone(), None).await?;
@@ -164,6 +175,9 @@ impl Verb {
             }
             _ => return Ok(()),
         };
+        if out.tries() {
+            return try_out(remote, out, DryRunRequest::ChangePool { pool, change }).await;
+        }
         let answer = remote.change_pool(pool.clone(), change, None).await?;
         out.done(&format::ensured(format!("pool {pool}"), &answer), &answer)
     }

@@ -1,7 +1,7 @@
 //! `holdfast snapshot`.
 
 use anyhow::{Context, Result};
-use api::rest::{Control, LabelMatch, Remote, SnapshotQuery};
+use api::rest::{Control, DryRunRequest, LabelMatch, Remote, SnapshotQuery};
 use clap::Subcommand;
 use model::{
     PoolName, Size, Snapshot, SnapshotChange, SnapshotCopy, SnapshotId, SnapshotSpec, Source,
@@ -14,6 +14,7 @@ use super::create::{LabelEdit, LabelText, NewVolume, agreed, edited, new_id};
 use super::format;
 use super::out::{Out, Row};
 use super::table::{Cell, Column, Tone};
+use super::try_out;
 
 /// Commands about snapshots.
 #[derive(Subcommand)]
@@ -96,6 +97,9 @@ impl Verb {
                 let change = SnapshotChange::Label { labels };
                 let answer = remote.change_snapshot(snapshot, change, None).await?;
                 out.done(&format::ensured(format!("snapshot {snapshot}"), &answer), &answer)
+            }
+            Verb::Delete { snapshot, .. } if out.tries() => {
+                try_out(remote, out, DryRunRequest::DeleteSnapshot { snapshot }).await
             }
             Verb::Delete { snapshot, yes } => {
                 agreed(yes, &format!("this destroys snapshot {snapshot}"))?;

@@ -15,7 +15,7 @@ use model::*;
 use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
 
-use super::{ClusterCommand, Noun, Shows as _, pool};
+use super::{ClusterCommand, Noun, pool};
 
 #[derive(Parser)]
 struct Cli {
@@ -35,7 +35,7 @@ impl Command {
         match self {
             Command::Cluster(typed) => typed.write(to).await,
             Command::Pool(noun) => {
-                let (remote, mut out) = noun.ask.open(to, noun.verb.shows())?;
+                let (remote, mut out) = noun.open(to)?;
                 noun.verb.run(&remote, &mut out).await
             }
         }

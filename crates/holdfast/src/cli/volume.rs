@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use api::rest::{
-    Control, LabelMatch, Placement, RebuildQuery, Remote, ReplicaQuery, VolumeAction, VolumeQuery,
+    Control, DryRunRequest, LabelMatch, Placement, RebuildQuery, Remote, ReplicaQuery,
+    VolumeAction, VolumeQuery,
 };
 use clap::{Args, Subcommand, ValueEnum};
 use model::{
@@ -21,6 +22,7 @@ use super::format;
 use super::out::{Out, Row};
 use super::progress::ProgressBar;
 use super::table::{Cell, Column, Tone};
+use super::try_out;
 
 /// Commands about volumes.
 #[derive(Subcommand)]
@@ -128,6 +130,8 @@ pub(crate) enum Verb {
     Placement { volume: VolumeId },
     /// Rebuilds of a volume, under way and ended
     Rebuilds { volume: VolumeId },
+    /// Undo what is being done to a volume, as far as it can be: publishing, another size, a move
+    Cancel { volume: VolumeId },
     /// Forget targets that were replaced, even if their nodes do not answer
     ShutdownTargets { volume: VolumeId },
 }
@@ -188,6 +192,9 @@ impl Verb {
                 out.show(remote, show).await
             }
             Verb::Create { new, from } => create(remote, out, new, from).await,
+            Verb::Delete { volume, .. } if out.tries() => {
+                try_out(remote, out, DryRunRequest::DeleteVolume { volume }).await
+            }
             Verb::Delete { volume, yes } => {
                 agreed(yes, &format!("this destroys volume {volume} and its data"))?;
                 let gone = remote.delete_volume(volume, None).await?;
@@ -208,8 +215,12 @@ impl Verb {
                 };
                 out.show(remote, show).await
             }
+            Verb::Resize { volume, size, .. } if out.tries() => {
+                let change = VolumeAction::Resize { size };
+                try_out(remote, out, DryRunRequest::ChangeVolume { volume, change }).await
+            }
             Verb::Resize { volume, size, wait } => resize(remote, out, (volume, size), wait).await,
-            Verb::RemoveReplica { yes: false, replica, .. } => {
+            Verb::RemoveReplica { yes: false, replica, .. } if !out.tries() => {
                 agreed(false, &format!("this destroys replica {replica}"))
             }
             other => other.change(remote, out).await,
@@ -240,8 +251,13 @@ impl Verb {
                 (volume, VolumeAction::SetReplicaOffline { replica, offline: false })
             }
             Verb::ShutdownTargets { volume } => (volume, VolumeAction::RemoveShutdownTargets {}),
+            Verb::Cancel { volume } => (volume, VolumeAction::Cancel {}),
             _ => return Ok(()),
         };
+        if out.tries() {
+            let request = DryRunRequest::ChangeVolume { volume, change: action };
+            return try_out(remote, out, request).await;
+        }
         let serves =
             matches!(action, VolumeAction::Publish { .. } | VolumeAction::Republish { .. });
         let answer = remote.change_volume(volume, action, None).await?;
@@ -273,6 +289,10 @@ async fn create(remote: &Remote, out: &mut Out<'_>, new: NewVolume, from: From) 
         (None, None) => (None, None),
     };
     let (id, spec) = new.spec(source, size)?;
+    if out.tries() {
+        let request = DryRunRequest::CreateVolume { volume: id, spec: Box::new(spec) };
+        return try_out(remote, out, request).await;
+    }
     let answer = remote.put_volume(id, spec).await?;
     out.done(&format::ensured(format!("volume {id}"), &answer), &answer)
 }

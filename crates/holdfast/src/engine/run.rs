@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::engine::daemon::{Config, Daemon};
+use ::engine::daemon::{Config, Daemon, ErrorLimits};
 use ::engine::replication::{ClusterSecret, Replication};
 use anyhow::{Context, Result};
 use api::{ClientConfig, TlsClient, Token};
@@ -19,7 +19,7 @@ use nvme::pdu::Digests;
 use store::client::Client;
 use store::contract::Store;
 
-use crate::arg_parsers::{ServerAuth, ServerAuthArgs, bytes};
+use crate::arg_parsers::{ServerAuth, ServerAuthArgs, bytes, some_time};
 use crate::stop;
 use crate::store::Certificates;
 
@@ -98,6 +98,18 @@ pub(crate) struct Run {
     /// Memory for the cache of each pool: checksums, and places of blocks under snapshots
     #[arg(long, value_name = "SIZE", default_value = "128MiB", value_parser = bytes)]
     pool_cache: u64,
+    /// So many errors of a disk within --disk-error-window make its pool suspect
+    #[arg(
+        long, value_name = "COUNT", default_value_t = 5,
+        value_parser = clap::value_parser!(u64).range(1..), help_heading = "Disks"
+    )]
+    disk_errors: u64,
+    /// For how long an error of a disk counts
+    #[arg(
+        long, value_name = "TIME", default_value = "24h", value_parser = some_time,
+        help_heading = "Disks"
+    )]
+    disk_error_window: Duration,
 }
 
 impl Run {
@@ -137,6 +149,7 @@ impl Run {
             pool_cache: Bytes(self.pool_cache),
             replication,
             trusts_network: self.unauthenticated_replication,
+            error_limits: ErrorLimits { errors: self.disk_errors, window: self.disk_error_window },
         };
         // A few threads for the API; the reactors have their own.
         let runtime = tokio::runtime::Builder::new_multi_thread()

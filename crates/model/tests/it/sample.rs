@@ -413,6 +413,7 @@ pub(crate) fn event() -> Event {
         name: EventName::ChildLost,
         severity: Severity::Warning,
         message: "replica … on node-3 did not answer for 5 s".into(),
+        origin: None,
     }
 }
 

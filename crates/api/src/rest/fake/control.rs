@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use model::{
     BlockDevice, Consistency, Event, Failover, Generation, Heartbeat, Host, HostAddress,
-    HostChange, HostName, Labels, Node, NodeAddress, NodeChange, NodeName, Pool, PoolChange,
-    PoolName, PoolSpec, PoolState, PoolStatus, Problem, ProblemKind, Rebuild, RebuildId, Replica,
-    ReplicaId, Size, Snapshot, SnapshotChange, SnapshotGroup, SnapshotGroupChange, SnapshotGroupId,
-    SnapshotGroupSpec, SnapshotGroupStatus, SnapshotId, SnapshotSpec, SnapshotState, Target,
-    TargetId, Volume, VolumeId, VolumeSpec, VolumeState, VolumeStatus, Webhook, WebhookChange,
-    WebhookName, WebhookSpec, WebhookStatus,
+    HostChange, HostName, Labels, Maintenance, Node, NodeAddress, NodeChange, NodeName, Pool,
+    PoolChange, PoolName, PoolSpec, PoolState, PoolStatus, Problem, ProblemKind, Rebuild,
+    RebuildId, Replica, ReplicaId, Size, Snapshot, SnapshotChange, SnapshotGroup,
+    SnapshotGroupChange, SnapshotGroupId, SnapshotGroupSpec, SnapshotGroupStatus, SnapshotId,
+    SnapshotSpec, SnapshotState, Target, TargetId, Volume, VolumeId, VolumeSpec, VolumeState,
+    VolumeStatus, Webhook, WebhookChange, WebhookName, WebhookSpec, WebhookStatus,
 };
 
 use super::Fake;
@@ -21,10 +21,11 @@ use crate::node::{
     CheckReport, CheckRequest, Fence, FenceReset, JobControl, Range, Scrub, Statistics,
 };
 use crate::rest::{
-    ApiResult, Backup, Control, EventQuery, FailoverQuery, GroupQuery, Health, HostQuery,
-    NodeQuery, Placement, PoolQuery, Purge, PurgeConfirmation, Quarantined, RangeQuery,
-    RebuildQuery, RecoverRequest, Recovery, ReplicaQuery, RescueRequest, SnapshotQuery, Status,
-    StoredSpec, TargetQuery, VersionInfo, VolumeAction, VolumeQuery,
+    ApiResult, Backup, Control, DryRun, DryRunRequest, EventQuery, ExplainQuery, Explanation,
+    FailoverQuery, GroupQuery, Health, HostQuery, MaintenanceRequest, MaintenanceStatus, NodeQuery,
+    Placement, PoolQuery, Purge, PurgeConfirmation, Quarantined, RangeQuery, RebuildQuery,
+    RecoverRequest, Recovery, ReplicaQuery, RescueRequest, SnapshotQuery, Status, StoredSpec,
+    TargetQuery, VersionInfo, VolumeAction, VolumeQuery,
 };
 use crate::{Applied, Deleted, Page, Paging, Text};
 
@@ -67,6 +68,30 @@ impl Control for Fake {
 
     async fn event_history(&self, query: EventQuery) -> ApiResult<Page<Event>> {
         self.held().kept(&query)
+    }
+
+    async fn explain(&self, query: ExplainQuery) -> ApiResult<Explanation> {
+        self.held().explain(&query.thing)
+    }
+
+    async fn dry_run(&self, body: DryRunRequest) -> ApiResult<DryRun> {
+        let _ = body;
+        Ok(DryRun { changes: vec!["it changes".to_owned()], steps: Vec::new() })
+    }
+
+    async fn maintenance(&self) -> ApiResult<MaintenanceStatus> {
+        Ok(MaintenanceStatus { maintenance: self.held().maintenance.clone() })
+    }
+
+    async fn put_maintenance(&self, body: MaintenanceRequest) -> ApiResult<MaintenanceStatus> {
+        let until = self.now.after(std::time::Duration::from_secs(body.seconds));
+        let maintenance = Maintenance { since: self.now, until, reason: body.reason };
+        self.held().maintenance = Some(maintenance);
+        self.maintenance().await
+    }
+
+    async fn end_maintenance(&self) -> ApiResult<Deleted> {
+        Ok(Deleted { existed: self.held().maintenance.take().is_some() })
     }
 
     async fn nodes(&self, query: NodeQuery) -> ApiResult<Page<Node>> {
@@ -210,6 +235,11 @@ impl Control for Fake {
             return Err(Problem::new(ProblemKind::InUse, detail));
         }
         held.pools.delete(&at, if_match)
+    }
+
+    async fn clear_pool_errors(&self, at: PoolName) -> ApiResult<Deleted> {
+        self.held().pools.get(&at)?;
+        Ok(Deleted { existed: false })
     }
 
     async fn pool_purge(&self, at: PoolName) -> ApiResult<Purge> {

@@ -41,6 +41,7 @@ pub struct FakeState {
     events: Vec<Event>,
     issues: Vec<Issue>,
     quarantine: BTreeMap<model::ReplicaId, Quarantined>,
+    maintenance: Option<model::Maintenance>,
     purges: BTreeMap<String, Purge>,
     busy: BTreeSet<VolumeId>,
 }

@@ -15,8 +15,8 @@ use super::collection::Collection;
 use crate::heartbeat::HeartbeatAck;
 use crate::node::{Fence, FenceReset, Run, Scrub, ScrubState};
 use crate::rest::{
-    ApiResult, Capacity, Counts, EventQuery, Health, LabelMatch, Leader, Placement, Purge,
-    PurgeConfirmation, QuarantineCounts, Quarantined, RescueRequest, Status, StoredSpec,
+    ApiResult, Capacity, Counts, EventQuery, Explanation, Health, LabelMatch, Leader, Placement,
+    Purge, PurgeConfirmation, QuarantineCounts, Quarantined, RescueRequest, Status, StoredSpec,
     VolumeCounts, VolumeQuery,
 };
 use crate::{Applied, Page, Paging};
@@ -45,13 +45,8 @@ pub(super) fn labelled(asked: Option<&LabelMatch>, labels: &Labels) -> bool {
 }
 
 pub(super) fn asks_for_event(query: &EventQuery, event: &Event) -> bool {
-    let subject = [
-        query.volume.map(Subject::Volume),
-        query.node.clone().map(Subject::Node),
-        query.pool.clone().map(Subject::Pool),
-    ];
-    subject.iter().flatten().all(|subject| *subject == event.subject)
-        && query.severity.is_none_or(|severity| event.severity >= severity)
+    query.volume.is_none_or(|volume| event.subject == Subject::Volume(volume))
+        && query.admits(event)
 }
 
 pub(super) fn asks_for(query: &VolumeQuery, volume: &Volume) -> bool {
@@ -120,6 +115,29 @@ impl FakeState {
         query.paging().cut(some, |event| format!("{:020}", event.number))
     }
 
+    /// Why a volume or node is as it is: here everything is as it is wanted.
+    pub(super) fn explain(&self, thing: &str) -> ApiResult<Explanation> {
+        let volumes = self.volumes.all().map(|volume| Subject::Volume(*volume.id()));
+        let nodes = self.nodes.all().map(|node| Subject::Node(node.id().clone()));
+        let missing = || {
+            let detail = format!("nothing is called {thing}, and no id begins so");
+            Problem::new(ProblemKind::NotFound, detail)
+        };
+        let subject = volumes.chain(nodes).find(|it| it.id().starts_with(thing));
+        let subject = subject.ok_or_else(missing)?;
+        Ok(Explanation {
+            events: self.events.iter().filter(|it| it.subject == subject).cloned().collect(),
+            subject,
+            wanted: vec!["all of it".to_owned()],
+            seen: vec!["all of it".to_owned()],
+            operation: None,
+            waits_for: Vec::new(),
+            refusal: None,
+            next: None,
+            remedies: Vec::new(),
+        })
+    }
+
     /// A snapshot of a copy that is set aside.
     pub(super) fn rescue(
         &mut self,
@@ -176,6 +194,7 @@ impl FakeState {
             issues: self.issues.clone(),
             quarantine: self.tally_quarantine(),
             brake: None,
+            maintenance: self.maintenance.clone(),
             more_troubles: 0,
         }
     }
