@@ -131,8 +131,14 @@ impl BadConnect {
     pub const HOSTNQN: BadConnect = BadConnect::Data(512);
 
     /// The completion that names the field.
+    ///
+    /// A subsystem that is not there may be soon: its target is just being opened, or comes back.
+    /// Linux gives a path up for good that it shall not try again, and with the last one the
+    /// device and all that is mounted on it.
     pub fn cqe(self, cid: u16) -> Cqe {
-        let mut cqe = Cqe::new(cid, Status::CONNECT_INVALID_PARAMETERS.do_not_retry());
+        let status = Status::CONNECT_INVALID_PARAMETERS;
+        let is_final = self != BadConnect::SUBNQN;
+        let mut cqe = Cqe::new(cid, if is_final { status.do_not_retry() } else { status });
         cqe.dw0 = U32::new(match self {
             BadConnect::Command(at) => u32::from(at),
             BadConnect::Data(at) => 1 << 16 | u32::from(at),
