@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
 /// How long the control plane must say the same before what cannot be undone is done.
-const CERTAIN: Duration = Duration::from_secs(10);
+pub(crate) const CERTAIN: Duration = Duration::from_secs(10);
 
 /// Paths to be connected and to be dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -165,7 +165,7 @@ pub(crate) struct Seen {
 }
 
 /// What the control plane says.
-enum Told {
+pub(crate) enum Told {
     /// The target is there.
     At(Vec<SocketAddr>),
     /// The publication that this volume was attached by is over.
@@ -216,7 +216,7 @@ impl Follower<'_> {
                 }
                 continue;
             }
-            let told = self.ask().await;
+            let told = ask(self.attachment).await;
             let since = *denied.get_or_insert_with(tokio::time::Instant::now);
             if !matches!(told, Told::Dismissed) {
                 denied = None;
@@ -248,26 +248,6 @@ impl Follower<'_> {
         }
     }
 
-    async fn ask(&self) -> Told {
-        let remote = match self.attachment.control.client(PATIENCE) {
-            Ok(remote) => remote,
-            Err(error) => {
-                tracing::warn!(%error, "control plane cannot be asked");
-                return Told::Nothing;
-            }
-        };
-        match remote.volume(self.attachment.volume).await {
-            Ok(volume) => {
-                let target = volume.status.and_then(|status| status.target);
-                target.map_or(Told::Nothing, |target| told(self.attachment, target))
-            }
-            Err(problem) => {
-                tracing::debug!(%problem, "control plane does not say where the target is");
-                Told::Nothing
-            }
-        }
-    }
-
     fn keep(&self, seen: &Seen, dismissed: bool) {
         let status = WorkerStatus {
             pid: std::process::id(),
@@ -280,6 +260,27 @@ impl Follower<'_> {
         };
         if let Err(error) = self.records.write_status(self.attachment.volume, &status) {
             tracing::warn!(%error, "status cannot be kept");
+        }
+    }
+}
+
+/// Asks the control plane once where the target of an attached volume is.
+pub(crate) async fn ask(attachment: &Attachment) -> Told {
+    let remote = match attachment.control.client(PATIENCE) {
+        Ok(remote) => remote,
+        Err(error) => {
+            tracing::warn!(%error, "control plane cannot be asked");
+            return Told::Nothing;
+        }
+    };
+    match remote.volume(attachment.volume).await {
+        Ok(volume) => {
+            let target = volume.status.and_then(|status| status.target);
+            target.map_or(Told::Nothing, |target| told(attachment, target))
+        }
+        Err(problem) => {
+            tracing::debug!(%problem, "control plane does not say where the target is");
+            Told::Nothing
         }
     }
 }

@@ -5,7 +5,8 @@
 //! - [`supervisor`]: the process that keeps the kernel's descriptor while workers come and go.
 //! - [`record`]: what is known of attached volumes, for whoever comes next.
 //! - [`registration`]: shows the control plane that this host is there.
-//! - [`path_watch`]: tells the control plane which paths are lost.
+//! - [`path_watch`]: tells the control plane which paths there are, and which are lost.
+//! - [`kernel_paths`]: the kernel's paths follow targets that move.
 //! - [`preflight`]: whether this machine can attach volumes, and what helps.
 //!
 //! Invariants:
@@ -18,6 +19,7 @@
 
 pub mod attach;
 pub mod follow;
+pub mod kernel_paths;
 pub mod path_watch;
 pub mod preflight;
 pub mod record;

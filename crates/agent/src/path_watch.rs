@@ -7,9 +7,10 @@
 //!     └────────────────────────┴────────────────────────────┘
 //! ```
 //!
-//! A report names every volume that has failed. It is sent when that changes, a little later so
-//! that the loss of a node is one report and not one for each volume, and again as long as it is
-//! not empty: the control plane may have restarted, and forgets what is not repeated.
+//! A report names every volume that has failed, and the paths of all that are attached: failovers
+//! wait until hosts use the new target. It is sent when something changes, a little later so that
+//! the loss of a node is one report and not one for each volume, and again as long as it is not
+//! empty: the control plane may have restarted, and forgets what is not repeated.
 //!
 //! Invariants:
 //! - A volume is reported only when no path of it has worked for [`SUSPECT`] without a break.
@@ -22,16 +23,19 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use api::rest::Control;
-use model::{HostName, PathReport, VolumeId};
+use linux::Tree;
+use model::{HostName, PathReport, PathState, PathStatus, VolumeId};
 
+use crate::kernel_paths;
 use crate::record::{Records, Transport};
 
 /// How long a volume may be without a path before it has failed.
 pub const SUSPECT: Duration = Duration::from_secs(1);
 /// How long a report waits for others.
 const GATHER: Duration = Duration::from_millis(100);
-/// How often it is repeated.
+/// How often it is repeated while something is lost, and while all is well.
 const REPEAT: Duration = Duration::from_secs(2);
+const REPEAT_WELL: Duration = Duration::from_secs(5);
 /// How often workers are looked at.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -50,23 +54,23 @@ pub enum PathHealth {
 }
 
 /// What is seen of a volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observed {
     /// Whether a path works.
     pub usable: bool,
     /// Where its path leads.
     pub address: SocketAddr,
+    /// All of its paths.
+    pub paths: Vec<PathStatus>,
 }
-
-/// What is lost, by volume.
-pub type Lost = BTreeMap<VolumeId, SocketAddr>;
 
 /// The paths of all attached volumes.
 #[derive(Clone, Debug, Default)]
 pub struct PathWatch {
     volumes: BTreeMap<VolumeId, (PathHealth, SocketAddr)>,
+    attached: BTreeMap<VolumeId, Vec<PathStatus>>,
     /// The last report that was taken.
-    taken: Lost,
+    taken: PathReport,
     /// When the next report may be sent; none: there is nothing to say.
     due: Option<Duration>,
 }
@@ -89,7 +93,9 @@ impl PathWatch {
             };
             self.volumes.insert(*volume, (health, observed.address));
         }
-        if self.lost() != self.taken {
+        let with_paths = seen.iter().filter(|(_, it)| !it.paths.is_empty());
+        self.attached = with_paths.map(|(volume, it)| (*volume, it.paths.clone())).collect();
+        if self.report() != self.taken {
             self.due.get_or_insert(now.saturating_add(GATHER));
         }
     }
@@ -100,55 +106,69 @@ impl PathWatch {
     }
 
     /// The report to be sent now, if one is due; [`PathWatch::sent`] says what became of it.
-    pub fn poll_report(&self, now: Duration) -> Option<Lost> {
-        self.due.filter(|due| *due <= now).map(|_| self.lost())
+    pub fn poll_report(&self, now: Duration) -> Option<PathReport> {
+        self.due.filter(|due| *due <= now).map(|_| self.report())
     }
 
     /// A report was sent, and taken or not.
-    pub fn sent(&mut self, now: Duration, report: Lost, taken: bool) {
+    pub fn sent(&mut self, now: Duration, report: PathReport, taken: bool) {
         if taken {
             self.taken = report;
         }
-        let is_over = self.taken.is_empty() && self.lost().is_empty();
-        self.due = (!is_over).then(|| now.saturating_add(REPEAT));
-        if taken && self.lost() != self.taken {
-            self.due = Some(now.saturating_add(GATHER));
-        }
+        let current = self.report();
+        let (is_over, nothing) = (current == PathReport::default(), PathReport::default());
+        self.due = if taken && current != self.taken {
+            Some(now.saturating_add(GATHER))
+        } else if is_over && self.taken == nothing {
+            None
+        } else if taken && current.lost.is_empty() {
+            Some(now.saturating_add(REPEAT_WELL))
+        } else {
+            Some(now.saturating_add(REPEAT))
+        };
     }
 
-    fn lost(&self) -> Lost {
+    fn report(&self) -> PathReport {
         let failed = self.volumes.iter().filter(|(_, (health, _))| *health == PathHealth::Failed);
-        failed.map(|(volume, (_, address))| (*volume, *address)).collect()
+        let lost = failed.map(|(volume, (_, address))| (*volume, *address)).collect();
+        PathReport { lost, attached: self.attached.clone() }
     }
 }
 
-/// Watches the workers of this machine and reports what they have lost, without end.
-pub async fn run(remote: &impl Control, host: &HostName, records: &Records) {
+/// Watches the paths of this machine and reports them, without end.
+pub async fn run(remote: &impl Control, host: &HostName, (tree, records): (&Tree, &Records)) {
     let begun = tokio::time::Instant::now();
     let mut watch = PathWatch::default();
     loop {
-        watch.observe(begun.elapsed(), &observe(records));
-        if let Some(lost) = watch.poll_report(begun.elapsed()) {
-            let report = PathReport { lost: lost.clone() };
-            let taken = remote.host_paths(host.clone(), report).await;
+        watch.observe(begun.elapsed(), &observe(tree, records));
+        if let Some(report) = watch.poll_report(begun.elapsed()) {
+            let taken = remote.host_paths(host.clone(), report.clone()).await;
             if let Err(problem) = &taken {
                 tracing::debug!(%host, %problem, "paths were not reported; will try again");
             }
-            watch.sent(begun.elapsed(), lost, taken.is_ok());
+            watch.sent(begun.elapsed(), report, taken.is_ok());
         }
         tokio::time::sleep(LOOK).await;
     }
 }
 
-/// What the workers of this machine said last.
-fn observe(records: &Records) -> BTreeMap<VolumeId, Observed> {
+/// What the kernel shows, and what the workers of this machine said last.
+fn observe(tree: &Tree, records: &Records) -> BTreeMap<VolumeId, Observed> {
     let attached = records.all().unwrap_or_default();
-    let by_worker = attached.into_iter().filter(|it| it.transport == Transport::Fuse);
-    let seen = by_worker.filter_map(|it| {
-        let status = records.status(it.volume).filter(|status| !status.dismissed)?;
-        let address = status.paths.first().map(|path| path.address);
+    let seen = attached.into_iter().filter_map(|it| {
+        let (usable, paths) = match it.transport {
+            Transport::Fuse => {
+                let status = records.status(it.volume).filter(|status| !status.dismissed)?;
+                (status.usable, status.paths)
+            }
+            Transport::Nvme => {
+                let paths = kernel_paths::observe(tree, &it);
+                (paths.iter().any(|path| path.state == PathState::Live), paths)
+            }
+        };
+        let address = paths.first().map(|path| path.address);
         let address = address.or_else(|| it.addresses.first().copied())?;
-        Some((it.volume, Observed { usable: status.usable, address }))
+        Some((it.volume, Observed { usable, address, paths }))
     });
     seen.collect()
 }
@@ -171,7 +191,7 @@ mod tests {
 
     fn seen(usable: &[(u32, bool)]) -> BTreeMap<VolumeId, Observed> {
         let one = |(number, usable): &(u32, bool)| {
-            (volume(*number), Observed { usable: *usable, address: at(1) })
+            (volume(*number), Observed { usable: *usable, address: at(1), paths: vec![] })
         };
         usable.iter().map(one).collect()
     }
@@ -195,7 +215,8 @@ mod tests {
         watch.observe(ms(1000), &seen(&[(1, false), (2, false), (3, true)]));
         assert_eq!(watch.poll_report(ms(1000)), None, "others may follow");
         watch.observe(ms(1100), &seen(&[(1, false), (2, false), (3, true)]));
-        let both: Lost = [(volume(1), at(1)), (volume(2), at(1))].into();
+        let lost = [(volume(1), at(1)), (volume(2), at(1))].into();
+        let both = PathReport { lost, ..PathReport::default() };
         assert_eq!(watch.poll_report(ms(1100)), Some(both.clone()));
         watch.sent(ms(1100), both.clone(), false);
         assert_eq!(watch.poll_report(ms(3099)), None);
@@ -204,8 +225,33 @@ mod tests {
         assert_eq!(watch.poll_report(ms(5100)), Some(both.clone()), "the next one may not know");
         watch.sent(ms(5100), both, true);
         watch.observe(ms(5500), &seen(&[(1, true), (2, true), (3, true)]));
-        assert_eq!(watch.poll_report(ms(7100)), Some(Lost::new()), "all is well");
-        watch.sent(ms(7100), Lost::new(), true);
+        assert_eq!(watch.poll_report(ms(7100)), Some(PathReport::default()), "all is well");
+        watch.sent(ms(7100), PathReport::default(), true);
+        assert_eq!(watch.poll_report(ms(60_000)), None);
+    }
+
+    #[test]
+    fn paths_are_told_when_they_change_and_repeated_while_all_is_well() {
+        let mut watch = PathWatch::default();
+        let with = |port: u16| {
+            let paths = vec![PathStatus { address: at(port), state: PathState::Live }];
+            BTreeMap::from([(volume(1), Observed { usable: true, address: at(port), paths })])
+        };
+        watch.observe(ms(0), &with(1));
+        assert_eq!(watch.poll_report(ms(99)), None);
+        let report = watch.poll_report(ms(100)).unwrap();
+        assert_eq!(report.attached[&volume(1)][0].address, at(1));
+        watch.sent(ms(100), report, true);
+        assert_eq!(watch.poll_report(ms(5099)), None);
+        assert!(watch.poll_report(ms(5100)).is_some(), "the next control plane does not know");
+        watch.observe(ms(200), &with(2));
+        let report = watch.poll_report(ms(5100)).unwrap();
+        assert_eq!(report.attached[&volume(1)][0].address, at(2), "it is used elsewhere now");
+        watch.sent(ms(300), report, true);
+        watch.observe(ms(400), &BTreeMap::new());
+        let report = watch.poll_report(ms(5300)).unwrap();
+        assert_eq!(report, PathReport::default(), "it is detached");
+        watch.sent(ms(5300), report, true);
         assert_eq!(watch.poll_report(ms(60_000)), None);
     }
 
@@ -218,6 +264,6 @@ mod tests {
         assert_eq!(watch.health(volume(1)), Some(PathHealth::Failed));
         watch.observe(ms(1100), &seen(&[]));
         assert_eq!(watch.health(volume(1)), None);
-        assert_eq!(watch.poll_report(ms(1100)), Some(Lost::new()));
+        assert_eq!(watch.poll_report(ms(1100)), Some(PathReport::default()));
     }
 }

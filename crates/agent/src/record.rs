@@ -18,10 +18,15 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use model::{HostName, Nqn, PathState, PathStatus, Timestamp, VolumeId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+/// How long somebody else may work on a volume, and how often it is looked whether that ended.
+const LOCK: Duration = Duration::from_secs(3);
+const AGAIN: Duration = Duration::from_millis(50);
 
 /// Where run-time state of hosts lies unless told otherwise.
 pub const RUN: &str = "/run/holdfast";
@@ -228,6 +233,18 @@ impl Records {
     /// Keeps others from attaching or detaching a volume; nothing if somebody does.
     pub fn lock(&self, volume: VolumeId) -> io::Result<Option<Held>> {
         self.hold(volume, "lock")
+    }
+
+    /// As [`Records::lock`], and waits as long as the agent may take to connect a path.
+    pub fn lock_patiently(&self, volume: VolumeId) -> io::Result<Option<Held>> {
+        let until = Instant::now() + LOCK;
+        loop {
+            let held = self.lock(volume)?;
+            if held.is_some() || Instant::now() > until {
+                return Ok(held);
+            }
+            std::thread::sleep(AGAIN);
+        }
     }
 
     /// Says that the supervisor of a volume runs, as long as it is kept; nothing if one does.

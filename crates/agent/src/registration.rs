@@ -6,11 +6,12 @@
 //!
 //! Attached volumes do not need it: they have processes of their own, which outlive it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use api::heartbeat::Deregister;
 use api::rest::Control;
-use linux::Tree;
+use linux::{Kernel, Tree};
 use model::{Heartbeat, HostAddress, HostName, InstanceId, MachineId, Nqn, Problem, ProblemKind};
 
 use crate::attach::{AttachError, new_instance, own_machine, own_nqn};
@@ -22,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Registers a host and keeps it registered until `stop` is over.
-pub async fn run(
+async fn run(
     control: &ControlPlane,
     host: HostName,
     tree: &Tree,
@@ -53,19 +54,21 @@ pub async fn run(
     }
 }
 
-/// As [`run`], and reports which paths of its volumes are lost.
+/// Registers a host and keeps it registered until `stop` is over. Meanwhile it watches the paths of
+/// its volumes: reports them, and lets those of the kernel follow their targets.
 pub async fn run_watching(
     control: &ControlPlane,
     host: HostName,
-    (tree, records): (&Tree, &Records),
+    (kernel, records): (Arc<dyn Kernel>, &Records),
     stop: impl Future<Output = ()>,
 ) -> Result<(), AttachError> {
     let remote = control.client(PATIENCE)?;
-    let named = host.clone();
+    let (named, tree) = (host.clone(), kernel.tree());
     let watching = async {
         tokio::select! {
             () = stop => {}
-            () = crate::path_watch::run(&remote, &named, records) => {}
+            () = crate::path_watch::run(&remote, &named, (tree, records)) => {}
+            () = crate::kernel_paths::run(Arc::clone(&kernel), records) => {}
         }
     };
     run(control, host, tree, watching).await

@@ -1,7 +1,10 @@
 //! `holdfast agent`: the processes behind volumes that are attached to this machine.
 
+use std::sync::Arc;
+
 use anyhow::Result;
 use clap::{Args, Subcommand};
+use linux::{Kernel, LiveKernel};
 use model::{HostName, VolumeId};
 
 use crate::attach::RunFolder;
@@ -48,11 +51,12 @@ impl AgentCommand {
         match self {
             AgentCommand::Run { ask, host, run } => {
                 ask.once()?;
-                let (control, tree) = (ask.control_plane()?, linux::Tree::default());
-                let host = host.or_else(|| agent::attach::own_name(&tree));
+                let control = ask.control_plane()?;
+                let kernel: Arc<dyn Kernel> = Arc::new(LiveKernel::default());
+                let host = host.or_else(|| agent::attach::own_name(kernel.tree()));
                 let host = host.ok_or(agent::attach::AttachError::NoName)?;
                 tracing::info!("this machine is host {host}");
-                let at = (&tree, &run.records());
+                let at = (kernel, &run.records());
                 crate::block_on(async {
                     Ok(agent::registration::run_watching(&control, host, at, stop::asked()).await?)
                 })

@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use agent::attach::plan::{Choice, Wanted};
 use agent::attach::{Attacher, Request};
+use agent::kernel_paths;
 use agent::preflight::{self, Facts, Finding, Verdict};
 use agent::record::{Attachment, Records, Transport, WorkerStatus};
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 use linux::LiveKernel;
 use linux::filesystem::FilesystemKind;
-use model::{HostName, VolumeId};
+use model::{HostName, PathState, PathStatus, VolumeId};
 use serde::Serialize;
 
 use crate::arg_parsers;
@@ -203,6 +204,9 @@ struct Shown {
     record: Attachment,
     #[serde(skip_serializing_if = "Option::is_none")]
     worker: Option<WorkerStatus>,
+    /// The kernel's paths.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    paths: Vec<PathStatus>,
     /// Whether somebody serves it.
     alive: bool,
 }
@@ -210,8 +214,11 @@ struct Shown {
 impl Shown {
     fn of(record: Attachment, records: &Records) -> Shown {
         let volume = record.volume;
-        let alive = record.transport == Transport::Nvme || records.is_alive(volume);
-        Shown { worker: records.status(volume), alive, record }
+        let by_kernel = record.transport == Transport::Nvme;
+        let alive = by_kernel || records.is_alive(volume);
+        let tree = linux::Tree::default();
+        let paths = if by_kernel { kernel_paths::observe(&tree, &record) } else { Vec::new() };
+        Shown { worker: records.status(volume), paths, alive, record }
     }
 
     fn said(&self, what: &str) -> String {
@@ -250,9 +257,14 @@ impl Row for Shown {
                 let tone = if worker.usable { Tone::Good } else { Tone::Bad };
                 Cell::toned(format!("{live}/{all}"), tone)
             }
-            None => Cell::maybe(None::<String>),
+            None => {
+                let live = self.paths.iter().filter(|path| path.state == PathState::Live).count();
+                let tone = if live > 0 { Tone::Good } else { Tone::Bad };
+                Cell::toned(format!("{live}/{}", self.paths.len()), tone)
+            }
         };
-        let addresses = self.worker.iter().flat_map(|worker| &worker.paths);
+        let by_worker = self.worker.iter().flat_map(|worker| &worker.paths);
+        let addresses = by_worker.chain(&self.paths);
         let addresses: Vec<String> = addresses.map(|path| path.address.to_string()).collect();
         let path = |path: &PathBuf| path.display().to_string();
         vec![

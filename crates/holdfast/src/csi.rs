@@ -91,7 +91,7 @@ pub(crate) struct ServeNode {
     /// The name of this machine; left out: its host name
     #[arg(long, value_name = "HOST", env = "HOLDFAST_HOST")]
     host: Option<HostName>,
-    /// Send no heartbeats of this machine as a host: `holdfast agent run` does
+    /// Send no heartbeats of this machine as a host and watch no paths: `holdfast agent run` does
     #[arg(long)]
     no_heartbeat: bool,
     /// The zone that this machine is in
@@ -233,18 +233,24 @@ impl ServeNode {
         let stop = stop::asked().boxed().shared();
         let serving = Serving::default();
         let alive = self.liveness.serve(&self.socket, serving.clone(), stop.clone());
-        let beats = self.heartbeats(host.clone(), stop.clone());
+        let beats = self.heartbeats(Arc::clone(&kernel), host.clone(), stop.clone());
         let serves = self.serve(kernel, host, (serving, stop));
         tokio::try_join!(alive, beats, serves).map(|_| ())
     }
 
-    /// Shows the control plane that this host is there.
-    async fn heartbeats(&self, host: HostName, stop: impl Future<Output = ()>) -> Result<()> {
+    /// Shows the control plane that this host is there, and watches the paths of its volumes.
+    async fn heartbeats(
+        &self,
+        kernel: Arc<dyn Kernel>,
+        host: HostName,
+        stop: impl Future<Output = ()>,
+    ) -> Result<()> {
         if self.no_heartbeat {
             return Ok(());
         }
-        let (control, tree) = (self.ask.control_plane()?, linux::Tree::default());
-        match agent::registration::run(&control, host, &tree, stop).await {
+        let control = self.ask.control_plane()?;
+        let at = (kernel, &self.run.records());
+        match agent::registration::run_watching(&control, host, at, stop).await {
             // It only could not be told that this host leaves.
             Err(AttachError::Control(problem)) => {
                 tracing::warn!(%problem, "the control plane was not told that this host leaves");

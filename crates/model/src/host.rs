@@ -115,13 +115,16 @@ pub enum PathState {
     Deleting,
 }
 
-/// Every path that a host has lost, as its agent sees it.
+/// The paths of a host, as its agent sees them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PathReport {
     /// For each volume that no path has led to for a while, where the last one led.
     pub lost: BTreeMap<VolumeId, SocketAddr>,
+    /// The paths of each volume that is attached.
+    #[serde(default)]
+    pub attached: BTreeMap<VolumeId, Vec<PathStatus>>,
 }
 
 impl Spec for HostSpec {

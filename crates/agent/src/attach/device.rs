@@ -92,19 +92,11 @@ impl Attacher {
     /// one association with a host at a time.
     pub(super) fn serve_by_nvme(&self, record: &mut Attachment) -> Result<(), AttachError> {
         let kernel = &*self.kernel;
-        let host_id = host_id(record)?;
         self.check_disconnected(record)?;
         let mut refused = None;
         for address in &record.addresses {
             let at = PathAddress { address: address.ip(), port: address.port() };
-            let names = (record.subsystem.clone(), record.host_nqn.clone());
-            let mut connect = Connect::tcp(at, names.0, names.1, host_id.clone());
-            connect.reconnect_delay = Some(Duration::from_secs(1));
-            connect.keep_alive = Some(Duration::from_secs(5));
-            connect.fast_io_fail = Some(Duration::from_secs(record.hold_seconds));
-            // The device stays while its target is elsewhere: a new path may come.
-            connect.controller_loss = Some(Duration::MAX);
-            match nvme::connect(kernel, &connect) {
+            match nvme::connect(kernel, &connection(record, at)?) {
                 Ok(_) | Err(ConnectError::Already { .. }) => {
                     refused = None;
                     break;
@@ -238,6 +230,18 @@ fn holder(device: &Path) -> Option<String> {
     let mut holders =
         fs::read_dir(PathBuf::from(format!("/sys/class/block/{name}/holders"))).ok()?;
     holders.next()?.ok()?.file_name().into_string().ok()
+}
+
+/// How the kernel connects an attached volume to one address of its target.
+pub(crate) fn connection(record: &Attachment, at: PathAddress) -> Result<Connect, AttachError> {
+    let names = (record.subsystem.clone(), record.host_nqn.clone());
+    let mut connect = Connect::tcp(at, names.0, names.1, host_id(record)?);
+    connect.reconnect_delay = Some(Duration::from_secs(1));
+    connect.keep_alive = Some(Duration::from_secs(5));
+    connect.fast_io_fail = Some(Duration::from_secs(record.hold_seconds));
+    // The device stays while its target is elsewhere: a new path may come.
+    connect.controller_loss = Some(Duration::MAX);
+    Ok(connect)
 }
 
 /// The id of a host as the kernel wants it, the same for the same name.

@@ -23,6 +23,7 @@ use model::{HostName, Nqn, Problem, Timestamp, ValidationError, Volume, VolumeId
 
 use crate::follow::ClientError;
 use crate::record::{Attachment, ControlPlane, MountRecord, Records, Transport};
+pub(crate) use device::connection;
 use device::number_of;
 use host::{Asker, Publishing};
 pub(crate) use host::{Publication, new_instance, own_nqn};
@@ -463,8 +464,8 @@ impl Attacher {
     }
 
     fn lock(&self, volume: VolumeId) -> Result<crate::record::Held, AttachError> {
-        let held = self.records.lock(volume).map_err(AttachError::io("lock the volume"))?;
-        held.ok_or(AttachError::Busy(volume))
+        let held = self.records.lock_patiently(volume);
+        held.map_err(AttachError::io("lock the volume"))?.ok_or(AttachError::Busy(volume))
     }
 }
 

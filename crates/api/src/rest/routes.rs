@@ -121,8 +121,8 @@ the first one registers it";
             DEREGISTER_HOST deregister_host(at: HostName, query: Deregister,) -> Deleted;
                 Delete "/v1/hosts/{host}/heartbeat" Agent "The agent of a host stops on purpose";
             HOST_PATHS host_paths(at: HostName, body: PathReport,) -> HeartbeatAck;
-                Put "/v1/hosts/{host}/paths" Agent "Report every path that a host has lost; \
-repeated as long as there is one";
+                Put "/v1/hosts/{host}/paths" Agent "Report the paths of a host, and \
+those that it has lost; repeated as long as there are any";
 
             POOLS pools(query: PoolQuery,) -> Page<Pool>;
                 Get "/v1/pools" Viewer "Pools, by name";

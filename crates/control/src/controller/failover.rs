@@ -1,13 +1,12 @@
 //! Moving the target of a volume.
 //!
 //! The new target has the next epoch, and copies let its node in and no other: the old one is
-//! fenced before the new one serves. There are no agents on hosts yet that could be told of the new
-//! path, so the stage in which they replace it passes at once.
+//! fenced before the new one serves. What follows when it serves is `path_replacement`.
 
 use model::{
-    EventName, Failover, FailoverEvent, FailoverPlan, FailoverReason, FailoverStage,
-    InvalidTransition, Lifecycle, NodeName, Problem, ProblemKind, Severity, Subject, Target,
-    TargetChange, TargetId, Timestamp, Volume, VolumeChange, VolumeId,
+    EventName, Failover, FailoverEvent, FailoverPlan, FailoverReason, FailoverStage, Lifecycle,
+    NodeName, Problem, ProblemKind, Severity, Subject, Target, TargetChange, TargetId, Timestamp,
+    Volume, VolumeChange, VolumeId,
 };
 
 use super::admission::AdmissionContext;
@@ -21,13 +20,6 @@ use super::{Controller, PendingRequest, RequestOutcome};
 const MOST_FAILOVERS: usize = 1000;
 /// How many of them of one volume.
 const MOST_OF_VOLUME: usize = 20;
-
-/// The new target serves. The stages in between pass at once.
-fn arrived(failover: &mut Failover, to: TargetId, now: Timestamp) -> Result<(), InvalidTransition> {
-    failover.on(FailoverEvent::Republished { to }, now)?;
-    failover.on(FailoverEvent::PathsReplaced, now)?;
-    failover.on(FailoverEvent::TargetDeleted, now)
-}
 
 impl Controller {
     pub(crate) fn decide_republish(
@@ -47,6 +39,14 @@ impl Controller {
         if serves && node == Some(&target.spec().node) && self.state.is_online(&target.spec().node)
         {
             return Ok(Batch::new().reply(asked.ticket, RequestOutcome::Unchanged));
+        }
+        if let Some(failover) = self.failover_of(id) {
+            let detail = format!(
+                "the target of volume {id} is on the move (failover {}, {}); try again soon",
+                failover.id(),
+                failover.stage()
+            );
+            return Err(Problem::new(ProblemKind::Busy, detail));
         }
         let place = planner::place_target(context.view, volume, node).map_err(Problem::from)?;
         let batch =
@@ -87,7 +87,10 @@ impl Controller {
         failover: &Failover,
         node: &NodeName,
     ) -> Result<Batch, Problem> {
-        let (from, hosts) = (failover.from(), failover.hosts().clone());
+        let from = failover.from();
+        // Hosts may have been admitted and dismissed since it began.
+        let hosts = self.target_of(*volume.id()).map(|target| target.spec().hosts.clone());
+        let hosts = hosts.unwrap_or_else(|| failover.hosts().clone());
         let target = ids.target()?;
         let change = VolumeChange::Republish { from, target, node: node.clone() };
         let old = self.state.facts.targets.get(&from).filter(|old| !is_going(*old)).cloned();
@@ -122,18 +125,16 @@ impl Controller {
                 let message = format!("it is served by node {}", target.spec().node);
                 let to = *target.id();
                 let mut batch = made(target);
-                let old = self.state.facts.targets.get(&from);
-                if let Some(mut old) = old.filter(|old| !is_going(*old)).cloned()
-                    && old.delete().is_ok()
-                {
-                    batch = batch.put(old);
+                match self.failover_of(id).cloned() {
+                    Some(mut failover) => {
+                        if failover.on(FailoverEvent::Republished { to }, self.now).is_ok() {
+                            batch = batch.put(failover);
+                        }
+                    }
+                    // Nobody is left who would remove it later.
+                    None => batch = self.delete_former(from, batch),
                 }
-                if let Some(mut failover) = self.failover_of(id).cloned()
-                    && arrived(&mut failover, to, self.now).is_ok()
-                {
-                    batch = self.keep_failover(batch, failover);
-                }
-                let name = EventName::FailoverEnded;
+                let name = EventName::Changed;
                 let batch = batch.tell(subject.clone(), name, Severity::Info, message);
                 self.back_offs.remove(&subject);
                 self.end(volume, Ok(()), batch);
@@ -152,7 +153,7 @@ impl Controller {
 
     /// A failover that has ended is remembered, and no more of them than can be: of its volume, or
     /// the write that deletes the volume would grow too large, and of all.
-    fn keep_failover(&self, batch: Batch, failover: Failover) -> Batch {
+    pub(crate) fn keep_failover(&self, batch: Batch, failover: Failover) -> Batch {
         let ended = || self.state.facts.failovers.values().filter(|it| it.stage().is_ended());
         let of_volume = || ended().filter(|it| it.volume() == failover.volume());
         let age = |it: &&Failover| (it.updated_at(), it.id());

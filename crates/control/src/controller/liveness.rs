@@ -283,6 +283,8 @@ impl Controller {
     /// Nothing is moved because a host is silent, but people see it.
     fn notice_silent_hosts(&mut self) {
         let (now, deadline) = (self.now, self.pace.deadline);
+        let hosts = &self.state.hosts;
+        self.host_paths.retain(|host, _| hosts.contains_key(host));
         let statuses = self.state.hosts.values_mut().filter_map(|host| host.status.as_mut());
         let is_silent =
             |status: &HostStatus| status.seen_at.is_none_or(|seen| now.since(seen) >= deadline);

@@ -5,8 +5,9 @@ use model::{HostAddress, HostName, HostStatus, Liveness, PathReport, Problem, Pr
 use super::Controller;
 
 impl Controller {
-    /// A host has lost paths: the nodes of their targets are looked at more closely.
-    pub(crate) fn on_paths_lost(&mut self, host: &HostName, report: &PathReport) {
+    /// A host says which paths it has: whoever waits for new ones looks again. Where it has lost
+    /// some, the nodes of their targets are looked at more closely.
+    pub(crate) fn on_paths_reported(&mut self, host: &HostName, report: PathReport) {
         let now = self.now;
         for (volume, address) in &report.lost {
             let Some(target) = self.target_of(*volume) else { continue };
@@ -22,6 +23,10 @@ impl Controller {
                 node_health.reported = Some(now);
                 self.watch_at = now;
             }
+        }
+        if self.state.hosts.contains_key(host) {
+            self.host_paths.insert(host.clone(), report.attached);
+            self.enqueue_failovers_of(host);
         }
     }
 

@@ -54,6 +54,7 @@ mod liveness;
 mod machine;
 mod maintenance;
 mod move_record;
+mod path_replacement;
 mod planner_inputs;
 mod pool;
 mod publish;
@@ -77,8 +78,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use model::{
-    EventName, NodeName, PoolName, Problem, ProblemKind, Rebuild, RebuildId, ReplicaId, Severity,
-    SnapshotId, SpecBackup, Subject, Timestamp, VolumeId, WebhookName,
+    EventName, HostName, NodeName, PoolName, Problem, ProblemKind, Rebuild, RebuildId, ReplicaId,
+    Severity, SnapshotId, SpecBackup, Subject, Timestamp, VolumeId, WebhookName,
 };
 use planner::{Blocked, Settings};
 
@@ -99,6 +100,7 @@ use ids::Ids;
 use liveness::NodeHealth;
 pub use move_record::MoveRecord;
 pub use planner_inputs::WorkCounts;
+use path_replacement::HostPaths;
 pub use request::{Input, PendingRequest, Request};
 pub use scrub_record::ScrubRecord;
 use sequence::SequenceTimer;
@@ -178,6 +180,8 @@ pub struct Controller {
     timers: BTreeSet<(Timestamp, Subject)>,
     /// Volumes of which the operation under way is to be undone.
     cancelled: BTreeSet<VolumeId>,
+    /// The paths of each volume that a host has attached, as its agent said in this term.
+    host_paths: BTreeMap<HostName, HostPaths>,
     /// Why something that is being undone is.
     failures: BTreeMap<Subject, Problem>,
     /// When volumes whose repair failed are looked at again, and how often it failed.
@@ -240,6 +244,7 @@ impl Controller {
             dirty: BTreeSet::new(),
             timers: BTreeSet::new(),
             cancelled: BTreeSet::new(),
+            host_paths: BTreeMap::new(),
             failures: BTreeMap::new(),
             back_offs: BTreeMap::new(),
             taken: BTreeMap::new(),
@@ -270,7 +275,7 @@ impl Controller {
             Input::NodeLeft(node, instance) => self.on_node_left(&node, instance),
             Input::NodeRefused(node) => self.on_node_refused(&node),
             Input::HostHeard(host, beat) => self.on_host_heard(&host, beat),
-            Input::PathsLost(host, report) => self.on_paths_lost(&host, &report),
+            Input::PathsReported(host, report) => self.on_paths_reported(&host, report),
             Input::HostLeft(host, instance) => self.on_host_left(&host, instance),
             Input::NodeChanged(node) => self.look_at(&node),
             Input::Answered(call, result) => self.on_answered(call, result),

@@ -28,7 +28,7 @@ pub enum Input {
     /// The agent of a host shows that it is there.
     HostHeard(HostName, Heartbeat<HostAddress>),
     /// The agent of a host says which paths it has lost, all of them.
-    PathsLost(HostName, model::PathReport),
+    PathsReported(HostName, model::PathReport),
     /// The agent of a host stops on purpose.
     HostLeft(HostName, InstanceId),
     /// Something happened on a node: it should be looked at.

@@ -82,7 +82,8 @@ impl Controller {
         self.hosts_seen([name]).pop()
     }
 
-    /// Hosts with the volumes they are connected to, as the engines that serve these see it.
+    /// Hosts with the volumes they are connected to, as their agents and the engines that serve
+    /// these see it.
     pub(crate) fn hosts_seen<'a>(
         &self,
         names: impl IntoIterator<Item = &'a HostName>,
@@ -104,7 +105,11 @@ impl Controller {
         }
         for host in &mut hosts {
             let volumes = attached.remove(host.id());
-            if let (Some(status), Some(volumes)) = (&mut host.status, volumes) {
+            let reported = self.host_paths.get(host.id());
+            if let (Some(status), Some(mut volumes)) = (&mut host.status, volumes) {
+                // Its agent knows more of its paths than engines do, as long as it is there.
+                let reported = reported.filter(|_| status.liveness.is_online());
+                volumes.extend(reported.into_iter().flatten().map(|(id, it)| (*id, it.clone())));
                 status.attached = volumes;
             }
         }

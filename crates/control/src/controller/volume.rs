@@ -87,10 +87,12 @@ impl Controller {
         }
         match volume.lifecycle().clone() {
             Lifecycle::Creating {} => self.continue_create(volume),
-            Lifecycle::Created { operation: Some(operation) } => {
-                self.continue_operation(volume, operation);
+            Lifecycle::Created { operation } => {
+                self.continue_failover(id);
+                if let Some(operation) = operation {
+                    self.continue_operation(volume, operation);
+                }
             }
-            Lifecycle::Created { operation: None } => {}
             Lifecycle::Deleting {} | Lifecycle::Deleted {} => self.continue_delete(volume),
         }
     }

@@ -256,7 +256,7 @@ impl Control for Rest {
         name: HostName,
         report: model::PathReport,
     ) -> ApiResult<HeartbeatAck> {
-        self.0.feed(Input::PathsLost(name, report));
+        self.0.feed(Input::PathsReported(name, report));
         self.0.heartbeat(None)
     }
 

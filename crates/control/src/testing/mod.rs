@@ -7,6 +7,7 @@ mod cluster;
 mod content;
 mod engine;
 mod fill;
+mod host;
 mod mirror;
 mod sim;
 
@@ -14,4 +15,5 @@ pub use cluster::{Backup, Cluster};
 pub use content::{Content, Data};
 pub use engine::Engine;
 pub use fill::{fill, fill_published, volume_id};
+pub use host::{HostAgent, HostConduct};
 pub use sim::{Fault, Loss, Sim};

@@ -3,11 +3,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use model::{NodeName, Problem, ProblemKind, Timestamp, VolumeId, keys};
+use model::{
+    HostName, NodeName, Problem, ProblemKind, TargetState, Timestamp, VolumeId, VolumeTarget, keys,
+};
 use planner::Settings;
 use store::contract::{Revision, Txn};
 
-use super::Cluster;
+use super::{Cluster, HostAgent, HostConduct};
 use crate::controller::{
     Call, CallId, CallResponse, CommitResult, Controller, Effect, Entry, EventDraft, Input,
     Intervals, PendingRequest, Request, RequestOutcome, State, Ticket,
@@ -90,6 +92,8 @@ pub struct Sim {
     pub longest_turn: Duration,
     /// Decides which of the pending effects is next; zero: the oldest.
     pub seed: u64,
+    /// Machines that use volumes and have an agent, by name.
+    pub hosts: BTreeMap<HostName, HostAgent>,
     /// Whether hosts write to what they can use, whenever something is done.
     pub writing: bool,
 }
@@ -124,6 +128,7 @@ impl Sim {
             told: Vec::new(),
             longest_turn: Duration::ZERO,
             seed: 0,
+            hosts: BTreeMap::new(),
             writing: true,
         };
         sim.beat();
@@ -161,6 +166,26 @@ impl Sim {
             if let (Some(engine), Some(mark)) = (engine, self.controller.mark()) {
                 engine.told = Some(mark);
             }
+        }
+        self.hear_hosts();
+    }
+
+    /// Hosts show that they are there and which paths they have, and follow targets.
+    fn hear_hosts(&mut self) {
+        let there = self.hosts.iter_mut().filter(|(_, it)| it.conduct != HostConduct::Silent);
+        for (name, host) in there {
+            self.controller.on(self.now, Input::HostHeard(name.clone(), host.heartbeat()));
+            let follows = host.conduct == HostConduct::Follows;
+            let attached = host.attached.keys().filter(|_| follows);
+            for volume in attached.copied().collect::<Vec<VolumeId>>() {
+                let seen = self.controller.volume_seen(volume);
+                let target = seen.and_then(|it| it.status).and_then(|status| status.target);
+                let serves = |it: &VolumeTarget| it.state.is_some_and(TargetState::serves);
+                if let Some(target) = target.filter(serves) {
+                    host.follow(volume, &target);
+                }
+            }
+            self.controller.on(self.now, Input::PathsReported(name.clone(), host.report()));
         }
     }
 

@@ -123,10 +123,11 @@ fn what_a_host_has_lost_moves_when_the_heartbeats_of_its_node_are_late_as_well()
         if silent {
             sim.cluster.engine(target.node.as_str()).stop();
         }
-        let report = PathReport { lost: [(volume(1), target.addresses[0])].into() };
+        let report =
+            PathReport { lost: [(volume(1), target.addresses[0])].into(), ..PathReport::default() };
         for second in 0..8 {
             if reports {
-                sim.controller.on(sim.now, Input::PathsLost(good("h1"), report.clone()));
+                sim.controller.on(sim.now, Input::PathsReported(good("h1"), report.clone()));
             }
             sim.pass(Duration::from_secs(1));
             if status(&sim, 1).target.unwrap().node != target.node {
@@ -139,8 +140,9 @@ fn what_a_host_has_lost_moves_when_the_heartbeats_of_its_node_are_late_as_well()
     assert_eq!(moved_after(false, true), None, "the deadline has not come");
     let moved = moved_after(true, true);
     assert!(moved.is_some(), "both agree");
-    let stranger = PathReport { lost: [(volume(9), good("127.0.0.1:1"))].into() };
+    let stranger =
+        PathReport { lost: [(volume(9), good("127.0.0.1:1"))].into(), ..PathReport::default() };
     let mut sim = cluster(1);
-    sim.controller.on(sim.now, Input::PathsLost(good("h2"), stranger));
+    sim.controller.on(sim.now, Input::PathsReported(good("h2"), stranger));
     sim.run();
 }

@@ -5,6 +5,7 @@
 mod brake;
 mod contents;
 mod dead_ends;
+mod failovers;
 mod faults;
 mod health;
 mod hosts;

@@ -69,7 +69,7 @@ pub(crate) enum Verb {
     Republish {
         volume: VolumeId,
         /// The node that is to serve it; left out: where it suits best
-        #[arg(long, value_name = "NODE")]
+        #[arg(long, alias = "to", value_name = "NODE")]
         node: Option<NodeName>,
     },
     /// Make a volume larger, in use or not
