@@ -1,24 +1,31 @@
-//! Patience with what is in use when an engine starts: the kernel closes the files and sockets of
-//! an engine that was killed a moment after the engine is gone.
+//! Patience with what is in use when an engine starts or imports a pool: the kernel closes the files
+//! and sockets of an engine that was killed, or that exported a pool, a moment later.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 /// How long it is waited for something to be free.
-pub(crate) struct StartupRetry(Instant);
+pub(crate) struct StartupRetry {
+    began: Instant,
+    most: Duration,
+}
 
 impl StartupRetry {
-    /// It begins now.
+    /// It begins now, as the engine starts.
     pub(crate) fn begin() -> StartupRetry {
-        StartupRetry(Instant::now())
+        StartupRetry { began: Instant::now(), most: Duration::from_secs(10) }
+    }
+
+    /// It begins now, for an order whose caller waits.
+    pub(crate) fn for_order() -> StartupRetry {
+        StartupRetry { began: Instant::now(), most: Duration::from_secs(2) }
     }
 
     /// How long to wait before the next look; nothing when it is at its end.
     pub(crate) fn pause(&self) -> Option<Duration> {
-        const MOST: Duration = Duration::from_secs(10);
         const LOOK_AGAIN: Duration = Duration::from_millis(100);
-        (self.0.elapsed() < MOST).then_some(LOOK_AGAIN)
+        (self.began.elapsed() < self.most).then_some(LOOK_AGAIN)
     }
 }
 

@@ -45,7 +45,9 @@ impl Engine {
                 PoolAvailability::Exported
             } else {
                 let span = tracing::info_span!("open", pool = %name);
-                match self.open_when_free(&name, &spec).instrument(span).await {
+                let patience = StartupRetry::begin();
+                let opened = when_free(&patience, || self.open(&name, &spec));
+                match opened.instrument(span).await {
                     Ok(()) => PoolAvailability::Open,
                     Err(problem) => {
                         let (subject, what) =
@@ -247,8 +249,10 @@ impl Engine {
     }
 
     async fn make_or_import(&self, name: &PoolName, spec: &PoolSpec) -> ApiResult<PoolEffect> {
-        let did = if self.look(spec).await?.is_some() {
-            self.open(name, spec).await?;
+        // Whoever exported it a moment ago may still have a reference in the kernel.
+        let patience = StartupRetry::for_order();
+        let did = if when_free(&patience, || self.look(spec)).await?.is_some() {
+            when_free(&patience, || self.open(name, spec)).await?;
             PoolEffect::Change
         } else if spec.import {
             let first = spec.disks.first().map_or("", |disk| disk.as_str());
@@ -296,19 +300,6 @@ impl Engine {
         self.carry_out(id, PoolRequest::Create(new)).await?;
         self.moved_in(name, spec, id, &[]);
         Ok(())
-    }
-
-    /// Opens a pool, with patience.
-    async fn open_when_free(&self, name: &PoolName, spec: &PoolSpec) -> ApiResult<()> {
-        let patience = StartupRetry::begin();
-        loop {
-            let opened = self.open(name, spec).await;
-            let in_use = opened.as_ref().is_err_and(|problem| problem.kind == ProblemKind::InUse);
-            match patience.pause().filter(|_| in_use) {
-                Some(pause) => tokio::time::sleep(pause).await,
-                None => return opened,
-            }
-        }
     }
 
     /// Opens a pool that is on its disks.
@@ -463,4 +454,42 @@ fn closed_status(pool_entry: &PoolEntry) -> ApiResult<PoolStatus> {
         cluster_size: pool_entry.spec.cluster_size.unwrap_or(PoolSpec::DEFAULT_CLUSTER),
         disks: Vec::new(),
     })
+}
+
+/// Tries until what it needs is not in use any more, or patience ends.
+async fn when_free<T, F: Future<Output = ApiResult<T>>>(
+    patience: &StartupRetry,
+    attempt: impl Fn() -> F,
+) -> ApiResult<T> {
+    loop {
+        let tried = attempt().await;
+        let in_use = tried.as_ref().is_err_and(|problem| problem.kind == ProblemKind::InUse);
+        match patience.pause().filter(|_| in_use) {
+            Some(pause) => tokio::time::sleep(pause).await,
+            None => return tried,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_import_waits_for_the_last_reference_to_its_disks() {
+        let in_use = || Problem::new(ProblemKind::InUse, "in use");
+        let tries = Cell::new(0);
+        let attempt = || {
+            tries.set(tries.get() + 1);
+            let result = if tries.get() < 3 { Err(in_use()) } else { Ok(7) };
+            async move { result }
+        };
+        assert_eq!(when_free(&StartupRetry::for_order(), attempt).await.unwrap(), 7);
+        // What is wrong for another reason is not tried again.
+        let missing = || async { Err::<(), _>(Problem::new(ProblemKind::NotFound, "no disk")) };
+        let refused = when_free(&StartupRetry::for_order(), missing).await.unwrap_err();
+        assert_eq!(refused.kind, ProblemKind::NotFound);
+    }
 }
