@@ -9,7 +9,9 @@
 //!
 //! Each pair of names has keys of its own, so what one queue knows opens nothing else. The file of
 //! the secret holds one line, or two while it is replaced: the first is proved with, all are
-//! accepted. It is looked at again from time to time, so that no engine is stopped for it.
+//! accepted. It is looked at again from time to time, so that no engine is stopped for it. The
+//! second line may be `none` while a cluster that had no secret gets one: engines without one are
+//! accepted, and asked for no proof.
 //!
 //! The exchange has no Diffie-Hellman group. A group keeps who listens from guessing a weak secret;
 //! this one is 32 random bytes. An exponentiation takes milliseconds on a reactor, twice for each
@@ -72,6 +74,8 @@ struct Secrets {
     first: Secret,
     /// The one that is accepted as well.
     second: Option<Secret>,
+    /// Engines that know none are accepted as well.
+    is_optional: bool,
 }
 
 /// Why a file gives no cluster secret.
@@ -99,7 +103,8 @@ pub enum SecretFileError {
     /// It holds something else.
     #[error(
         "the cluster secret {} must be one line of 64 hexadecimal digits, or two while it is \
-         replaced; make one with: openssl rand -hex 32",
+         replaced (the second may be `none` while engines without a secret are left); make one \
+         with: openssl rand -hex 32",
         .path.display()
     )]
     Form {
@@ -110,6 +115,8 @@ pub enum SecretFileError {
 
 /// Bytes of a secret.
 const BYTES: usize = 32;
+/// The second line while engines without a secret are left.
+const NONE: &[u8] = b"none";
 /// Longer than any good file.
 const MOST_TEXT: u64 = 512;
 /// What keys are derived for. Another protocol would have another purpose, and so other keys.
@@ -135,10 +142,18 @@ impl ClusterSecret {
         Ok(Some(1 + usize::from(secrets.second.is_some())))
     }
 
-    /// With which a target proves itself, and expects the engine of a replica to.
+    /// Whether whoever proves nothing is no engine of this cluster.
+    pub fn is_required(&self) -> bool {
+        !self.secrets.read().unwrap_or_else(PoisonError::into_inner).is_optional
+    }
+
+    /// With which a target proves itself, and expects the engine of a replica to, unless that may
+    /// not know the secret yet.
     fn keys(&self, host: &Nqn, subsystem: &Nqn) -> Keys {
         let secrets = self.secrets.read().unwrap_or_else(PoisonError::into_inner);
-        keys_of(&secrets.first, &names(host, subsystem))
+        let keys = keys_of(&secrets.first, &names(host, subsystem));
+        let controller = keys.controller.filter(|_| !secrets.is_optional);
+        Keys { controller, ..keys }
     }
 
     /// How the engine of a replica lets a target prove itself.
@@ -148,7 +163,8 @@ impl ClusterSecret {
         let second = secrets.second.as_ref().map(|secret| keys_of(secret, &names));
         let keys = keys_of(&secrets.first, &names);
         let side = ControllerSide::new(names, keys, accepted());
-        second.into_iter().fold(side, ControllerSide::or)
+        let side = second.into_iter().fold(side, ControllerSide::or);
+        if secrets.is_optional { side.optional() } else { side }
     }
 }
 
@@ -188,8 +204,10 @@ fn read(path: &Path) -> Result<Secrets, SecretFileError> {
     let mut lines = lines.filter(|line| !line.is_empty());
     let (first, second) = (lines.next(), lines.next());
     let first = first.and_then(secret_in).filter(|_| lines.next().is_none()).ok_or_else(form)?;
+    let is_optional = second == Some(NONE);
+    let second = second.filter(|_| !is_optional);
     let second = second.map(|line| secret_in(line).ok_or_else(form)).transpose()?;
-    Ok(Secrets { first, second })
+    Ok(Secrets { first, second, is_optional })
 }
 
 fn secret_in(line: &[u8]) -> Option<Secret> {
@@ -233,6 +251,8 @@ mod tests {
             (good.replace('a', "g"), 0o600),
             (format!("{good}\n{good}\n{good}\n"), 0o600),
             (format!("{good} {good}\n"), 0o600),
+            ("none\n".to_owned(), 0o600),
+            (format!("none\n{good}\n"), 0o600),
             (good.clone(), 0o640),
             (good.clone(), 0o604),
         ] {
@@ -240,7 +260,8 @@ mod tests {
             let error = ClusterSecret::read(&path).unwrap_err().to_string();
             assert!(!error.contains("5a5a") && error.contains("secret"), "{error}");
         }
-        for text in [good.clone(), format!("{good}\n"), format!("\n {good} \r\n{good}\n\n")] {
+        let (both, open) = (format!("\n {good} \r\n{good}\n\n"), format!("{good}\nnone\n"));
+        for text in [good.clone(), format!("{good}\n"), both, open] {
             let (_dir, path) = file(&text, 0o600);
             let secret = ClusterSecret::read(&path).unwrap();
             assert!(!format!("{secret:?}").contains("5a5a"));

@@ -197,7 +197,8 @@ impl Daemon {
         if let Some(address) = addresses.copied().find(|address| address.ip().is_unspecified()) {
             return Err(DaemonError::Wildcard { address });
         }
-        let is_open = config.replication.secret.is_none() && !config.trusts_network;
+        let secret = config.replication.secret.as_ref();
+        let is_open = !secret.is_some_and(|it| it.is_required()) && !config.trusts_network;
         let mut listen = config.listen.iter().copied();
         if is_open && let Some(address) = listen.find(|address| !address.ip().is_loopback()) {
             return Err(DaemonError::Exposed { address });

@@ -11,14 +11,22 @@ use crate::replication::ClusterSecret;
 /// How often it looks.
 const EVERY: Duration = Duration::from_secs(10);
 
+/// What an operator should not forget.
+const OPEN: &str = "engines without a cluster secret are accepted; remove the line `none` from the \
+                    file of the secret when all engines have it";
+
 /// Looks until the engine is gone.
 pub(super) async fn run(engine: Weak<Inner>, secret: Arc<ClusterSecret>) {
     let mut is_told = false;
+    if !secret.is_required() {
+        tracing::warn!("{OPEN}");
+    }
     while engine.strong_count() > 0 {
         tokio::time::sleep(EVERY).await;
         let of = Arc::clone(&secret);
         let Ok(looked) = tokio::task::spawn_blocking(move || of.reload()).await else { return };
         match looked {
+            Ok(Some(_)) if !secret.is_required() => tracing::warn!("{OPEN}"),
             Ok(Some(accepted)) => tracing::info!(
                 accepted,
                 "the cluster secret was replaced; connections that are up stay, new ones use it"

@@ -28,6 +28,8 @@ pub struct ControllerSide {
     keys: Vec<Keys>,
     accepted: Accepted,
     authenticated: bool,
+    /// The host may do without, and has not begun.
+    is_optional: bool,
     step: Step,
 }
 
@@ -69,7 +71,20 @@ impl ControllerSide {
     /// A queue of a host that must authenticate.
     pub fn new(names: Names, keys: Keys, accepted: Accepted) -> ControllerSide {
         let keys = alloc::vec![keys];
-        ControllerSide { names, keys, accepted, authenticated: false, step: Step::Idle }
+        let (authenticated, is_optional) = (false, false);
+        ControllerSide { names, keys, accepted, authenticated, is_optional, step: Step::Idle }
+    }
+
+    /// Lets a host that proves nothing use the queue as well. One that begins to must end it.
+    #[must_use]
+    pub fn optional(mut self) -> ControllerSide {
+        (self.authenticated, self.is_optional) = (true, true);
+        self
+    }
+
+    /// Whether the host may do without.
+    pub fn is_optional(&self) -> bool {
+        self.is_optional
     }
 
     /// Lets the host prove itself with other keys as well: those before a rotation, or after it.
@@ -103,6 +118,9 @@ impl ControllerSide {
     /// Authentication Send carried `message`. The command itself always succeeds; what is wrong
     /// with the message is told by the next Authentication Receive.
     pub fn on_send(&mut self, message: &[u8], entropy: Entropy) {
+        if core::mem::take(&mut self.is_optional) {
+            self.authenticated = false;
+        }
         let step = core::mem::replace(&mut self.step, Step::Idle);
         let transaction = step.transaction().unwrap_or_default();
         self.step = match (FromHost::parse(message), step) {

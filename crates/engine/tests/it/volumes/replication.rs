@@ -10,6 +10,7 @@ use nvme::pdu::Digests;
 use super::*;
 
 /// The file of an engine's secret, and what it makes of it.
+#[derive(Debug)]
 struct File {
     dir: tempfile::TempDir,
     secret: Arc<ClusterSecret>,
@@ -33,8 +34,15 @@ impl File {
     }
 }
 
+/// The line that lets engines without a secret in.
+const NONE: u8 = 0;
+
 fn write_secrets(dir: &Path, secrets: &[u8]) {
-    let text: String = secrets.iter().map(|byte| format!("{byte:02x}").repeat(32) + "\n").collect();
+    let line = |byte: &u8| match *byte {
+        NONE => "none\n".to_owned(),
+        byte => format!("{byte:02x}").repeat(32) + "\n",
+    };
+    let text: String = secrets.iter().map(line).collect();
     let path = dir.join("secret");
     std::fs::write(&path, text).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
@@ -126,6 +134,30 @@ fn a_secret_is_replaced_while_engines_come_and_go() {
             await_news(&told, |what| *what == EventKind::Child(back, ChildState::InSync));
         }
     }
+    assert!(stranger(&cluster.nodes[1], None).is_err());
+    cluster.stop();
+}
+
+/// Engines get a secret one after the other, and then the line goes that lets others in, on one
+/// after the other: any two engines of a step meet, whichever of them has the target.
+#[test]
+fn a_secret_is_introduced_without_an_outage() {
+    let (none, open, closed) = (None, Some(File::new(&[1, NONE])), Some(File::new(&[1])));
+    let of = |file: &Option<File>| file.as_ref().map_or(Replication::default(), File::replication);
+    for (first, second) in
+        [(&none, &open), (&open, &none), (&open, &open), (&open, &closed), (&closed, &open)]
+    {
+        let cluster = Cluster::with([of(first), of(second)]);
+        let told = cluster.open(0, 200);
+        await_news(&told, is_open);
+        verify(&mut cluster.connect(0), 8, 16);
+        assert!((0..2).all(|node| in_sync(&cluster, node)), "{first:?} and {second:?}");
+        cluster.stop();
+    }
+    let file = open.unwrap();
+    let cluster = Cluster::with([file.replication(), file.replication()]);
+    assert!(stranger(&cluster.nodes[1], None).is_ok(), "whoever has no secret yet is let in");
+    file.replace(&[1]);
     assert!(stranger(&cluster.nodes[1], None).is_err());
     cluster.stop();
 }

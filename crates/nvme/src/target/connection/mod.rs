@@ -224,7 +224,8 @@ impl Connection {
         }
     }
 
-    /// Lets the subsystem decide on the Connect. With `auth` the host must prove itself first.
+    /// Lets the subsystem decide on the Connect. With `auth` the host must prove itself first,
+    /// unless that is optional.
     ///
     /// The answer, good or bad, waits in [`Connection::poll_transmit`].
     pub fn admit(
@@ -251,8 +252,9 @@ impl Connection {
         self.no_sq_flow = request.connect.no_sq_flow();
         self.epoch = subsystem.epoch();
         self.touched = now;
-        let required = if auth.is_some() { AUTH_REQUIRED } else { 0 };
-        self.deadline = auth.is_some().then(|| now.after(self.config.auth_timeout));
+        let must_prove = auth.as_ref().is_some_and(|side| !side.is_optional());
+        let required = if must_prove { AUTH_REQUIRED } else { 0 };
+        self.deadline = must_prove.then(|| now.after(self.config.auth_timeout));
         self.auth = auth.map_or(Authentication::None, |side| Authentication::Here(Box::new(side)));
         if let Some(controller) = subsystem.controller(cntlid).filter(|_| request.connect.qid == 0)
         {
