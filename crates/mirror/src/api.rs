@@ -182,8 +182,8 @@ pub enum MirrorRequest {
         /// Where good copies differ, this one is right and the others get its bytes. Without, they
         /// are told and left alone.
         believed: Option<ReplicaId>,
-        /// Blocks that no copy can give are lost: they become zeroes on every copy.
-        accept_loss: bool,
+        /// What becomes of blocks that no copy can give.
+        unreadable: UnreadableBlocks,
     },
     /// What hosts may ask at most.
     Limit(QosLimits),
@@ -191,6 +191,19 @@ pub enum MirrorRequest {
     RebuildLimit(Option<Size>),
     /// Finish what was begun, record a clean end, and be down.
     Stop,
+}
+
+/// What becomes of blocks that no copy can give, when a check finds some.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UnreadableBlocks {
+    /// They are told, and stay as they are.
+    #[default]
+    Tell,
+    /// They are lost: they become zeroes on every copy.
+    Zero,
+    /// This copy keeps what its disk holds there, whatever its checksum says, and the others get
+    /// that.
+    Keep(ReplicaId),
 }
 
 /// What is to be done next, in this order unless said otherwise. I/Os of one child may run at once
@@ -240,7 +253,8 @@ pub enum Effect {
         span: Span,
     },
     /// Have a replica believe what it holds: every copy was asked, and none can prove these blocks.
-    /// Answered when it is durable. Blocks that are proven, or whose checksum is wrong, stay so.
+    /// Answered when it is durable. Blocks that are proven stay so, and those whose checksum is
+    /// wrong too, unless an operator keeps what the disk holds there.
     Accept {
         /// Name for the answer.
         io: RequestId,
@@ -250,6 +264,8 @@ pub enum Effect {
         session: Session,
         /// Where.
         span: Span,
+        /// Also where the checksum is wrong.
+        is_damaged: bool,
     },
     /// Write a good block over one that a replica has damaged, where that is: in a layer that
     /// snapshots share, if it is there. Answered when it is durable. Whatever interrupts it, the
@@ -343,6 +359,8 @@ pub enum Effect {
     Repaired(ReplicaId, Span),
     /// No copy could prove what was being written there when they crashed: this one is believed.
     Accepted(ReplicaId, Span),
+    /// No copy could give these blocks: what this one holds there is kept, as an operator said.
+    Kept(ReplicaId, Span),
     /// No copy in sync can read these blocks.
     Unreadable(Span),
     /// These copies are good there and hold different bytes.

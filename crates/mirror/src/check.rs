@@ -17,7 +17,7 @@ use alloc::vec::Vec;
 use block::{Blocks, Lba, Span};
 use model::{ChildState, Problem, ProblemKind, ReplicaId};
 
-use crate::api::{CommandId, Effect};
+use crate::api::{CommandId, Effect, UnreadableBlocks};
 use crate::child_set::ChildSet;
 use crate::chunk::{ChunkCopy, CopyPurpose};
 use crate::mirror::{Mirror, Ticket};
@@ -49,8 +49,8 @@ pub(crate) struct Check {
     token: Option<CommandId>,
     /// The copy that is right where good ones differ.
     believed: Option<ReplicaId>,
-    /// What no copy can give becomes zeroes.
-    accept_loss: bool,
+    /// What becomes of blocks that no copy can give.
+    unreadable: UnreadableBlocks,
     /// What was not begun.
     rest: VecDeque<Span>,
     /// Chunks under way.
@@ -81,8 +81,8 @@ impl Checks {
     fn add(&mut self, token: Option<CommandId>, believed: Option<ReplicaId>, span: Span) -> u64 {
         self.last += 1;
         let (rest, found) = (VecDeque::from([span]), Checked::default());
-        let (left, accept_loss) = (0, false);
-        self.all.insert(self.last, Check { token, believed, accept_loss, rest, left, found });
+        let (left, unreadable) = (0, UnreadableBlocks::Tell);
+        self.all.insert(self.last, Check { token, believed, unreadable, rest, left, found });
         self.last
     }
 }
@@ -93,16 +93,22 @@ impl Mirror {
         &mut self,
         token: CommandId,
         span: Span,
-        (believed, accept_loss): (Option<ReplicaId>, bool),
+        (believed, unreadable): (Option<ReplicaId>, UnreadableBlocks),
     ) {
         let inside = self.geometry.span().intersect(span) == Some(span);
-        let unknown = believed.is_some_and(|replica| !self.record_writer.wants_in_sync(replica));
+        let kept = match unreadable {
+            UnreadableBlocks::Keep(replica) => Some(replica),
+            UnreadableBlocks::Tell | UnreadableBlocks::Zero => None,
+        };
+        let is_unknown = |replica| !self.record_writer.wants_in_sync(replica);
+        let unknown = believed.into_iter().chain(kept).any(is_unknown);
+        let decides = unreadable != UnreadableBlocks::Tell || believed.is_some();
         let refused = if !inside || span.len() > MOST_BLOCKS {
             let detail = alloc::format!("at most {MOST_BLOCKS} of the volume are checked at once");
             Some(Problem::new(ProblemKind::OutOfRange, detail))
         } else if unknown {
             Some(Problem::new(ProblemKind::InvalidArgument, "only a copy in sync can be believed"))
-        } else if (accept_loss || believed.is_some()) && !self.has_all_in_sync() {
+        } else if decides && !self.has_all_in_sync() {
             let detail = "a copy is away or out of sync: it may hold the right bytes, and would \
                           not learn of others; wait until all copies are in sync";
             Some(Problem::new(ProblemKind::Busy, detail))
@@ -116,7 +122,7 @@ impl Mirror {
         }
         let number = self.checks.add(Some(token), believed, span);
         if let Some(check) = self.checks.all.get_mut(&number) {
-            check.accept_loss = accept_loss;
+            check.unreadable = unreadable;
         }
         self.needs_rescan = true;
     }
@@ -238,13 +244,13 @@ impl Mirror {
         }
     }
 
-    /// No copy can give these blocks; whether they are given up.
-    pub(crate) fn note_unreadable(&mut self, number: u64, span: Span) -> bool {
+    /// No copy can give these blocks; what becomes of them.
+    pub(crate) fn note_unreadable(&mut self, number: u64, span: Span) -> UnreadableBlocks {
         let (copies, is_whole) = (u64::from(self.in_sync().len()), self.has_all_in_sync());
         self.effects.push_back(Effect::Unreadable(span));
-        let Some(check) = self.checks.all.get_mut(&number) else { return false };
+        let Some(check) = self.checks.all.get_mut(&number) else { return UnreadableBlocks::Tell };
         check.found.bad += copies * span.len().0;
         check.found.unreadable.push(span);
-        check.accept_loss && is_whole
+        if is_whole { check.unreadable } else { UnreadableBlocks::Tell }
     }
 }

@@ -84,7 +84,7 @@ mod write;
 
 pub use api::{
     Answer, AttachFault, Attempt, Buffer, CommandId, Effect, Event, MirrorRequest, OpenParams,
-    RebuildCommand, ReplicaInfo, RequestId, Session, StoreFault,
+    RebuildCommand, ReplicaInfo, RequestId, Session, StoreFault, UnreadableBlocks,
 };
 pub use check::Checked;
 pub use config::MirrorConfig;

@@ -50,8 +50,8 @@ impl Mirror {
                 self.rebuild_bucket = TokenBucket::new(limit.map(|size| size.bytes().0), self.now);
                 Ok(())
             }
-            MirrorRequest::Check { span, believed, accept_loss } => {
-                return self.check_span(token, span, (believed, accept_loss));
+            MirrorRequest::Check { span, believed, unreadable } => {
+                return self.check_span(token, span, (believed, unreadable));
             }
             MirrorRequest::Resize(size) => return self.resize(token, size),
             MirrorRequest::Snapshot(id, attempt) => return self.take_snapshot(token, id, attempt),

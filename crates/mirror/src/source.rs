@@ -14,11 +14,11 @@
 //! recorded in sync was asked and none could prove it, and never one whose checksum is wrong.
 
 use block::{IoError, Span};
-use model::{Problem, ProblemKind};
+use model::{Problem, ProblemKind, ReplicaId};
 
-use crate::api::Effect;
+use crate::api::{Effect, UnreadableBlocks};
 use crate::child_set::{ChildSet, ChildSlot};
-use crate::chunk::{CopyPurpose, Step};
+use crate::chunk::{ChunkCopy, CopyPurpose, Step};
 use crate::mirror::{Mirror, Purpose, Ticket};
 
 impl Mirror {
@@ -93,7 +93,22 @@ impl Mirror {
             return false;
         };
         let child = child.replica;
-        self.effects.push_back(Effect::Accept { io, child, session, span });
+        let is_damaged = false;
+        self.effects.push_back(Effect::Accept { io, child, session, span, is_damaged });
+        self.sent(ticket, slot, Step::Accepting);
+        true
+    }
+
+    /// Nobody has the piece, and an operator keeps what this copy holds there; whether it is told.
+    fn keep_piece(&mut self, ticket: Ticket, replica: ReplicaId) -> bool {
+        let Some(span) = self.copies.get(&ticket).map(ChunkCopy::piece) else { return false };
+        let slot = self.slot_of(replica).filter(|slot| self.in_sync().contains(*slot));
+        let Some(slot) = slot else { return false };
+        let Some((io, child, session)) = self.ask(slot, Purpose::Copy(ticket)) else {
+            return false;
+        };
+        let (child, is_damaged) = (child.replica, true);
+        self.effects.push_back(Effect::Accept { io, child, session, span, is_damaged });
         self.sent(ticket, slot, Step::Accepting);
         true
     }
@@ -102,13 +117,16 @@ impl Mirror {
     pub(crate) fn accepted(&mut self, ticket: Ticket, slot: ChildSlot) {
         let Some(copy) = self.copies.get_mut(&ticket) else { return };
         let span = copy.piece();
+        let was_unproven = copy.unproven.contains(slot);
         copy.bad.remove(slot);
         copy.unproven.remove(slot);
         copy.believed.insert(slot);
         copy.source = Some(slot);
         self.all_need(ticket);
         let replica = self.child(slot).map(|child| child.replica);
-        self.effects.extend(replica.map(|replica| Effect::Accepted(replica, span)));
+        self.effects.extend(replica.map(|replica| {
+            if was_unproven { Effect::Accepted(replica, span) } else { Effect::Kept(replica, span) }
+        }));
     }
 
     /// A copy that had the piece damaged has it again.
@@ -143,6 +161,8 @@ impl Mirror {
         let joining = self.joining();
         let Some(copy) = self.copies.get(&ticket) else { return };
         let (span, was_unproven) = (copy.piece(), !copy.unproven.is_empty());
+        // What a copy was told to believe, its disk could not give after all.
+        let was_kept = !copy.believed.is_empty();
         match whose {
             // One that is about to join is compared with, and may be able to: it is asked then.
             CopyPurpose::Resync | CopyPurpose::Check(_) if !joining.is_empty() => {
@@ -152,9 +172,11 @@ impl Mirror {
             _ if was_unproven && !(joining.is_empty() && self.is_settled()) => {
                 self.end_copy(ticket, false);
             }
-            CopyPurpose::Check(check) if self.note_unreadable(check, span) => {
-                self.give_up_piece(ticket);
-            }
+            CopyPurpose::Check(check) if !was_kept => match self.note_unreadable(check, span) {
+                UnreadableBlocks::Zero => self.give_up_piece(ticket),
+                UnreadableBlocks::Keep(replica) if self.keep_piece(ticket, replica) => {}
+                UnreadableBlocks::Keep(_) | UnreadableBlocks::Tell => self.piece_done(ticket),
+            },
             // Hosts get an error for this block anyway, whichever copy they ask.
             CopyPurpose::Resync | CopyPurpose::Check(_) => self.piece_done(ticket),
             CopyPurpose::Rebuild(slot) => {

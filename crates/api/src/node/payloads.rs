@@ -287,6 +287,10 @@ pub struct CheckRequest {
     /// Blocks that no copy can give become zeroes on every copy: what they held is lost.
     #[serde(default)]
     pub accept_loss: bool,
+    /// Blocks that no copy can give are kept as this copy holds them, although their checksum is
+    /// wrong; the others get that. Instead of `acceptLoss`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep: Option<ReplicaId>,
 }
 
 /// What a check found.

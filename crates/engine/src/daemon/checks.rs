@@ -2,6 +2,7 @@
 
 use api::node::{ApiResult, BlockRange, CheckReport, CheckRequest, DifferingBlocks};
 use block::{Blocks, Lba, Span};
+use mirror::UnreadableBlocks;
 use model::{Problem, ProblemKind, TargetId};
 
 use super::engine::Engine;
@@ -28,11 +29,20 @@ impl Engine {
                 format!("there is no open target {target} on this node"),
             )
         })?;
-        let CheckRequest { first_block, blocks, believe, accept_loss } = request;
+        let CheckRequest { first_block, blocks, believe, accept_loss, keep } = request;
+        let unreadable = match (accept_loss, keep) {
+            (false, None) => UnreadableBlocks::Tell,
+            (true, None) => UnreadableBlocks::Zero,
+            (false, Some(replica)) => UnreadableBlocks::Keep(replica),
+            (true, Some(_)) => {
+                let detail = "blocks are either given up (acceptLoss) or kept (keep)";
+                return Err(problems::in_field("keep", ProblemKind::InvalidArgument, detail));
+            }
+        };
         let span = Span::new(Lba(first_block), Blocks(blocks)).ok_or_else(|| {
             problems::in_field("blocks", ProblemKind::OutOfRange, "check 1 to 4096 blocks at once")
         })?;
-        let order = mirror::MirrorRequest::Check { span, believed: believe, accept_loss };
+        let order = mirror::MirrorRequest::Check { span, believed: believe, unreadable };
         let answer = self.ask_volume(volume, VolumeRequest::Mirror(order)).await?;
         let VolumeResponse::Checked(found) = answer else { return Err(problems::stopping()) };
         let range = |span: Span| BlockRange { first_block: span.start().0, blocks: span.len().0 };

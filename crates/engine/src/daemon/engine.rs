@@ -99,7 +99,8 @@ pub(super) struct DamageTotals {
 
 impl DamageTotals {
     pub(super) fn add(&mut self, damage: &Damage) {
-        self.repaired += damage.repaired.values().map(|places| places.blocks).sum::<u64>();
+        let repaired = damage.repaired.values().chain(damage.repaired_in_snapshots.values());
+        self.repaired += repaired.map(|places| places.blocks).sum::<u64>();
         self.accepted += damage.accepted.values().map(|places| places.blocks).sum::<u64>();
         self.unreadable += damage.unreadable.blocks;
         self.differing += damage.differing.blocks;

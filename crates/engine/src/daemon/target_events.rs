@@ -102,6 +102,28 @@ impl Engine {
             let replica = Subject::Replica(*replica);
             self.tell_as(Severity::Warning, replica, EventName::Corrupted, message);
         }
+        for (replica, places) in &damage.repaired_in_snapshots {
+            let what = in_blocks(places);
+            let message = format!(
+                "{what} of snapshots did not hold what was written; rewritten from another copy of \
+                 the snapshot"
+            );
+            let replica = Subject::Replica(*replica);
+            self.tell_as(Severity::Warning, replica, EventName::Corrupted, message);
+        }
+        for (replica, places) in &damage.kept {
+            let what = in_blocks(places);
+            let message = format!(
+                "{what} had a wrong checksum on every copy; kept as this copy holds them, as \
+                 ordered"
+            );
+            self.tell_as(
+                Severity::Warning,
+                Subject::Replica(*replica),
+                EventName::Accepted,
+                message,
+            );
+        }
         for (replica, places) in &damage.accepted {
             let what = in_blocks(places);
             let message = format!(

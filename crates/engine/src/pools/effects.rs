@@ -6,12 +6,13 @@ use std::ops::Range;
 use pool::{Buffer as Whose, DiskFailed, Effect, Place};
 use reactor::{Buffer, Io, Key, Op, Outcome, PAGE, Refused, SharedBuffer, Token};
 
-use super::pool_command::{Bytes, CompletedCommand};
+use super::pool_command::{Bytes, CompletedCommand, Submitter};
 use super::{
     Carried, FLIGHT, NARROW, ORDER, Pending, PoolError, PoolResponse, Pools, SCRUB, State,
 };
 use crate::clock::instant;
 use crate::counters::{OpClass, OpTimer};
+use crate::device::Data;
 
 /// An operation of the reactor for a pool.
 #[derive(Debug)]
@@ -210,14 +211,25 @@ impl Pools {
                 if let Some(home) = self.slots.get_mut(slot) {
                     home.flights = home.flights.saturating_sub(1);
                 }
-                let owner = flight.owner;
+                let submitter = flight.owner;
                 let (replica, counted) = flight.counted;
                 if let Some(open) = self.open_mut(slot) {
                     let counters = open.counters.entry(replica).or_default();
                     counters.ended(counted, result, instant(io));
                 }
-                let data = flight.into_data();
-                self.ended.push_back(CompletedCommand { owner, completion: result, data });
+                match (submitter, flight.into_data()) {
+                    (Submitter::Device(owner), data) => {
+                        self.ended.push_back(CompletedCommand { owner, completion: result, data });
+                    }
+                    (Submitter::Order(ticket), data) => {
+                        let bytes = match data {
+                            Data::Fill(buffer) => buffer.to_vec(),
+                            _ => Vec::new(),
+                        };
+                        let answer = result.map(|()| PoolResponse::Block(bytes));
+                        self.answers.push_back((ticket, answer.map_err(PoolError::from)));
+                    }
+                }
             }
             (ORDER, key) => {
                 if let Some(Pending { ticket, .. }) = self.pending.remove(key) {

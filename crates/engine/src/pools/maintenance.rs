@@ -1,6 +1,7 @@
 //! What a pool needs beside its commands: scrubs, a look at what a crash left in doubt, checkpoints
 //! when idle.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use block::{Blocks, Bytes, Completion, IoError, Lba, Span};
@@ -16,8 +17,9 @@ const QUIET: Duration = Duration::from_secs(2);
 const STEP: u64 = 256;
 /// Runs that are asked for at once.
 const RUNS: usize = 64;
-/// How long a scrub waits at its end for targets to rewrite what it found.
-const MEND: Duration = Duration::from_secs(20);
+/// How long a scrub waits at its end for targets to rewrite what it found: one may have to be
+/// opened for that.
+const MEND: Duration = Duration::from_mins(1);
 /// How often it looks at that again.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -53,6 +55,8 @@ struct Scrub {
     mending: Option<(usize, MonotonicTime)>,
     /// Places that a target was told of.
     told: usize,
+    /// Places in snapshots that a target was told of as such.
+    told_of_snapshots: BTreeSet<(Id, Lba)>,
 }
 
 /// What a scrub does next.
@@ -96,9 +100,21 @@ impl Pools {
         let asked = open.maintenance.scrub.as_ref().and_then(|scrub| scrub.asked);
         let (id, from, runs, due) = (Id::NONE, 0, Vec::new(), io.now());
         let is_over = true;
-        let (mending, told) = (None, 0);
-        open.maintenance.scrub =
-            Some(Scrub { status, rate, id, from, runs, is_over, asked, step, due, mending, told });
+        let (mending, told, told_of_snapshots) = (None, 0, BTreeSet::new());
+        open.maintenance.scrub = Some(Scrub {
+            status,
+            rate,
+            id,
+            from,
+            runs,
+            is_over,
+            asked,
+            step,
+            due,
+            mending,
+            told,
+            told_of_snapshots,
+        });
         self.scrub(slot, io);
         Ok(())
     }
@@ -157,6 +173,28 @@ impl Pools {
         let Some(scrub) = &mut maintenance.scrub else { return Vec::new() };
         let is_its = |of: Id| of == id || pool.entity(of).is_some_and(|one| one.origin == id);
         scrub.tell(is_its, most)
+    }
+
+    /// Blocks that a scrub found bad in snapshots of a replica, and of which its target was not told
+    /// before.
+    pub(crate) fn damaged_snapshots(
+        &mut self,
+        pool: Id,
+        id: Id,
+        most: usize,
+    ) -> Vec<(Id, (u64, u64))> {
+        let Ok((_, open)) = self.find_open(pool) else { return Vec::new() };
+        let Open { pool, maintenance, .. } = open;
+        let Some(Scrub { status, told_of_snapshots, .. }) = &mut maintenance.scrub else {
+            return Vec::new();
+        };
+        let is_its = |of: Id| {
+            let is_snapshot = |one: &pool::Entity| one.kind == pool::EntityKind::Snapshot;
+            pool.entity(of).is_some_and(|one| is_snapshot(one) && one.origin == id)
+        };
+        let places = status.places.iter().filter(|(of, _)| is_its(*of));
+        let untold = places.filter(|(of, span)| told_of_snapshots.insert((*of, span.start())));
+        untold.take(most).map(|(of, span)| (*of, (span.start().0, span.end().0))).collect()
     }
 
     /// What a scrub asked for.

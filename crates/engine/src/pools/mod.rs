@@ -62,7 +62,7 @@ use log_throttle::LogThrottle;
 use maintenance::Maintenance;
 use open::{DiskProbe, PoolWrite};
 pub(crate) use pool_command::CompletedCommand;
-use pool_command::PoolCommand;
+use pool_command::{PoolCommand, Submitter};
 use status::{entity_status, status_of};
 
 /// Whom a token that we give to a pool names.
@@ -309,7 +309,9 @@ impl Pools {
         };
         let sealed = open.sealed(id, command);
         let counted = (id, OpTimer::new(command, instant(io)));
-        let flight = PoolCommand::new((owner, counted), sealed, data, |len| io.take(len))?;
+        let flight = PoolCommand::new((Submitter::Device(owner), counted), sealed, data, |len| {
+            io.take(len)
+        })?;
         let key = self.flights.insert(flight).map_err(PoolCommand::into_data)?;
         *flights += 1;
         open.maintenance.note_use();
@@ -380,6 +382,9 @@ impl Pools {
             PoolRequest::Change { pool, change } => return self.change(ticket, pool, change, io),
             PoolRequest::Repair { pool, id, span, bytes } => {
                 return self.repair(ticket, pool, (id, span), &bytes, io);
+            }
+            PoolRequest::ReadBlock { pool, id, span } => {
+                return self.read_block(ticket, pool, (id, span), io);
             }
             PoolRequest::Scrub { pool, rate } => self.begin_scrub(pool, rate, io)?,
             PoolRequest::StopScrub(pool) => self.find_open(pool)?.1.maintenance.stop_scrub(),

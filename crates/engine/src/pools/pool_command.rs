@@ -7,6 +7,7 @@ use block::Completion;
 use pool::Id;
 use reactor::{Buffer, Key, PAGE, SharedBuffer};
 
+use super::Ticket;
 use super::cipher::Cipher;
 use crate::counters::OpTimer;
 use crate::device::Data;
@@ -14,7 +15,7 @@ use crate::device::Data;
 /// A command under way in a pool.
 #[derive(Debug)]
 pub(super) struct PoolCommand {
-    pub(super) owner: Key,
+    pub(super) owner: Submitter,
     /// For which replica or snapshot, and what counts.
     pub(super) counted: (Id, OpTimer),
     pub(super) bytes: Bytes,
@@ -22,6 +23,15 @@ pub(super) struct PoolCommand {
     sealed: Option<BlockCipher>,
     /// What the owner gave to be written, if something else is.
     plain: Option<SharedBuffer>,
+}
+
+/// Who is told how a command went.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Submitter {
+    /// Whoever has this number at a device.
+    Device(Key),
+    /// Whoever ordered it.
+    Order(Ticket),
 }
 
 /// How the blocks of a command are encrypted.
@@ -36,7 +46,7 @@ impl PoolCommand {
     /// Encrypts what is to be written, into a buffer from `take`; hands the data back if there is
     /// none, or the pool has no such command.
     pub(super) fn new(
-        (owner, counted): (Key, (Id, OpTimer)),
+        (owner, counted): (Submitter, (Id, OpTimer)),
         sealed: Option<BlockCipher>,
         data: Data,
         take: impl FnOnce(usize) -> Option<Buffer>,

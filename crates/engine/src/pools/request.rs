@@ -85,6 +85,15 @@ pub enum PoolRequest {
         /// The bytes, as hosts see them.
         bytes: Vec<u8>,
     },
+    /// Reads a block of a replica or snapshot, as hosts see it: [`PoolResponse::Block`].
+    ReadBlock {
+        /// In which pool.
+        pool: Id,
+        /// Of which replica or snapshot.
+        id: Id,
+        /// Which block.
+        span: Span,
+    },
     /// Gives those of these blocks that are unproven after a crash a checksum, durably, and leaves
     /// all others as they are: for a mirror that has compared every copy.
     AcceptUnproven {
@@ -192,6 +201,8 @@ pub enum PoolResponse {
     Entity(Box<EntityStatus>),
     /// Runs of blocks (start, end).
     Runs(Vec<(u64, u64)>),
+    /// A block.
+    Block(Vec<u8>),
 }
 
 /// How a pool is.

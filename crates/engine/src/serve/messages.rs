@@ -3,7 +3,7 @@
 //! A message comes only from the holder of the replica's reservation; `nvme` refuses all others,
 //! and a new owner waits for the answers to messages at work.
 
-use block::{Blocks, IoError, Lba};
+use block::{Blocks, IoError, Lba, Span};
 use model::SnapshotLabel;
 use nvme::target::{Message, Slot};
 use pool::{Change, Entity, EntityKind, Id, Label, NewSnapshot};
@@ -15,7 +15,8 @@ use super::pool_admin::PoolCaller;
 use super::shard::Shard;
 use crate::pools::{PoolError, PoolRequest, PoolResponse, Runs};
 use crate::volumes::replica_protocol::{
-    Described, MOST_RUNS, ReplicaMessage, accepted_of, encode_runs, encode_taken, repaired_of,
+    Described, MOST_DAMAGED_SNAPSHOTS, MOST_RUNS, ReplicaMessage, SnapshotMoment, accepted_of,
+    encode_damaged_snapshots, encode_runs, encode_taken, repaired_of,
 };
 
 /// What a pool's answer is turned into.
@@ -29,6 +30,8 @@ pub(super) enum Answering {
     Dropped { pool: Id, snapshot: Id },
     /// Runs.
     Runs,
+    /// A block.
+    Block,
 }
 
 impl Shard {
@@ -82,12 +85,55 @@ impl Shard {
                 let runs = Runs { pool, id, from: Blocks(message.argument), most: MOST_RUNS };
                 Act::Order(Box::new(PoolRequest::Written(runs)), Answering::Runs)
             }
+            ReplicaMessage::AcceptDamaged => {
+                let span = accepted_of(message.argument, told).ok_or(IoError::Unsupported)?;
+                let order = PoolRequest::Accept { pool, id, span };
+                Act::Order(Box::new(order), Answering::Done)
+            }
+            ReplicaMessage::Damaged => {
+                Act::Say(encode_runs(&self.devices.pools.damaged(pool, id, MOST_RUNS)))
+            }
+            ReplicaMessage::DamagedSnapshots => {
+                let found = self.devices.pools.damaged_snapshots(pool, id, MOST_DAMAGED_SNAPSHOTS);
+                let entity = |id| self.devices.pools.entity(pool, id).map(moment_of);
+                let found = found.into_iter().filter_map(|(id, run)| Some((entity(id)?, run)));
+                Act::Say(encode_damaged_snapshots(found))
+            }
+            ReplicaMessage::Accept => {
+                let span = accepted_of(message.argument, told).ok_or(IoError::Unsupported)?;
+                let order = PoolRequest::AcceptUnproven { pool, id, span };
+                Act::Order(Box::new(order), Answering::Done)
+            }
+            ReplicaMessage::Repair => {
+                let span = repaired_of(message.argument, told).ok_or(IoError::Unsupported)?;
+                let order = PoolRequest::Repair { pool, id, span, bytes: told.to_vec() };
+                Act::Order(Box::new(order), Answering::Done)
+            }
+            ReplicaMessage::Snapshot
+            | ReplicaMessage::Taken
+            | ReplicaMessage::DropSnapshot
+            | ReplicaMessage::ReadSnapshot
+            | ReplicaMessage::RepairSnapshot => {
+                return self.act_on_snapshot((pool, entity), topic, (message, told));
+            }
+        })
+    }
+
+    /// What is to be done about a message that concerns a snapshot of a replica.
+    fn act_on_snapshot(
+        &self,
+        (pool, replica): (Id, &Entity),
+        topic: ReplicaMessage,
+        (message, told): (Message, &[u8]),
+    ) -> Result<Act, IoError> {
+        let id = replica.id;
+        Ok(match topic {
             ReplicaMessage::Snapshot => {
                 let kept: SnapshotLabel =
                     model::envelope::decode(told).map_err(|_| IoError::Unsupported)?;
                 let snapshot = Id(kept.snapshot.uuid().as_u128());
                 let transaction = Id(message.argument.into());
-                let label = Label { opaque: told.to_vec(), transaction, ..entity.label.clone() };
+                let label = Label { opaque: told.to_vec(), transaction, ..replica.label.clone() };
                 let new = NewSnapshot { id: snapshot, created: kept.taken_at.millis(), label };
                 let change = Change::Snapshot { of: id, snapshot: new };
                 Act::Order(
@@ -102,17 +148,15 @@ impl Shard {
                         && tail(one.id) == message.argument
                 };
                 let all = self.devices.pools.entities(pool).filter(is_it);
-                Act::Say(encode_taken(all.map(|one| (one.id.0, tail(one.label.transaction)))))
+                Act::Say(encode_taken(all.map(moment_of)))
             }
-            ReplicaMessage::Damaged => {
-                Act::Say(encode_runs(&self.devices.pools.damaged(pool, id, MOST_RUNS)))
+            ReplicaMessage::ReadSnapshot => {
+                let id = self.snapshot_of((pool, id), message.object)?;
+                let span = Span::one(Lba(message.argument)).ok_or(IoError::Unsupported)?;
+                Act::Order(Box::new(PoolRequest::ReadBlock { pool, id, span }), Answering::Block)
             }
-            ReplicaMessage::Accept => {
-                let span = accepted_of(message.argument, told).ok_or(IoError::Unsupported)?;
-                let order = PoolRequest::AcceptUnproven { pool, id, span };
-                Act::Order(Box::new(order), Answering::Done)
-            }
-            ReplicaMessage::Repair => {
+            ReplicaMessage::RepairSnapshot => {
+                let id = self.snapshot_of((pool, id), message.object)?;
                 let span = repaired_of(message.argument, told).ok_or(IoError::Unsupported)?;
                 let order = PoolRequest::Repair { pool, id, span, bytes: told.to_vec() };
                 Act::Order(Box::new(order), Answering::Done)
@@ -125,7 +169,19 @@ impl Shard {
                     Answering::Dropped { pool, snapshot },
                 )
             }
+            _ => return Err(IoError::Unsupported),
         })
+    }
+
+    /// The one snapshot of a replica whose id ends so.
+    fn snapshot_of(&self, (pool, replica): (Id, Id), object: u64) -> Result<Id, IoError> {
+        let mut all = self.devices.pools.entities(pool).filter(|one| {
+            one.kind == EntityKind::Snapshot && one.origin == replica && tail(one.id) == object
+        });
+        match (all.next(), all.next()) {
+            (Some(one), None) => Ok(one.id),
+            _ => Err(IoError::Unreachable),
+        }
     }
 
     /// A pool has answered an order that came from a message.
@@ -137,6 +193,7 @@ impl Shard {
     ) {
         let kind = |pool, id| self.devices.pools.entity(pool, id).map(|entity| entity.kind);
         let answer = match (answering, answer) {
+            (Answering::Block, Ok(PoolResponse::Block(bytes))) => Ok(bytes),
             (Answering::Runs, Ok(PoolResponse::Runs(runs))) => Ok(encode_runs(&runs)),
             (Answering::Snapshot { pool, snapshot }, Err(_))
                 if kind(pool, snapshot) == Some(EntityKind::Snapshot) =>
@@ -183,6 +240,11 @@ fn label_of(bytes: &[u8]) -> Option<Label> {
         in_sync: set.in_sync().iter().map(|one| id(one.uuid())).collect(),
         opaque: bytes.to_vec(),
     })
+}
+
+fn moment_of(snapshot: &Entity) -> SnapshotMoment {
+    let (id, attempt) = (snapshot.id.0, tail(snapshot.label.transaction));
+    SnapshotMoment { id, attempt, created: snapshot.created }
 }
 
 /// The lower half of an id.

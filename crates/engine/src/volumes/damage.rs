@@ -8,12 +8,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use block::{Instant, Span};
-use mirror::{Buffer, Checked, CommandId, Effect, MirrorRequest};
+use mirror::{Buffer, Checked, CommandId, Effect, MirrorRequest, Session, UnreadableBlocks};
 use model::{Problem, ReplicaId};
 use reactor::Io;
 
+use super::replica_connection::DamageEvent;
 use super::replica_protocol::BLOCK;
 use super::request::{EventKind, VolumeResponse};
+use super::snapshot_repair::SnapshotRepairs;
 use super::volume::Volume;
 
 /// How often damage is told.
@@ -48,6 +50,10 @@ impl Places {
 pub struct Damage {
     /// Blocks that were rewritten from another copy, by copy.
     pub repaired: BTreeMap<ReplicaId, Places>,
+    /// The same in snapshots.
+    pub repaired_in_snapshots: BTreeMap<ReplicaId, Places>,
+    /// Damaged blocks that an operator kept, by the copy that held them.
+    pub kept: BTreeMap<ReplicaId, Places>,
     /// Blocks that no copy could prove after a crash, by the copy that is believed.
     pub accepted: BTreeMap<ReplicaId, Places>,
     /// Blocks that no copy can read.
@@ -73,11 +79,12 @@ pub(super) struct Found {
     waiting: VecDeque<Span>,
     checking: Option<(u64, Span)>,
     asked: Option<Instant>,
+    snapshots: SnapshotRepairs,
 }
 
 impl Found {
     /// A scrub of a replica found these blocks damaged.
-    pub(super) fn found(&mut self, spans: Vec<Span>) {
+    fn found(&mut self, spans: Vec<Span>) {
         let room = MOST_WAITING.saturating_sub(self.waiting.len());
         self.waiting.extend(spans.into_iter().take(room));
     }
@@ -91,6 +98,9 @@ impl Untold {
             }
             Effect::Accepted(replica, span) => {
                 self.damage.accepted.entry(*replica).or_default().add(*span);
+            }
+            Effect::Kept(replica, span) => {
+                self.damage.kept.entry(*replica).or_default().add(*span);
             }
             Effect::Unreadable(span) => self.damage.unreadable.add(*span),
             Effect::Differing(span, _) => self.damage.differing.add(*span),
@@ -113,8 +123,8 @@ impl Volume {
     /// Carries out what is about damage.
     pub(super) fn mend(&mut self, effect: Effect, now: Instant, io: &impl Io) {
         match effect {
-            Effect::Accept { io: name, session, span, .. } => {
-                if !self.ask(session, |child| child.accept(name, span, io)) {
+            Effect::Accept { io: name, session, span, is_damaged, .. } => {
+                if !self.ask(session, |child| child.accept(name, (span, is_damaged), io)) {
                     self.end_unasked(&effect, now);
                 }
             }
@@ -154,6 +164,46 @@ impl Volume {
             self.children.values_mut().for_each(|child| child.ask_damaged(io));
         }
         self.check_next(now);
+        self.damage.snapshots.tick();
+        self.step_snapshots(now, io);
+    }
+
+    /// Does what can be done about snapshots without waiting.
+    pub(super) fn repair_snapshots(&mut self, now: Instant, io: &impl Io) {
+        if self.damage.snapshots.can_step() {
+            self.step_snapshots(now, io);
+        }
+    }
+
+    /// What a replica says about damage.
+    pub(super) fn damage_told(&mut self, session: Session, news: DamageEvent) {
+        match news {
+            DamageEvent::Blocks(spans) => self.damage.found(spans),
+            DamageEvent::Snapshots(places) => {
+                if let Some(child) = self.children.get(&session) {
+                    self.damage.snapshots.found(child.replica, places);
+                }
+            }
+            DamageEvent::Stepped(result) => {
+                if let Some((replica, span)) = self.damage.snapshots.ended(session, result) {
+                    let repaired = &mut self.damage.untold.damage.repaired_in_snapshots;
+                    repaired.entry(replica).or_default().add(span);
+                }
+            }
+        }
+    }
+
+    /// Does the next step of the repair of a snapshot.
+    fn step_snapshots(&mut self, now: Instant, io: &impl Io) {
+        let up = self.children.iter().filter(|(_, child)| child.is_up());
+        let up: Vec<_> = up.map(|(session, child)| (*session, child.replica)).collect();
+        while let Some((session, message)) = self.damage.snapshots.next(&up, now) {
+            let mut is_sent = false;
+            self.ask(session, |child| is_sent = child.step_snapshot(message, io));
+            if !is_sent {
+                return self.damage.snapshots.not_sent();
+            }
+        }
     }
 
     /// Has the next run of damaged blocks checked, one at a time.
@@ -166,7 +216,8 @@ impl Volume {
         let Some(span) = next.and_then(|span| span.intersect(whole)) else { return };
         self.next_order += 1;
         self.damage.checking = Some((self.next_order, span));
-        let order = MirrorRequest::Check { span, believed: None, accept_loss: false };
+        let order =
+            MirrorRequest::Check { span, believed: None, unreadable: UnreadableBlocks::Tell };
         self.mirror.request(CommandId(self.next_order), order, now);
     }
 

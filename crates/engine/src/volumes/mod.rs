@@ -31,6 +31,7 @@ pub(crate) mod replica_protocol;
 mod request;
 mod reservation;
 mod snapshot;
+mod snapshot_repair;
 mod stats;
 mod volume;
 

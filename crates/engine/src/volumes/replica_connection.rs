@@ -18,6 +18,8 @@ mod damage;
 mod requests;
 mod setup;
 
+pub(super) use damage::DamageEvent;
+
 use std::collections::{BTreeSet, VecDeque};
 
 use block::{Completion, IoError, SequenceMap, Span};
@@ -106,8 +108,8 @@ enum Work {
 /// What came of it.
 #[derive(Debug)]
 pub(super) enum ConnectionEvent {
-    /// Blocks that a scrub of the replica found damaged.
-    Damaged(Vec<Span>),
+    /// About damage of the replica and its snapshots.
+    Damage(DamageEvent),
     /// A block command is to take the short way.
     Pass(Request),
     /// It is up, or failed to be.
@@ -375,6 +377,15 @@ impl ReplicaConnection {
             },
             ControllerEvent::Replied { tag: SET_UP, result } => self.learned(result, io),
             ControllerEvent::Replied { tag: damage::FOUND, result } => self.found_damaged(result),
+            ControllerEvent::Replied { tag: damage::FOUND_IN_SNAPSHOTS, result } => {
+                self.found_in_snapshots(result);
+            }
+            ControllerEvent::Replied { tag: damage::SNAPSHOT_STEP, result } => {
+                self.stepped_snapshot(result);
+            }
+            ControllerEvent::Done { tag: damage::SNAPSHOT_STEP, result, .. } => {
+                self.stepped_snapshot(result.map(|()| Vec::new()));
+            }
             ControllerEvent::Done { tag, result, data } => {
                 self.ended(tag, result.map(|()| Vec::new()), data, io);
             }

@@ -34,17 +34,30 @@ pub(crate) enum ReplicaMessage {
     /// Ask: runs of blocks that a scrub found damaged and that were not told before, as
     /// [`runs_of`].
     Damaged,
+    /// Ask: the same in snapshots of the replica, see [`damaged_snapshots_of`].
+    DamagedSnapshots,
+    /// Ask: the block in the argument of the snapshot in the object.
+    ReadSnapshot,
+    /// Tell: write this block over the one in the argument of the snapshot in the object, which is
+    /// damaged; as [`ReplicaMessage::Repair`].
+    RepairSnapshot,
+    /// Tell: an operator keeps what the disk holds in these blocks although it is damaged; give
+    /// them a checksum, durably. As [`ReplicaMessage::Accept`].
+    AcceptDamaged,
 }
 
 impl ReplicaMessage {
     /// The topic with this number.
     pub(crate) fn of(number: u32) -> Option<ReplicaMessage> {
         use ReplicaMessage::{
-            Accept, Damaged, Describe, DropSnapshot, Keep, Note, Repair, Snapshot, Taken, Written,
+            Accept, AcceptDamaged, Damaged, DamagedSnapshots, Describe, DropSnapshot, Keep, Note,
+            ReadSnapshot, Repair, RepairSnapshot, Snapshot, Taken, Written,
         };
-        [Describe, Note, Keep, Written, Snapshot, DropSnapshot, Taken, Accept, Damaged, Repair]
-            .into_iter()
-            .find(|topic| topic.number() == number)
+        let of_replicas = [Describe, Note, Keep, Written, Accept, AcceptDamaged, Damaged, Repair];
+        let of_snapshots = [Snapshot, DropSnapshot, Taken];
+        let repairs = [DamagedSnapshots, ReadSnapshot, RepairSnapshot];
+        let all = of_replicas.into_iter().chain(of_snapshots).chain(repairs);
+        all.into_iter().find(|topic| topic.number() == number)
     }
 
     fn number(self) -> u32 {
@@ -59,18 +72,33 @@ impl ReplicaMessage {
             ReplicaMessage::Accept => 8,
             ReplicaMessage::Damaged => 9,
             ReplicaMessage::Repair => 10,
+            ReplicaMessage::DamagedSnapshots => 11,
+            ReplicaMessage::ReadSnapshot => 12,
+            ReplicaMessage::RepairSnapshot => 13,
+            ReplicaMessage::AcceptDamaged => 14,
         }
     }
 
     /// A question, with room for the largest answer.
     pub(crate) fn ask(self, argument: u64) -> Message {
+        self.ask_of(0, argument)
+    }
+
+    /// A question about a snapshot.
+    pub(crate) fn ask_of(self, object: u64, argument: u64) -> Message {
         let content = Content::Ask { room: MOST_ANSWER };
-        Message { topic: self.number(), argument, content }
+        Message { topic: self.number(), argument, object, content }
     }
 
     /// Something to be told.
     pub(crate) fn tell(self, argument: u64, bytes: &[u8]) -> Message {
-        Message { topic: self.number(), argument, content: Content::Tell(bytes.into()) }
+        self.tell_of(0, argument, bytes)
+    }
+
+    /// Something to be told of a snapshot.
+    pub(crate) fn tell_of(self, object: u64, argument: u64, bytes: &[u8]) -> Message {
+        let content = Content::Tell(bytes.into());
+        Message { topic: self.number(), argument, object, content }
     }
 }
 
@@ -84,7 +112,11 @@ const _: () = assert!(MOST_RUNS * RUN_LEN == 8192);
 pub(crate) const MOST_ACCEPTED: Blocks = Blocks(256);
 /// Bytes of a block.
 pub(crate) const BLOCK: usize = pool::BLOCK;
-const TAKEN_LEN: usize = 24;
+const TAKEN_LEN: usize = 32;
+const DAMAGED_SNAPSHOT_LEN: usize = TAKEN_LEN + RUN_LEN;
+/// Most runs of damaged blocks of snapshots in one answer.
+pub(crate) const MOST_DAMAGED_SNAPSHOTS: usize = 128;
+const _: () = assert!(MOST_DAMAGED_SNAPSHOTS * DAMAGED_SNAPSHOT_LEN <= 8192);
 /// Most snapshots in one answer: more never have ids with the same end.
 const MOST_TAKEN: usize = 64;
 
@@ -166,19 +198,82 @@ pub(crate) fn tail(id: SnapshotId) -> u64 {
     id.uuid().as_u64_pair().1
 }
 
-/// Snapshots and the attempts in which targets took them, as they travel; no attempt is 0.
-pub(crate) fn encode_taken(taken: impl Iterator<Item = (u128, u64)>) -> Vec<u8> {
-    let one =
-        |(id, attempt): (u128, u64)| id.to_be_bytes().into_iter().chain(attempt.to_le_bytes());
-    taken.take(MOST_TAKEN).flat_map(one).collect()
+/// A snapshot as a replica has it. Copies of a snapshot on other replicas that are equal to it in
+/// all of this are of the same moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SnapshotMoment {
+    /// Its id.
+    pub(crate) id: u128,
+    /// The attempt in which a target took it; 0: no target did.
+    pub(crate) attempt: u64,
+    /// When it was taken, in milliseconds, as its label says.
+    pub(crate) created: u64,
+}
+
+impl SnapshotMoment {
+    fn encode(self) -> [u8; TAKEN_LEN] {
+        let mut bytes = [0; TAKEN_LEN];
+        let (id, rest) = bytes.split_at_mut(16);
+        let (attempt, created) = rest.split_at_mut(8);
+        id.copy_from_slice(&self.id.to_be_bytes());
+        attempt.copy_from_slice(&self.attempt.to_le_bytes());
+        created.copy_from_slice(&self.created.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8; TAKEN_LEN]) -> Option<SnapshotMoment> {
+        let (id, rest) = bytes.split_first_chunk()?;
+        let (attempt, rest) = rest.split_first_chunk()?;
+        let (created, _) = rest.split_first_chunk()?;
+        Some(SnapshotMoment {
+            id: u128::from_be_bytes(*id),
+            attempt: u64::from_le_bytes(*attempt),
+            created: u64::from_le_bytes(*created),
+        })
+    }
+
+    /// The end of its id, by which it is named in messages.
+    pub(crate) fn tail(self) -> u64 {
+        uuid::Uuid::from_u128(self.id).as_u64_pair().1
+    }
+}
+
+/// Snapshots, as they travel.
+pub(crate) fn encode_taken(taken: impl Iterator<Item = SnapshotMoment>) -> Vec<u8> {
+    taken.take(MOST_TAKEN).flat_map(SnapshotMoment::encode).collect()
+}
+
+/// The snapshots of an answer.
+pub(crate) fn taken_of(bytes: &[u8]) -> Vec<SnapshotMoment> {
+    bytes.as_chunks().0.iter().filter_map(SnapshotMoment::decode).collect()
 }
 
 /// That a snapshot was there, and who took it; nothing if it is not there.
 pub(crate) fn existed(bytes: &[u8], id: SnapshotId) -> Option<Answer> {
-    let (all, _) = bytes.as_chunks::<TAKEN_LEN>();
-    let attempt = all.iter().find_map(|one| one.strip_prefix(&encode_id(id)))?;
-    let attempt = u64::from_le_bytes(attempt.try_into().ok()?);
-    Some(Answer::WasThere((attempt != 0).then_some(Attempt(attempt))))
+    let number = id.uuid().as_u128();
+    let found = taken_of(bytes).into_iter().find(|one| one.id == number)?;
+    Some(Answer::WasThere((found.attempt != 0).then_some(Attempt(found.attempt))))
+}
+
+/// Damaged blocks of snapshots, as they travel; [`MOST_DAMAGED_SNAPSHOTS`] at most.
+pub(crate) fn encode_damaged_snapshots(
+    damaged: impl Iterator<Item = (SnapshotMoment, (u64, u64))>,
+) -> Vec<u8> {
+    let one = |(moment, run): (SnapshotMoment, (u64, u64))| {
+        moment.encode().into_iter().chain(encode_runs(&[run]))
+    };
+    damaged.take(MOST_DAMAGED_SNAPSHOTS).flat_map(one).collect()
+}
+
+/// Damaged blocks of snapshots of an answer.
+pub(crate) fn damaged_snapshots_of(bytes: &[u8]) -> Vec<(SnapshotMoment, Span)> {
+    let one = |bytes: &[u8; DAMAGED_SNAPSHOT_LEN]| {
+        let (moment, run) = bytes.split_first_chunk()?;
+        let (start, end) = run.split_first_chunk()?;
+        let (start, end) = (u64::from_le_bytes(*start), u64::from_le_bytes(end.try_into().ok()?));
+        Some((SnapshotMoment::decode(moment)?, Span::between(Lba(start), Lba(end))?))
+    };
+    bytes.as_chunks().0.iter().filter_map(one).collect()
 }
 
 /// A note as it is kept, no longer than a pool keeps. Regions are made larger until it is, and if
@@ -367,12 +462,19 @@ mod tests {
     fn a_snapshot_is_found_by_its_whole_id() {
         let number = |one: SnapshotId| one.uuid().as_u128();
         let (mine, other, none): (SnapshotId, SnapshotId, SnapshotId) = (id(1), id(2), id(3));
-        let bytes =
-            encode_taken([(number(other), 5), (number(mine), 6), (number(none), 0)].into_iter());
+        let moment = |id, attempt| SnapshotMoment { id: number(id), attempt, created: 9 };
+        let all = [moment(other, 5), moment(mine, 6), moment(none, 0)];
+        let bytes = encode_taken(all.into_iter());
+        assert_eq!(taken_of(&bytes), all);
         assert_eq!(existed(&bytes, mine), Some(Answer::WasThere(Some(Attempt(6)))));
         assert_eq!(existed(&bytes, none), Some(Answer::WasThere(None)));
         assert_eq!(existed(&bytes, id(4)), None);
-        assert_eq!(existed(&bytes[..47], mine), None);
+        assert_eq!(existed(&bytes[..63], mine), None);
+        assert_eq!(moment(mine, 6).tail(), tail(mine));
+        let places = [(all[0], (3, 5)), (all[1], (7, 8))];
+        let found = damaged_snapshots_of(&encode_damaged_snapshots(places.into_iter()));
+        let run = |from, to| Span::between(Lba(from), Lba(to)).unwrap();
+        assert_eq!(found, [(all[0], run(3, 5)), (all[1], run(7, 8))]);
         assert_eq!(tail(mine).to_be_bytes(), encode_id(mine)[8..]);
     }
 }

@@ -251,6 +251,7 @@ impl Volume {
                     self.came(session, came, shared, now);
                 }
             }
+            self.repair_snapshots(now, io);
             match waiting_for_memory.pop_front().or_else(|| self.mirror.poll()) {
                 Some(effect) => self.carry_out(effect, shared, now, io),
                 None if self.touched.is_empty() => break,
@@ -445,7 +446,7 @@ impl Volume {
                 self.mirror.apply(Event::Lost { session, why }, now);
                 return self.bring_back(session, now);
             }
-            ConnectionEvent::Damaged(spans) => return self.damage.found(spans),
+            ConnectionEvent::Damage(news) => return self.damage_told(session, news),
             ConnectionEvent::Over => {
                 if let Some(child) = self.children.remove(&session) {
                     shared.ways.remove(&child.way());

@@ -35,6 +35,10 @@ pub(crate) struct Check {
     /// they held is lost
     #[arg(long, requires = "compare")]
     accept_loss: bool,
+    /// Blocks that no copy can give are kept as this copy holds them, although their checksum is
+    /// wrong, and the other copies get that: what hosts wrote last, or something else
+    #[arg(long, value_name = "REPLICA", requires = "compare", conflicts_with = "accept_loss")]
+    keep: Option<ReplicaId>,
     /// Yes, lose what no copy can give, or what copies that are not believed hold
     #[arg(long)]
     yes: bool,
@@ -45,7 +49,7 @@ pub(crate) struct Check {
 
 impl Check {
     pub(crate) async fn run(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
-        if self.accept_loss || self.believe.is_some() {
+        if self.accept_loss || self.keep.is_some() || self.believe.is_some() {
             agreed(self.yes, "content of blocks is replaced for good")?;
         }
         if self.compare {
@@ -77,7 +81,8 @@ impl Check {
             let done = Size::from(block::Bytes(first_block * BLOCK));
             bar.bytes(Progress { total: size, done, copied: Size::ZERO });
             let (believe, accept_loss) = (self.believe, self.accept_loss);
-            let request = CheckRequest { first_block, blocks, believe, accept_loss };
+            let keep = self.keep;
+            let request = CheckRequest { first_block, blocks, believe, accept_loss, keep };
             let pause = self.bandwidth.map(|rate| time_for(blocks * BLOCK, rate));
             let part = remote.check_volume(self.volume, request);
             let (part, ()) = tokio::join!(part, tokio::time::sleep(pause.unwrap_or_default()));
@@ -88,7 +93,7 @@ impl Check {
             report.differing.extend(part.differing);
         }
         bar.end();
-        let is_mended = report.unreadable.is_empty() || self.accept_loss;
+        let is_mended = report.unreadable.is_empty() || self.accept_loss || self.keep.is_some();
         let is_equal = report.differing.is_empty() || self.believe.is_some();
         out.done(&self.in_words(&report), &report)?;
         ensure!(is_mended && is_equal, "volume {} is not whole", self.volume);
@@ -104,10 +109,13 @@ impl Check {
         );
         // Writing to a string cannot fail.
         if !unreadable.is_empty() {
-            let lost = if self.accept_loss {
-                "lost; they are zeroes now"
-            } else {
-                "no copy can give; restore them, or give them up with --accept-loss --yes"
+            let lost = match (self.accept_loss, self.keep) {
+                (true, _) => "lost; they are zeroes now".to_owned(),
+                (false, Some(replica)) => format!("kept as replica {replica} holds them"),
+                (false, None) => "no copy can give; restore them, give them up with \
+                                  --accept-loss --yes, or keep what a copy holds there with \
+                                  --keep REPLICA --yes"
+                    .to_owned(),
             };
             let places = unreadable.iter().copied();
             let _ = write!(text, "\n{lost}: {}", named(places));

@@ -33,8 +33,7 @@ pub(crate) enum Verb {
     /// One copy
     Get { replica: ReplicaId },
     /// Read every written block of a copy and look at its checksum; what is bad is rewritten from
-    /// another copy if the volume is served. Blocks that only snapshots hold are counted, not
-    /// rewritten
+    /// another copy, in snapshots as well. A volume that nobody uses gets a target for that
     Scrub {
         replica: ReplicaId,
         /// Only pause, resume or end the one under way

@@ -8,7 +8,7 @@ use model::{ChildState, ReplicaId};
 
 use super::Broken;
 use super::drive::{Drive, replica};
-use crate::{Checked, MirrorRequest};
+use crate::{Checked, MirrorRequest, UnreadableBlocks};
 
 fn span(start: u64, len: u64) -> Span {
     Span::new(Lba(start), Blocks(len)).unwrap()
@@ -30,7 +30,10 @@ fn written(copies: usize) -> (Drive, Vec<u64>) {
 impl Drive {
     fn check_blocks(&mut self, span: Span, believed: Option<ReplicaId>) -> Checked {
         let target = self.world.targets.len() - 1;
-        let token = self.give(target, MirrorRequest::Check { span, believed, accept_loss: false });
+        let token = self.give(
+            target,
+            MirrorRequest::Check { span, believed, unreadable: UnreadableBlocks::Tell },
+        );
         self.until(|drive| drive.world.targets[target].answers.contains_key(&token));
         self.world.targets[target].answers.remove(&token).unwrap().unwrap();
         self.world.targets[target].checked.remove(&token).unwrap()
@@ -195,13 +198,34 @@ fn what_no_copy_can_give_becomes_zeroes_when_somebody_agrees() {
         drive.world.disks[disk].bad.insert(3);
     }
     drive.world.disks[1].bad.insert(6);
-    let request = MirrorRequest::Check { span: span(0, 64), believed: None, accept_loss: true };
+    let request = MirrorRequest::Check {
+        span: span(0, 64),
+        believed: None,
+        unreadable: UnreadableBlocks::Zero,
+    };
     drive.request(request).unwrap();
     let expected: Vec<u64> =
         (0..).zip(wanted).map(|(at, stamp)| if at == 3 { 0 } else { stamp }).collect();
     assert_eq!(drive.world.disks[0].view(), expected);
     assert!(drive.damaged(0).is_empty() && drive.damaged(1).is_empty());
     assert_eq!(drive.world.disks[0].view(), drive.world.disks[1].view());
+}
+
+#[test]
+fn what_no_copy_can_give_is_kept_as_one_copy_holds_it_when_somebody_says_so() {
+    let (mut drive, wanted) = written(3);
+    for disk in 0..3 {
+        drive.world.disks[disk].bad.insert(3);
+    }
+    drive.world.disks[0].bad.insert(6);
+    let unreadable = UnreadableBlocks::Keep(replica(1));
+    let request = MirrorRequest::Check { span: span(0, 64), believed: None, unreadable };
+    drive.request(request).unwrap();
+    for disk in 0..3 {
+        assert!(drive.damaged(disk).is_empty(), "copy {disk}");
+        assert_eq!(drive.world.disks[disk].view(), wanted, "copy {disk}");
+    }
+    assert_eq!(drive.check_blocks(span(0, 64), None), Checked::default());
 }
 
 /// What a check makes of a block is in no map: a copy that is away would not learn of it.
@@ -211,8 +235,10 @@ fn nothing_is_given_up_or_believed_while_a_copy_is_away() {
     drive.world.disks[0].bad.insert(3);
     drive.cut(0, 1);
     drive.ask(Command::Write { span: span(9, 1), fua: false }).unwrap();
-    for (believed, accept_loss) in [(None, true), (Some(replica(0)), false)] {
-        let request = MirrorRequest::Check { span: span(0, 64), believed, accept_loss };
+    let (zero, keep) = (UnreadableBlocks::Zero, UnreadableBlocks::Keep(replica(0)));
+    let tell = UnreadableBlocks::Tell;
+    for (believed, unreadable) in [(None, zero), (None, keep), (Some(replica(0)), tell)] {
+        let request = MirrorRequest::Check { span: span(0, 64), believed, unreadable };
         let refused = drive.request(request).unwrap_err();
         assert!(refused.contains("wait until all copies are in sync"), "{refused}");
     }
@@ -226,9 +252,12 @@ fn both() -> BTreeSet<ReplicaId> {
 #[test]
 fn a_check_of_too_much_or_by_a_stranger_is_refused() {
     let (mut drive, _) = written(2);
-    let whole = |believed| MirrorRequest::Check { span: span(0, 65), believed, accept_loss: false };
-    assert!(drive.request(whole(None)).is_err());
-    let named =
-        MirrorRequest::Check { span: span(0, 1), believed: Some(replica(3)), accept_loss: false };
-    assert!(drive.request(named).is_err());
+    let check = |blocks, believed, unreadable| MirrorRequest::Check {
+        span: span(0, blocks),
+        believed,
+        unreadable,
+    };
+    assert!(drive.request(check(65, None, UnreadableBlocks::Tell)).is_err());
+    assert!(drive.request(check(1, Some(replica(3)), UnreadableBlocks::Tell)).is_err());
+    assert!(drive.request(check(1, None, UnreadableBlocks::Keep(replica(3)))).is_err());
 }

@@ -214,6 +214,12 @@ impl Disk {
         self.unproven.retain(|at| !(span.start().0..span.end().0).contains(at));
     }
 
+    /// What the disk holds is kept, damaged or not.
+    pub(super) fn accept_damaged(&mut self, span: Span) {
+        self.accept(span);
+        self.bad.retain(|at| !(span.start().0..span.end().0).contains(at));
+    }
+
     /// A block rots. One with a sum is bad from then on; without one it holds garbage.
     pub(super) fn rot(&mut self, at: u64) {
         if self.unproven.contains(&at) {

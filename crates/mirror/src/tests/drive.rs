@@ -19,7 +19,10 @@ use super::Broken;
 use super::disk::Disk;
 use super::with_and_without::Also;
 use super::world::{DETECT, Happening, HostOp, STORE, World};
-use crate::{AttachFault, Attempt, CommandId, Event, MirrorConfig, MirrorRequest, RebuildCommand};
+use crate::{
+    AttachFault, Attempt, CommandId, Event, MirrorConfig, MirrorRequest, RebuildCommand,
+    UnreadableBlocks,
+};
 
 const BLOCKS: u64 = 64;
 const MOST: u64 = 96;
@@ -341,7 +344,7 @@ impl Drive {
             12..15 => {
                 let from = random.below(self.size);
                 let span = Span::between(Lba(from), Lba(self.size)).unwrap();
-                MirrorRequest::Check { span, believed: None, accept_loss: false }
+                MirrorRequest::Check { span, believed: None, unreadable: UnreadableBlocks::Tell }
             }
             // Some are asked for again, whatever became of them.
             _ => {

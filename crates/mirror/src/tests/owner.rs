@@ -191,8 +191,11 @@ impl World {
             Effect::Written { io, session, span, .. } => {
                 self.launch(target, session, io, What::Written(span));
             }
-            Effect::Accept { io, session, span, .. } => {
+            Effect::Accept { io, session, span, is_damaged: false, .. } => {
                 self.launch(target, session, io, What::Accept(span));
+            }
+            Effect::Accept { io, session, span, is_damaged: true, .. } => {
+                self.launch(target, session, io, What::AcceptDamaged(span));
             }
             Effect::Repair { io, session, at, buffer, .. } => {
                 let data = self.targets[target].repairing(buffer);
@@ -236,6 +239,7 @@ impl World {
             | Effect::Repaired(..)
             | Effect::Conflict(_)
             | Effect::Accepted(..)
+            | Effect::Kept(..)
             | Effect::Unreadable(_) => {}
         }
     }

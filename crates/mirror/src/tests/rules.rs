@@ -76,6 +76,27 @@ pub(super) fn loss_known(broken: Broken) {
     drive.ask(read(0, 8)).unwrap();
 }
 
+/// The copy that has the newest data cannot read one block of a region in doubt: that block comes
+/// from the other copy, no other does, and the next flush says that something was lost.
+#[test]
+fn one_bad_block_makes_no_other_older() {
+    let mut drive = in_doubt(Broken::Nothing);
+    let (newer, older) = (drive.world.disks[0].view(), drive.world.disks[1].view());
+    drive.world.disks[0].bad.insert(3);
+    drive.crash_target(1);
+    drive.config.copies = 4;
+    drive.take_over(1);
+    drive.until_open();
+    drive.pass(500);
+    let mut wanted = newer;
+    wanted[3] = older[3];
+    for disk in 0..2 {
+        assert_eq!(drive.world.disks[disk].view(), wanted, "copy {disk}");
+    }
+    let told = drive.ask(Command::Flush);
+    assert!(matches!(told, Err(IoError::Medium { .. })), "{told:?}");
+}
+
 #[test]
 fn a_read_does_not_block_the_comparison_it_waits_for() {
     read_waits_aside(Broken::Nothing);

@@ -62,6 +62,7 @@ pub(super) enum What {
     Command(Command, Buffer, Vec<u64>),
     Written(Span),
     Accept(Span),
+    AcceptDamaged(Span),
     Repair(Lba, Vec<u64>),
     Keep(Box<SyncMetadata>),
     Snapshot(SnapshotId, Attempt),
@@ -417,6 +418,10 @@ impl World {
             What::Written(span) => (Ok(Answer::Written(found.written_in(span))), None),
             What::Accept(span) => {
                 self.accept(disk, span);
+                (Ok(Answer::Done), None)
+            }
+            What::AcceptDamaged(span) => {
+                found.accept_damaged(span);
                 (Ok(Answer::Done), None)
             }
             What::Repair(at, data) => {

@@ -18,6 +18,8 @@ pub struct Message {
     pub topic: u32,
     /// Which part of it.
     pub argument: u64,
+    /// Which of several things of one kind; 0 where there is one.
+    pub object: u64,
     /// What is told or asked for.
     pub content: Content,
 }
@@ -55,6 +57,9 @@ impl Message {
         sqe.cdw10 = U32::new(self.topic);
         sqe.cdw12 = U32::new(low);
         sqe.cdw13 = U32::new(high);
+        let [low, high] = halves(self.object);
+        sqe.cdw14 = U32::new(low);
+        sqe.cdw15 = U32::new(high);
         Ok((sqe, data))
     }
 }

@@ -112,6 +112,8 @@ pub struct Message {
     pub topic: u32,
     /// Which part of it.
     pub argument: u64,
+    /// Which of several things of one kind.
+    pub object: u64,
 }
 
 /// Which way the bytes of a message go.

@@ -63,6 +63,47 @@ async fn a_scrub_mends_the_copy_that_is_not_read_with_etcd() {
     mend_by_scrub(StoreKind::Etcd).await;
 }
 
+/// What only a snapshot holds is rewritten from the same snapshot on another copy.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_scrub_mends_snapshots() {
+    let (mut fleet, mut host) = written(StoreKind::Embedded, 2048).await;
+    let node = fleet.machines[0].engine().unwrap().remote.clone();
+    node.put_target_snapshot(target(), id(30), super::request(5)).await.unwrap();
+    let older = host.moment();
+    for _ in 0..10 {
+        host.round();
+    }
+    host.flush();
+    let damaged = host.damage_older(&fleet.machines[1].disk, &older, 20);
+    assert!(damaged > 10, "{damaged}");
+    let damaged = u64::try_from(damaged).unwrap();
+    let node = fleet.machines[1].engine().unwrap().remote.clone();
+    let replica = fleet.machines[1].replica;
+    assert_eq!(scrubbed(&node, replica, 1).await, (damaged, damaged));
+    assert_eq!(scrubbed(&node, replica, 2).await, (0, 0));
+    close_and_compare(&mut fleet, 0, target(), host).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_copy_can_give_is_kept_when_somebody_says_so() {
+    let (fleet, host) = written(StoreKind::Embedded, 64).await;
+    let disks: Vec<_> = fleet.machines.iter().map(|machine| machine.disk.clone()).collect();
+    let block = host.damage_everywhere(&disks);
+    let node = fleet.machines[0].engine().unwrap().remote.clone();
+    let check = |keep| {
+        let (first_block, blocks, believe, accept_loss) = (0, 64, None, false);
+        let request = CheckRequest { first_block, blocks, believe, accept_loss, keep };
+        node.check_target(target(), request)
+    };
+    let lost = BlockRange { first_block: block, blocks: 1 };
+    assert_eq!(check(None).await.unwrap().unreadable, [lost]);
+    assert_eq!(check(Some(fleet.machines[1].replica)).await.unwrap().unreadable, [lost]);
+    assert_eq!(check(None).await.unwrap(), CheckReport::default());
+    let mut disk = Disk::attach(fleet.machines[0].listen(), fleet.volume).unwrap();
+    // It is what the disk held, not zeroes.
+    assert_ne!(disk.read_all(block), vec![0; 4096]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_no_copy_can_give_is_named_and_can_be_given_up() {
     let (fleet, host) = written(StoreKind::Embedded, 64).await;
@@ -70,8 +111,9 @@ async fn what_no_copy_can_give_is_named_and_can_be_given_up() {
     let block = host.damage_everywhere(&disks);
     let node = fleet.machines[0].engine().unwrap().remote.clone();
     let check = |accept_loss| {
-        let (first_block, blocks, believe) = (0, 64, None);
-        node.check_target(target(), CheckRequest { first_block, blocks, believe, accept_loss })
+        let (first_block, blocks, believe, keep) = (0, 64, None, None);
+        let request = CheckRequest { first_block, blocks, believe, accept_loss, keep };
+        node.check_target(target(), request)
     };
     let found = check(false).await.unwrap();
     let lost = BlockRange { first_block: block, blocks: 1 };

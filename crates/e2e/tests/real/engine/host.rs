@@ -199,6 +199,28 @@ impl Host {
         damage(disk, most, is_ours).unwrap()
     }
 
+    /// What blocks hold now, for [`Host::damage_older`].
+    pub(crate) fn moment(&self) -> BTreeMap<u64, Vec<u64>> {
+        self.known.written.clone()
+    }
+
+    /// Spoils up to so many of the blocks that held something else at that moment, where a snapshot
+    /// of that moment still has them. How many.
+    pub(crate) fn damage_older(
+        &self,
+        disk: &Path,
+        older: &BTreeMap<u64, Vec<u64>>,
+        most: usize,
+    ) -> usize {
+        let is_older = |found: &[u8]| {
+            let block = u64::from_le_bytes(found[..8].try_into().unwrap());
+            let stamps =
+                older.get(&block).filter(|old| self.known.written.get(&block) != Some(old));
+            stamps.is_some_and(|stamps| stamps[0] != 0 && found == content(block, stamps[0]))
+        };
+        damage(disk, most, is_older).unwrap()
+    }
+
     /// Spoils one block that it wrote on every disk. Which one.
     pub(crate) fn damage_everywhere(&self, disks: &[std::path::PathBuf]) -> u64 {
         let whole = self.known.written.iter().find(|(_, stamps)| stamps[..] != [0]);

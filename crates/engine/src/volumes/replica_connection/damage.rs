@@ -2,19 +2,47 @@
 
 use block::{IoError, Lba, Span};
 use mirror::RequestId;
+use nvme::initiator::Message;
 use reactor::Io;
 
-use super::super::replica_protocol::{self, ReplicaMessage, runs_of};
+use super::super::replica_protocol::{
+    self, ReplicaMessage, SnapshotMoment, damaged_snapshots_of, runs_of,
+};
 use super::{Asked, ConnectionEvent, NSID, Phase, ReplicaConnection, Work};
 
 /// The name of the question what a scrub found.
 pub(super) const FOUND: u64 = u64::MAX - 1;
 
+/// The name of the same question about snapshots, and of a step of the repair of a snapshot.
+pub(super) const FOUND_IN_SNAPSHOTS: u64 = u64::MAX - 2;
+pub(super) const SNAPSHOT_STEP: u64 = u64::MAX - 3;
+
+/// What a replica says about damage.
+#[derive(Debug)]
+pub(in super::super) enum DamageEvent {
+    /// Blocks that a scrub found damaged.
+    Blocks(Vec<Span>),
+    /// Blocks that a scrub found damaged in snapshots.
+    Snapshots(Vec<(SnapshotMoment, Span)>),
+    /// A step of the repair of a snapshot has ended.
+    Stepped(Result<Vec<u8>, IoError>),
+}
+
 impl ReplicaConnection {
-    /// Tells it to believe what it holds there.
-    pub(in super::super) fn accept(&mut self, name: RequestId, span: Span, io: &impl Io) {
-        let message = ReplicaMessage::Accept
-            .tell(span.start().0, &replica_protocol::encode_count(span.len()));
+    /// Whether it can be asked something.
+    pub(in super::super) fn is_up(&self) -> bool {
+        matches!(self.phase, Phase::Up)
+    }
+
+    /// Tells it to believe what it holds there, also where that is damaged, if that is said.
+    pub(in super::super) fn accept(
+        &mut self,
+        name: RequestId,
+        (span, is_damaged): (Span, bool),
+        io: &impl Io,
+    ) {
+        let topic = if is_damaged { ReplicaMessage::AcceptDamaged } else { ReplicaMessage::Accept };
+        let message = topic.tell(span.start().0, &replica_protocol::encode_count(span.len()));
         self.ask(Work::Send(name.0, message, Asked::Told), io);
     }
 
@@ -33,7 +61,27 @@ impl ReplicaConnection {
     pub(in super::super) fn ask_damaged(&mut self, io: &impl Io) {
         if matches!(self.phase, Phase::Up) && self.waiting.is_empty() {
             let _ = self.stirred().send(FOUND, NSID, ReplicaMessage::Damaged.ask(0), io);
+            let of_snapshots = ReplicaMessage::DamagedSnapshots.ask(0);
+            let _ = self.stirred().send(FOUND_IN_SNAPSHOTS, NSID, of_snapshots, io);
         }
+    }
+
+    /// Sends a step of the repair of a snapshot; false if there is no room for it now.
+    pub(in super::super) fn step_snapshot(&mut self, message: Message, io: &impl Io) -> bool {
+        self.is_up() && self.stirred().send(SNAPSHOT_STEP, NSID, message, io).is_ok()
+    }
+
+    /// What a scrub found in snapshots of the replica.
+    pub(super) fn found_in_snapshots(&mut self, result: Result<Vec<u8>, IoError>) {
+        let found = result.map(|bytes| damaged_snapshots_of(&bytes)).unwrap_or_default();
+        if !found.is_empty() {
+            self.came.push_back(ConnectionEvent::Damage(DamageEvent::Snapshots(found)));
+        }
+    }
+
+    /// A step of the repair of a snapshot has ended.
+    pub(super) fn stepped_snapshot(&mut self, result: Result<Vec<u8>, IoError>) {
+        self.came.push_back(ConnectionEvent::Damage(DamageEvent::Stepped(result)));
     }
 
     /// A replica that does not know has nothing to tell.
@@ -42,6 +90,6 @@ impl ReplicaConnection {
         let found =
             everywhere.zip(result.ok()).and_then(|(span, bytes)| runs_of(&bytes, span).ok());
         let found = found.map(|(runs, _)| runs).filter(|runs| !runs.is_empty());
-        self.came.extend(found.map(ConnectionEvent::Damaged));
+        self.came.extend(found.map(DamageEvent::Blocks).map(ConnectionEvent::Damage));
     }
 }

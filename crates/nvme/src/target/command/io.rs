@@ -191,7 +191,8 @@ fn message(namespace: &Namespace, sqe: &Sqe, way: Direction) -> Result<Outcome, 
         return Err(Status::INVALID_OPCODE);
     }
     let argument = u64::from(sqe.cdw13.get()) << 32 | u64::from(sqe.cdw12.get());
-    Ok(Outcome::Message(Message { way, topic: sqe.cdw10.get(), argument }))
+    let object = u64::from(sqe.cdw15.get()) << 32 | u64::from(sqe.cdw14.get());
+    Ok(Outcome::Message(Message { way, topic: sqe.cdw10.get(), argument, object }))
 }
 
 /// A verify is a read whose bytes nobody wants.

@@ -53,7 +53,7 @@ fn write(net: &mut Net, io: usize, namespace: &Namespace) -> Result<(), IoError>
 }
 
 fn send(net: &mut Net, io: usize, content: Content) -> Result<Vec<u8>, IoError> {
-    let message = Message { topic: TOPIC, argument: 0x1_0000_0002, content };
+    let message = Message { topic: TOPIC, argument: 0x1_0000_0002, object: 0x3_0000_0004, content };
     let now = net.now;
     net.io(io).send(now, 0, 1, message).unwrap();
     match net.settle().as_slice() {
@@ -155,7 +155,7 @@ fn too_much_is_not_told() {
     let node = replica(&mut net, 1);
     let (_, io, _) = with_queue(&mut net, node, 1);
     let bytes = vec![0; usize::try_from(Message::MOST_BYTES).unwrap() + 1];
-    let message = Message { topic: TOPIC, argument: 0, content: tell(&bytes) };
+    let message = Message { topic: TOPIC, argument: 0, object: 0, content: tell(&bytes) };
     let now = net.now;
     let queue: &mut IoQueue = net.io(io);
     assert_eq!(queue.send(now, 0, 1, message), Err(IoError::Unsupported));
@@ -179,7 +179,7 @@ fn a_new_owner_waits_for_messages_at_work() {
     assert_eq!(own(&mut net, old, 1), Ok(()));
     assert_eq!(reserve(&mut net, new, register(2)), Ok(()));
     net.nodes[node].hold_io = true;
-    let message = Message { topic: TOPIC, argument: 0, content: tell(b"late") };
+    let message = Message { topic: TOPIC, argument: 0, object: 0, content: tell(b"late") };
     let now = net.now;
     net.io(old).send(now, 3, 1, message).unwrap();
     assert_eq!(net.settle(), []);
