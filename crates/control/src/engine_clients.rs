@@ -194,6 +194,9 @@ impl EngineClient {
             Call::PutScrub(id, order) => {
                 CallResponse::Scrub(Box::new(remote.put_scrub(id, order).await?.now))
             }
+            Call::CheckTarget(target, request) => {
+                CallResponse::Checked(Box::new(remote.check_target(target, request).await?))
+            }
             Call::Scrub(id) => CallResponse::Scrub(Box::new(remote.scrub(id).await?)),
         })
     }

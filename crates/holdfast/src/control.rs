@@ -142,6 +142,9 @@ struct PolicyArgs {
     /// How many copies of one node may be checked at once [default: 1]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     scrubs_per_node: Option<u32>,
+    /// How often the copies of every volume are compared with each other; or `never` [default: 90d]
+    #[arg(long, value_name = "TIME", value_parser = every)]
+    compare_every: Option<Interval>,
     /// Move copies when the fill of two pools differs by more than this [default: only when asked]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=100))]
     rebalance_above: Option<u32>,
@@ -180,6 +183,7 @@ impl PolicyArgs {
             second_look => settings.second_look;
             quarantine => settings.quarantine;
             scrub_every => settings.scrub_every;
+            compare_every => settings.compare_every;
             scrubs_per_node => settings.scrubs_per_node;
             rebalance_above => settings.rebalance_above;
             heartbeat => pace.heartbeat;

@@ -7,6 +7,7 @@
 //! /holdfast/failover/ID                a target on the move
 //! /holdfast/rebuild/ID                 a rebuild that has ended
 //! /holdfast/scrubbed/REPLICA           when a copy was last checked to the end
+//! /holdfast/compared/VOLUME            when its copies were last compared, and how far that is
 //! /holdfast/storeSequence/cluster      how far the store has come
 //! /holdfast/quarantine/REPLICA         a copy that is set aside
 //! /holdfast/maintenance/cluster        failover and healing are paused, and until when

@@ -63,6 +63,13 @@ pub struct Facts {
     pub scrubbed: BTreeMap<ReplicaId, Timestamp>,
     /// Copies that are being checked.
     pub scrubbing: BTreeSet<ReplicaId>,
+    /// When the copies of a volume were last compared with each other to the end.
+    pub compared: BTreeMap<VolumeId, Timestamp>,
+    /// Volumes whose copies are being compared.
+    pub comparing: BTreeSet<VolumeId>,
+    /// Until when volumes want a target although nobody uses them: their copies are compared, or
+    /// damage that a scrub found is repaired.
+    pub attended: BTreeMap<VolumeId, Timestamp>,
     /// What somebody is working on at this moment: left alone.
     pub busy: BTreeSet<Subject>,
     /// Space that running operations will take for copies that have no spec yet.

@@ -5,7 +5,8 @@
 //! 2. A copy that answers has missed writes: it is brought in sync, by a target that is opened for
 //!    that if nobody uses the volume.
 //! 3. Copies are missing, also for those that should be elsewhere: one is added.
-//! 4. A target was opened to heal and nothing is left to do: it is closed.
+//! 4. Its copies are to be compared or repaired, and it has no target: one is opened.
+//! 5. A target was opened for one of these and nothing is left to do: it is closed.
 //!
 //! While many nodes are away at once lost copies are not replaced (`brake.rs`).
 //!
@@ -112,7 +113,12 @@ fn want(view: &View<'_>, health: &VolumeHealth<'_>) -> Result<Option<HealAction>
     }
     let idle = health.target.is_some_and(|target| target.spec().hosts.is_empty());
     let working = health.members.iter().any(|member| member.condition == Condition::Rebuilding);
-    Ok((idle && !working).then_some(HealAction::Close))
+    let attended = view.facts.attended.get(health.volume.id());
+    let attended = attended.is_some_and(|until| *until > view.now);
+    if attended && health.target.is_none() && health.good().next().is_some() {
+        return Ok(Some(HealAction::OpenToHeal));
+    }
+    Ok((idle && !working && !attended).then_some(HealAction::Close))
 }
 
 /// Whether the change or the move under way has nothing left to do.

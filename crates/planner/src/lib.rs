@@ -57,6 +57,7 @@ pub use plan::plan;
 pub use publish::{Publishing, publish, unpublish};
 pub use quarantine::{Standing, standing};
 pub use resize::check_resize;
+pub use scrub::is_comparable;
 pub use settings::Settings;
 pub use snapshot::{SnapshotProposal, check_snapshot, check_snapshot_group};
 pub use step::{Blocked, Plan, Step};

@@ -41,6 +41,10 @@ pub struct Settings {
     pub scrub_every: Option<Duration>,
     /// How many copies of one node may be checked at once.
     pub scrubs_per_node: u32,
+    /// How often the copies of every volume are compared with each other; absent: never.
+    pub compare_every: Option<Duration>,
+    /// How many volumes may be compared at once in the cluster.
+    pub comparisons: u32,
     /// By how many hundredths the fill of two pools may differ before copies are moved; absent:
     /// none are moved without being asked for.
     pub rebalance_above: Option<u32>,
@@ -65,6 +69,8 @@ impl Default for Settings {
             half_made_after: Duration::from_mins(10),
             scrub_every: Some(Duration::from_hours(30 * 24)),
             scrubs_per_node: 1,
+            compare_every: Some(Duration::from_hours(90 * 24)),
+            comparisons: 1,
             rebalance_above: None,
         }
     }

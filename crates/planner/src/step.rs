@@ -177,6 +177,11 @@ pub enum Step {
         /// Which.
         replica: ReplicaId,
     },
+    /// Compare the copies of a volume with each other, block by block.
+    Compare {
+        /// Which.
+        volume: VolumeId,
+    },
 }
 
 impl Step {
@@ -196,6 +201,7 @@ impl Step {
             | Step::Reroute { volume, .. }
             | Step::OpenToHeal { volume, .. }
             | Step::Close { volume, .. }
+            | Step::Compare { volume }
             | Step::AddReplica { volume, .. }
             | Step::Attach { volume, .. }
             | Step::Rebuild(RebuildPlan { volume, .. })

@@ -137,6 +137,7 @@ impl Controller {
             Request::DeleteWebhook(name) => self.decide_delete_webhook(asked, name),
             Request::Rescue { replica, snapshot } => self.decide_rescue(asked, *replica, *snapshot),
             Request::Discard(replica) => self.decide_discard(asked, *replica),
+            Request::Attend(volume) => self.decide_attend(asked, *volume),
             Request::Scrub(replica) => self.decide_scrub(asked, *replica),
             Request::List(node) => self.decide_list(node),
             Request::Recover(incomplete) => self.decide_recover(context, asked, incomplete),

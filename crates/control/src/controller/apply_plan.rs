@@ -45,6 +45,7 @@ impl Controller {
         self.refresh_missing();
         self.refresh_busy();
         self.refresh_reservations();
+        self.forget_attended();
     }
 
     /// Looks at everything, and says what is to be done. It only reads, so that others may read
@@ -82,6 +83,7 @@ impl Controller {
             self.take(step);
         }
         self.ask_for_scrubs();
+        self.advance_comparisons();
     }
 
     fn note_drains(&mut self, mut drains: Vec<(NodeName, model::DrainStatus)>) {
@@ -151,6 +153,7 @@ impl Controller {
                 }
             }
             Step::Scrub { replica } => self.begin_scrub(replica),
+            Step::Compare { volume } => self.begin_comparison(volume),
             Step::Finish(Subject::Volume(id)) => {
                 let volume = self.volume(id)?.clone();
                 if volume.lifecycle().operation().is_some() {
@@ -441,6 +444,10 @@ impl Controller {
         match &scrub.state {
             ScrubState::Running {} | ScrubState::Paused {} => {
                 self.state.facts.scrubbing.insert(replica);
+                // The scrub waits a while for a target to repair what it found.
+                if scrub.bad_blocks > scrub.repaired_blocks || scrub.bad_in_snapshots > 0 {
+                    self.attend_damage(replica);
+                }
                 return;
             }
             ScrubState::Completed {} => {

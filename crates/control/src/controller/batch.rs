@@ -50,6 +50,7 @@ pub(crate) struct Batch {
     gone: Vec<Subject>,
     /// Copies to be checked.
     scrubs: Vec<ReplicaId>,
+    attended: Vec<VolumeId>,
     /// The volume whose record is to be as it is known here; nothing is written.
     pub(crate) confirms: Option<VolumeId>,
     /// The volume of which the operation under way is to be undone.
@@ -124,6 +125,12 @@ impl Batch {
     }
 
     /// This copy is checked then.
+    /// This volume gets a target for a while then.
+    pub(crate) fn attend(mut self, volume: VolumeId) -> Batch {
+        self.attended.push(volume);
+        self
+    }
+
     pub(crate) fn scrub(mut self, replica: ReplicaId) -> Batch {
         self.scrubs.push(replica);
         self
@@ -137,6 +144,7 @@ impl Batch {
         self.ends.extend(other.ends);
         self.gone.extend(other.gone);
         self.scrubs.extend(other.scrubs);
+        self.attended.extend(other.attended);
         self.confirms = self.confirms.or(other.confirms);
         self.cancels = self.cancels.or(other.cancels);
         self.waits = self.waits.or(other.waits);
@@ -327,13 +335,16 @@ impl Controller {
 
     /// What the batch says beside its changes, which are stored.
     pub(crate) fn take_effect(&mut self, batch: Batch) {
-        let Batch { replies, tells, ends, gone, scrubs, confirms, cancels, .. } = batch;
+        let Batch { replies, tells, ends, gone, scrubs, attended, confirms, cancels, .. } = batch;
         if let Some(volume) = cancels {
             self.cancelled.insert(volume);
             self.enqueue(&Subject::Volume(volume));
         }
         if let Some(volume) = confirms {
             self.confirmed(volume, true);
+        }
+        for volume in attended {
+            self.attend(volume);
         }
         for replica in scrubs {
             self.begin_scrub(replica);

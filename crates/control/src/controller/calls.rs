@@ -52,6 +52,14 @@ impl Controller {
                 self.engine_object(&subject).succeed();
                 self.on_spec_backup(&subject, &call);
             }
+            // What failed is a comparison, not the volume.
+            Err(problem) if matches!(call, Call::CheckTarget(..)) => {
+                tracing::debug!(%subject, %problem, "copies cannot be compared now");
+                self.engine_object(&subject).succeed();
+                if let Subject::Volume(volume) = subject {
+                    self.comparison_failed(volume, &problem);
+                }
+            }
             Err(problem) => {
                 self.on_refusal(&subject, &call, &problem);
                 let now = self.now;
@@ -98,6 +106,11 @@ impl Controller {
                 let message = format!("copy {} is being brought in sync", order.spec.replica);
                 self.tell(subject.clone(), EventName::RebuildStarted, Severity::Info, message);
                 self.look_at(node);
+            }
+            (Call::CheckTarget(_, asked), CallResponse::Checked(report)) => {
+                if let Subject::Volume(volume) = subject {
+                    self.on_checked(*volume, &asked, &report);
+                }
             }
             (Call::PutScrub(replica, _) | Call::Scrub(replica), CallResponse::Scrub(scrub)) => {
                 self.on_scrub(replica, &scrub);

@@ -152,6 +152,7 @@ impl Controller {
             | Request::MoveReplica { volume, .. }
             | Request::RemoveReplica { volume, .. }
             | Request::SetReplicaOffline { volume, .. }
+            | Request::Attend(volume)
             | Request::ModifyVolume(volume, _) => vec![*volume],
             Request::CreateSnapshot(_, spec) => vec![spec.volume],
             Request::CreateGroup(_, spec) => spec.snapshots.keys().copied().collect(),

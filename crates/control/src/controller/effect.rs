@@ -1,8 +1,8 @@
 //! What comes in and what goes out.
 
 use api::node::{
-    DeletePool, DeleteReplica, JobControl, Observed, ObservedSnapshot, PoolFilter, RebuildRequest,
-    Scrub, SnapshotRequest, TargetSnapshot,
+    CheckReport, CheckRequest, DeletePool, DeleteReplica, JobControl, Observed, ObservedSnapshot,
+    PoolFilter, RebuildRequest, Scrub, SnapshotRequest, TargetSnapshot,
 };
 use model::{
     EventName, EventOrigin, Generation, NodeName, PoolName, PoolSpec, Problem, Rebuild, RebuildId,
@@ -101,6 +101,7 @@ pub enum Call {
     PutRebuild(RebuildId, VersionedSpec<RebuildRequest>),
     PutScrub(ReplicaId, VersionedSpec<JobControl>),
     Scrub(ReplicaId),
+    CheckTarget(TargetId, CheckRequest),
 }
 
 /// What a node answers.
@@ -116,6 +117,7 @@ pub enum CallResponse {
     Snapshot(Box<ObservedSnapshot>),
     Rebuild(Box<Rebuild>),
     Scrub(Box<Scrub>),
+    Checked(Box<CheckReport>),
     Gone,
 }
 

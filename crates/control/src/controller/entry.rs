@@ -7,7 +7,7 @@ use model::{
     keys,
 };
 
-use super::{MoveRecord, ScrubRecord};
+use super::{ComparisonRecord, MoveRecord, ScrubRecord};
 
 macro_rules! entries {
     ($($(#[doc = $doc:literal])+ $name:ident($of:ty), $id:expr;)+) => {
@@ -76,6 +76,8 @@ entries! {
     Rebuild(Rebuild), |rebuild: &Rebuild| rebuild.id;
     /// When a copy was last checked.
     ScrubRecord(ScrubRecord), |scrubbed: &ScrubRecord| scrubbed.replica;
+    /// When the copies of a volume were last compared.
+    ComparisonRecord(ComparisonRecord), |compared: &ComparisonRecord| compared.volume;
     /// How far the store has come.
     Sequence(StoreSequence), |_: &StoreSequence| StoreSequence::ID;
     /// Automatic failover and healing are paused.
@@ -106,6 +108,7 @@ impl Entry {
             Entry::Rebuild(_)
             | Entry::ScrubRecord(_)
             | Entry::Maintenance(_)
+            | Entry::ComparisonRecord(_)
             | Entry::Sequence(_)
             | Entry::Event(_) => None,
         }
@@ -130,6 +133,7 @@ impl Stripped for Failover {}
 impl Stripped for MoveRecord {}
 impl Stripped for Rebuild {}
 impl Stripped for ScrubRecord {}
+impl Stripped for ComparisonRecord {}
 impl Stripped for StoreSequence {}
 impl Stripped for Maintenance {}
 impl Stripped for Quarantine {}

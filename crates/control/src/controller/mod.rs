@@ -38,6 +38,7 @@ mod apply_plan;
 mod batch;
 mod brake;
 mod calls;
+mod comparison;
 mod conflict;
 mod dry_run;
 mod effect;
@@ -87,6 +88,8 @@ pub use apply_plan::MadePlan;
 use batch::{Batch, WaitFor};
 use brake::BrakeState;
 use calls::CallInFlight;
+use comparison::Comparison;
+pub use comparison::ComparisonRecord;
 use conflict::Suspicion;
 pub use effect::{
     Call, CallId, CallResponse, CommitResult, Effect, EventDraft, Inventory, RequestOutcome,
@@ -193,6 +196,8 @@ pub struct Controller {
     awaiting: BTreeMap<PoolName, BTreeSet<Subject>>,
     /// Rebuilds as nodes last told them, but for those that have ended and are stored.
     running: BTreeMap<RebuildId, Rebuild>,
+    /// Comparisons of copies under way, with how far they are.
+    comparisons: BTreeMap<VolumeId, Comparison>,
     /// Watches of which the store does not know yet how far their calls went, and when it is told.
     unnoted: BTreeSet<WebhookName>,
     note_at: Timestamp,
@@ -251,6 +256,7 @@ impl Controller {
             dropped: BTreeMap::new(),
             awaiting: BTreeMap::new(),
             running: BTreeMap::new(),
+            comparisons: BTreeMap::new(),
             unnoted: BTreeSet::new(),
             note_at: now,
             planned_at: None,

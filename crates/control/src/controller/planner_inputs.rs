@@ -9,7 +9,7 @@ use planner::{Reservation, View};
 
 use super::engine_object::back_off;
 use super::replica::is_going;
-use super::{Batch, Controller, Entry};
+use super::{Batch, Call, Controller, Entry};
 
 /// Failures before this count at the first step of the back-off.
 const FIRST_STEP: u32 = 3;
@@ -124,7 +124,9 @@ impl Controller {
         let resting = self.back_offs.iter().filter(|(_, (_, until))| *until > now);
         let mut busy: BTreeSet<Subject> = resting.map(|(subject, _)| subject.clone()).collect();
         for (subject, engine_object) in &self.engine_objects {
-            if engine_object.call.is_some() {
+            let call = engine_object.call.and_then(|id| self.calls.get(&id));
+            let compares = call.is_some_and(|call| matches!(call.call, Call::CheckTarget(..)));
+            if engine_object.call.is_some() && !compares {
                 busy.insert(subject.clone());
                 busy.extend(self.volume_of(subject));
             }

@@ -143,6 +143,8 @@ pub enum Request {
     Discard(ReplicaId),
     /// Check a copy now.
     Scrub(ReplicaId),
+    /// Give a volume a target for a while, although nobody uses it: its copies are compared.
+    Attend(VolumeId),
     /// Ask a node what it has; what it says is known when this is answered.
     List(NodeName),
     /// Make records of pools, volumes and snapshots that are found on disks and nobody knows; also

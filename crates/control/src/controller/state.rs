@@ -18,7 +18,7 @@ use planner::{Facts, ReplicaMove};
 use store::contract::{KeyValue, Revision};
 
 use super::unreadable::UnreadableRecords;
-use super::{Entry, MoveRecord, ScrubRecord};
+use super::{ComparisonRecord, Entry, MoveRecord, ScrubRecord};
 use crate::event_store::EventRetention;
 
 /// A record that could not be read and without which nothing can be done.
@@ -48,6 +48,8 @@ pub struct State {
     pub(crate) scrubs: BTreeMap<ReplicaId, ScrubRecord>,
     /// Automatic failover and healing are paused.
     pub(crate) maintenance: Option<Maintenance>,
+    /// The last comparison of each volume's copies.
+    pub(crate) comparisons: BTreeMap<VolumeId, ComparisonRecord>,
     /// How far the store has come.
     pub(crate) sequence: Option<StoreSequence>,
     /// What happened lately, by number.
@@ -180,6 +182,9 @@ impl State {
             MoveRecord::KIND => self.moving(id.parse().ok()?).map(Entry::from),
             Rebuild::KIND => self.rebuilds.get(&id.parse().ok()?).cloned().map(Entry::from),
             ScrubRecord::KIND => self.scrubs.get(&id.parse().ok()?).cloned().map(Entry::from),
+            ComparisonRecord::KIND => {
+                self.comparisons.get(&id.parse().ok()?).cloned().map(Entry::from)
+            }
             StoreSequence::KIND => self.sequence.map(Entry::from),
             Maintenance::KIND => self.maintenance.clone().map(Entry::from),
             Quarantine::KIND => {
@@ -259,6 +264,10 @@ impl State {
                 self.facts.paused_until = Some(maintenance.until);
                 self.maintenance = Some(*maintenance);
             }
+            Entry::ComparisonRecord(compared) => {
+                self.facts.compared.extend(compared.at.map(|at| (compared.volume, at)));
+                self.comparisons.insert(compared.volume, *compared);
+            }
             Entry::Sequence(sequence) => self.sequence = Some(*sequence),
             Entry::Quarantine(quarantine) => {
                 self.facts.quarantined.insert(quarantine.replica, *quarantine);
@@ -322,6 +331,10 @@ impl State {
             }
             Entry::Maintenance(_) => {
                 (self.maintenance, self.facts.paused_until) = (None, None);
+            }
+            Entry::ComparisonRecord(compared) => {
+                self.facts.compared.remove(&compared.volume);
+                self.comparisons.remove(&compared.volume);
             }
             Entry::Sequence(_) => self.sequence = None,
             Entry::Quarantine(quarantine) => {

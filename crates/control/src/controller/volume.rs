@@ -327,6 +327,7 @@ impl Controller {
             batch = batch.drop(record.clone());
         }
         let batch = self.drop_move(id, self.drop_failovers(id, batch));
+        let batch = self.forget_comparison(id, batch);
         let batch = self.drop_clone_source(id, batch).drop(volume).gone(subject.clone());
         self.back_offs.remove(&subject);
         self.try_commit(batch.tell(subject, EventName::Deleted, Severity::Info, "it is gone"));

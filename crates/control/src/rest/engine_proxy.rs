@@ -1,6 +1,7 @@
 //! What only an engine knows: asked there.
 
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use api::node::{
     CheckReport, CheckRequest, DiffQuery, Fence, FenceReset, JobControl, Node as _, Range,
@@ -14,7 +15,12 @@ use model::{
 };
 
 use super::{Rest, missing};
-use crate::controller::Input;
+use crate::controller::{Input, Request};
+
+/// How long a check waits for a target of a volume that nobody uses.
+const PATIENCE: Duration = Duration::from_secs(45);
+/// How often it looks for one.
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 impl Rest {
     fn remote(&self, name: &NodeName) -> ApiResult<Remote> {
@@ -90,24 +96,24 @@ impl Rest {
         self.remote_of_pool(&pool)?.changed(replica, id, changed).await
     }
 
-    /// The target of a volume checks it.
+    /// The target of a volume checks it; one that nobody uses gets a target for that.
     pub(super) async fn check_part(
         &self,
         id: VolumeId,
         request: CheckRequest,
     ) -> ApiResult<CheckReport> {
-        let (target, node) = self.0.read(|controller| {
-            let volume = controller.volume_seen(id).ok_or_else(|| missing("volume", &id))?;
-            let target = volume.status.and_then(|status| status.target);
-            target.map(|target| (target.id, target.node)).ok_or_else(|| {
-                let detail = format!(
-                    "volume {id} is not served; `holdfast volume publish {id}` serves it, then \
-                     check again"
-                );
-                Problem::new(ProblemKind::Unavailable, detail)
-            })
-        })?;
-        self.remote(&node)?.check_target(target, request).await
+        let give_up = self.0.now().after(PATIENCE);
+        loop {
+            self.0.ask(Request::Attend(id), None).await?;
+            let serving = self.0.read(|controller| Ok(controller.serving_target(id)))?;
+            if let Some((target, node)) = serving {
+                return self.remote(&node)?.check_target(target, request).await;
+            }
+            if self.0.now() >= give_up {
+                return Err(self.0.read(|controller| Ok(controller.why_not_served(id)))?);
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
     }
 
     pub(super) async fn scrub_of(&self, id: ReplicaId) -> ApiResult<Scrub> {

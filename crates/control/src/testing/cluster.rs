@@ -158,7 +158,8 @@ impl Cluster {
                 engine.delete_snapshot((replica, id), &place.pool)
             }
             Call::PutRebuild(id, order) => return self.put_rebuild(node, id, &order.spec),
-            Call::PutScrub(replica, _) | Call::Scrub(replica) => engine.scrub(replica),
+            Call::PutScrub(replica, _) | Call::Scrub(replica) => return self.scrub(node, replica),
+            Call::CheckTarget(target, request) => engine.check(target, &request),
         };
         self.settle_after(volume);
         answer
@@ -171,6 +172,20 @@ impl Cluster {
             None if self.is_large => {}
             _ => self.settle(),
         }
+    }
+
+    /// A scrub that ends at once, or waits for a target to repair what it found.
+    fn scrub(&mut self, node: &NodeName, replica: ReplicaId) -> Result<CallResponse, Problem> {
+        let serves = |engine: &Engine, volume: VolumeId| {
+            let mut targets = engine.targets.values();
+            engine.works()
+                && targets.any(|it| it.order.spec.volume == volume && it.status.state.serves())
+        };
+        let engine = self.engines.get(node).ok_or_else(no_engine)?;
+        let volume = engine.replicas.get(&replica).map(|copy| copy.volume);
+        let is_served = |volume| self.engines.values().any(|engine| serves(engine, volume));
+        let is_served = volume.is_some_and(is_served);
+        self.engines.get_mut(node).ok_or_else(no_engine)?.scrub(replica, is_served)
     }
 
     /// The last copy in sync of a volume that lives must stay.

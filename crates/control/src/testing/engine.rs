@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use api::node::{
-    DeletePool, DeleteReplica, Observed, ObservedSnapshot, Scrub, ScrubState, SnapshotRequest,
+    CheckRequest, DeletePool, DeleteReplica, Observed, ObservedSnapshot, Scrub, ScrubState,
+    SnapshotRequest,
 };
 use model::{
     Admission, DiskStatus, Encryption, Generation, Heartbeat, InstanceId, NodeAddress, NodeName,
@@ -48,6 +49,11 @@ pub struct Engine {
     pub written: Size,
     /// How far the store had come, as it was last told.
     pub told: Option<StoreMark>,
+    /// Blocks that its targets have compared.
+    pub compared: u64,
+    /// Blocks of each of its copies that a scrub finds bad, until a target of the volume has
+    /// repaired them.
+    pub rot: BTreeMap<ReplicaId, u64>,
     /// How many times it will not say what it has.
     pub mute: u32,
     /// Orders to delete that must not be undone by late ones.
@@ -132,6 +138,8 @@ impl Engine {
             disks: BTreeSet::new(),
             written: Size::ZERO,
             told: None,
+            compared: 0,
+            rot: BTreeMap::new(),
             mute: 0,
             deleted: BTreeMap::new(),
         }
@@ -419,21 +427,42 @@ impl Engine {
         Ok(CallResponse::Gone)
     }
 
-    /// A scrub that ends at once.
-    pub(crate) fn scrub(&self, replica: ReplicaId) -> Result<CallResponse, Problem> {
+    /// A scrub, which ends when what it found is repaired.
+    pub(crate) fn scrub(
+        &mut self,
+        replica: ReplicaId,
+        is_served: bool,
+    ) -> Result<CallResponse, Problem> {
         if !self.replicas.contains_key(&replica) {
             return Err(missing("replica", &replica));
         }
+        let bad_blocks = self.rot.get(&replica).copied().unwrap_or(0);
+        if is_served {
+            self.rot.remove(&replica);
+        }
+        let is_over = is_served || bad_blocks == 0;
         Ok(CallResponse::Scrub(Box::new(Scrub {
             generation: Generation::FIRST,
-            state: ScrubState::Completed {},
+            state: if is_over { ScrubState::Completed {} } else { ScrubState::Running {} },
             progress: Progress::default(),
-            bad_blocks: 0,
-            repaired_blocks: 0,
+            bad_blocks,
+            repaired_blocks: if is_over { bad_blocks } else { 0 },
             bad_in_snapshots: 0,
             started_at: Timestamp::from_millis(0),
             ended_at: None,
         })))
+    }
+
+    /// What a target finds in a part of its volume.
+    pub(crate) fn check(
+        &mut self,
+        target: TargetId,
+        request: &CheckRequest,
+    ) -> Result<CallResponse, Problem> {
+        let serving = self.targets.get(&target).filter(|it| it.status.state.serves());
+        serving.ok_or_else(|| missing("target", &target))?;
+        self.compared += request.blocks;
+        Ok(CallResponse::Checked(Box::default()))
     }
 
     /// Writes what a target keeps with a copy.

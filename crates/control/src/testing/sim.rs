@@ -106,6 +106,7 @@ impl Sim {
             half_made_after: Duration::from_mins(1),
             replace_after: Duration::from_mins(1),
             scrub_every: None,
+            compare_every: None,
             ..Settings::default()
         };
         let now = Timestamp::from_millis(1_000_000_000);

@@ -1,5 +1,7 @@
 //! What is remembered beside specs, also by the next control plane.
 
+use std::time::Duration;
+
 use control::controller::{Entry, Request, RequestOutcome};
 use control::testing::Sim;
 use model::*;
@@ -51,6 +53,58 @@ fn when_a_copy_was_checked_is_remembered_as_long_as_it_is_there() {
     assert_eq!(scrubs(&sim), 1);
     sim.insist(&Request::DeleteVolume(volume(1))).unwrap();
     assert_eq!(scrubs(&sim), 0);
+}
+
+/// What a scrub finds on a copy of a volume that nobody uses is repaired by a target that is opened
+/// for that, and closed again.
+#[test]
+fn rot_in_a_volume_that_nobody_uses_is_repaired() {
+    let mut sim = cluster(3);
+    sim.insist(&create(1, 2)).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    sim.insist(&unpublish(1)).unwrap();
+    let (copy, node) = sim.cluster.copies(volume(1)).into_iter().next().unwrap();
+    sim.cluster.engine(node.as_str()).rot.insert(copy, 7);
+    sim.insist(&Request::Scrub(copy)).unwrap();
+    settle(&mut sim);
+    let ended = sim.told.iter().find(|event| event.name == EventName::ScrubEnded).unwrap();
+    assert!(ended.message.contains("7 repaired"), "{}", ended.message);
+    assert!(sim.cluster.engine(node.as_str()).rot.is_empty());
+    sim.pass(Duration::from_mins(3));
+    settle(&mut sim);
+    assert!(status(&sim, 1).target.is_none(), "its target is closed again");
+}
+
+/// All blocks are compared once in each period, of volumes in use and of others, across restarts.
+#[test]
+fn copies_are_compared_on_a_schedule() {
+    let mut sim = cluster(3);
+    sim.insist(&create(1, 2)).unwrap();
+    sim.insist(&publish(1)).unwrap();
+    sim.insist(&create(2, 2)).unwrap();
+    sim.insist(&publish(2)).unwrap();
+    sim.insist(&unpublish(2)).unwrap();
+    let hour = Duration::from_hours(1);
+    sim.set(|settings| settings.compare_every = Some(hour));
+    let compared =
+        |sim: &Sim| -> u64 { sim.cluster.engines.values().map(|engine| engine.compared).sum() };
+    settle(&mut sim);
+    assert_eq!(compared(&sim), 0);
+    let blocks = Size::gib(1).bytes().0 / 4096;
+    for round in 1..=2 {
+        sim.pass(hour);
+        settle(&mut sim);
+        assert_eq!(compared(&sim), round * 2 * blocks);
+        sim.restart();
+    }
+    settle(&mut sim);
+    let records = sim.stored().into_iter();
+    let records = records.filter(|entry| matches!(entry, Entry::ComparisonRecord(_))).count();
+    assert_eq!(records, 2);
+    assert!(status(&sim, 2).target.is_none(), "its target is closed again");
+    sim.insist(&Request::DeleteVolume(volume(2))).unwrap();
+    let left = sim.stored().into_iter();
+    assert_eq!(left.filter(|entry| matches!(entry, Entry::ComparisonRecord(_))).count(), 1);
 }
 
 /// The copies of a volume may be left alone, one by one, but never all.

@@ -176,3 +176,31 @@ fn scrubs_come_round() {
     // Not of volumes that are not well.
     check("set scrub=30d; v1 x2 at=n1: n1/p1 ok, n2/p2 rebuilding", "-");
 }
+
+/// Copies are compared with each other in turn, a volume at a time.
+#[test]
+fn comparisons_come_round() {
+    let due = "set compare=90d; v1 x2 at=n1: n1/p1 ok, n2/p2 ok; ";
+    check(due, "compare v1");
+    check(&format!("{due} compared v1 89d"), "-");
+    check(&format!("{due} compared v1 91d"), "compare v1");
+    check(&format!("{due} compared v1 running"), "-");
+    // The one that waited longest, one in the cluster.
+    let two = format!("{due} v2 x2 at=n3: n3/p3 ok, n4/p4 ok; ");
+    check(&format!("{two} compared v2 95d; compared v1 91d"), "compare v2");
+    check(&format!("{two} compared v2 running"), "-");
+    // Not of volumes that are not well, or that have nothing to compare with.
+    check("set compare=90d; v1 x2 at=n1: n1/p1 ok, n2/p2 rebuilding", "-");
+    check("set compare=90d; v1 x1 at=n1: n1/p1 ok", "-");
+}
+
+/// A volume whose copies are compared or repaired has a target for that time, also if nobody uses
+/// it.
+#[test]
+fn a_volume_that_is_attended_has_a_target() {
+    check("v1 x2: n1/p1 ok, n2/p2 ok; attended v1", "heal v1 on n1");
+    check("v1 x2: n1/p1 ok, n2/p2 ok; attended v1 over", "-");
+    check("v1 x2 at=n1 heal: n1/p1 ok, n2/p2 ok; attended v1", "-");
+    check("v1 x2 at=n1 heal: n1/p1 ok, n2/p2 ok; attended v1 over", "close v1!n1");
+    check("v1 x2 at=n1: n1/p1 ok, n2/p2 ok; attended v1 over", "-");
+}

@@ -64,5 +64,6 @@ pub(crate) fn one(world: &World, step: &Step) -> String {
             format!("destroy {}@{pool}", name(snapshot))
         }
         Step::Scrub { replica } => format!("scrub {}", name(replica)),
+        Step::Compare { volume } => format!("compare {}", name(volume)),
     }
 }

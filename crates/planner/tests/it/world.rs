@@ -43,7 +43,7 @@ pub(crate) fn labels<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) ->
 
 impl World {
     pub(crate) fn new(text: &str) -> World {
-        let settings = Settings { scrub_every: None, ..Settings::default() };
+        let settings = Settings { scrub_every: None, compare_every: None, ..Settings::default() };
         let now = Timestamp::EPOCH.after(BIRTH).after(Duration::from_hours(2400));
         let (facts, names) = (Facts::default(), Names::default());
         let mut world = World { facts, settings, now, names };
@@ -66,6 +66,8 @@ impl World {
                     world.facts.braked_at = Some(world.ago(duration(line.words[0])));
                 }
                 "scrubbed" => world.scrubbed(&line),
+                "compared" => world.compared(&line),
+                "attended" => world.attended(&line),
                 _ => world.volume(&line),
             }
         }
@@ -280,6 +282,7 @@ impl World {
                 "share" => settings.heal_share = number(),
                 "fill" => settings.heal_fill = number(),
                 "wait" => settings.replace_after = duration(value),
+                "compare" => settings.compare_every = Some(duration(value)),
                 "scrub" => settings.scrub_every = Some(duration(value)),
                 _ => panic!("no setting {key}"),
             }
@@ -332,6 +335,24 @@ impl World {
             let at = self.ago(duration(line.words[1]));
             self.facts.scrubbed.insert(replica, at);
         }
+    }
+
+    fn compared(&mut self, line: &Line<'_>) {
+        let volume = self.names.id(line.words[0]);
+        if line.has("running") {
+            self.facts.comparing.insert(volume);
+        } else {
+            let at = self.ago(duration(line.words[1]));
+            self.facts.compared.insert(volume, at);
+        }
+    }
+
+    /// `attended v1` for one that wants a target for a minute; `over`: it wanted one.
+    fn attended(&mut self, line: &Line<'_>) {
+        let volume = self.names.id(line.words[0]);
+        let now = self.now;
+        let until = if line.has("over") { now } else { now.after(Duration::from_mins(1)) };
+        self.facts.attended.insert(volume, until);
     }
 
     /// `aside v1@p9 8d` for one that was set aside so long ago; `newer`, `discard`, `rescue`.
