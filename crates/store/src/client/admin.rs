@@ -68,7 +68,7 @@ impl Client {
         let member = |member: pb::Member| Member {
             id: member.id,
             name: member.name,
-            client_urls: member.client_urls,
+            client_urls: member.client_ur_ls,
         };
         Ok(answer.members.into_iter().map(member).collect())
     }

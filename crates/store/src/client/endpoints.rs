@@ -5,16 +5,30 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::metadata::MetadataValue;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
 use super::options::{self, ConnectError, Options};
+use super::session::Session;
 use crate::contract::Cause;
+use crate::proto::etcdserverpb::AuthenticateRequest;
+use crate::proto::etcdserverpb::auth_client::AuthClient;
 use crate::proto::etcdserverpb::cluster_client::ClusterClient;
 use crate::proto::etcdserverpb::kv_client::KvClient;
 use crate::proto::etcdserverpb::lease_client::LeaseClient;
 use crate::proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use crate::proto::etcdserverpb::watch_client::WatchClient;
+
+/// What a server says that gives no tokens.
+const NOT_ENABLED: &str = "etcdserver: authentication is not enabled";
+/// What servers say to a call with a token that is unknown or too old, or without one. Nothing was
+/// done then.
+const TOKEN_REFUSED: [&str; 3] = [
+    "etcdserver: invalid auth token",
+    "etcdserver: user name is empty",
+    "etcdserver: revision of auth store is old",
+];
 
 /// All servers; calls go to the current one until it fails.
 #[derive(Debug)]
@@ -29,8 +43,12 @@ pub(super) struct Endpoints {
 pub(super) struct Server {
     pub(super) name: String,
     channel: Channel,
+    session: Session,
     largest_answer: usize,
 }
+
+/// A connection on which this client says who it is.
+pub(super) type Known = InterceptedService<Channel, Session>;
 
 /// Whether a call may be sent again when its answer was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,11 +75,14 @@ impl Endpoints {
         endpoints: &[E],
         options: &Options,
     ) -> Result<Endpoints, ConnectError> {
+        // One token is good at all servers of a cluster.
+        let session = Session::new(options.login.clone());
         let server = |given: &E| {
             let endpoint = options::endpoint(given.as_ref(), options)?;
             Ok(Server {
                 name: given.as_ref().to_owned(),
                 channel: endpoint.connect_lazy(),
+                session: session.clone(),
                 largest_answer: options.largest_answer,
             })
         };
@@ -113,7 +134,17 @@ impl Endpoints {
                 }
                 _ => deadline,
             };
-            let failure = match timeout_at(attempt_ends, call(server)).await {
+            let attempt = async {
+                server.log_in().await?;
+                match call(server.clone()).await {
+                    Err(status) if server.may_log_in(&status) => {
+                        server.log_in().await?;
+                        call(server.clone()).await
+                    }
+                    other => other,
+                }
+            };
+            let failure = match timeout_at(attempt_ends, attempt).await {
                 Ok(Ok(response)) => return Ok(response.into_inner()),
                 Ok(Err(status)) => classify(endpoint, status),
                 Err(elapsed) => Failure::Lost { endpoint, source: elapsed.into() },
@@ -138,24 +169,54 @@ impl Endpoints {
 }
 
 impl Server {
-    pub(super) fn kv(&self) -> KvClient<Channel> {
-        KvClient::new(self.channel.clone()).max_decoding_message_size(self.largest_answer)
+    fn known(&self) -> Known {
+        InterceptedService::new(self.channel.clone(), self.session.clone())
     }
 
-    pub(super) fn lease(&self) -> LeaseClient<Channel> {
-        LeaseClient::new(self.channel.clone()).max_decoding_message_size(self.largest_answer)
+    /// Gets a token if this client has a name and no token yet. A server that asks nobody has none
+    /// to give, and needs none.
+    pub(super) async fn log_in(&self) -> Result<(), Status> {
+        let Some(login) = self.session.wanted() else { return Ok(()) };
+        let (name, password) = (login.user.clone(), login.password.clone());
+        let request = AuthenticateRequest { name, password };
+        match AuthClient::new(self.channel.clone()).authenticate(request).await {
+            Ok(answer) => {
+                self.session.set(&answer.into_inner().token);
+                Ok(())
+            }
+            Err(status) if status.message() == NOT_ENABLED => Ok(()),
+            Err(status) => Err(status),
+        }
     }
 
-    pub(super) fn watch(&self) -> WatchClient<Channel> {
-        WatchClient::new(self.channel.clone()).max_decoding_message_size(self.largest_answer)
+    /// Whether a call was refused only for want of a good token, so that it can be made again with a
+    /// new one.
+    pub(super) fn may_log_in(&self, status: &Status) -> bool {
+        TOKEN_REFUSED.contains(&status.message()) && self.session.forget()
     }
 
-    pub(super) fn maintenance(&self) -> MaintenanceClient<Channel> {
-        MaintenanceClient::new(self.channel.clone())
+    pub(super) fn kv(&self) -> KvClient<Known> {
+        KvClient::new(self.known()).max_decoding_message_size(self.largest_answer)
     }
 
-    pub(super) fn cluster(&self) -> ClusterClient<Channel> {
-        ClusterClient::new(self.channel.clone())
+    pub(super) fn lease(&self) -> LeaseClient<Known> {
+        LeaseClient::new(self.known()).max_decoding_message_size(self.largest_answer)
+    }
+
+    pub(super) fn watch(&self) -> WatchClient<Known> {
+        WatchClient::new(self.known()).max_decoding_message_size(self.largest_answer)
+    }
+
+    pub(super) fn maintenance(&self) -> MaintenanceClient<Known> {
+        MaintenanceClient::new(self.known())
+    }
+
+    pub(super) fn auth(&self) -> AuthClient<Known> {
+        AuthClient::new(self.known())
+    }
+
+    pub(super) fn cluster(&self) -> ClusterClient<Known> {
+        ClusterClient::new(self.known())
     }
 }
 

@@ -9,9 +9,11 @@
 //! Deliberately not here: keeping leases alive ([`crate::lease`]) and locks ([`crate::leader`]),
 //! which need no more than a [`Store`].
 
+mod access;
 mod admin;
 mod endpoints;
 mod options;
+mod session;
 mod watch;
 mod wire;
 
@@ -22,9 +24,10 @@ use futures::future::BoxFuture;
 use futures::{FutureExt as _, StreamExt as _};
 use tokio_stream::once;
 
+pub use access::Grant;
 pub use admin::{Member, ServerStatus};
 use endpoints::{Endpoints, Failure, Idempotent};
-pub use options::{ConnectError, Options, Tls};
+pub use options::{ConnectError, Login, Options, Tls};
 
 use crate::contract::{
     ErrorClass, LeaseError, LeaseId, Page, Query, ReadError, Revision, Store, Txn, TxnOutcome,

@@ -13,13 +13,36 @@ pub struct Options {
     pub deadline: Duration,
     /// How to speak TLS; needed for `https` endpoints.
     pub tls: Option<Tls>,
+    /// Who to be, where the servers ask for that.
+    pub login: Option<Login>,
     /// The largest answer taken from a server, in bytes.
     pub largest_answer: usize,
 }
 
 impl Default for Options {
     fn default() -> Options {
-        Options { deadline: Duration::from_secs(5), tls: None, largest_answer: 128 << 20 }
+        Options {
+            deadline: Duration::from_secs(5),
+            tls: None,
+            login: None,
+            largest_answer: 128 << 20,
+        }
+    }
+}
+
+/// A user of the store and its password.
+#[derive(Clone)]
+pub struct Login {
+    /// The name of the user.
+    pub user: String,
+    /// The password.
+    pub password: String,
+}
+
+impl std::fmt::Debug for Login {
+    /// Shows no password.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Login").field("user", &self.user).finish_non_exhaustive()
     }
 }
 

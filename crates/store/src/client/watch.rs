@@ -101,6 +101,10 @@ impl WatchTask {
         let _ = sender.try_send(pb::WatchRequest { request_union: Some(create) });
         let mut request = Request::new(ReceiverStream::new(receiver));
         require_leader(&mut request);
+        if let Err(status) = server.log_in().await {
+            self.lost(turn, server.name, status).await?;
+            return Ok(None);
+        }
         match server.watch().watch(request).await {
             Ok(answer) => Ok(Some(Live {
                 turn,
@@ -108,6 +112,11 @@ impl WatchTask {
                 answers: answer.into_inner(),
                 _requests: sender,
             })),
+            // The next attempt gets a token first.
+            Err(status) if server.may_log_in(&status) => {
+                self.pause.wait().await;
+                Ok(None)
+            }
             Err(status) => {
                 self.lost(turn, server.name, status).await?;
                 Ok(None)

@@ -463,6 +463,19 @@ pub struct CompactionResponse {
     #[prost(message, optional, tag = "1")]
     pub header: ::core::option::Option<ResponseHeader>,
 }
+/// Asks for a hash of the whole database.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HashRequest {}
+/// A hash of the whole database.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HashResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
+    /// The hash.
+    #[prost(uint32, tag = "2")]
+    pub hash: u32,
+}
 /// What to hash.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HashKvRequest {
@@ -750,10 +763,10 @@ pub struct Member {
     pub name: ::prost::alloc::string::String,
     /// Where members reach it.
     #[prost(string, repeated, tag = "3")]
-    pub peer_urls: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    pub peer_ur_ls: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Where clients reach it.
     #[prost(string, repeated, tag = "4")]
-    pub client_urls: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    pub client_ur_ls: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Whether it only learns.
     #[prost(bool, tag = "5")]
     pub is_learner: bool,
@@ -900,6 +913,163 @@ pub struct StatusResponse {
     /// Whether it only learns.
     #[prost(bool, tag = "10")]
     pub is_learner: bool,
+}
+/// A member to add.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MemberAddRequest {
+    /// Where members reach it.
+    #[prost(string, repeated, tag = "1")]
+    pub peer_ur_ls: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Whether it only learns.
+    #[prost(bool, tag = "2")]
+    pub is_learner: bool,
+}
+/// The member that was added.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct MemberAddResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
+    /// The member.
+    #[prost(message, optional, tag = "2")]
+    pub member: ::core::option::Option<Member>,
+    /// All members.
+    #[prost(message, repeated, tag = "3")]
+    pub members: ::prost::alloc::vec::Vec<Member>,
+}
+/// A member to remove.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MemberRemoveRequest {
+    /// Its number.
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+}
+/// The member was removed.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct MemberRemoveResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
+    /// All members.
+    #[prost(message, repeated, tag = "2")]
+    pub members: ::prost::alloc::vec::Vec<Member>,
+}
+/// A member to change.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MemberUpdateRequest {
+    /// Its number.
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    /// Where members reach it.
+    #[prost(string, repeated, tag = "2")]
+    pub peer_ur_ls: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// The member was changed.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct MemberUpdateResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
+    /// All members.
+    #[prost(message, repeated, tag = "2")]
+    pub members: ::prost::alloc::vec::Vec<Member>,
+}
+/// A learner to promote.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MemberPromoteRequest {
+    /// Its number.
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+}
+/// The learner has a vote.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct MemberPromoteResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
+    /// All members.
+    #[prost(message, repeated, tag = "2")]
+    pub members: ::prost::alloc::vec::Vec<Member>,
+}
+/// Who is to lead.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MoveLeaderRequest {
+    /// The member.
+    #[prost(uint64, tag = "1")]
+    pub target_id: u64,
+}
+/// It leads.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct MoveLeaderResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
+}
+/// A change to an older version.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DowngradeRequest {
+    /// What to do.
+    #[prost(enumeration = "downgrade_request::DowngradeAction", tag = "1")]
+    pub action: i32,
+    /// The version to change to.
+    #[prost(string, tag = "2")]
+    pub version: ::prost::alloc::string::String,
+}
+/// Nested message and enum types in `DowngradeRequest`.
+pub mod downgrade_request {
+    /// What to do.
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum DowngradeAction {
+        /// Only tell whether it could be done.
+        Validate = 0,
+        /// Start it.
+        Enable = 1,
+        /// Cancel it.
+        Cancel = 2,
+    }
+    impl DowngradeAction {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Validate => "VALIDATE",
+                Self::Enable => "ENABLE",
+                Self::Cancel => "CANCEL",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "VALIDATE" => Some(Self::Validate),
+                "ENABLE" => Some(Self::Enable),
+                "CANCEL" => Some(Self::Cancel),
+                _ => None,
+            }
+        }
+    }
+}
+/// The change to an older version.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DowngradeResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
+    /// The version of the cluster now.
+    #[prost(string, tag = "2")]
+    pub version: ::prost::alloc::string::String,
 }
 /// Kinds of alarm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
@@ -2525,6 +2695,81 @@ pub mod cluster_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
+        /// Adds a member.
+        pub async fn member_add(
+            &mut self,
+            request: impl tonic::IntoRequest<super::MemberAddRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::MemberAddResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Cluster/MemberAdd",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Cluster", "MemberAdd"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Removes a member.
+        pub async fn member_remove(
+            &mut self,
+            request: impl tonic::IntoRequest<super::MemberRemoveRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::MemberRemoveResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Cluster/MemberRemove",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Cluster", "MemberRemove"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Changes where members reach a member.
+        pub async fn member_update(
+            &mut self,
+            request: impl tonic::IntoRequest<super::MemberUpdateRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::MemberUpdateResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Cluster/MemberUpdate",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Cluster", "MemberUpdate"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Lists the members.
         pub async fn member_list(
             &mut self,
@@ -2550,6 +2795,31 @@ pub mod cluster_client {
                 .insert(GrpcMethod::new("etcdserverpb.Cluster", "MemberList"));
             self.inner.unary(req, path, codec).await
         }
+        /// Gives a learner a vote.
+        pub async fn member_promote(
+            &mut self,
+            request: impl tonic::IntoRequest<super::MemberPromoteRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::MemberPromoteResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Cluster/MemberPromote",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Cluster", "MemberPromote"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -2565,12 +2835,44 @@ pub mod cluster_server {
     /// Generated trait containing gRPC methods that should be implemented for use with ClusterServer.
     #[async_trait]
     pub trait Cluster: std::marker::Send + std::marker::Sync + 'static {
+        /// Adds a member.
+        async fn member_add(
+            &self,
+            request: tonic::Request<super::MemberAddRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::MemberAddResponse>,
+            tonic::Status,
+        >;
+        /// Removes a member.
+        async fn member_remove(
+            &self,
+            request: tonic::Request<super::MemberRemoveRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::MemberRemoveResponse>,
+            tonic::Status,
+        >;
+        /// Changes where members reach a member.
+        async fn member_update(
+            &self,
+            request: tonic::Request<super::MemberUpdateRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::MemberUpdateResponse>,
+            tonic::Status,
+        >;
         /// Lists the members.
         async fn member_list(
             &self,
             request: tonic::Request<super::MemberListRequest>,
         ) -> std::result::Result<
             tonic::Response<super::MemberListResponse>,
+            tonic::Status,
+        >;
+        /// Gives a learner a vote.
+        async fn member_promote(
+            &self,
+            request: tonic::Request<super::MemberPromoteRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::MemberPromoteResponse>,
             tonic::Status,
         >;
     }
@@ -2651,6 +2953,139 @@ pub mod cluster_server {
         }
         fn call(&mut self, req: http::Request<B>) -> Self::Future {
             match req.uri().path() {
+                "/etcdserverpb.Cluster/MemberAdd" => {
+                    #[allow(non_camel_case_types)]
+                    struct MemberAddSvc<T: Cluster>(pub Arc<T>);
+                    impl<T: Cluster> tonic::server::UnaryService<super::MemberAddRequest>
+                    for MemberAddSvc<T> {
+                        type Response = super::MemberAddResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::MemberAddRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Cluster>::member_add(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = MemberAddSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/etcdserverpb.Cluster/MemberRemove" => {
+                    #[allow(non_camel_case_types)]
+                    struct MemberRemoveSvc<T: Cluster>(pub Arc<T>);
+                    impl<
+                        T: Cluster,
+                    > tonic::server::UnaryService<super::MemberRemoveRequest>
+                    for MemberRemoveSvc<T> {
+                        type Response = super::MemberRemoveResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::MemberRemoveRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Cluster>::member_remove(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = MemberRemoveSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/etcdserverpb.Cluster/MemberUpdate" => {
+                    #[allow(non_camel_case_types)]
+                    struct MemberUpdateSvc<T: Cluster>(pub Arc<T>);
+                    impl<
+                        T: Cluster,
+                    > tonic::server::UnaryService<super::MemberUpdateRequest>
+                    for MemberUpdateSvc<T> {
+                        type Response = super::MemberUpdateResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::MemberUpdateRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Cluster>::member_update(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = MemberUpdateSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 "/etcdserverpb.Cluster/MemberList" => {
                     #[allow(non_camel_case_types)]
                     struct MemberListSvc<T: Cluster>(pub Arc<T>);
@@ -2681,6 +3116,51 @@ pub mod cluster_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = MemberListSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/etcdserverpb.Cluster/MemberPromote" => {
+                    #[allow(non_camel_case_types)]
+                    struct MemberPromoteSvc<T: Cluster>(pub Arc<T>);
+                    impl<
+                        T: Cluster,
+                    > tonic::server::UnaryService<super::MemberPromoteRequest>
+                    for MemberPromoteSvc<T> {
+                        type Response = super::MemberPromoteResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::MemberPromoteRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Cluster>::member_promote(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = MemberPromoteSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
@@ -2897,6 +3377,28 @@ pub mod maintenance_client {
                 .insert(GrpcMethod::new("etcdserverpb.Maintenance", "Defragment"));
             self.inner.unary(req, path, codec).await
         }
+        /// Hashes the whole database.
+        pub async fn hash(
+            &mut self,
+            request: impl tonic::IntoRequest<super::HashRequest>,
+        ) -> std::result::Result<tonic::Response<super::HashResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Maintenance/Hash",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Maintenance", "Hash"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Hashes the keys at one revision.
         pub async fn hash_kv(
             &mut self,
@@ -2944,6 +3446,56 @@ pub mod maintenance_client {
                 .insert(GrpcMethod::new("etcdserverpb.Maintenance", "Snapshot"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// Makes another member the leader.
+        pub async fn move_leader(
+            &mut self,
+            request: impl tonic::IntoRequest<super::MoveLeaderRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::MoveLeaderResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Maintenance/MoveLeader",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Maintenance", "MoveLeader"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Checks, starts or cancels the change to an older version.
+        pub async fn downgrade(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DowngradeRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DowngradeResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Maintenance/Downgrade",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Maintenance", "Downgrade"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -2977,6 +3529,11 @@ pub mod maintenance_server {
             tonic::Response<super::DefragmentResponse>,
             tonic::Status,
         >;
+        /// Hashes the whole database.
+        async fn hash(
+            &self,
+            request: tonic::Request<super::HashRequest>,
+        ) -> std::result::Result<tonic::Response<super::HashResponse>, tonic::Status>;
         /// Hashes the keys at one revision.
         async fn hash_kv(
             &self,
@@ -2993,6 +3550,22 @@ pub mod maintenance_server {
             &self,
             request: tonic::Request<super::SnapshotRequest>,
         ) -> std::result::Result<tonic::Response<Self::SnapshotStream>, tonic::Status>;
+        /// Makes another member the leader.
+        async fn move_leader(
+            &self,
+            request: tonic::Request<super::MoveLeaderRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::MoveLeaderResponse>,
+            tonic::Status,
+        >;
+        /// Checks, starts or cancels the change to an older version.
+        async fn downgrade(
+            &self,
+            request: tonic::Request<super::DowngradeRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DowngradeResponse>,
+            tonic::Status,
+        >;
     }
     /// Health, size and copies of a member.
     #[derive(Debug)]
@@ -3204,6 +3777,49 @@ pub mod maintenance_server {
                     };
                     Box::pin(fut)
                 }
+                "/etcdserverpb.Maintenance/Hash" => {
+                    #[allow(non_camel_case_types)]
+                    struct HashSvc<T: Maintenance>(pub Arc<T>);
+                    impl<T: Maintenance> tonic::server::UnaryService<super::HashRequest>
+                    for HashSvc<T> {
+                        type Response = super::HashResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::HashRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Maintenance>::hash(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = HashSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 "/etcdserverpb.Maintenance/HashKV" => {
                     #[allow(non_camel_case_types)]
                     struct HashKVSvc<T: Maintenance>(pub Arc<T>);
@@ -3295,6 +3911,96 @@ pub mod maintenance_server {
                     };
                     Box::pin(fut)
                 }
+                "/etcdserverpb.Maintenance/MoveLeader" => {
+                    #[allow(non_camel_case_types)]
+                    struct MoveLeaderSvc<T: Maintenance>(pub Arc<T>);
+                    impl<
+                        T: Maintenance,
+                    > tonic::server::UnaryService<super::MoveLeaderRequest>
+                    for MoveLeaderSvc<T> {
+                        type Response = super::MoveLeaderResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::MoveLeaderRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Maintenance>::move_leader(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = MoveLeaderSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/etcdserverpb.Maintenance/Downgrade" => {
+                    #[allow(non_camel_case_types)]
+                    struct DowngradeSvc<T: Maintenance>(pub Arc<T>);
+                    impl<
+                        T: Maintenance,
+                    > tonic::server::UnaryService<super::DowngradeRequest>
+                    for DowngradeSvc<T> {
+                        type Response = super::DowngradeResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DowngradeRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Maintenance>::downgrade(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DowngradeSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 _ => {
                     Box::pin(async move {
                         let mut response = http::Response::new(
@@ -3332,6 +4038,1809 @@ pub mod maintenance_server {
     /// Generated gRPC service name
     pub const SERVICE_NAME: &str = "etcdserverpb.Maintenance";
     impl<T> tonic::server::NamedService for MaintenanceServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
+/// Asks to begin.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthEnableRequest {}
+/// Begun.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthEnableResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
+}
+/// Asks to end.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthDisableRequest {}
+/// Ended.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthDisableResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
+}
+/// Asks whether callers must say who they are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthStatusRequest {}
+/// Whether they must.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthStatusResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
+    /// Whether callers must say who they are.
+    #[prost(bool, tag = "2")]
+    pub enabled: bool,
+    /// Number of the last change of users, roles and permissions.
+    #[prost(uint64, tag = "3")]
+    pub auth_revision: u64,
+}
+/// Who somebody is.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthenticateRequest {
+    /// The name of the user.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// The password.
+    #[prost(string, tag = "2")]
+    pub password: ::prost::alloc::string::String,
+}
+/// The token.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthenticateResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
+    /// To be sent with every call.
+    #[prost(string, tag = "2")]
+    pub token: ::prost::alloc::string::String,
+}
+/// A user to make.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthUserAddRequest {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// The password.
+    #[prost(string, tag = "2")]
+    pub password: ::prost::alloc::string::String,
+    /// How the user may say who it is.
+    #[prost(message, optional, tag = "3")]
+    pub options: ::core::option::Option<super::authpb::UserAddOptions>,
+    /// The password, hashed by the caller.
+    #[prost(string, tag = "4")]
+    pub hashed_password: ::prost::alloc::string::String,
+}
+/// The user was made.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthUserAddResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
+}
+/// A user to look at.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthUserGetRequest {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+}
+/// The user.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthUserGetResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
+    /// Its roles.
+    #[prost(string, repeated, tag = "2")]
+    pub roles: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// A user to delete.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthUserDeleteRequest {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+}
+/// The user was deleted.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthUserDeleteResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
+}
+/// A password to change.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthUserChangePasswordRequest {
+    /// The name of the user.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// The new password.
+    #[prost(string, tag = "2")]
+    pub password: ::prost::alloc::string::String,
+    /// The same, hashed by the caller.
+    #[prost(string, tag = "3")]
+    pub hashed_password: ::prost::alloc::string::String,
+}
+/// The password was changed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthUserChangePasswordResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
+}
+/// A role to give.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthUserGrantRoleRequest {
+    /// The name of the user.
+    #[prost(string, tag = "1")]
+    pub user: ::prost::alloc::string::String,
+    /// The name of the role.
+    #[prost(string, tag = "2")]
+    pub role: ::prost::alloc::string::String,
+}
+/// The role was given.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthUserGrantRoleResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
+}
+/// A role to take away.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthUserRevokeRoleRequest {
+    /// The name of the user.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// The name of the role.
+    #[prost(string, tag = "2")]
+    pub role: ::prost::alloc::string::String,
+}
+/// The role was taken away.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthUserRevokeRoleResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
+}
+/// Asks for all users.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthUserListRequest {}
+/// All users.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthUserListResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
+    /// Their names.
+    #[prost(string, repeated, tag = "2")]
+    pub users: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// A role to make.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthRoleAddRequest {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+}
+/// The role was made.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthRoleAddResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
+}
+/// A role to look at.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthRoleGetRequest {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub role: ::prost::alloc::string::String,
+}
+/// The role.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct AuthRoleGetResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
+    /// Its permissions.
+    #[prost(message, repeated, tag = "2")]
+    pub perm: ::prost::alloc::vec::Vec<super::authpb::Permission>,
+}
+/// Asks for all roles.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthRoleListRequest {}
+/// All roles.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthRoleListResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
+    /// Their names.
+    #[prost(string, repeated, tag = "2")]
+    pub roles: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+/// A role to delete.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthRoleDeleteRequest {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub role: ::prost::alloc::string::String,
+}
+/// The role was deleted.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthRoleDeleteResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
+}
+/// A permission to add.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthRoleGrantPermissionRequest {
+    /// The name of the role.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// The permission.
+    #[prost(message, optional, tag = "2")]
+    pub perm: ::core::option::Option<super::authpb::Permission>,
+}
+/// The permission was added.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthRoleGrantPermissionResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
+}
+/// A permission to take away.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthRoleRevokePermissionRequest {
+    /// The name of the role.
+    #[prost(string, tag = "1")]
+    pub role: ::prost::alloc::string::String,
+    /// First key of the permission.
+    #[prost(bytes = "bytes", tag = "2")]
+    pub key: ::prost::bytes::Bytes,
+    /// End of its range.
+    #[prost(bytes = "bytes", tag = "3")]
+    pub range_end: ::prost::bytes::Bytes,
+}
+/// The permission was taken away.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct AuthRoleRevokePermissionResponse {
+    /// Who answered, and when.
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<ResponseHeader>,
+}
+/// Generated client implementations.
+pub mod auth_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    /// Who may do what.
+    #[derive(Debug, Clone)]
+    pub struct AuthClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl AuthClient<tonic::transport::Channel> {
+        /// Attempt to create a new client by connecting to a given endpoint.
+        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
+        where
+            D: TryInto<tonic::transport::Endpoint>,
+            D::Error: Into<StdError>,
+        {
+            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
+            Ok(Self::new(conn))
+        }
+    }
+    impl<T> AuthClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> AuthClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            AuthClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// Begins to ask everybody who they are.
+        pub async fn auth_enable(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthEnableRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthEnableResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/AuthEnable",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Auth", "AuthEnable"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Lets everybody do everything again.
+        pub async fn auth_disable(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthDisableRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthDisableResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/AuthDisable",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Auth", "AuthDisable"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Tells whether callers must say who they are.
+        pub async fn auth_status(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthStatusRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthStatusResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/AuthStatus",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Auth", "AuthStatus"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Gives a token to a user with the right password.
+        pub async fn authenticate(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthenticateRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthenticateResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/Authenticate",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Auth", "Authenticate"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Makes a user.
+        pub async fn user_add(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthUserAddRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthUserAddResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/UserAdd",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Auth", "UserAdd"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Tells the roles of a user.
+        pub async fn user_get(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthUserGetRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthUserGetResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/UserGet",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Auth", "UserGet"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Lists the users.
+        pub async fn user_list(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthUserListRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthUserListResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/UserList",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Auth", "UserList"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Deletes a user.
+        pub async fn user_delete(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthUserDeleteRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthUserDeleteResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/UserDelete",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Auth", "UserDelete"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Changes the password of a user.
+        pub async fn user_change_password(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthUserChangePasswordRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthUserChangePasswordResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/UserChangePassword",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Auth", "UserChangePassword"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Gives a role to a user.
+        pub async fn user_grant_role(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthUserGrantRoleRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthUserGrantRoleResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/UserGrantRole",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Auth", "UserGrantRole"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Takes a role from a user.
+        pub async fn user_revoke_role(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthUserRevokeRoleRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthUserRevokeRoleResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/UserRevokeRole",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Auth", "UserRevokeRole"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Makes a role.
+        pub async fn role_add(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthRoleAddRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthRoleAddResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/RoleAdd",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Auth", "RoleAdd"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Tells the permissions of a role.
+        pub async fn role_get(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthRoleGetRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthRoleGetResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/RoleGet",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("etcdserverpb.Auth", "RoleGet"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Lists the roles.
+        pub async fn role_list(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthRoleListRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthRoleListResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/RoleList",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Auth", "RoleList"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Deletes a role.
+        pub async fn role_delete(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthRoleDeleteRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthRoleDeleteResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/RoleDelete",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Auth", "RoleDelete"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Adds a permission to a role.
+        pub async fn role_grant_permission(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthRoleGrantPermissionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthRoleGrantPermissionResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/RoleGrantPermission",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Auth", "RoleGrantPermission"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Takes a permission from a role.
+        pub async fn role_revoke_permission(
+            &mut self,
+            request: impl tonic::IntoRequest<super::AuthRoleRevokePermissionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthRoleRevokePermissionResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/etcdserverpb.Auth/RoleRevokePermission",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("etcdserverpb.Auth", "RoleRevokePermission"));
+            self.inner.unary(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod auth_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with AuthServer.
+    #[async_trait]
+    pub trait Auth: std::marker::Send + std::marker::Sync + 'static {
+        /// Begins to ask everybody who they are.
+        async fn auth_enable(
+            &self,
+            request: tonic::Request<super::AuthEnableRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthEnableResponse>,
+            tonic::Status,
+        >;
+        /// Lets everybody do everything again.
+        async fn auth_disable(
+            &self,
+            request: tonic::Request<super::AuthDisableRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthDisableResponse>,
+            tonic::Status,
+        >;
+        /// Tells whether callers must say who they are.
+        async fn auth_status(
+            &self,
+            request: tonic::Request<super::AuthStatusRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthStatusResponse>,
+            tonic::Status,
+        >;
+        /// Gives a token to a user with the right password.
+        async fn authenticate(
+            &self,
+            request: tonic::Request<super::AuthenticateRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthenticateResponse>,
+            tonic::Status,
+        >;
+        /// Makes a user.
+        async fn user_add(
+            &self,
+            request: tonic::Request<super::AuthUserAddRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthUserAddResponse>,
+            tonic::Status,
+        >;
+        /// Tells the roles of a user.
+        async fn user_get(
+            &self,
+            request: tonic::Request<super::AuthUserGetRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthUserGetResponse>,
+            tonic::Status,
+        >;
+        /// Lists the users.
+        async fn user_list(
+            &self,
+            request: tonic::Request<super::AuthUserListRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthUserListResponse>,
+            tonic::Status,
+        >;
+        /// Deletes a user.
+        async fn user_delete(
+            &self,
+            request: tonic::Request<super::AuthUserDeleteRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthUserDeleteResponse>,
+            tonic::Status,
+        >;
+        /// Changes the password of a user.
+        async fn user_change_password(
+            &self,
+            request: tonic::Request<super::AuthUserChangePasswordRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthUserChangePasswordResponse>,
+            tonic::Status,
+        >;
+        /// Gives a role to a user.
+        async fn user_grant_role(
+            &self,
+            request: tonic::Request<super::AuthUserGrantRoleRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthUserGrantRoleResponse>,
+            tonic::Status,
+        >;
+        /// Takes a role from a user.
+        async fn user_revoke_role(
+            &self,
+            request: tonic::Request<super::AuthUserRevokeRoleRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthUserRevokeRoleResponse>,
+            tonic::Status,
+        >;
+        /// Makes a role.
+        async fn role_add(
+            &self,
+            request: tonic::Request<super::AuthRoleAddRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthRoleAddResponse>,
+            tonic::Status,
+        >;
+        /// Tells the permissions of a role.
+        async fn role_get(
+            &self,
+            request: tonic::Request<super::AuthRoleGetRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthRoleGetResponse>,
+            tonic::Status,
+        >;
+        /// Lists the roles.
+        async fn role_list(
+            &self,
+            request: tonic::Request<super::AuthRoleListRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthRoleListResponse>,
+            tonic::Status,
+        >;
+        /// Deletes a role.
+        async fn role_delete(
+            &self,
+            request: tonic::Request<super::AuthRoleDeleteRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthRoleDeleteResponse>,
+            tonic::Status,
+        >;
+        /// Adds a permission to a role.
+        async fn role_grant_permission(
+            &self,
+            request: tonic::Request<super::AuthRoleGrantPermissionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthRoleGrantPermissionResponse>,
+            tonic::Status,
+        >;
+        /// Takes a permission from a role.
+        async fn role_revoke_permission(
+            &self,
+            request: tonic::Request<super::AuthRoleRevokePermissionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::AuthRoleRevokePermissionResponse>,
+            tonic::Status,
+        >;
+    }
+    /// Who may do what.
+    #[derive(Debug)]
+    pub struct AuthServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> AuthServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for AuthServer<T>
+    where
+        T: Auth,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/etcdserverpb.Auth/AuthEnable" => {
+                    #[allow(non_camel_case_types)]
+                    struct AuthEnableSvc<T: Auth>(pub Arc<T>);
+                    impl<T: Auth> tonic::server::UnaryService<super::AuthEnableRequest>
+                    for AuthEnableSvc<T> {
+                        type Response = super::AuthEnableResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AuthEnableRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Auth>::auth_enable(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AuthEnableSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/etcdserverpb.Auth/AuthDisable" => {
+                    #[allow(non_camel_case_types)]
+                    struct AuthDisableSvc<T: Auth>(pub Arc<T>);
+                    impl<T: Auth> tonic::server::UnaryService<super::AuthDisableRequest>
+                    for AuthDisableSvc<T> {
+                        type Response = super::AuthDisableResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AuthDisableRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Auth>::auth_disable(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AuthDisableSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/etcdserverpb.Auth/AuthStatus" => {
+                    #[allow(non_camel_case_types)]
+                    struct AuthStatusSvc<T: Auth>(pub Arc<T>);
+                    impl<T: Auth> tonic::server::UnaryService<super::AuthStatusRequest>
+                    for AuthStatusSvc<T> {
+                        type Response = super::AuthStatusResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AuthStatusRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Auth>::auth_status(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AuthStatusSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/etcdserverpb.Auth/Authenticate" => {
+                    #[allow(non_camel_case_types)]
+                    struct AuthenticateSvc<T: Auth>(pub Arc<T>);
+                    impl<T: Auth> tonic::server::UnaryService<super::AuthenticateRequest>
+                    for AuthenticateSvc<T> {
+                        type Response = super::AuthenticateResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AuthenticateRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Auth>::authenticate(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = AuthenticateSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/etcdserverpb.Auth/UserAdd" => {
+                    #[allow(non_camel_case_types)]
+                    struct UserAddSvc<T: Auth>(pub Arc<T>);
+                    impl<T: Auth> tonic::server::UnaryService<super::AuthUserAddRequest>
+                    for UserAddSvc<T> {
+                        type Response = super::AuthUserAddResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AuthUserAddRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Auth>::user_add(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = UserAddSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/etcdserverpb.Auth/UserGet" => {
+                    #[allow(non_camel_case_types)]
+                    struct UserGetSvc<T: Auth>(pub Arc<T>);
+                    impl<T: Auth> tonic::server::UnaryService<super::AuthUserGetRequest>
+                    for UserGetSvc<T> {
+                        type Response = super::AuthUserGetResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AuthUserGetRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Auth>::user_get(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = UserGetSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/etcdserverpb.Auth/UserList" => {
+                    #[allow(non_camel_case_types)]
+                    struct UserListSvc<T: Auth>(pub Arc<T>);
+                    impl<T: Auth> tonic::server::UnaryService<super::AuthUserListRequest>
+                    for UserListSvc<T> {
+                        type Response = super::AuthUserListResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AuthUserListRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Auth>::user_list(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = UserListSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/etcdserverpb.Auth/UserDelete" => {
+                    #[allow(non_camel_case_types)]
+                    struct UserDeleteSvc<T: Auth>(pub Arc<T>);
+                    impl<
+                        T: Auth,
+                    > tonic::server::UnaryService<super::AuthUserDeleteRequest>
+                    for UserDeleteSvc<T> {
+                        type Response = super::AuthUserDeleteResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AuthUserDeleteRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Auth>::user_delete(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = UserDeleteSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/etcdserverpb.Auth/UserChangePassword" => {
+                    #[allow(non_camel_case_types)]
+                    struct UserChangePasswordSvc<T: Auth>(pub Arc<T>);
+                    impl<
+                        T: Auth,
+                    > tonic::server::UnaryService<super::AuthUserChangePasswordRequest>
+                    for UserChangePasswordSvc<T> {
+                        type Response = super::AuthUserChangePasswordResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AuthUserChangePasswordRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Auth>::user_change_password(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = UserChangePasswordSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/etcdserverpb.Auth/UserGrantRole" => {
+                    #[allow(non_camel_case_types)]
+                    struct UserGrantRoleSvc<T: Auth>(pub Arc<T>);
+                    impl<
+                        T: Auth,
+                    > tonic::server::UnaryService<super::AuthUserGrantRoleRequest>
+                    for UserGrantRoleSvc<T> {
+                        type Response = super::AuthUserGrantRoleResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AuthUserGrantRoleRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Auth>::user_grant_role(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = UserGrantRoleSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/etcdserverpb.Auth/UserRevokeRole" => {
+                    #[allow(non_camel_case_types)]
+                    struct UserRevokeRoleSvc<T: Auth>(pub Arc<T>);
+                    impl<
+                        T: Auth,
+                    > tonic::server::UnaryService<super::AuthUserRevokeRoleRequest>
+                    for UserRevokeRoleSvc<T> {
+                        type Response = super::AuthUserRevokeRoleResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AuthUserRevokeRoleRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Auth>::user_revoke_role(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = UserRevokeRoleSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/etcdserverpb.Auth/RoleAdd" => {
+                    #[allow(non_camel_case_types)]
+                    struct RoleAddSvc<T: Auth>(pub Arc<T>);
+                    impl<T: Auth> tonic::server::UnaryService<super::AuthRoleAddRequest>
+                    for RoleAddSvc<T> {
+                        type Response = super::AuthRoleAddResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AuthRoleAddRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Auth>::role_add(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RoleAddSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/etcdserverpb.Auth/RoleGet" => {
+                    #[allow(non_camel_case_types)]
+                    struct RoleGetSvc<T: Auth>(pub Arc<T>);
+                    impl<T: Auth> tonic::server::UnaryService<super::AuthRoleGetRequest>
+                    for RoleGetSvc<T> {
+                        type Response = super::AuthRoleGetResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AuthRoleGetRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Auth>::role_get(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RoleGetSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/etcdserverpb.Auth/RoleList" => {
+                    #[allow(non_camel_case_types)]
+                    struct RoleListSvc<T: Auth>(pub Arc<T>);
+                    impl<T: Auth> tonic::server::UnaryService<super::AuthRoleListRequest>
+                    for RoleListSvc<T> {
+                        type Response = super::AuthRoleListResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AuthRoleListRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Auth>::role_list(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RoleListSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/etcdserverpb.Auth/RoleDelete" => {
+                    #[allow(non_camel_case_types)]
+                    struct RoleDeleteSvc<T: Auth>(pub Arc<T>);
+                    impl<
+                        T: Auth,
+                    > tonic::server::UnaryService<super::AuthRoleDeleteRequest>
+                    for RoleDeleteSvc<T> {
+                        type Response = super::AuthRoleDeleteResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::AuthRoleDeleteRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Auth>::role_delete(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RoleDeleteSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/etcdserverpb.Auth/RoleGrantPermission" => {
+                    #[allow(non_camel_case_types)]
+                    struct RoleGrantPermissionSvc<T: Auth>(pub Arc<T>);
+                    impl<
+                        T: Auth,
+                    > tonic::server::UnaryService<super::AuthRoleGrantPermissionRequest>
+                    for RoleGrantPermissionSvc<T> {
+                        type Response = super::AuthRoleGrantPermissionResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                super::AuthRoleGrantPermissionRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Auth>::role_grant_permission(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RoleGrantPermissionSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/etcdserverpb.Auth/RoleRevokePermission" => {
+                    #[allow(non_camel_case_types)]
+                    struct RoleRevokePermissionSvc<T: Auth>(pub Arc<T>);
+                    impl<
+                        T: Auth,
+                    > tonic::server::UnaryService<super::AuthRoleRevokePermissionRequest>
+                    for RoleRevokePermissionSvc<T> {
+                        type Response = super::AuthRoleRevokePermissionResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                super::AuthRoleRevokePermissionRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Auth>::role_revoke_permission(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RoleRevokePermissionSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for AuthServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "etcdserverpb.Auth";
+    impl<T> tonic::server::NamedService for AuthServer<T> {
         const NAME: &'static str = SERVICE_NAME;
     }
 }

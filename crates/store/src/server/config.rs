@@ -9,6 +9,8 @@ pub struct Config {
     pub dir: PathBuf,
     /// Where to listen; port 0 takes a free one.
     pub listen: SocketAddr,
+    /// Where clients are told to reach it; the address it listens on unless told otherwise.
+    pub advertise: Vec<String>,
     /// Certificates, to speak TLS only.
     pub tls: Option<Tls>,
     /// How much history is kept.
@@ -25,6 +27,7 @@ impl Config {
         Self {
             dir,
             listen,
+            advertise: Vec::new(),
             tls: None,
             retention: Retention::default(),
             quota: 2 << 30,
@@ -44,7 +47,9 @@ pub struct Retention {
 
 impl Default for Retention {
     fn default() -> Self {
-        Self { revisions: Some(10_000), age: Some(Duration::from_hours(1)) }
+        // By age only: clients such as kube-apiserver compact by themselves and rely on a quarter of
+        // an hour of history however many changes that is.
+        Self { revisions: None, age: Some(Duration::from_hours(1)) }
     }
 }
 

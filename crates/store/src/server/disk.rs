@@ -15,6 +15,7 @@ use super::{
     journal::{Damage, Frames, Identity, Journal, NAME},
     keys::KeyRange,
     record::Record,
+    setting::Settings,
     storage::Directory,
 };
 
@@ -31,6 +32,8 @@ pub(crate) struct Loaded {
     pub(crate) index: Index,
     /// All leases: number and seconds granted.
     pub(crate) leases: Vec<(i64, i64)>,
+    /// Users, roles, alarms and addresses.
+    pub(crate) settings: Settings,
     /// Where to write on.
     pub(crate) journal: Journal,
 }
@@ -63,7 +66,8 @@ pub(crate) struct Fresh {
 pub(crate) fn load(folder: &dyn Directory, fresh: Fresh) -> Result<Loaded, LoadError> {
     let Some(file) = folder.open(NAME).map_err(Damage::Read)? else {
         let journal = make_empty(folder, fresh).map_err(LoadError::Write)?;
-        return Ok(Loaded { index: Index::build(Vec::new(), 1, 0), leases: Vec::new(), journal });
+        let (index, leases) = (Index::build(Vec::new(), 1, 0), Vec::new());
+        return Ok(Loaded { index, leases, settings: Settings::default(), journal });
     };
     let frames = Frames::open(file)?;
     if frames.is_own() {
@@ -106,6 +110,7 @@ fn make_empty(folder: &dyn Directory, fresh: Fresh) -> io::Result<Journal> {
 struct Contents {
     records: Vec<Arc<Record>>,
     leases: BTreeMap<i64, i64>,
+    settings: Settings,
     compacted: i64,
     revision: i64,
 }
@@ -117,6 +122,7 @@ impl Contents {
         Loaded {
             index: Index::build(self.records, self.revision, self.compacted),
             leases: self.leases.into_iter().collect(),
+            settings: self.settings,
             journal,
         }
     }
@@ -134,6 +140,7 @@ impl Contents {
                 self.compacted = self.compacted.max(compacted);
                 self.revision = self.revision.max(revision);
             }
+            Entry::Setting(setting) => self.settings.apply(&setting),
             Entry::Closed => {}
         }
     }
@@ -145,8 +152,8 @@ fn replay(
     mut frames: Frames,
     mut copy: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> Result<(Contents, Frames), LoadError> {
-    let (records, leases) = (Vec::new(), BTreeMap::new());
-    let mut contents = Contents { records, leases, compacted: 0, revision: 1 };
+    let (records, leases, settings) = (Vec::new(), BTreeMap::new(), Settings::default());
+    let mut contents = Contents { records, leases, settings, compacted: 0, revision: 1 };
     loop {
         let at = frames.position();
         let Some(payload) = frames.next_payload()? else { return Ok((contents, frames)) };
@@ -169,6 +176,8 @@ pub(crate) struct Head {
     pub(crate) compacted: i64,
     /// All leases: number and seconds granted.
     pub(crate) leases: Vec<(i64, i64)>,
+    /// Users, roles, alarms and addresses.
+    pub(crate) settings: Arc<Settings>,
 }
 
 /// Writes all that the store held at `head` into an empty journal.
@@ -183,6 +192,7 @@ pub(crate) fn write_checkpoint(
     let Head { compacted, revision, .. } = *head;
     let mut entries = vec![Entry::Compacted { compacted, revision }];
     entries.extend(head.leases.iter().map(|&(id, ttl)| Entry::LeaseGranted { id, ttl }));
+    entries.extend(head.settings.all().into_iter().map(Entry::Setting));
     journal.append(&entries)?;
     let open_end = Bytes::from_static(&[0]);
     let mut next = open_end.clone();

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::record::{Record, Revision};
+use super::{
+    record::{Record, Revision},
+    setting::Setting,
+};
 
 /// One thing that must survive a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +33,8 @@ pub(crate) enum Entry {
         /// The newest revision.
         revision: i64,
     },
+    /// A user, a role, an alarm or an address was changed.
+    Setting(Setting),
     /// The server was shut down in order.
     Closed,
 }
@@ -77,6 +82,7 @@ impl Entry {
                 out.extend(compacted.to_le_bytes());
                 out.extend(revision.to_le_bytes());
             }
+            Self::Setting(setting) => setting.encode(out),
             Self::Closed => out.push(CLOSED),
         }
     }
@@ -111,7 +117,7 @@ impl Entry {
                 Self::Compacted { compacted, revision: decode_number(bytes)? }
             }
             CLOSED => Self::Closed,
-            _ => return Err(NoEntry),
+            kind => Self::Setting(Setting::decode(kind, bytes)?),
         })
     }
 }
@@ -121,20 +127,23 @@ fn encode_revision(revision: Revision, out: &mut Vec<u8>) {
     out.extend(revision.sub.to_le_bytes());
 }
 
-fn encode_bytes(bytes: &[u8], out: &mut Vec<u8>) {
+/// Appends bytes with their length in front.
+pub(super) fn encode_bytes(bytes: &[u8], out: &mut Vec<u8>) {
     // Keys and values are parts of requests, and those are at most 1.5 MiB.
     let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
     out.extend(length.to_le_bytes());
     out.extend(bytes);
 }
 
-fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], NoEntry> {
+/// Takes so many bytes from the front.
+pub(super) fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], NoEntry> {
     let (taken, rest) = bytes.split_first_chunk::<N>().ok_or(NoEntry)?;
     *bytes = rest;
     Ok(*taken)
 }
 
-fn decode_number(bytes: &mut &[u8]) -> Result<i64, NoEntry> {
+/// Takes a number from the front.
+pub(super) fn decode_number(bytes: &mut &[u8]) -> Result<i64, NoEntry> {
     Ok(i64::from_le_bytes(take(bytes)?))
 }
 
@@ -146,7 +155,8 @@ fn decode_revision(bytes: &mut &[u8]) -> Result<Revision, NoEntry> {
     Ok(Revision { main, sub: u32::from_le_bytes(take(bytes)?) })
 }
 
-fn decode_bytes(bytes: &mut &[u8]) -> Result<Bytes, NoEntry> {
+/// Takes bytes with their length from the front.
+pub(super) fn decode_bytes(bytes: &mut &[u8]) -> Result<Bytes, NoEntry> {
     let length = usize::try_from(u32::from_le_bytes(take(bytes)?)).map_err(|_| NoEntry)?;
     let (taken, rest) = bytes.split_at_checked(length).ok_or(NoEntry)?;
     *bytes = rest;
@@ -196,7 +206,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_decoded_or_refused(
-            bytes in prop::collection::vec(any::<u8>(), 0..60), kind in 0u8..8,
+            bytes in prop::collection::vec(any::<u8>(), 0..60), kind in 0u8..15,
         ) {
             let mut bytes = bytes;
             bytes.insert(0, kind);

@@ -44,6 +44,15 @@ pub(crate) struct History {
     pub(crate) versions: Vec<Arc<Record>>,
 }
 
+/// A part of a range.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    /// The records in it.
+    pub(crate) records: Vec<Arc<Record>>,
+    /// The last key that was looked at, if there may be more behind it.
+    pub(crate) last: Option<Bytes>,
+}
+
 /// All keys at all revisions that are not compacted.
 #[derive(Debug)]
 pub(crate) struct Index {
@@ -144,6 +153,25 @@ impl Index {
             .into_iter()
             .flat_map(|bounds| self.keys.range::<[u8], _>(bounds))
             .filter_map(move |(_, versions)| live(versions, at))
+    }
+
+    /// The live records among the first `limit` keys of a range, as they were at a revision.
+    pub(crate) fn piece(&self, range: &KeyRange, limit: usize, at: i64) -> Piece {
+        let bounds = range.bounds().into_iter();
+        let keys = bounds.flat_map(|bounds| self.keys.range::<[u8], _>(bounds));
+        let (mut records, mut last, mut seen) = (Vec::new(), None, 0);
+        for (key, versions) in keys.take(limit) {
+            records.extend(live(versions, at).map(Arc::clone));
+            seen += 1;
+            last = Some(key);
+        }
+        let last = last.filter(|_| seen == limit).cloned();
+        Piece { records, last }
+    }
+
+    /// How many keys there are, deleted ones that are not compacted too.
+    pub(crate) fn keys(&self) -> usize {
+        self.keys.len()
     }
 
     /// Up to `limit` keys of a range, each with all its versions up to a revision.

@@ -46,6 +46,16 @@ impl KeyRange {
         }
     }
 
+    /// What is left of the range behind a key in it, if anything can be.
+    pub(crate) fn after(&self, key: &[u8]) -> Option<Self> {
+        if self.end == End::Point {
+            return None;
+        }
+        let start = [key, &[0][..]].concat().into();
+        let rest = Self { start, end: self.end.clone() };
+        (!rest.is_empty()).then_some(rest)
+    }
+
     /// The bounds to walk an ordered map with; `None` when the range is empty.
     pub(crate) fn bounds(&self) -> Option<Bounds<'_>> {
         let start: &[u8] = &self.start;

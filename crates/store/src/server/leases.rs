@@ -71,6 +71,13 @@ impl Leases {
         Some(lease.ttl)
     }
 
+    /// Renews a lease as of a moment before now, if it was not over by then.
+    pub(crate) fn renew_in_time(&mut self, id: i64, at: Millis) {
+        if self.leases.get(&id).is_some_and(|lease| lease.deadline > at) {
+            self.renew(id, at);
+        }
+    }
+
     /// One lease.
     pub(crate) fn get(&self, id: i64) -> Option<&Lease> {
         self.leases.get(&id)

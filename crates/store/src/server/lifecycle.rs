@@ -13,21 +13,27 @@ use std::{
 };
 
 use futures::future::BoxFuture;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::{
-    Certificate, Identity as TlsIdentity, Server as Grpc, ServerTlsConfig, server::TcpIncoming,
-};
+use tonic::{service::Routes, transport::Server as Grpc};
 
-use crate::proto::etcdserverpb::{
-    cluster_server::ClusterServer, kv_server::KvServer, lease_server::LeaseServer,
-    maintenance_server::MaintenanceServer, watch_server::WatchServer,
+use crate::proto::{
+    etcdserverpb::{
+        auth_server::AuthServer, cluster_server::ClusterServer, kv_server::KvServer,
+        lease_server::LeaseServer, maintenance_server::MaintenanceServer,
+        watch_server::WatchServer,
+    },
+    v3electionpb::election_server::ElectionServer,
+    v3lockpb::lock_server::LockServer,
 };
 
 use super::{
-    config::{Config, Tls},
+    config::Config,
+    connection,
     disk::{self, Fresh, LoadError},
+    http::{self, Told},
     journal::{Damage, Identity, NAME},
-    machine::Machine,
+    machine::{Machine, Start},
     rpc::{Place, Service},
     server_state::ServerState,
     storage::{Directory, RealDirectory},
@@ -36,7 +42,7 @@ use super::{
 
 /// Most bytes of one message from a client. More than a request may have, so that a client that
 /// sends a little too much is told so in etcd's words.
-const MAX_MESSAGE: usize = 8 << 20;
+pub(super) const MAX_MESSAGE: usize = 8 << 20;
 /// Most streams of one connection.
 const STREAMS_PER_CONNECTION: u32 = 2048;
 /// A connection that does not answer for this long is closed.
@@ -104,7 +110,10 @@ pub enum OpenError {
     },
     /// The certificates cannot be used.
     #[error("cannot use the certificate, its key or the client CA; give them in PEM")]
-    Tls(#[source] tonic::transport::Error),
+    Tls(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The description of the protocol in this program is damaged.
+    #[error("this program is damaged; install it again")]
+    Protocol(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The writer's thread cannot be started.
     #[error("cannot start a thread; raise the limit of processes")]
     Thread(#[source] io::Error),
@@ -135,8 +144,8 @@ pub enum RunError {
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
-    grpc: Grpc,
-    service: Service,
+    tls: Option<TlsAcceptor>,
+    routes: Routes,
     stop: CancellationToken,
     // Last, so that the lock is held until the writer has ended.
     closer: Closer,
@@ -162,20 +171,24 @@ impl Drop for Closer {
 impl Server {
     /// Binds the address, locks the folder, loads the store. Blocks while it reads the disk.
     pub fn open(config: Config) -> Result<Self, OpenError> {
-        let Config { dir, listen, tls, retention, quota, progress_interval } = config;
+        let Config { dir, listen, advertise, tls, retention, quota, progress_interval } = config;
         let bad_address = |source| OpenError::Listen { address: listen, source };
         let listener = TcpListener::bind(listen).map_err(bad_address)?;
         listener.set_nonblocking(true).map_err(bad_address)?;
         let address = listener.local_addr().map_err(bad_address)?;
-        let grpc = grpc(tls.as_ref())?;
+        let acceptor =
+            tls.as_ref().map(connection::acceptor).transpose().map_err(OpenError::Tls)?;
         let lock = lock(&dir)?;
         let folder: Arc<dyn Directory> = Arc::new(RealDirectory::new(dir.clone()));
         let identity = Identity { cluster: random(), member: random() };
         let loaded = disk::load(&*folder, Fresh { identity, salt: random() })
             .map_err(|error| explain(&dir, error))?;
-        let machine = Machine::new(&loaded.index, &loaded.leases, quota, random());
+        let (leases, settings) = (loaded.leases, loaded.settings);
+        let start = Start { leases, settings: settings.clone(), quota, seed: random() };
+        let machine = Machine::new(&loaded.index, start);
         let journal = loaded.journal;
-        let shared = Arc::new(ServerState::new(loaded.index, journal.identity(), journal.len()));
+        let on_disk = (journal.identity(), journal.len());
+        let shared = Arc::new(ServerState::new(loaded.index, settings, on_disk));
         let (writer, thread) = Writer::start(Parts {
             shared: Arc::clone(&shared),
             machine,
@@ -186,10 +199,13 @@ impl Server {
         })
         .map_err(OpenError::Thread)?;
         let stop = CancellationToken::new();
-        let place = Place { address, tls: tls.is_some(), dir, progress_interval };
-        let service = Service::new(shared, writer.clone(), stop.clone(), place);
+        let advertised = advertised(advertise, address, tls.is_some());
+        let place = Place { advertised, dir, progress_interval };
+        let service = Service::new(Arc::clone(&shared), writer.clone(), stop.clone(), place);
         let closer = Closer { writer, thread: Some(thread), _lock: lock };
-        Ok(Self { listener, address, grpc, service, stop, closer })
+        let routes = http::router(services(service), Told { state: shared, quota });
+        let routes = routes.map_err(|error| OpenError::Protocol(error.into()))?.into();
+        Ok(Self { listener, address, tls: acceptor, routes, stop, closer })
     }
 
     /// Where it listens.
@@ -207,17 +223,16 @@ impl Server {
     }
 
     async fn serve(self, shutdown: BoxFuture<'static, ()>) -> Result<(), RunError> {
-        let Self { listener, address, mut grpc, service, stop, closer } = self;
+        let Self { listener, address, tls, routes, stop, closer } = self;
         let listener = tokio::net::TcpListener::from_std(listener)
             .map_err(|source| RunError::Listen { address, source })?;
-        let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-        let router = grpc
-            .add_service(KvServer::new(service.clone()).max_decoding_message_size(MAX_MESSAGE))
-            .add_service(LeaseServer::new(service.clone()))
-            .add_service(WatchServer::new(service.clone()))
-            .add_service(ClusterServer::new(service.clone()))
-            .add_service(MaintenanceServer::new(service));
-        let served = router
+        let incoming = connection::incoming(listener, tls, stop.clone());
+        let served = Grpc::builder()
+            .accept_http1(true)
+            .max_concurrent_streams(STREAMS_PER_CONNECTION)
+            .http2_keepalive_interval(Some(KEEPALIVE))
+            .http2_keepalive_timeout(Some(KEEPALIVE))
+            .add_routes(routes)
             .serve_with_incoming_shutdown(incoming, async {
                 shutdown.await;
                 stop.cancel();
@@ -229,17 +244,33 @@ impl Server {
     }
 }
 
-fn grpc(tls: Option<&Tls>) -> Result<Grpc, OpenError> {
-    let grpc = Grpc::builder()
-        .max_concurrent_streams(STREAMS_PER_CONNECTION)
-        .http2_keepalive_interval(Some(KEEPALIVE))
-        .http2_keepalive_timeout(Some(KEEPALIVE));
-    let Some(Tls { certificate, key, client_ca }) = tls else { return Ok(grpc) };
-    let mut config = ServerTlsConfig::new().identity(TlsIdentity::from_pem(certificate, key));
-    if let Some(ca) = client_ca {
-        config = config.client_ca_root(Certificate::from_pem(ca));
+/// The gRPC services.
+fn services(service: Service) -> axum::Router {
+    let kv = KvServer::new(service.clone()).max_decoding_message_size(MAX_MESSAGE);
+    Routes::new(kv)
+        .add_service(LeaseServer::new(service.clone()))
+        .add_service(WatchServer::new(service.clone()))
+        .add_service(ClusterServer::new(service.clone()))
+        .add_service(AuthServer::new(service.clone()))
+        .add_service(LockServer::new(service.clone()))
+        .add_service(ElectionServer::new(service.clone()))
+        .add_service(MaintenanceServer::new(service))
+        .prepare()
+        .into_axum_router()
+}
+
+/// Where clients are told to reach the server. One that listens everywhere is reached on this
+/// machine, as far as it knows.
+fn advertised(given: Vec<String>, address: SocketAddr, tls: bool) -> Vec<String> {
+    if !given.is_empty() {
+        return given;
     }
-    grpc.tls_config(config).map_err(OpenError::Tls)
+    let scheme = if tls { "https" } else { "http" };
+    let port = address.port();
+    vec![match address.ip() {
+        ip if ip.is_unspecified() => format!("{scheme}://localhost:{port}"),
+        _ => format!("{scheme}://{address}"),
+    }]
 }
 
 fn lock(dir: &Path) -> Result<File, OpenError> {

@@ -11,19 +11,21 @@ use std::{mem, sync::Arc};
 use bytes::Bytes;
 
 use crate::proto::etcdserverpb::{
-    DeleteRangeRequest, DeleteRangeResponse, LeaseGrantRequest, LeaseGrantResponse,
+    AlarmType, DeleteRangeRequest, DeleteRangeResponse, LeaseGrantRequest, LeaseGrantResponse,
     LeaseKeepAliveResponse, LeaseLeasesResponse, LeaseRevokeResponse, LeaseStatus,
     LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, PutRequest, PutResponse, TxnRequest,
     TxnResponse,
 };
 
 use super::{
+    auth::{Auth, Caller},
     entry::Entry,
     index::Index,
     keys::KeyRange,
     leases::{Leases, Millis},
     query::{header, length},
     record::{Record, Revision},
+    setting::{AlarmCause, Setting, Settings},
     status::Refusal,
     txn, validate,
 };
@@ -39,23 +41,61 @@ const EXPIRE_AT_ONCE: usize = 1000;
 #[derive(Debug)]
 pub(crate) struct Machine {
     leases: Leases,
+    settings: Settings,
     outbox: Vec<Entry>,
     quota: usize,
     lease_ids: LeaseIds,
 }
 
+/// What a machine begins with.
+#[derive(Debug)]
+pub(crate) struct Start {
+    /// The leases that were granted before: number and seconds.
+    pub(crate) leases: Vec<(i64, i64)>,
+    /// Users, roles, alarms and addresses.
+    pub(crate) settings: Settings,
+    /// About the most bytes of all records.
+    pub(crate) quota: usize,
+    /// Makes lease numbers differ.
+    pub(crate) seed: u64,
+}
+
 impl Machine {
-    /// A machine with the leases that were granted before. `seed` makes lease numbers differ.
-    pub(crate) fn new(index: &Index, granted: &[(i64, i64)], quota: usize, seed: u64) -> Self {
+    /// A machine over the keys of an index.
+    pub(crate) fn new(index: &Index, start: Start) -> Self {
         let mut leases = Leases::default();
-        for (id, ttl) in granted {
-            leases.grant(*id, *ttl, Millis(0));
+        for (id, ttl) in start.leases {
+            leases.grant(id, ttl, Millis(0));
         }
         let everything = KeyRange::new(&Bytes::from_static(&[0]), &Bytes::from_static(&[0]));
         for record in index.range(&everything, i64::MAX) {
             leases.attach(&record.key, 0, record.lease);
         }
-        Self { leases, outbox: Vec::new(), quota, lease_ids: LeaseIds(seed) }
+        let Start { settings, quota, seed, .. } = start;
+        Self { leases, settings, outbox: Vec::new(), quota, lease_ids: LeaseIds(seed) }
+    }
+
+    /// Users, roles, alarms and addresses.
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Users and roles.
+    pub(crate) fn auth(&self) -> &Auth {
+        &self.settings.auth
+    }
+
+    /// Makes a change that was checked.
+    pub(crate) fn set(&mut self, setting: Setting) {
+        self.settings.apply(&setting);
+        self.outbox.push(Entry::Setting(setting));
+    }
+
+    /// Makes changes of users and roles that were checked, and counts them as one.
+    pub(crate) fn set_auth(&mut self, changes: impl IntoIterator<Item = Setting>) {
+        changes.into_iter().for_each(|change| self.set(change));
+        let Auth { enabled, revision, .. } = self.settings.auth;
+        self.set(Setting::Auth { enabled, revision: revision + 1 });
     }
 
     /// The leases.
@@ -75,6 +115,7 @@ impl Machine {
         request: &PutRequest,
     ) -> Result<PutResponse, Refusal> {
         validate::put(request)?;
+        self.check_sound()?;
         self.check_quota(index)?;
         let mut step = self.begin(index);
         step.check_put(request)?;
@@ -90,6 +131,7 @@ impl Machine {
         request: &DeleteRangeRequest,
     ) -> Result<DeleteRangeResponse, Refusal> {
         validate::delete(request)?;
+        self.check_sound()?;
         let mut step = self.begin(index);
         let response = step.delete_range(request);
         step.finish();
@@ -103,6 +145,7 @@ impl Machine {
         request: &TxnRequest,
     ) -> Result<TxnResponse, Refusal> {
         validate::txn(request)?;
+        self.check_sound()?;
         let path = txn::path(index, request, index.revision());
         if txn::puts(&path) {
             self.check_quota(index)?;
@@ -121,6 +164,10 @@ impl Machine {
         request: &LeaseGrantRequest,
         now: Millis,
     ) -> Result<LeaseGrantResponse, Refusal> {
+        self.check_sound()?;
+        if self.settings.alarms.contains_key(&AlarmType::Nospace.into()) {
+            return Err(Refusal::NoSpace);
+        }
         if request.ttl > MAX_TTL {
             return Err(Refusal::LeaseTooLong);
         }
@@ -132,6 +179,23 @@ impl Machine {
         self.outbox.push(Entry::LeaseGranted { id, ttl });
         let error = String::new();
         Ok(LeaseGrantResponse { header: header(index.revision()), id, ttl, error })
+    }
+
+    /// Whether a caller may end a lease, which deletes its keys.
+    pub(crate) fn permit_lease(&self, caller: &Caller, id: i64) -> Result<(), Refusal> {
+        let keys = self.leases.get(id).into_iter().flat_map(|lease| &lease.keys);
+        self.auth().permit_lease(caller, keys)
+    }
+
+    /// Whether a caller may be told the keys of a lease.
+    pub(crate) fn permit_lease_keys(&self, caller: &Caller, id: i64) -> Result<(), Refusal> {
+        let mut keys = self.leases.get(id).into_iter().flat_map(|lease| &lease.keys);
+        keys.try_for_each(|key| self.auth().permit_range(caller, key, &Bytes::new()))
+    }
+
+    /// Counts a renewal from when it arrived, unless the lease was over by then.
+    pub(crate) fn lease_arrived(&mut self, id: i64, at: Millis) {
+        self.leases.renew_in_time(id, at);
     }
 
     /// Ends a lease and deletes its keys.
@@ -197,9 +261,56 @@ impl Machine {
         Step { index, leases: &mut self.leases, outbox: &mut self.outbox, next }
     }
 
-    fn check_quota(&self, index: &Index) -> Result<(), Refusal> {
-        if index.bytes() > self.quota { Err(Refusal::NoSpace) } else { Ok(()) }
+    /// Refuses to add to a full store. The first refusal raises the alarm, as in etcd: from then on
+    /// only deletions and compactions are done.
+    fn check_quota(&mut self, index: &Index) -> Result<(), Refusal> {
+        let kind = AlarmType::Nospace.into();
+        if self.settings.alarms.contains_key(&kind) {
+            return Err(Refusal::NoSpace);
+        }
+        if index.bytes() > self.quota {
+            self.set(Setting::Alarm { kind, raised: Some(AlarmCause::Quota) });
+            return Err(Refusal::NoSpace);
+        }
+        Ok(())
     }
+
+    /// Clears the alarm that the quota raised, once a tenth of it is free again.
+    pub(crate) fn relieve(&mut self, index: &Index) {
+        let kind = AlarmType::Nospace.into();
+        let raised = self.settings.alarms.get(&kind) == Some(&AlarmCause::Quota);
+        if raised && index.bytes() <= self.quota - self.quota / 10 {
+            self.set(Setting::Alarm { kind, raised: None });
+        }
+    }
+
+    /// How near the quota is.
+    pub(crate) fn pressure(&self, index: &Index) -> Pressure {
+        if self.settings.alarms.get(&AlarmType::Nospace.into()) == Some(&AlarmCause::Quota) {
+            Pressure::Full
+        } else if index.bytes() > self.quota - self.quota / 4 {
+            Pressure::High
+        } else {
+            Pressure::None
+        }
+    }
+
+    /// Refuses to change a store of which somebody says that it is damaged.
+    fn check_sound(&self) -> Result<(), Refusal> {
+        let damaged = self.settings.alarms.contains_key(&AlarmType::Corrupt.into());
+        if damaged { Err(Refusal::Corrupt) } else { Ok(()) }
+    }
+}
+
+/// How near the quota is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pressure {
+    /// Far away.
+    None,
+    /// Three quarters are used: old history goes first.
+    High,
+    /// Nothing can be added any more: all history goes.
+    Full,
 }
 
 /// One revision in the making.

@@ -3,6 +3,7 @@
 //! ```text
 //!  gRPC ──reads──────────────► index (memory, at the published revision)
 //!    │                           ▲ publish
+//!  HTTP ──gateway──► gRPC     │
 //!    └─writes─► queue ─► writer ─┴─► journal (disk): apply, append, sync once, then answer
 //! ```
 //!
@@ -12,21 +13,27 @@
 //! - A disk that fails stops all writes until a restart; reads go on with what is safe.
 //!
 //! Why a journal of our own and all keys in memory: docs/design/0001-embedded-store.md. Its bytes:
-//! docs/format/store.md. Deliberately not here: more than one member, users and roles.
+//! docs/format/store.md. Deliberately not here: more than one member.
 
+mod auth;
 mod config;
+mod connection;
 mod disk;
 mod entry;
+mod gateway;
+mod http;
 mod index;
 mod journal;
 mod keys;
 mod leases;
 mod lifecycle;
 mod machine;
+mod metrics;
 mod query;
 mod record;
 mod rpc;
 mod server_state;
+mod setting;
 mod status;
 mod storage;
 mod txn;

@@ -7,7 +7,14 @@ use crate::proto::etcdserverpb::{
     range_request::{SortOrder, SortTarget},
 };
 
-use super::{index::Index, keys::KeyRange, record::Record, status::Refusal};
+use super::{
+    index::Index, keys::KeyRange, record::Record, server_state::ServerState, status::Refusal,
+};
+
+/// Keys that are read under one lock.
+const KEYS_AT_ONCE: usize = 1000;
+/// How often a range is begun again because its revision was compacted meanwhile.
+const ATTEMPTS: usize = 8;
 
 /// A header that only tells the revision; the edge adds who answered.
 #[expect(clippy::unnecessary_wraps, reason = "every answer has the header as an option")]
@@ -32,38 +39,95 @@ pub(crate) fn range(
 ) -> Result<RangeResponse, Refusal> {
     let at = readable(index, request.revision, current)?;
     let range = KeyRange::new(&request.key, &request.range_end);
-    let all = index.range(&range, at);
-    let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0);
-    let mut response = RangeResponse { header: header(current), ..RangeResponse::default() };
-    if request.count_only {
-        response.count = length(all.count());
-        return Ok(response);
-    }
-    let mut count = 0;
-    // Unsorted and unfiltered, nothing after the limit is needed but its number.
-    let keep = limit.filter(|_| is_plain(request)).map_or(usize::MAX, |limit| limit + 1);
-    let mut found: Vec<&Arc<Record>> = Vec::new();
-    for record in all {
-        count += 1;
-        if found.len() < keep && passes(request, record) {
-            found.push(record);
+    let mut selection = Selection::new(request);
+    index.range(&range, at).for_each(|record| selection.add(record));
+    Ok(selection.finish(current))
+}
+
+/// The same for readers that hold no lock: it is taken for some keys at a time, so that a long range
+/// keeps nobody from writing. A revision is read whole or not at all.
+pub(crate) fn range_in_pieces(
+    state: &ServerState,
+    request: &RangeRequest,
+) -> Result<RangeResponse, Refusal> {
+    for _ in 0..ATTEMPTS {
+        let current = state.published();
+        let at = readable(&state.index(), request.revision, current)?;
+        let range = KeyRange::new(&request.key, &request.range_end);
+        let mut selection = Selection::new(request);
+        match scan(state, (&range, at), |record| selection.add(record)) {
+            Ok(()) => return Ok(selection.finish(current)),
+            // The newest revision is asked for, and there is a newer one.
+            Err(Refusal::Compacted) if request.revision <= 0 => {}
+            Err(refusal) => return Err(refusal),
         }
     }
-    sort(request, &mut found);
-    if let Some(limit) = limit
-        && found.len() > limit
-    {
-        found.truncate(limit);
-        response.more = true;
+    Err(Refusal::TooManyRequests)
+}
+
+/// Walks over a range at a revision, some keys under one lock.
+pub(crate) fn scan(
+    state: &ServerState,
+    (range, at): (&KeyRange, i64),
+    mut each: impl FnMut(&Arc<Record>),
+) -> Result<(), Refusal> {
+    let mut range = range.clone();
+    loop {
+        let piece = {
+            let index = state.index();
+            readable(&index, at, i64::MAX)?;
+            index.piece(&range, KEYS_AT_ONCE, at)
+        };
+        piece.records.iter().for_each(&mut each);
+        let Some(last) = piece.last else { return Ok(()) };
+        let Some(rest) = range.after(&last) else { return Ok(()) };
+        range = rest;
     }
-    response.count = length(count);
-    response.kvs = found.into_iter().map(|record| record.to_key_value()).collect();
-    if request.keys_only {
-        for kv in &mut response.kvs {
-            kv.value.clear();
+}
+
+/// The records that a request asks for, as they are found in order of keys.
+struct Selection<'a> {
+    request: &'a RangeRequest,
+    limit: Option<usize>,
+    keep: usize,
+    count: usize,
+    found: Vec<Arc<Record>>,
+}
+
+impl<'a> Selection<'a> {
+    fn new(request: &'a RangeRequest) -> Self {
+        let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0);
+        // Unsorted and unfiltered, nothing after the limit is needed but its number.
+        let keep = limit.filter(|_| is_plain(request)).map_or(usize::MAX, |limit| limit + 1);
+        let keep = if request.count_only { 0 } else { keep };
+        Self { request, limit, keep, count: 0, found: Vec::new() }
+    }
+
+    fn add(&mut self, record: &Arc<Record>) {
+        self.count += 1;
+        if self.found.len() < self.keep && passes(self.request, record) {
+            self.found.push(Arc::clone(record));
         }
     }
-    Ok(response)
+
+    fn finish(mut self, current: i64) -> RangeResponse {
+        let mut response = RangeResponse { header: header(current), ..RangeResponse::default() };
+        sort(self.request, &mut self.found);
+        if let Some(limit) = self.limit
+            && self.found.len() > limit
+        {
+            self.found.truncate(limit);
+            response.more = true;
+        }
+        response.count = length(self.count);
+        response.kvs = self.found.into_iter().map(|record| record.to_key_value()).collect();
+        if self.request.keys_only {
+            for kv in &mut response.kvs {
+                kv.value.clear();
+            }
+        }
+        response
+    }
 }
 
 fn is_plain(request: &RangeRequest) -> bool {
@@ -83,7 +147,7 @@ fn passes(request: &RangeRequest, record: &Record) -> bool {
 }
 
 /// Sorts records that are in order of keys.
-fn sort(request: &RangeRequest, found: &mut [&Arc<Record>]) {
+fn sort(request: &RangeRequest, found: &mut [Arc<Record>]) {
     let by: fn(&Record, &Record) -> Ordering = match request.sort_target() {
         SortTarget::Key => |a, b| a.key.cmp(&b.key),
         SortTarget::Version => |a, b| a.version.cmp(&b.version),

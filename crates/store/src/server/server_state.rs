@@ -1,7 +1,7 @@
 //! What the writer and all connections share: the index, and how far it is published.
 
 use std::sync::{
-    OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
     atomic::{AtomicU64, Ordering},
 };
 
@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::proto::etcdserverpb::ResponseHeader;
 
-use super::{index::Index, journal::Identity};
+use super::{index::Index, journal::Identity, metrics::SyncTimes, setting::Settings};
 
 /// The term that answers show: there is one member, and it has led since the beginning.
 const TERM: u64 = 2;
@@ -18,22 +18,30 @@ const TERM: u64 = 2;
 #[derive(Debug)]
 pub(crate) struct ServerState {
     index: RwLock<Index>,
+    settings: RwLock<Arc<Settings>>,
     published: watch::Sender<i64>,
     identity: Identity,
     failure: OnceLock<String>,
     disk_bytes: AtomicU64,
+    sync_times: SyncTimes,
 }
 
 impl ServerState {
     /// Shares a loaded index; all of it is published.
-    pub(crate) fn new(index: Index, identity: Identity, disk_bytes: u64) -> Self {
+    pub(crate) fn new(
+        index: Index,
+        settings: Settings,
+        (identity, disk_bytes): (Identity, u64),
+    ) -> Self {
         let published = watch::Sender::new(index.revision());
         Self {
             index: RwLock::new(index),
+            settings: RwLock::new(Arc::new(settings)),
             published,
             identity,
             failure: OnceLock::new(),
             disk_bytes: AtomicU64::new(disk_bytes),
+            sync_times: SyncTimes::default(),
         }
     }
 
@@ -50,6 +58,24 @@ impl ServerState {
     /// The index, to change. Only the writer does so.
     pub(crate) fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Users, roles, alarms and addresses as they are on disk.
+    pub(crate) fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Lets clients see settings that are on disk.
+    pub(crate) fn publish_settings(&self, settings: &Settings) {
+        let mut published = self.settings.write().unwrap_or_else(PoisonError::into_inner);
+        if **published != *settings {
+            *published = Arc::new(settings.clone());
+        }
+    }
+
+    /// How long syncs of the journal took.
+    pub(crate) fn sync_times(&self) -> &SyncTimes {
+        &self.sync_times
     }
 
     /// The newest revision that is on disk: what clients may see.

@@ -58,6 +58,93 @@ pub(crate) enum Refusal {
     /// The server is shutting down.
     #[error("etcdserver: server stopped")]
     Stopped,
+    /// Auth cannot be enabled without a root user.
+    #[error("etcdserver: root user does not exist")]
+    RootUserMissing,
+    /// Auth cannot be enabled when root is not root.
+    #[error("etcdserver: root user does not have root role")]
+    RootRoleMissing,
+    /// A user with this name exists.
+    #[error("etcdserver: user name already exists")]
+    UserExists,
+    /// No user is named, and one must be.
+    #[error("etcdserver: user name is empty")]
+    UserEmpty,
+    /// No such user.
+    #[error("etcdserver: user name not found")]
+    UserNotFound,
+    /// A role with this name exists.
+    #[error("etcdserver: role name already exists")]
+    RoleExists,
+    /// No such role.
+    #[error("etcdserver: role name not found")]
+    RoleNotFound,
+    /// No role is named, and one must be.
+    #[error("etcdserver: role name is empty")]
+    RoleEmpty,
+    /// No such user, or another password.
+    #[error("etcdserver: authentication failed, invalid user ID or password")]
+    AuthFailed,
+    /// A permission is to be granted, and none is given.
+    #[error("etcdserver: permission not given")]
+    PermissionMissing,
+    /// The caller may not do this.
+    #[error("etcdserver: permission denied")]
+    PermissionDenied,
+    /// The user does not have the role.
+    #[error("etcdserver: role is not granted to the user")]
+    RoleNotGranted,
+    /// The role does not have the permission.
+    #[error("etcdserver: permission is not granted to the role")]
+    PermissionNotGranted,
+    /// There are no tokens without auth.
+    #[error("etcdserver: authentication is not enabled")]
+    AuthNotEnabled,
+    /// The token is unknown or too old.
+    #[error("etcdserver: invalid auth token")]
+    InvalidToken,
+    /// It would lock everybody out.
+    #[error("etcdserver: invalid auth management")]
+    InvalidAuthChange,
+    /// The alarm says that the data is damaged.
+    #[error("etcdserver: corrupt cluster")]
+    Corrupt,
+    /// No such member.
+    #[error("etcdserver: member not found")]
+    MemberNotFound,
+    /// One member is all there can be.
+    #[error("etcdserver: re-configuration failed due to not enough started members")]
+    NotEnoughMembers,
+    /// The member votes already.
+    #[error("etcdserver: can only promote a learner member")]
+    NotALearner,
+    /// These are no addresses.
+    #[error("etcdserver: given member URLs are invalid")]
+    BadPeerUrls,
+    /// It cannot lead.
+    #[error("etcdserver: bad leader transferee")]
+    BadTransferee,
+    /// That is no version.
+    #[error("etcdserver: wrong downgrade target version format")]
+    BadVersionFormat,
+    /// There is no way to this version.
+    #[error("etcdserver: invalid downgrade target version")]
+    BadDowngrade,
+    /// No downgrade is under way.
+    #[error("etcdserver: no inflight downgrade job")]
+    NoDowngrade,
+    /// Nobody leads the election.
+    #[error("election: no leader")]
+    NoLeader,
+    /// The caller does not lead the election.
+    #[error("election: not leader")]
+    NotLeader,
+    /// The lease ended while its lock was waited for.
+    #[error("mutex: session is expired")]
+    SessionExpired,
+    /// A leader must be named.
+    #[error("\"leader\" field must be provided")]
+    LeaderMissing,
     /// The disk failed; the text says what and where.
     #[error("{0}")]
     Broken(Arc<str>),
@@ -74,11 +161,38 @@ impl Refusal {
             | Self::TooManyOps
             | Self::DuplicateKey
             | Self::BadSort
-            | Self::TooLarge => Code::InvalidArgument,
+            | Self::TooLarge
+            | Self::UserEmpty
+            | Self::RoleEmpty
+            | Self::AuthFailed
+            | Self::PermissionMissing
+            | Self::InvalidAuthChange
+            | Self::BadPeerUrls
+            | Self::BadVersionFormat
+            | Self::BadDowngrade => Code::InvalidArgument,
             Self::Compacted | Self::FutureRevision | Self::LeaseTooLong => Code::OutOfRange,
             Self::NoSpace | Self::TooManyRequests => Code::ResourceExhausted,
-            Self::LeaseNotFound => Code::NotFound,
-            Self::LeaseExists => Code::FailedPrecondition,
+            Self::LeaseNotFound | Self::MemberNotFound => Code::NotFound,
+            Self::LeaseExists
+            | Self::RootUserMissing
+            | Self::RootRoleMissing
+            | Self::UserExists
+            | Self::UserNotFound
+            | Self::RoleExists
+            | Self::RoleNotFound
+            | Self::RoleNotGranted
+            | Self::PermissionNotGranted
+            | Self::AuthNotEnabled
+            | Self::NotEnoughMembers
+            | Self::NotALearner
+            | Self::BadTransferee
+            | Self::NoDowngrade => Code::FailedPrecondition,
+            Self::PermissionDenied => Code::PermissionDenied,
+            Self::InvalidToken => Code::Unauthenticated,
+            Self::Corrupt => Code::DataLoss,
+            Self::NoLeader | Self::NotLeader | Self::SessionExpired | Self::LeaderMissing => {
+                Code::Unknown
+            }
             Self::Stopped | Self::Broken(_) => Code::Unavailable,
         }
     }

@@ -10,10 +10,11 @@
 mod compaction;
 
 use std::{
+    collections::BTreeMap,
     io,
     path::PathBuf,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel},
     },
     thread,
@@ -21,6 +22,8 @@ use std::{
 };
 
 use tokio::sync::{Semaphore, oneshot};
+
+use crate::proto::etcdserverpb::LeaseKeepAliveResponse;
 
 use super::{
     disk::Head, entry::Entry, index::Index, journal::Journal, leases::Millis, machine::Machine,
@@ -58,9 +61,24 @@ enum Message {
 pub(crate) struct Handle {
     inbox: SyncSender<Message>,
     room: Arc<Semaphore>,
+    renewals: Renewals,
 }
 
+/// Leases whose renewal waits in the queue, and when it arrived: each stream waits for one.
+type Renewals = Arc<Mutex<BTreeMap<i64, Instant>>>;
+
 impl Handle {
+    /// Renews a lease, as of now even if the queue is long.
+    pub(crate) async fn renew(
+        &self,
+        bytes: usize,
+        id: i64,
+    ) -> Result<LeaseKeepAliveResponse, Refusal> {
+        let arrived = Instant::now();
+        self.renewals.lock().unwrap_or_else(PoisonError::into_inner).insert(id, arrived);
+        self.call(bytes, move |machine, index, now| Ok(machine.lease_renew(index, id, now))).await
+    }
+
     /// Runs a job on the writer; the answer comes when all it did is on disk. `bytes` is the size
     /// of the request.
     pub(crate) async fn call<T: Send + 'static>(
@@ -134,6 +152,7 @@ pub(crate) struct Writer {
     upkeep: CompactionSchedule,
     started: Instant,
     inbox: Receiver<Message>,
+    renewals: Renewals,
     failed: Option<Refusal>,
 }
 
@@ -157,7 +176,9 @@ impl Writer {
     /// Starts the writer's thread.
     pub(crate) fn start(parts: Parts) -> io::Result<(Handle, thread::JoinHandle<()>)> {
         let (sender, inbox) = sync_channel(QUEUE);
-        let handle = Handle { inbox: sender, room: Arc::new(Semaphore::new(QUEUE_KIB)) };
+        let renewals = Renewals::default();
+        let room = Arc::new(Semaphore::new(QUEUE_KIB));
+        let handle = Handle { inbox: sender, room, renewals: Arc::clone(&renewals) };
         let upkeep = CompactionSchedule::new(parts.retention, handle.inbox.clone());
         let writer = Self {
             shared: parts.shared,
@@ -168,6 +189,7 @@ impl Writer {
             upkeep,
             started: Instant::now(),
             inbox,
+            renewals,
             failed: None,
         };
         let thread =
@@ -222,18 +244,17 @@ impl Writer {
         if self.failed.is_none() {
             let mut index = shared.index_mut();
             let full = index.bytes().saturating_add(BATCH_BYTES);
+            self.count_renewals();
             self.machine.expire(&mut index, now);
             while let Some(Message::Job(job)) = next {
                 answers.push(job(Some((&mut self.machine, &mut index, now))));
                 let more = answers.len() < BATCH && index.bytes() < full;
                 next = if more { self.inbox.try_recv().ok() } else { None };
             }
+            self.machine.relieve(&index);
             let revision = index.revision();
             drop(index);
-            let entries = self.machine.take_outbox();
-            if self.commit(&entries).is_ok() {
-                self.shared.publish(revision);
-            }
+            self.commit_outbox(revision);
         } else if let Some(Message::Job(job)) = next.take() {
             answers.push(job(None));
         }
@@ -243,6 +264,27 @@ impl Writer {
         next
     }
 
+    /// A renewal that arrived in time counts, however long it waits for the disk.
+    fn count_renewals(&mut self) {
+        let mut renewals = self.renewals.lock().unwrap_or_else(PoisonError::into_inner);
+        for (id, arrived) in std::mem::take(&mut *renewals) {
+            let at = arrived.saturating_duration_since(self.started).as_millis();
+            self.machine.lease_arrived(id, Millis(u64::try_from(at).unwrap_or(u64::MAX)));
+        }
+    }
+
+    /// Writes what the machine did, then lets readers see it.
+    fn commit_outbox(&mut self, revision: i64) {
+        let entries = self.machine.take_outbox();
+        if self.commit(&entries).is_err() {
+            return;
+        }
+        if entries.iter().any(|entry| matches!(entry, Entry::Setting(_))) {
+            self.shared.publish_settings(self.machine.settings());
+        }
+        self.shared.publish(revision);
+    }
+
     fn commit(&mut self, entries: &[Entry]) -> Result<(), Refusal> {
         if let Some(failed) = &self.failed {
             return Err(failed.clone());
@@ -250,7 +292,12 @@ impl Writer {
         if entries.is_empty() {
             return Ok(());
         }
-        let written = self.journal.append(entries).and_then(|()| self.journal.sync());
+        let written = self.journal.append(entries).and_then(|()| {
+            let began = Instant::now();
+            let synced = self.journal.sync();
+            self.shared.sync_times().note(began.elapsed());
+            synced
+        });
         self.shared.set_disk_bytes(self.journal.len());
         written.map_err(|error| self.fail(&error))
     }
@@ -286,6 +333,7 @@ impl Writer {
             revision: index.revision(),
             compacted: index.compacted(),
             leases: self.machine.leases().granted().collect(),
+            settings: self.shared.settings(),
         }
     }
 

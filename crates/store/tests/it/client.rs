@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use store::client::{Client, ConnectError, Options};
+use store::client::{Client, ConnectError, Grant, Login, Options};
 use store::contract::{
     ErrorClass, Keys, ReadError, Revision, Store as _, StoreExt as _, WatchFrom, WriteError,
 };
@@ -211,4 +211,49 @@ async fn an_export_moves_to_another_server_and_back_unchanged() {
     let mut second = Vec::new();
     export(&to.client(), &mut second, &mut |_| {}).await.unwrap();
     assert!(first == second);
+}
+
+fn login(user: &str) -> Options {
+    let login = Some(Login { user: user.to_owned(), password: format!("{user}'s") });
+    Options { login, ..Options::default() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_reaches_its_keys_only_also_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Embedded::start(dir.path().join("store"));
+    let anybody = server.client();
+    anybody.put("spec/1", "1").await.unwrap();
+    let engine = login("engine").login.unwrap();
+    let grants =
+        [Grant::ReadWrite(Keys::prefix("record/")), Grant::Read(Keys::prefix("sequence/"))];
+    for _ in 0..2 {
+        anybody.ensure_user(&engine, &grants).await.unwrap();
+    }
+    anybody.require_users("root's").await.unwrap();
+    let refused = anybody.get("spec/1").await.unwrap_err();
+    assert!(refused.to_string().contains("user name is empty"), "{refused}");
+    let connect = |user: &str| Client::lazy(&[server.endpoint()], login(user)).unwrap();
+    let (root, engine) = (connect("root"), connect("engine"));
+    root.put("sequence/1", "1").await.unwrap();
+    for round in 0..2 {
+        engine.put("record/1", format!("{round}")).await.unwrap();
+        assert_eq!(engine.get("sequence/1").await.unwrap().unwrap().value.as_ref(), b"1");
+        for forbidden in ["spec/1", "sequence/1", "leader"] {
+            let error = engine.put(forbidden, "2").await.unwrap_err();
+            assert_eq!(error.class(), ErrorClass::Operator, "{error}");
+            assert!(!error.may_be_applied(), "{error}");
+        }
+        engine.get("spec/1").await.unwrap_err();
+        let mut watch = engine.watch(WatchFrom::new(Keys::prefix("record/"), Revision(2)));
+        watch.next().await.unwrap().unwrap();
+        assert_eq!(root.get("spec/1").await.unwrap().unwrap().value.as_ref(), b"1");
+        // Tokens end with the server; the clients get others by themselves.
+        server.stop().await;
+        server.restart();
+    }
+    let mut wrong = login("engine");
+    wrong.login.as_mut().unwrap().password = "guessed".to_owned();
+    let error = Client::lazy(&[server.endpoint()], wrong).unwrap().get("record/1").await;
+    assert!(error.unwrap_err().to_string().contains("authentication failed"));
 }

@@ -90,7 +90,7 @@ async fn a_folder_of_a_newer_version() {
     let journal = folder.join("store.journal");
     // docs/format/store.md: the version stands at byte 8, and is looked at before all else.
     let mut bytes = fs::read(&journal).unwrap();
-    bytes[8..12].copy_from_slice(&3u32.to_le_bytes());
+    bytes[8..12].copy_from_slice(&99u32.to_le_bytes());
     fs::write(&journal, bytes).unwrap();
     let before = listing(&folder);
     let listen = format!("127.0.0.1:{}", free_port().unwrap());

@@ -28,7 +28,7 @@ use super::{
 /// Name of the journal in its folder.
 pub(crate) const NAME: &str = "store.journal";
 /// Version of the format; a greater one is refused.
-pub(crate) const FORMAT: u32 = 2;
+pub(crate) const FORMAT: u32 = 3;
 
 const MAGIC: [u8; 8] = *b"HFSTORE\n";
 const HEADER_LEN: usize = 64;

@@ -10,10 +10,8 @@ use crate::proto::etcdserverpb::{
     LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, lease_server::Lease,
 };
 
-use super::Service;
+use super::{SMALL, Service};
 
-/// Bytes that a request on a lease counts in the writer's queue.
-const SMALL: usize = 64;
 /// Answers that wait for a client to take them.
 const ANSWERS: usize = 16;
 
@@ -25,10 +23,12 @@ impl Lease for Service {
         &self,
         request: Request<LeaseGrantRequest>,
     ) -> Result<Response<LeaseGrantResponse>, Status> {
+        let caller = self.caller(&request)?;
         let request = request.into_inner();
-        let call = self
-            .writer
-            .call(SMALL, move |machine, index, now| machine.lease_grant(index, &request, now));
+        let call = self.writer.call(SMALL, move |machine, index, now| {
+            machine.auth().permit_any(&caller)?;
+            machine.lease_grant(index, &request, now)
+        });
         let mut response = call.await?;
         self.shared.sign(&mut response.header);
         Ok(Response::new(response))
@@ -38,9 +38,12 @@ impl Lease for Service {
         &self,
         request: Request<LeaseRevokeRequest>,
     ) -> Result<Response<LeaseRevokeResponse>, Status> {
+        let caller = self.caller(&request)?;
         let id = request.into_inner().id;
-        let call =
-            self.writer.call(SMALL, move |machine, index, _| machine.lease_revoke(index, id));
+        let call = self.writer.call(SMALL, move |machine, index, _| {
+            machine.permit_lease(&caller, id)?;
+            machine.lease_revoke(index, id)
+        });
         let mut response = call.await?;
         self.shared.sign(&mut response.header);
         Ok(Response::new(response))
@@ -50,6 +53,7 @@ impl Lease for Service {
         &self,
         request: Request<Streaming<LeaseKeepAliveRequest>>,
     ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
+        self.shared.settings().auth.permit_any(&self.caller(&request)?)?;
         let room = self.take_stream()?;
         let (answers, stream) = mpsc::channel(ANSWERS);
         let service = self.clone();
@@ -69,8 +73,13 @@ impl Lease for Service {
         &self,
         request: Request<LeaseTimeToLiveRequest>,
     ) -> Result<Response<LeaseTimeToLiveResponse>, Status> {
+        let caller = self.caller(&request)?;
         let request = request.into_inner();
         let call = self.writer.call(SMALL, move |machine, index, now| {
+            machine.auth().permit_any(&caller)?;
+            if request.keys {
+                machine.permit_lease_keys(&caller, request.id)?;
+            }
             Ok(machine.lease_time_to_live(index, &request, now))
         });
         let mut response = call.await?;
@@ -80,8 +89,9 @@ impl Lease for Service {
 
     async fn lease_leases(
         &self,
-        _: Request<LeaseLeasesRequest>,
+        request: Request<LeaseLeasesRequest>,
     ) -> Result<Response<LeaseLeasesResponse>, Status> {
+        self.shared.settings().auth.permit_any(&self.caller(&request)?)?;
         let call = self.writer.call(SMALL, |machine, index, _| Ok(machine.lease_leases(index)));
         let mut response = call.await?;
         self.shared.sign(&mut response.header);
@@ -97,13 +107,11 @@ impl Service {
         answers: &mpsc::Sender<Result<LeaseKeepAliveResponse, Status>>,
     ) {
         while let Ok(Some(LeaseKeepAliveRequest { id })) = requests.message().await {
-            let call = self
-                .writer
-                .call(SMALL, move |machine, index, now| Ok(machine.lease_renew(index, id, now)));
-            let answer = call.await.map_err(Status::from).map(|mut response| {
-                self.shared.sign(&mut response.header);
-                response
-            });
+            let answer =
+                self.writer.renew(SMALL, id).await.map_err(Status::from).map(|mut response| {
+                    self.shared.sign(&mut response.header);
+                    response
+                });
             let ended = answer.is_err();
             if answers.send(answer).await.is_err() || ended {
                 return;

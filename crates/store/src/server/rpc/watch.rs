@@ -2,6 +2,8 @@
 
 use std::{future, time::Duration};
 
+use bytes::Bytes;
+
 use tokio::{
     sync::mpsc,
     time::{Interval, MissedTickBehavior, interval},
@@ -13,7 +15,11 @@ use crate::proto::etcdserverpb::{
     WatchRequest, WatchResponse, watch_request::RequestUnion, watch_server::Watch,
 };
 
-use super::{super::status::Refusal, Service, watchers::Watchers};
+use super::{
+    super::{auth::Caller, status::Refusal},
+    Service, watchers,
+    watchers::Watchers,
+};
 
 /// Answers that wait for a client to take them.
 const ANSWERS: usize = 4;
@@ -26,6 +32,7 @@ impl Watch for Service {
         &self,
         request: Request<Streaming<WatchRequest>>,
     ) -> Result<Response<Self::WatchStream>, Status> {
+        let caller = self.caller(&request)?;
         let room = self.take_stream()?;
         let (answers, stream) = mpsc::channel(ANSWERS);
         let service = self.clone();
@@ -36,7 +43,7 @@ impl Watch for Service {
                     let _ = answers.try_send(Err(Refusal::Stopped.into()));
                 }
                 () = answers.closed() => {}
-                () = service.serve(requests, &answers) => {}
+                () = service.serve(requests, &caller, &answers) => {}
             }
             drop(room);
         });
@@ -49,12 +56,14 @@ impl Service {
     async fn serve(
         &self,
         mut requests: Streaming<WatchRequest>,
+        caller: &Caller,
         answers: &mpsc::Sender<Result<WatchResponse, Status>>,
     ) {
         let mut watchers = Watchers::default();
         let mut published = self.shared.subscribe();
         let mut progress = ticker(self.place.progress_interval);
         let mut outgoing = Vec::new();
+        let mut more_requests = true;
         loop {
             published.borrow_and_update();
             let more = watchers.collect(&self.shared, &mut outgoing);
@@ -64,9 +73,11 @@ impl Service {
                 }
             }
             tokio::select! {
-                request = requests.message() => match request {
-                    Ok(Some(request)) => self.ask(&mut watchers, request, &mut outgoing),
-                    Ok(None) | Err(_) => return,
+                request = requests.message(), if more_requests => match request {
+                    Ok(Some(request)) => self.ask(&mut watchers, (request, caller), &mut outgoing),
+                    // It has said all it wants, and still listens: so do callers over HTTP.
+                    Ok(None) => more_requests = false,
+                    Err(_) => return,
                 },
                 changed = published.changed(), if !more => {
                     if changed.is_err() {
@@ -82,11 +93,18 @@ impl Service {
     fn ask(
         &self,
         watchers: &mut Watchers,
-        request: WatchRequest,
+        (request, caller): (WatchRequest, &Caller),
         outgoing: &mut Vec<WatchResponse>,
     ) {
         match request.request_union {
             Some(RequestUnion::CreateRequest(create)) => {
+                let auth = &self.shared.settings().auth;
+                let least = Bytes::from_static(&[0]);
+                let key = if create.key.is_empty() { &least } else { &create.key };
+                if let Err(refusal) = auth.permit_range(caller, key, &create.range_end) {
+                    outgoing.push(watchers::refused(&self.shared, &refusal));
+                    return;
+                }
                 watchers.create(&create, &self.shared, outgoing);
             }
             Some(RequestUnion::CancelRequest(cancel)) => {

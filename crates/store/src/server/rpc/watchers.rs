@@ -282,6 +282,18 @@ impl Watcher {
     }
 }
 
+/// Tells a client that it may not watch what it asked for, as etcd does.
+pub(crate) fn refused(shared: &ServerState, refusal: &Refusal) -> WatchResponse {
+    WatchResponse {
+        header: Some(shared.header(shared.published())),
+        watch_id: NO_WATCHER,
+        created: true,
+        canceled: true,
+        cancel_reason: format!("rpc error: code = {:?} desc = {refusal}", refusal.code()),
+        ..WatchResponse::default()
+    }
+}
+
 /// Tells a watcher that what it needs is compacted.
 fn cut_off(shared: &ServerState, id: i64, published: i64, compacted: i64) -> WatchResponse {
     WatchResponse {

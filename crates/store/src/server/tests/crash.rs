@@ -18,8 +18,9 @@ use crate::{
         index::Index,
         journal::{Damage, Identity, NAME},
         keys::KeyRange,
-        machine::Machine,
+        machine::{Machine, Start},
         server_state::ServerState,
+        setting::{AlarmCause, Setting, Settings},
         status::Refusal,
         writer::{Handle, Parts, Writer},
     },
@@ -38,9 +39,12 @@ impl Store {
     pub(super) fn open(disk: &CrashDisk) -> Result<Self, LoadError> {
         let identity = Identity { cluster: 1, member: 2 };
         let loaded = disk::load(disk, Fresh { identity, salt: 3 })?;
-        let machine = Machine::new(&loaded.index, &loaded.leases, usize::MAX, 4);
+        let (leases, settings) = (loaded.leases, loaded.settings);
+        let start = Start { leases, settings: settings.clone(), quota: usize::MAX, seed: 4 };
+        let machine = Machine::new(&loaded.index, start);
         let journal = loaded.journal;
-        let shared = Arc::new(ServerState::new(loaded.index, journal.identity(), journal.len()));
+        let shared =
+            Arc::new(ServerState::new(loaded.index, settings, (journal.identity(), journal.len())));
         let (writer, thread) = Writer::start(Parts {
             shared: Arc::clone(&shared),
             machine,
@@ -98,9 +102,39 @@ impl Store {
                 block_on(self.writer.call(0, move |m, index, _| m.lease_revoke(index, id)))
                     .map(drop)
             }
+            Step::User(name) => self.change(move |machine| {
+                let user = machine.auth().user_add(name, Bytes::from("hash"))?;
+                let range = (Bytes::from("a"), Bytes::from("b"));
+                let role =
+                    Setting::Role { name: name.to_owned(), permissions: [(range, 2)].into() };
+                machine.set_auth([user, role]);
+                let granted = machine.auth().grant_role(name, name)?;
+                machine.set_auth([granted]);
+                Ok(())
+            }),
+            Step::Enable(enabled) => self.change(move |machine| {
+                machine.auth().check_enable()?;
+                let revision = machine.auth().revision;
+                machine.set_auth([Setting::Auth { enabled, revision }]);
+                Ok(())
+            }),
+            Step::Alarm(up) => self.change(move |machine| {
+                let raised = up.then_some(AlarmCause::Client);
+                // Of a kind that refuses nothing.
+                machine.set(Setting::Alarm { kind: 9, raised });
+                machine.set(Setting::PeerUrls { urls: vec![format!("http://{up}:1")] });
+                Ok(())
+            }),
             Step::Compact(revision) => block_on(self.writer.compact(revision)).map(drop),
             Step::Rewrite => block_on(self.writer.rewrite()).map(drop),
         }
+    }
+
+    fn change(
+        &self,
+        change: impl FnOnce(&mut Machine) -> Result<(), Refusal> + Send + 'static,
+    ) -> Result<(), Refusal> {
+        block_on(self.writer.call(0, move |machine, _, _| change(machine)))
     }
 
     /// All that a client can see.
@@ -111,7 +145,7 @@ impl Store {
         let keys = (from..=revision).map(|at| keys(&index, at)).collect();
         drop(index);
         let leases = block_on(self.writer.head()).map(|head| head.leases).unwrap_or_default();
-        View { revision, from, keys, leases }
+        View { revision, from, keys, leases, settings: self.shared.settings() }
     }
 }
 
@@ -138,6 +172,7 @@ pub(super) struct View {
     /// The keys at each revision from `from` on.
     pub(super) keys: Vec<Vec<KeyValue>>,
     leases: Vec<(i64, i64)>,
+    settings: Arc<Settings>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -149,23 +184,32 @@ pub(super) enum Step {
     Revoke(i64),
     Compact(i64),
     Rewrite,
+    User(&'static str),
+    Enable(bool),
+    Alarm(bool),
 }
 
 const STORY: &[Step] = &[
     Step::Put("a", 1),
+    Step::User("root"),
     Step::Pair(1),
     Step::Grant(7),
     Step::Put("a", 2),
     Step::Delete("a"),
     Step::Pair(2),
+    Step::Enable(true),
+    Step::Alarm(true),
     Step::Rewrite,
+    Step::User("other"),
     Step::Put("b", 1),
     Step::Compact(5),
     Step::Revoke(7),
+    Step::Alarm(false),
     Step::Pair(3),
     Step::Rewrite,
     Step::Delete("b"),
     Step::Compact(9),
+    Step::Enable(false),
     Step::Put("c", 1),
 ];
 
@@ -238,9 +282,9 @@ fn damage_is_refused_or_harmless() {
 fn a_newer_format_is_named_as_such() {
     let disk = CrashDisk::new();
     tell(&disk);
-    disk.flip(NAME, 8, 0);
+    disk.flip(NAME, 8, 2);
     let error = Store::open(&disk).err().unwrap();
-    assert!(matches!(error, LoadError::Damage(Damage::Newer(3))), "{error:?}");
+    assert!(matches!(error, LoadError::Damage(Damage::Newer(7))), "{error:?}");
 }
 
 #[test]

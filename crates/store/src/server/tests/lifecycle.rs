@@ -111,8 +111,23 @@ fn a_journal_of_a_newer_version_is_left_alone() {
     bytes[8] = 9;
     fs::write(&path, &bytes).unwrap();
     let error = refusal(config(dir.path()));
-    assert!(matches!(error, OpenError::Newer { found: 9, known: 2, .. }), "{error}");
+    assert!(matches!(error, OpenError::Newer { found: 9, known: 3, .. }), "{error}");
     assert_eq!(fs::read(&path).unwrap(), bytes);
+}
+
+#[tokio::test]
+async fn a_journal_of_the_format_before_is_read_and_written_anew() {
+    let dir = tempdir().unwrap();
+    serve(Server::open(config(dir.path())).unwrap(), async |a| put(a, "old").await).await;
+    let path = dir.path().join(NAME);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[8] = 2;
+    let sum = crc32c::crc32c(&bytes[..60]);
+    bytes[60..64].copy_from_slice(&sum.to_le_bytes());
+    fs::write(&path, &bytes).unwrap();
+    let value = serve(Server::open(config(dir.path())).unwrap(), get).await;
+    assert_eq!(value, b"old");
+    assert_eq!(fs::read(&path).unwrap()[8], 3, "entries of this format may follow");
 }
 
 #[test]

@@ -22,6 +22,8 @@ use crate::{
     },
 };
 
+use super::start;
+
 #[derive(Clone, Debug)]
 enum Op {
     Put { key: u8, value: u8, lease: i64 },
@@ -141,7 +143,7 @@ struct Real {
 impl Real {
     fn new() -> Self {
         let index = Index::build(Vec::new(), 1, 0);
-        let machine = Machine::new(&index, &[], usize::MAX, 0);
+        let machine = Machine::new(&index, start(Vec::new()));
         Self { index, machine, disk: Vec::new(), leases: BTreeMap::new() }
     }
 
@@ -180,7 +182,7 @@ impl Real {
                 self.index = Index::build(self.disk.clone(), revision, compacted);
                 assert_eq!(self.index.bytes(), bytes, "memory is counted the same");
                 let leases: Vec<_> = self.leases.iter().map(|(id, ttl)| (*id, *ttl)).collect();
-                self.machine = Machine::new(&self.index, &leases, usize::MAX, 0);
+                self.machine = Machine::new(&self.index, start(leases));
                 None
             }
         };
@@ -189,7 +191,7 @@ impl Real {
                 Entry::Changed(record) => self.disk.push(record),
                 Entry::LeaseGranted { id, ttl } => drop(self.leases.insert(id, ttl)),
                 Entry::LeaseEnded { id } => drop(self.leases.remove(&id)),
-                Entry::Compacted { .. } | Entry::Closed => {}
+                Entry::Compacted { .. } | Entry::Setting(_) | Entry::Closed => {}
             }
         }
         refused

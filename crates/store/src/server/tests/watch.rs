@@ -14,9 +14,11 @@ use crate::{
     },
     server::{
         index::Index, journal::Identity, machine::Machine, rpc::watchers::Watchers,
-        server_state::ServerState,
+        server_state::ServerState, setting::Settings,
     },
 };
+
+use super::start;
 
 struct Scene {
     shared: Arc<ServerState>,
@@ -27,8 +29,12 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let index = Index::build(Vec::new(), 1, 0);
-        let machine = Machine::new(&index, &[], usize::MAX, 0);
-        let shared = Arc::new(ServerState::new(index, Identity { cluster: 1, member: 1 }, 0));
+        let machine = Machine::new(&index, start(Vec::new()));
+        let shared = Arc::new(ServerState::new(
+            index,
+            Settings::default(),
+            (Identity { cluster: 1, member: 1 }, 0),
+        ));
         Self { shared, machine, watchers: Watchers::default() }
     }
 

@@ -18,6 +18,7 @@ use crate::server::{
     disk::{NEW_NAME, write_checkpoint},
     entry::Entry,
     journal::{Journal, Mark, NAME},
+    machine::Pressure,
     random,
     status::Refusal,
 };
@@ -28,6 +29,8 @@ const TICK: Duration = Duration::from_secs(5);
 const SLACK: u64 = 16 << 20;
 /// Changes that are looked at under one lock when history is dropped.
 const SWEEP: usize = 10_000;
+/// How long history is kept when three quarters of the quota are used.
+const SHORT_AGE: Duration = Duration::from_mins(5);
 /// How many times the age of history is noted within the time it is kept.
 const NOTES: u32 = 60;
 
@@ -68,10 +71,18 @@ impl CompactionSchedule {
     }
 
     /// The revision to compact to.
-    fn target(&mut self, now: Instant, revision: i64) -> i64 {
+    fn target(&mut self, now: Instant, revision: i64, pressure: Pressure) -> i64 {
+        let kept = self.kept(now, revision, pressure);
+        if pressure == Pressure::Full { revision } else { kept }
+    }
+
+    fn kept(&mut self, now: Instant, revision: i64, pressure: Pressure) -> i64 {
         let by_number =
             self.retention.revisions.map_or(0, |kept| revision.saturating_sub(i64::from(kept)));
-        let Some(age) = self.retention.age else { return by_number };
+        let Some(mut age) = self.retention.age else { return by_number };
+        if pressure != Pressure::None {
+            age = age.min(SHORT_AGE);
+        }
         let mut by_age = 0;
         while let Some(&(noted, old)) = self.notes.front()
             && now.saturating_duration_since(noted) >= age
@@ -98,11 +109,12 @@ impl Writer {
             return;
         }
         self.upkeep.next = now + TICK;
-        let (revision, compacted, bytes) = {
+        let (revision, compacted, bytes, pressure) = {
             let index = self.shared.index();
-            (index.revision(), index.compacted(), index.bytes())
+            let pressure = self.machine.pressure(&index);
+            (index.revision(), index.compacted(), index.bytes(), pressure)
         };
-        let target = self.upkeep.target(now, revision);
+        let target = self.upkeep.target(now, revision, pressure);
         if target > compacted {
             // A failure is remembered, and told to whoever writes next.
             let _ = self.compact(target);
@@ -131,6 +143,8 @@ impl Writer {
         shared.index_mut().compact(target);
         // Between two pieces readers get their turn.
         while !shared.index_mut().sweep(SWEEP) {}
+        self.machine.relieve(&shared.index());
+        self.commit_outbox(revision);
         Ok(revision)
     }
 

@@ -1,10 +1,12 @@
 //! Questions about the server itself.
 
 use sha2::{Digest as _, Sha256};
+use tonic::Code;
 
-use super::target::{Target, revision};
-use super::{Checked, Failure, holds, same};
+use super::target::{Target, put_request, revision};
+use super::{Checked, Failure, holds, refused, same};
 use crate::proto::etcdserverpb as pb;
+use crate::proto::etcdserverpb::alarm_request::AlarmAction;
 
 pub(super) async fn status(at: Target) -> Checked {
     let now = at.put("a", "1").await?;
@@ -28,8 +30,8 @@ pub(super) async fn members(at: Target) -> Checked {
     let member = answer.members.into_iter().next().ok_or(Failure::Missing("a member"))?;
     same("number", member.id, header.member_id)?;
     holds("it has a name", !member.name.is_empty())?;
-    holds("it has an address", member.client_urls.iter().all(|url| url.starts_with("http")))?;
-    same("addresses", member.client_urls.is_empty(), false)
+    holds("it has an address", member.client_ur_ls.iter().all(|url| url.starts_with("http")))?;
+    same("addresses", member.client_ur_ls.is_empty(), false)
 }
 
 pub(super) async fn one_identity_everywhere(at: Target) -> Checked {
@@ -41,7 +43,7 @@ pub(super) async fn one_identity_everywhere(at: Target) -> Checked {
     let here = id(status.header)?;
     holds("it has numbers", here.0 != 0 && here.1 != 0 && here.2 != 0)?;
     same("range", id(at.range(at.all()).await?.header)?, here)?;
-    let request = super::target::put_request(at.key("a"), "1");
+    let request = put_request(at.key("a"), "1");
     same("put", id(at.kv().put(request).await?.into_inner().header)?, here)?;
     same("txn", id(at.txn(pb::TxnRequest::default()).await?.header)?, here)?;
     let leases = at.lease().lease_leases(pb::LeaseLeasesRequest {}).await?.into_inner();
@@ -92,4 +94,87 @@ pub(super) async fn snapshot_carries_its_checksum(at: Target) -> Checked {
     let (body, sum) = bytes.split_at(bytes.len() - 32);
     same("SHA-256 of all before it", Sha256::digest(body).to_vec(), sum.to_vec())?;
     same("writes go on", revision(at.range(at.all()).await?.header), now)
+}
+
+pub(super) async fn one_member_stays_one(at: Target) -> Checked {
+    let list = at.cluster().member_list(pb::MemberListRequest::default()).await?.into_inner();
+    let id = list.members.first().map_or(0, |member| member.id);
+    let not_found = (Code::NotFound, "etcdserver: member not found");
+    let remove = at.cluster().member_remove(pb::MemberRemoveRequest { id: 1 }).await;
+    refused("removing nobody", remove, not_found)?;
+    let promote = at.cluster().member_promote(pb::MemberPromoteRequest { id: 1 }).await;
+    refused("promoting nobody", promote, not_found)?;
+    let promote = at.cluster().member_promote(pb::MemberPromoteRequest { id }).await;
+    let why = (Code::FailedPrecondition, "etcdserver: can only promote a learner member");
+    refused("promoting a voter", promote, why)?;
+    let lead = pb::MoveLeaderRequest { target_id: 1 };
+    let why = (Code::FailedPrecondition, "etcdserver: bad leader transferee");
+    refused("nobody leads", at.maintenance().move_leader(lead).await, why)?;
+    at.maintenance().move_leader(pb::MoveLeaderRequest { target_id: id }).await?;
+    let url = "http://localhost:2380".to_owned();
+    let update = pb::MemberUpdateRequest { id, peer_ur_ls: vec![url.clone()] };
+    let updated = at.cluster().member_update(update).await?.into_inner().members;
+    same("its new address", updated[0].peer_ur_ls.clone(), vec![url])?;
+    let bad = pb::MemberAddRequest { peer_ur_ls: vec!["nowhere".to_owned()], is_learner: false };
+    let why = (Code::InvalidArgument, "etcdserver: given member URLs are invalid");
+    refused("no address", at.cluster().member_add(bad).await, why)?;
+    at.maintenance().hash(pb::HashRequest {}).await?;
+    Ok(())
+}
+
+/// Raises an alarm, does something, and clears the alarm whatever came of it.
+async fn alarmed(
+    at: &Target,
+    alarm: pb::AlarmType,
+    body: impl AsyncFnOnce() -> Checked,
+) -> Checked {
+    let request = |action: AlarmAction| pb::AlarmRequest {
+        action: action.into(),
+        alarm: alarm.into(),
+        // Of a member that is named: 0 is another one to etcd when an alarm is raised.
+        member_id: 0,
+    };
+    let status = at.maintenance().status(pb::StatusRequest {}).await?.into_inner();
+    let member_id = status.leader;
+    let raise = pb::AlarmRequest { member_id, ..request(AlarmAction::Activate) };
+    let raised = at.maintenance().alarm(raise).await?.into_inner().alarms;
+    same("raised", raised.len(), 1)?;
+    let done = body().await;
+    let clear = pb::AlarmRequest { member_id, ..request(AlarmAction::Deactivate) };
+    at.maintenance().alarm(clear).await?;
+    let left = at.maintenance().alarm(pb::AlarmRequest::default()).await?.into_inner().alarms;
+    done.and(same("cleared", left.len(), 0))
+}
+
+pub(super) async fn space_alarm_lets_delete(at: Target) -> Checked {
+    at.put("a", "1").await?;
+    alarmed(&at, pb::AlarmType::Nospace, async || {
+        let full = (Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded");
+        refused("a put", at.kv().put(put_request(at.key("b"), "1")).await, full)?;
+        let grant = pb::LeaseGrantRequest { ttl: 60, id: 0 };
+        refused("a lease", at.lease().lease_grant(grant).await, full)?;
+        let now = at.delete("a").await?;
+        at.compact(now).await?;
+        same("reading", at.range(at.all()).await?.count, 0)?;
+        let (status, health) = at.fetch("/health").await?;
+        same("health", (status, health.contains("false")), (503, true))?;
+        let status = at.maintenance().status(pb::StatusRequest {}).await?.into_inner();
+        holds("it says so", status.errors.iter().any(|error| error.contains("NOSPACE")))
+    })
+    .await?;
+    at.put("b", "1").await?;
+    Ok(())
+}
+
+pub(super) async fn corrupt_alarm_stops_writes(at: Target) -> Checked {
+    at.put("a", "1").await?;
+    alarmed(&at, pb::AlarmType::Corrupt, async || {
+        let corrupt = (Code::DataLoss, "etcdserver: corrupt cluster");
+        refused("a put", at.kv().put(put_request(at.key("b"), "1")).await, corrupt)?;
+        let delete = pb::DeleteRangeRequest { key: at.key("a"), ..Default::default() };
+        refused("a deletion", at.kv().delete_range(delete).await, corrupt)
+    })
+    .await?;
+    at.put("b", "1").await?;
+    Ok(())
 }

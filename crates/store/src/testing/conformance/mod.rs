@@ -8,9 +8,13 @@
 //! Invariant: a case touches only keys that begin with its own name, so the cases can follow each
 //! other on one server. They must not run at the same time: some compact, some count revisions.
 
+mod auth;
 mod compact;
 mod contract;
+mod gateway;
+mod http;
 mod lease;
+mod locks;
 mod maintenance;
 mod put;
 mod range;
@@ -85,6 +89,9 @@ pub enum Failure {
     /// A watch ended.
     #[error(transparent)]
     Watch(#[from] WatchError),
+    /// A connection broke.
+    #[error("no HTTP")]
+    Io(#[from] std::io::Error),
 }
 
 impl From<tonic::Status> for Failure {
@@ -135,11 +142,22 @@ pub const WIRE: &[WireCase] = cases! { WireCase:
         previous_values, filters, cancel_ends_one_of_two, compacted_history,
         compacted_while_connected, one_transaction_one_message, large_events,
         large_events_in_fragments, chosen_numbers, progress_on_request, everything,
-        resumes_on_a_new_stream, ends_with_a_lease,
+        resumes_on_a_new_stream, ends_with_a_lease, goes_on_when_all_is_said,
     }
     maintenance {
         status, members, one_identity_everywhere, no_alarms, hash_depends_on_content, defragment,
-        snapshot_carries_its_checksum,
+        snapshot_carries_its_checksum, one_member_stays_one, space_alarm_lets_delete,
+        corrupt_alarm_stops_writes,
+    }
+    gateway {
+        puts_and_ranges, transactions, refusals, watches, leases, members_and_status,
+        version_health_and_metrics,
+    }
+    auth {
+        not_enabled, users_and_roles, enforced,
+    }
+    locks {
+        one_at_a_time, leases_let_go, campaign_proclaim_resign,
     }
 };
 

@@ -5,17 +5,21 @@ use tonic::transport::{Channel, Endpoint};
 
 use super::Failure;
 use crate::proto::etcdserverpb as pb;
+use crate::proto::etcdserverpb::auth_client::AuthClient;
 use crate::proto::etcdserverpb::cluster_client::ClusterClient;
 use crate::proto::etcdserverpb::kv_client::KvClient;
 use crate::proto::etcdserverpb::lease_client::LeaseClient;
 use crate::proto::etcdserverpb::maintenance_client::MaintenanceClient;
 use crate::proto::etcdserverpb::watch_client::WatchClient;
 use crate::proto::mvccpb::KeyValue;
+use crate::proto::v3electionpb::election_client::ElectionClient;
+use crate::proto::v3lockpb::lock_client::LockClient;
 
 /// A server under test, seen from one case.
 #[derive(Clone)]
 pub struct Target {
     channel: Channel,
+    endpoint: String,
     room: &'static str,
 }
 
@@ -25,7 +29,7 @@ impl Target {
     /// Connects for the case called `room`, under which all its keys are.
     pub(super) async fn connect(endpoint: &str, room: &'static str) -> Result<Target, Failure> {
         let channel = Endpoint::from_shared(endpoint.to_owned())?.connect().await?;
-        Ok(Target { channel, room })
+        Ok(Target { channel, endpoint: endpoint.to_owned(), room })
     }
 
     /// A key of this case.
@@ -60,6 +64,23 @@ impl Target {
 
     pub(super) fn maintenance(&self) -> MaintenanceClient<Channel> {
         MaintenanceClient::new(self.channel.clone()).max_decoding_message_size(LARGEST)
+    }
+
+    pub(super) fn auth(&self) -> AuthClient<Channel> {
+        AuthClient::new(self.channel.clone())
+    }
+
+    pub(super) fn lock(&self) -> LockClient<Channel> {
+        LockClient::new(self.channel.clone())
+    }
+
+    pub(super) fn election(&self) -> ElectionClient<Channel> {
+        ElectionClient::new(self.channel.clone())
+    }
+
+    /// Where the server is, for whoever speaks to it by another way.
+    pub(super) fn endpoint(&self) -> &str {
+        &self.endpoint
     }
 
     pub(super) fn cluster(&self) -> ClusterClient<Channel> {

@@ -348,3 +348,15 @@ pub(super) async fn ends_with_a_lease(at: Target) -> Checked {
     let before = events.first().and_then(|event| event.prev_kv.as_ref()).map(|kv| kv.lease);
     same("its lease is told", before, Some(lease))
 }
+
+pub(super) async fn goes_on_when_all_is_said(at: Target) -> Checked {
+    let create = pb::WatchCreateRequest { key: at.key("a"), ..Default::default() };
+    let request = pb::WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
+    // The client's half of the stream ends behind its only request.
+    let mut answers = at.watch().watch(tokio_stream::once(request)).await?.into_inner();
+    let created = answers.message().await?.ok_or(Failure::Missing("an answer"))?;
+    holds("created", created.created)?;
+    at.put("a", "1").await?;
+    let answer = answers.message().await?.ok_or(Failure::Missing("an event"))?;
+    same("events", answer.events.len(), 1)
+}
