@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use store::client::{Client, Options, Tls as ClientTls};
+use model::{StoreSequence, TargetRecord, keys};
+use store::client::{Client, Grant, Login, Options, Tls as ClientTls};
+use store::contract::Keys;
 use store::export::{Onto, Progress, export, import};
 use store::server::{Config, Retention, Server, Tls as ServerTls};
 
@@ -16,6 +18,9 @@ use crate::stop;
 
 /// The store of this machine, unless told otherwise.
 pub(crate) const LOCAL: &str = "http://127.0.0.1:2379";
+
+/// The user that engines are to a store that asks.
+const ENGINE: &str = "engine";
 
 /// Commands of the store.
 #[derive(Subcommand)]
@@ -26,6 +31,8 @@ pub(crate) enum StoreCommand {
     Export(Export),
     /// Put all keys of a file into a store, embedded or etcd
     Import(Import),
+    /// Make the users of a store, embedded or etcd, and ask everybody who they are from then on
+    Secure(Secure),
 }
 
 /// Options of `store serve`.
@@ -37,9 +44,12 @@ pub(crate) struct Serve {
     /// Where to serve; anything but loopback should have TLS
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:2379")]
     listen: SocketAddr,
-    /// Keep this many revisions of history; older ones are compacted away
-    #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
-    keep_revisions: u32,
+    /// Where clients are told to reach it, with commas between; where it listens if not given
+    #[arg(long, value_name = "URL,…", value_delimiter = ',')]
+    advertise: Vec<String>,
+    /// Keep at most this many revisions of history too; older ones are compacted away
+    #[arg(long, value_name = "COUNT")]
+    keep_revisions: Option<u32>,
     /// Keep history this long, in minutes
     #[arg(long, value_name = "MINUTES", default_value_t = 60)]
     keep_minutes: u32,
@@ -78,6 +88,25 @@ struct StoreArgs {
     /// Private key of our certificate, a PEM file
     #[arg(long, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
+    /// Who to be, where the store asks for that
+    #[arg(long, value_name = "NAME", requires = "password_file")]
+    user: Option<String>,
+    /// The password of that user, in a file
+    #[arg(long, value_name = "FILE", requires = "user")]
+    password_file: Option<PathBuf>,
+}
+
+/// Options of `store secure`. It may be run again, to change the passwords for example.
+#[derive(Args)]
+pub(crate) struct Secure {
+    #[command(flatten)]
+    reach: StoreArgs,
+    /// The password of the user "root", who may do everything: the control plane; in a file
+    #[arg(long, value_name = "FILE")]
+    root_password: PathBuf,
+    /// The password of the user "engine", who may only write records of targets; in a file
+    #[arg(long, value_name = "FILE")]
+    engine_password: PathBuf,
 }
 
 /// Options of `store export`.
@@ -110,6 +139,7 @@ impl StoreCommand {
             StoreCommand::Serve(typed) => serve(typed).await,
             StoreCommand::Export(typed) => export_to(&typed).await,
             StoreCommand::Import(typed) => import_from(&typed).await,
+            StoreCommand::Secure(typed) => secure(&typed).await,
         }
     }
 }
@@ -118,11 +148,12 @@ impl StoreArgs {
     /// A client, once a server has answered.
     async fn connect(&self) -> Result<Client> {
         let files = Files { ca: &self.ca, cert: &self.cert, key: &self.key };
-        Ok(Client::connect(&self.endpoints, files.options()?).await?)
+        let login = login(self.user.as_ref(), self.password_file.as_ref())?;
+        Ok(Client::connect(&self.endpoints, Options { login, ..files.options()? }).await?)
     }
 }
 
-/// Certificates for a store, where other servers have theirs beside them.
+/// Certificates and a user for a store, where other servers have theirs beside them.
 #[derive(Args)]
 pub(crate) struct Certificates {
     /// The authority that signed the certificates of the store, a PEM file; for https
@@ -137,13 +168,20 @@ pub(crate) struct Certificates {
     /// Private key of our certificate for the store, a PEM file
     #[arg(long, value_name = "FILE", requires = "store_cert", help_heading = "Store")]
     store_key: Option<PathBuf>,
+    /// Who to be to the store, where it asks for that
+    #[arg(long, value_name = "NAME", requires = "store_password_file", help_heading = "Store")]
+    store_user: Option<String>,
+    /// The password of that user, in a file
+    #[arg(long, value_name = "FILE", requires = "store_user", help_heading = "Store")]
+    store_password_file: Option<PathBuf>,
 }
 
 impl Certificates {
     /// How a client behaves that has these.
     pub(crate) fn options(&self) -> Result<Options> {
-        let Certificates { store_ca: ca, store_cert: cert, store_key: key } = self;
-        Files { ca, cert, key }.options()
+        let Certificates { store_ca: ca, store_cert: cert, store_key: key, .. } = self;
+        let login = login(self.store_user.as_ref(), self.store_password_file.as_ref())?;
+        Ok(Options { login, ..Files { ca, cert, key }.options()? })
     }
 }
 
@@ -181,12 +219,13 @@ impl Serve {
             _ => None,
         };
         let retention = Retention {
-            revisions: Some(self.keep_revisions),
+            revisions: self.keep_revisions,
             age: Some(Duration::from_mins(self.keep_minutes.into())),
         };
         let quota = usize::try_from(u64::from(self.quota_mib) << 20)
             .context("--quota-mib is more than this machine can address")?;
-        Ok(Config { tls, retention, quota, ..Config::new(self.dir, self.listen) })
+        let advertise = self.advertise;
+        Ok(Config { advertise, tls, retention, quota, ..Config::new(self.dir, self.listen) })
     }
 }
 
@@ -240,6 +279,37 @@ async fn import_from(typed: &Import) -> Result<()> {
     bar.end();
     tracing::info!("{} keys from {}", done.keys, file.display());
     Ok(())
+}
+
+/// The user of the control plane has the run of the store; an engine has what it writes itself.
+async fn secure(typed: &Secure) -> Result<()> {
+    let client = typed.reach.connect().await?;
+    let grants = [
+        Grant::ReadWrite(Keys::prefix(keys::all::<TargetRecord>())),
+        Grant::Read(Keys::prefix(keys::all::<StoreSequence>())),
+    ];
+    let engine = Login { user: ENGINE.to_owned(), password: password(&typed.engine_password)? };
+    client.ensure_user(&engine, &grants).await?;
+    client.require_users(&password(&typed.root_password)?).await?;
+    tracing::info!(
+        "the store asks for users now; give the control plane root and engines {ENGINE}, with \
+         --store-user and --store-password-file"
+    );
+    Ok(())
+}
+
+fn login(user: Option<&String>, file: Option<&PathBuf>) -> Result<Option<Login>> {
+    let (Some(user), Some(file)) = (user, file) else { return Ok(None) };
+    Ok(Some(Login { user: user.clone(), password: password(file)? }))
+}
+
+/// A password is all of its file but the end of the line.
+fn password(file: &Path) -> Result<String> {
+    let password = read(file)?.trim_end_matches(['\r', '\n']).to_owned();
+    if password.is_empty() {
+        bail!("{} holds no password; write one into it", file.display());
+    }
+    Ok(password)
 }
 
 fn read(file: &Path) -> Result<String> {

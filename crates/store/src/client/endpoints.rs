@@ -189,8 +189,8 @@ impl Server {
         }
     }
 
-    /// Whether a call was refused only for want of a good token, so that it can be made again with a
-    /// new one.
+    /// Whether a call was refused only for want of a good token, so that it can be made again with
+    /// a new one.
     pub(super) fn may_log_in(&self, status: &Status) -> bool {
         TOKEN_REFUSED.contains(&status.message()) && self.session.forget()
     }

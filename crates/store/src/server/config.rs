@@ -47,8 +47,8 @@ pub struct Retention {
 
 impl Default for Retention {
     fn default() -> Self {
-        // By age only: clients such as kube-apiserver compact by themselves and rely on a quarter of
-        // an hour of history however many changes that is.
+        // By age only: clients such as kube-apiserver compact by themselves, and rely on some
+        // minutes of history however many changes that is.
         Self { revisions: None, age: Some(Duration::from_hours(1)) }
     }
 }

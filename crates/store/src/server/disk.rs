@@ -15,7 +15,7 @@ use super::{
     journal::{Damage, Frames, Identity, Journal, NAME},
     keys::KeyRange,
     record::Record,
-    setting::Settings,
+    settings::Settings,
     storage::Directory,
 };
 

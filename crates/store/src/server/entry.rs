@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::{
     record::{Record, Revision},
-    setting::Setting,
+    settings::Setting,
 };
 
 /// One thing that must survive a restart.

@@ -1,5 +1,5 @@
-//! What the port answers beside gRPC: `/version`, `/health`, `/livez`, `/readyz`, `/metrics` and the
-//! JSON gateway.
+//! What the port answers beside gRPC: `/version`, `/health`, `/livez`, `/readyz`, `/metrics` and
+//! the JSON gateway.
 
 use std::sync::Arc;
 

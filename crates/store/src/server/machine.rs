@@ -25,7 +25,7 @@ use super::{
     leases::{Leases, Millis},
     query::{header, length},
     record::{Record, Revision},
-    setting::{AlarmCause, Setting, Settings},
+    settings::{AlarmCause, Setting, Settings},
     status::Refusal,
     txn, validate,
 };

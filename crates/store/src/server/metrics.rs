@@ -1,5 +1,5 @@
-//! What `/metrics` tells, in Prometheus' text format, under the names that etcd uses: dashboards and
-//! alerts for etcd work.
+//! What `/metrics` tells, in Prometheus' text format, under the names that etcd uses: dashboards
+//! and alerts for etcd work.
 
 use std::{
     fmt::Write as _,
@@ -55,6 +55,13 @@ fn seconds(micros: u64) -> String {
     Duration::from_micros(micros).as_secs_f64().to_string()
 }
 
+/// Memory of this process, as the kernel tells it in KiB.
+fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
 /// All of it.
 pub(crate) fn text(state: &ServerState, quota: usize) -> String {
     let (keys, compacted, bytes) = {
@@ -63,6 +70,7 @@ pub(crate) fn text(state: &ServerState, quota: usize) -> String {
     };
     let healthy = u8::from(state.failure().is_none());
     let alarms = state.settings().alarms.len();
+    let resident = resident_bytes().unwrap_or(0);
     let gauges = [
         ("etcd_server_has_leader", "Whether the store can be written.", healthy.to_string()),
         ("etcd_server_is_leader", "Always 1: it is the only member.", "1".to_owned()),
@@ -91,6 +99,11 @@ pub(crate) fn text(state: &ServerState, quota: usize) -> String {
             "etcd_debugging_mvcc_compact_revision",
             "The first revision that can be read.",
             compacted.to_string(),
+        ),
+        (
+            "process_resident_memory_bytes",
+            "Memory of the process that serves the store.",
+            resident.to_string(),
         ),
         ("holdfast_store_alarms", "Alarms that are up.", alarms.to_string()),
     ];

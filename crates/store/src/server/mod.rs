@@ -33,7 +33,7 @@ mod query;
 mod record;
 mod rpc;
 mod server_state;
-mod setting;
+mod settings;
 mod status;
 mod storage;
 mod txn;

@@ -44,8 +44,8 @@ pub(crate) fn range(
     Ok(selection.finish(current))
 }
 
-/// The same for readers that hold no lock: it is taken for some keys at a time, so that a long range
-/// keeps nobody from writing. A revision is read whole or not at all.
+/// The same for readers that hold no lock: it is taken for some keys at a time, so that a long
+/// range keeps nobody from writing. A revision is read whole or not at all.
 pub(crate) fn range_in_pieces(
     state: &ServerState,
     request: &RangeRequest,

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::proto::etcdserverpb::ResponseHeader;
 
-use super::{index::Index, journal::Identity, metrics::SyncTimes, setting::Settings};
+use super::{index::Index, journal::Identity, metrics::SyncTimes, settings::Settings};
 
 /// The term that answers show: there is one member, and it has led since the beginning.
 const TERM: u64 = 2;

@@ -15,7 +15,7 @@ use bytes::Bytes;
 
 use crate::proto::authpb::Permission;
 
-use super::{setting::Setting, status::Refusal};
+use super::{settings::Setting, status::Refusal};
 pub(crate) use permit::Caller;
 
 /// The user and the role that may do everything.

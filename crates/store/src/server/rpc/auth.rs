@@ -10,7 +10,7 @@ use crate::proto::{authpb::Permission, etcdserverpb as pb, etcdserverpb::auth_se
 use super::{
     super::{
         auth::{Auth, Caller, password},
-        setting::Setting,
+        settings::Setting,
         status::Refusal,
     },
     SMALL, Service,

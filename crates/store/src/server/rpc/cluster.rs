@@ -9,7 +9,7 @@ use crate::proto::etcdserverpb::{
 };
 
 use super::{
-    super::{auth::Caller, setting::Setting, status::Refusal},
+    super::{auth::Caller, settings::Setting, status::Refusal},
     SMALL, Service,
 };
 

@@ -29,7 +29,7 @@ use super::{
         keys::KeyRange,
         query, random,
         server_state::ServerState,
-        setting::{AlarmCause, Setting},
+        settings::{AlarmCause, Setting},
         status::Refusal,
     },
     SMALL, Service,
@@ -175,8 +175,8 @@ impl Service {
         self.shared.settings().auth.permit_root(&self.caller(request)?)
     }
 
-    /// The alarms of a kind, or all, that are of interest. A disk that cannot be written is one too;
-    /// only a restart clears that.
+    /// The alarms of a kind, or all, that are of interest. A disk that cannot be written is one
+    /// too; only a restart clears that.
     fn alarms(&self, kind: i32, of_interest: impl Fn(i32) -> bool) -> Vec<AlarmMember> {
         let mut up = self.shared.settings().alarms.clone();
         if self.shared.failure().is_some() {

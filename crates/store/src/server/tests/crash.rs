@@ -20,7 +20,7 @@ use crate::{
         keys::KeyRange,
         machine::{Machine, Start},
         server_state::ServerState,
-        setting::{AlarmCause, Setting, Settings},
+        settings::{AlarmCause, Setting, Settings},
         status::Refusal,
         writer::{Handle, Parts, Writer},
     },

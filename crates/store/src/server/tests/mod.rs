@@ -9,7 +9,7 @@ mod settings;
 mod tls;
 mod watch;
 
-use super::{machine::Start, setting::Settings};
+use super::{machine::Start, settings::Settings};
 
 /// A machine with these leases and nothing else.
 fn start(leases: Vec<(i64, i64)>) -> Start {

@@ -13,7 +13,7 @@ use crate::{
         machine::{Machine, Pressure, Start},
         query,
         server_state::ServerState,
-        setting::Settings,
+        settings::Settings,
         status::Refusal,
     },
 };

@@ -14,7 +14,7 @@ use crate::{
     },
     server::{
         index::Index, journal::Identity, machine::Machine, rpc::watchers::Watchers,
-        server_state::ServerState, setting::Settings,
+        server_state::ServerState, settings::Settings,
     },
 };
 

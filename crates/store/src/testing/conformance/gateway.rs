@@ -150,6 +150,7 @@ pub(super) async fn version_health_and_metrics(at: Target) -> Checked {
         "etcd_debugging_mvcc_keys_total ",
         "etcd_disk_wal_fsync_duration_seconds_bucket{le=\"0.001\"} ",
         "etcd_disk_wal_fsync_duration_seconds_count ",
+        "process_resident_memory_bytes ",
     ] {
         holds(metric, metrics.lines().any(|line| line.starts_with(metric)))?;
     }
