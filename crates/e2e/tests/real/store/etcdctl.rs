@@ -225,3 +225,59 @@ async fn health_status_members_and_snapshot() {
         assert_eq!(ctl.say(&["alarm", "list"]), "", "{kind:?}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn users_and_roles() {
+    let by = |user: &'static str, words: &[&'static str]| [&["--user", user][..], words].concat();
+    same_on_both(
+        |ctl| {
+            vec![
+                ctl.say(&["user", "add", "root:pw"]),
+                ctl.say(&["role", "add", "mine"]),
+                ctl.say(&["role", "grant-permission", "mine", "readwrite", "--prefix", "m/"]),
+                ctl.say(&["user", "add", "ann:pw"]),
+                ctl.say(&["user", "grant-role", "ann", "mine"]),
+                ctl.say(&["role", "get", "mine"]),
+                ctl.say(&["auth", "enable"]),
+                ctl.say(&["put", "a", "b"]),
+                ctl.say(&by("ann:pw", &["put", "m/x", "1"])),
+                ctl.say(&by("ann:pw", &["get", "a"])),
+                ctl.say(&by("ann:bad", &["get", "m/x"])),
+                ctl.say(&by("root:pw", &["user", "list"])),
+                ctl.say(&by("root:pw", &["role", "revoke-permission", "mine", "--prefix", "m/"])),
+                ctl.say(&by("ann:pw", &["get", "m/x"])),
+                ctl.say(&by("ann:pw", &["user", "list"])),
+                ctl.say(&by("root:pw", &["user", "delete", "root"])),
+                ctl.say(&by("root:pw", &["auth", "disable"])),
+                ctl.say(&["user", "delete", "ann"]),
+                ctl.say(&["user", "get", "ann"]),
+                ctl.say(&["role", "delete", "mine"]),
+                ctl.say(&["get", "m/x"]),
+            ]
+        },
+        &[
+            "User root created\n",
+            "Role mine created\n",
+            "Role mine updated\n",
+            "User ann created\n",
+            "Role mine is granted to user ann\n",
+            "Role mine\nKV Read:\n\t[m/, m0) (prefix m/)\nKV Write:\n\t[m/, m0) (prefix m/)\n",
+            "Authentication Enabled\n",
+            "Error: etcdserver: user name is empty\nexit Some(1)\n",
+            "OK\n",
+            "Error: etcdserver: permission denied\nexit Some(1)\n",
+            "Error: etcdserver: authentication failed, invalid user ID or password\nexit Some(1)\n",
+            "ann\nroot\n",
+            "Permission of range [m/, m0) is revoked from role mine\n",
+            "Error: etcdserver: permission denied\nexit Some(1)\n",
+            "Error: etcdserver: permission denied\nexit Some(1)\n",
+            "Error: etcdserver: invalid auth management\nexit Some(1)\n",
+            "Authentication Disabled\n",
+            "User ann deleted\n",
+            "Error: etcdserver: user name not found\nexit Some(1)\n",
+            "Role mine deleted\n",
+            "m/x\n1\n",
+        ],
+    )
+    .await;
+}

@@ -5,5 +5,6 @@ mod conformance;
 mod crash;
 mod disk;
 mod etcdctl;
+mod kubernetes;
 mod linear;
 mod transfer;
