@@ -70,7 +70,7 @@ fn must_be_taken(input: &Input) -> bool {
         Input::Asked(_)
         | Input::NodeHeard(..)
         | Input::HostHeard(..)
-        | Input::PathsLost(..)
+        | Input::PathsReported(..)
         | Input::NodeChanged(_)
         | Input::Reported(..) => false,
         Input::NodeLeft(..)

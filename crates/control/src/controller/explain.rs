@@ -119,7 +119,7 @@ impl Controller {
         match (&exact[..], &found[..]) {
             ([one], _) | ([one, ..], [_]) => Ok((*one).clone()),
             ([], [one]) if !name.is_empty() => Ok(one.clone()),
-            ([], []) | ([], [_]) => {
+            ([], [] | [_]) => {
                 let detail = format!("nothing is called {thing}, and no id begins so");
                 Err(Problem::new(ProblemKind::NotFound, detail))
             }

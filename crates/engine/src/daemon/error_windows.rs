@@ -45,7 +45,7 @@ impl PoolErrors {
     /// Forgets what was counted until now; whether there was anything.
     pub(super) fn clear(&mut self) -> bool {
         let all = self.disks.iter_mut().chain([&mut self.checksums]);
-        all.fold(false, |any, one| one.clear() || any)
+        all.map(ErrorWindow::clear).filter(|had| *had).count() > 0
     }
 }
 
