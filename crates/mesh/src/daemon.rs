@@ -227,7 +227,7 @@ fn describe(drive: &LocalDrive, view: &View) -> MeshNodeDeviceStatus {
     }
     let human = |bytes: u64| {
         let gib = bytes >> 30;
-        let tenths = (bytes & ((1 << 30) - 1)) * 10 >> 30;
+        let tenths = ((bytes & ((1 << 30) - 1)) * 10) >> 30;
         format!("{gib}.{tenths}Gi")
     };
     MeshNodeDeviceStatus {

@@ -15,7 +15,7 @@ use crate::observe;
 use crate::reconcile::{Action, MemberState, Volume, claim, release};
 
 /// How long one call waits for the array before the kubelet must ask again.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// Between two looks meanwhile.
 const LOOK: Duration = Duration::from_millis(500);
 /// A node that has not reached the API server for so long says so.

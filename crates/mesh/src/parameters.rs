@@ -1,6 +1,7 @@
 //! Parameters of a StorageClass: read strictly.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::BuildHasher;
 
 use tonic::Status;
 
@@ -31,7 +32,7 @@ impl Given for BTreeMap<String, String> {
     }
 }
 
-impl Given for HashMap<String, String> {
+impl<S: BuildHasher> Given for HashMap<String, String, S> {
     fn pairs(&self) -> Vec<(&str, &str)> {
         self.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect()
     }

@@ -8,7 +8,23 @@ use csi::proto::controller_server::Controller as ControllerService;
 use csi::proto::controller_service_capability::{self, rpc::Type as Rpc};
 use csi::proto::identity_server::Identity as IdentityService;
 use csi::proto::plugin_capability::{self, service, volume_expansion};
-use csi::proto::*;
+use csi::proto::{
+    CapacityRange, ControllerExpandVolumeRequest, ControllerExpandVolumeResponse,
+    ControllerGetCapabilitiesRequest, ControllerGetCapabilitiesResponse,
+    ControllerGetVolumeHealthRequest, ControllerGetVolumeHealthResponse,
+    ControllerGetVolumeRequest, ControllerGetVolumeResponse, ControllerListVolumeHealthRequest,
+    ControllerListVolumeHealthResponse, ControllerModifyVolumeRequest,
+    ControllerModifyVolumeResponse, ControllerPublishVolumeRequest,
+    ControllerPublishVolumeResponse, ControllerServiceCapability, ControllerUnpublishVolumeRequest,
+    ControllerUnpublishVolumeResponse, CreateSnapshotRequest, CreateSnapshotResponse,
+    CreateVolumeRequest, CreateVolumeResponse, DeleteSnapshotRequest, DeleteSnapshotResponse,
+    DeleteVolumeRequest, DeleteVolumeResponse, GetCapacityRequest, GetCapacityResponse,
+    GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, GetPluginInfoRequest,
+    GetPluginInfoResponse, GetSnapshotRequest, GetSnapshotResponse, ListSnapshotsRequest,
+    ListSnapshotsResponse, ListVolumesRequest, ListVolumesResponse, PluginCapability, ProbeRequest,
+    ProbeResponse, ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse,
+    VolumeCondition, controller_get_volume_response, validate_volume_capabilities_response,
+};
 use tonic::{Request, Response, Status};
 
 use crate::cluster::{self, Cluster, ClusterError};
@@ -148,23 +164,20 @@ impl MeshController {
             sector_size: class.sector_size,
             partitions: Vec::new(),
         };
-        match self.find(&id).await? {
-            Some(there) => {
-                let most = request.capacity_range.as_ref().map_or(0, |range| range.limit_bytes);
-                let has = there.spec.capacity_bytes;
-                let fits = has >= capacity_bytes && (most == 0 || signed(has) <= most);
-                let is_same = there.spec.replica_count == spec.replica_count
-                    && there.spec.stripe_width == spec.stripe_width;
-                if !fits || !is_same || there.deleting {
-                    let message = format!("{} exists with another size or layout", request.name);
-                    return Err(Status::already_exists(message));
-                }
+        if let Some(there) = self.find(&id).await? {
+            let most = request.capacity_range.as_ref().map_or(0, |range| range.limit_bytes);
+            let has = there.spec.capacity_bytes;
+            let fits = has >= capacity_bytes && (most == 0 || signed(has) <= most);
+            let is_same = there.spec.replica_count == spec.replica_count
+                && there.spec.stripe_width == spec.stripe_width;
+            if !fits || !is_same || there.deleting {
+                let message = format!("{} exists with another size or layout", request.name);
+                return Err(Status::already_exists(message));
             }
-            None => {
-                self.check_nodes(&spec).await?;
-                let volume = Volume { name: request.name, spec, ..Volume::default() };
-                self.cluster.create(&volume).await.map_err(status)?;
-            }
+        } else {
+            self.check_nodes(&spec).await?;
+            let volume = Volume { name: request.name, spec, ..Volume::default() };
+            self.cluster.create(&volume).await.map_err(status)?;
         }
         let volume = self.existing(&id).await?;
         Ok(CreateVolumeResponse {

@@ -31,6 +31,7 @@ pub enum Phase {
 }
 
 /// What is seen of a volume, as far as its phase depends on it.
+#[expect(clippy::struct_excessive_bools, reason = "each is seen by itself, and any may hold")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VolumeObservation {
     /// The resource is being deleted.
@@ -132,10 +133,9 @@ impl PartitionState {
                 State::Created | State::Spare | State::Missing | State::Faulty,
                 Event::SyncStarted,
             ) => State::Syncing,
-            (State::Requested | State::Replacing, Event::InSync) => self,
+            (State::Requested | State::Replacing, Event::InSync)
+            | (State::Requested | State::Created | State::Faulty, Event::Lost) => self,
             (_, Event::InSync) => State::Synced,
-            (State::Requested | State::Created, Event::Lost) => self,
-            (State::Faulty, Event::Lost) => State::Faulty,
             (_, Event::Lost) => State::Missing,
             (_, Event::Failed) => State::Faulty,
             (State::Synced, Event::ReplacementStarted) => State::Replacing,

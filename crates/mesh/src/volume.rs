@@ -1,5 +1,7 @@
 //! `MeshVolume`: a volume, and the channel between the nodes that hold and use it.
 
+use std::collections::BTreeSet;
+
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
@@ -225,12 +227,10 @@ impl MeshVolumeSpec {
     }
 
     /// Whether these partitions hold every block.
-    pub fn is_covered<'a>(&self, by: impl Iterator<Item = &'a str> + Clone) -> bool {
-        (0..self.stripe_width).all(|mirror| {
-            by.clone()
-                .filter_map(|uuid| self.request(uuid))
-                .any(|request| self.mirror(request.slot) == mirror)
-        })
+    pub fn is_covered<'a>(&self, by: impl Iterator<Item = &'a str>) -> bool {
+        let requests = by.filter_map(|uuid| self.request(uuid));
+        let mirrors: BTreeSet<_> = requests.map(|request| self.mirror(request.slot)).collect();
+        (0..self.stripe_width).all(|mirror| mirrors.contains(&mirror))
     }
 }
 

@@ -153,7 +153,7 @@ fn schedule_replacements(draft: &mut Draft<'_>) {
         // One that cannot grow moves on its own node, if it can.
         let same = ranked.iter().find(|(node, _)| is_stuck && *node == lost.node_id);
         let Some((node, drives)) = same.or(ranked.first()) else {
-            draft.new.status.message = "no other node has room for a replacement".to_owned();
+            "no other node has room for a replacement".clone_into(&mut draft.new.status.message);
             continue;
         };
         let (node_id, device) = ((*node).to_owned(), drives.first().map(|it| (*it).to_owned()));
@@ -162,7 +162,7 @@ fn schedule_replacements(draft: &mut Draft<'_>) {
         if is_late {
             mark_removed(draft, uuid);
         }
-        let new = PartitionRequest { slot, node_id, device, replaces, ..Default::default() };
+        let new = PartitionRequest { node_id, device, slot, replaces, ..Default::default() };
         request(draft, new);
         return;
     }

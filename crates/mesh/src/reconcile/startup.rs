@@ -135,7 +135,7 @@ fn ask_others(draft: &mut Draft<'_>, missing: &[&PartitionRequest]) {
     for (old, node_id) in replaced {
         mark_removed(draft, &old.partition_uuid);
         let slot = old.slot;
-        request(draft, PartitionRequest { slot, node_id, ..Default::default() });
+        request(draft, PartitionRequest { node_id, slot, ..Default::default() });
     }
 }
 
@@ -157,7 +157,7 @@ pub(super) fn request(draft: &mut Draft<'_>, request: PartitionRequest) {
     let epoch = usize::try_from(draft.old.status.epoch).unwrap_or(usize::MAX);
     // An epoch has fewer requests than this, and a UUID is not used twice.
     let first = epoch.saturating_mul(4096);
-    let fresh = (first..)
+    let fresh = (first..first.saturating_add(4096))
         .map(|sequence| names::partition_uuid(&spec.volume_id, sequence))
         .find(|uuid| spec.request(uuid).is_none() && draft.new.status.partition(uuid).is_none());
     if let Some(partition_uuid) = fresh {
