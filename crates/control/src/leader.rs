@@ -189,10 +189,7 @@ async fn lead(
     tasks: &mut JoinSet<()>,
 ) -> String {
     loop {
-        let (effects, wake) = match turn(shared) {
-            Some(turned) => turned,
-            None => return "the term is over".into(),
-        };
+        let Some((effects, wake)) = turn(shared) else { return "the term is over".into() };
         let mut plans = false;
         for effect in effects {
             match effect {

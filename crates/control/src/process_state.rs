@@ -224,7 +224,7 @@ impl ProcessState {
     /// The answer to a heartbeat. Whoever was told more than the store knows now, or of another
     /// store, is told nothing: it must not forget that before it was taken in.
     pub(crate) fn heartbeat(&self, told: Option<StoreMark>) -> Result<HeartbeatAck, Problem> {
-        let noted = self.inbox().as_ref().and_then(|inbox| inbox.heartbeat.clone());
+        let noted = self.inbox().as_ref().and_then(|inbox| inbox.heartbeat);
         let heartbeat = noted.ok_or_else(|| self.elsewhere())?;
         let believed = |mark: &StoreMark| {
             told.is_none_or(|told| told.store == mark.store && !told.is_after(*mark))

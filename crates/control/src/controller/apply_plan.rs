@@ -37,7 +37,8 @@ impl Controller {
 
     /// What is known besides the records is brought up to date before a plan.
     pub(crate) fn prepare_plan(&mut self) {
-        (self.planned_at, self.replan, self.is_planning) = (Some(self.now), false, true);
+        let now = Some(self.now);
+        (self.planned_at, self.planning_since, self.replan) = (now, now, false);
         if self.went_back() {
             self.weigh_all();
             self.end_caution();
@@ -64,7 +65,7 @@ impl Controller {
 
     /// Begins what is to be done.
     pub(crate) fn on_planned(&mut self, MadePlan { plan, drains }: MadePlan) {
-        self.is_planning = false;
+        self.planning_since = None;
         let suspended: BTreeSet<Subject> = self.disputed_subjects().into_iter().collect();
         let now = self.now;
         let suspects: BTreeSet<Subject> = plan.suspects.into_iter().collect();

@@ -57,7 +57,7 @@ pub(crate) fn is_stored(event: &Event) -> bool {
 
 impl Controller {
     /// An engine published an event that is stored.
-    pub(crate) fn on_reported(&mut self, node: &NodeName, place: String, event: Box<Event>) {
+    pub(crate) fn on_reported(&mut self, node: &NodeName, place: String, event: Event) {
         let now = self.now;
         let budget = self.event_budgets.entry(node.clone()).or_default();
         let (fits, dropped) = budget.take(event.severity, now);
@@ -70,7 +70,7 @@ impl Controller {
             self.tell(subject, EventName::StateChanged, Severity::Warning, message);
         }
         if fits {
-            let Event { subject, name, severity, message, .. } = *event;
+            let Event { subject, name, severity, message, .. } = event;
             let origin = Some(EventOrigin { node: node.clone(), place });
             let draft = EventDraft { subject, name, severity, message, origin };
             self.out.push(Effect::Tell(draft));

@@ -198,13 +198,7 @@ impl Controller {
             all.refusal = Some(Refusal { subject, at, problem });
         }
         if let Some(due) = object.due().filter(|due| object.call.is_none() && *due > self.now) {
-            self.attempt(all, format!("the order about {subject} is sent again"), due);
-        }
-    }
-
-    fn attempt(&self, all: &mut Explanation, what: String, at: Timestamp) {
-        if all.next.as_ref().is_none_or(|known| at < known.at) {
-            all.next = Some(NextAttempt { what, at });
+            attempt(all, format!("the order about {subject} is sent again"), due);
         }
     }
 
@@ -222,7 +216,7 @@ impl Controller {
             all.remedies.push("make room in the store, or reduce its load".to_owned());
         }
         if let Some((_, until)) = self.back_offs.get(subject).filter(|(_, at)| *at > self.now) {
-            self.attempt(all, "the repair that failed is tried again".to_owned(), *until);
+            attempt(all, "the repair that failed is tried again".to_owned(), *until);
         }
         if let Some(maintenance) = self.maintenance() {
             let until = maintenance.until;
@@ -243,7 +237,7 @@ impl Controller {
         }
         if all.next.is_none() && !(all.waits_for.is_empty() && all.operation.is_none()) {
             let at = self.planned_at.map_or(self.now, |at| at.after(self.plan_wait()));
-            self.attempt(all, "everything is planned anew".to_owned(), at);
+            attempt(all, "everything is planned anew".to_owned(), at);
         }
     }
 
@@ -300,19 +294,11 @@ impl Controller {
             all.waits_for.push("its engine, which does not say what it has".to_owned());
         }
         if let Some(at) = self.next_listing(name).filter(|_| !status.liveness.is_online()) {
-            self.attempt(all, "it is asked what it has".to_owned(), at);
+            attempt(all, "it is asked what it has".to_owned(), at);
         }
         if !status.liveness.is_online() {
-            all.remedies.push(self.remedy_for(name));
+            all.remedies.push(remedy_for(name));
         }
-    }
-
-    fn remedy_for(&self, name: &NodeName) -> String {
-        format!(
-            "start the engine of node {name} and look into its log; if the node will not come \
-             back: `holdfast node drain {name}` replaces its copies, `holdfast node purge {name}` \
-             forgets it"
-        )
     }
 
     fn explain_pool(&self, all: &mut Explanation, name: &PoolName) {
@@ -345,7 +331,7 @@ impl Controller {
         }
         if !self.state.is_online(&spec.node) {
             all.waits_for.push(format!("node {}, which does not answer", spec.node));
-            all.remedies.push(self.remedy_for(&spec.node));
+            all.remedies.push(remedy_for(&spec.node));
         }
     }
 
@@ -373,7 +359,7 @@ impl Controller {
             all.seen.push(format!("copy {replica} in pool {pool} on node {node}: {state}{child}"));
             if self.is_absent(node) || self.is_doubtful(node) {
                 all.waits_for.push(format!("node {node}, which does not answer"));
-                all.remedies.push(self.remedy_for(node));
+                all.remedies.push(remedy_for(node));
             }
         }
         if let Some(failover) = self.failover_of(id) {
@@ -445,7 +431,7 @@ impl Controller {
         }
         if let Some(node) = node.filter(|node| !self.state.is_online(node)) {
             all.waits_for.push(format!("node {node}, which does not answer"));
-            all.remedies.push(self.remedy_for(&node));
+            all.remedies.push(remedy_for(&node));
         }
     }
 }
@@ -458,4 +444,18 @@ fn in_words(state: &PoolState) -> impl Display {
         PoolState::Offline => "offline",
         PoolState::Unknown => "unknown",
     }
+}
+
+/// Something is tried again; the next of several counts.
+fn attempt(all: &mut Explanation, what: String, at: Timestamp) {
+    if all.next.as_ref().is_none_or(|known| at < known.at) {
+        all.next = Some(NextAttempt { what, at });
+    }
+}
+
+fn remedy_for(name: &NodeName) -> String {
+    format!(
+        "start the engine of node {name} and look into its log; if the node will not come back: \
+         `holdfast node drain {name}` replaces its copies, `holdfast node purge {name}` forgets it"
+    )
 }

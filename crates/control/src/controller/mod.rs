@@ -202,8 +202,8 @@ pub struct Controller {
     unnoted: BTreeSet<WebhookName>,
     note_at: Timestamp,
     planned_at: Option<Timestamp>,
-    /// Whether a plan is being made.
-    is_planning: bool,
+    /// Since when a plan is being made.
+    planning_since: Option<Timestamp>,
     replan: bool,
     work: WorkCounts,
     blocked: Vec<Blocked>,
@@ -260,7 +260,7 @@ impl Controller {
             unnoted: BTreeSet::new(),
             note_at: now,
             planned_at: None,
-            is_planning: false,
+            planning_since: None,
             work: WorkCounts::default(),
             replan: true,
             blocked: Vec::new(),
@@ -287,7 +287,7 @@ impl Controller {
             Input::Answered(call, result) => self.on_answered(call, result),
             Input::Planned(made) => self.on_planned(*made),
             Input::Stored(write, stored) => self.on_stored(write, stored),
-            Input::Reported(node, place, event) => self.on_reported(&node, place, event),
+            Input::Reported(node, place, event) => self.on_reported(&node, place, *event),
             Input::Told(event) => self.state.remember(event),
             Input::Called(watch, made, status) => self.on_called(watch, made, status),
             Input::Recorded(volume, revision, record) => {
@@ -332,7 +332,7 @@ impl Controller {
     /// Whether [`Controller::run`] has more to do at once: it stops after a while, so that others
     /// may look in between.
     pub fn has_work(&self) -> bool {
-        !self.is_over && !(self.asked.is_empty() && self.dirty.is_empty())
+        !(self.is_over || self.asked.is_empty() && self.dirty.is_empty())
     }
 
     /// When [`Controller::run`] has something to do without anything happening.
@@ -378,7 +378,7 @@ impl Controller {
 
     fn is_plan_due(&self) -> bool {
         self.store_backoff.until(self.now).is_none()
-            && !self.is_planning
+            && self.planning_since.is_none()
             && self.planned_at.is_none_or(|at| at.after(self.plan_wait()) <= self.now)
     }
 

@@ -224,10 +224,9 @@ impl State {
                 self.put(*replica);
             }
             Entry::Target(target) => {
-                let members = self.members.entry(target.spec().volume).or_default();
-                members.targets.insert(*target.id());
-                let here = self.places.targets.entry(target.spec().node.clone()).or_default();
-                here.insert(*target.id());
+                let (volume, node) = (target.spec().volume, target.spec().node.clone());
+                self.members.entry(volume).or_default().targets.insert(*target.id());
+                self.places.targets.entry(node).or_default().insert(*target.id());
                 self.put(*target);
             }
             Entry::Snapshot(snapshot) => {
