@@ -115,12 +115,13 @@ impl Cluster {
         let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
         let data = paths.run.join("etcd").display().to_string();
         // Who of Holdfast asks for what.
+        let accounts = format!("system:serviceaccounts:{HOLDFAST}");
         let audit = json!({
             "apiVersion": "audit.k8s.io/v1",
             "kind": "Policy",
             "omitStages": ["RequestReceived", "ResponseStarted"],
             "rules": [
-                { "level": "Metadata", "userGroups": [format!("system:serviceaccounts:{HOLDFAST}")] },
+                { "level": "Metadata", "userGroups": [accounts] },
                 { "level": "None" },
             ],
         });

@@ -11,8 +11,8 @@ use super::{Offence, assert_clean};
 const PAGE: &str = "docs/values.md";
 const HEAD: &str = "# Values of the chart
 
-Made from `chart/values.yaml`; `HOLDFAST_BLESS=1 cargo test -p xtask` makes it anew. `chart/values.schema.json` says what
-each may be, and Helm refuses anything else.
+Made from `chart/values.yaml`; `HOLDFAST_BLESS=1 cargo test -p xtask` makes it anew.
+`chart/values.schema.json` says what each may be, and Helm refuses anything else.
 
 | value | default | meaning |
 |---|---|---|
@@ -79,24 +79,28 @@ fn page(entries: &[Entry]) -> String {
 fn offences(entries: &[Entry], schema: &Value) -> Vec<Offence> {
     let mut known = Vec::new();
     collect(schema, "", &mut known);
-    let below = |path: &str| entries.iter().any(|entry| entry.path == path);
-    // An object whose properties are free, such as a selector, is one value.
+    // Helm itself sets it.
+    known.retain(|(path, _)| path != "global");
+    // A table whose keys are free, such as a selector, is one value.
     let has = |path: &str| {
-        known.iter().any(|one| one == path)
-            || known.iter().any(|one| path.starts_with(&format!("{one}.")))
+        known
+            .iter()
+            .any(|(one, is_free)| one == path || (*is_free && path.starts_with(&format!("{one}."))))
     };
     let missing = entries.iter().filter(|entry| !has(&entry.path));
     let missing = missing.map(|entry| format!("values.schema.json lacks {}", entry.path));
-    let more = known.iter().filter(|path| !below(path));
-    missing.chain(more.map(|path| format!("values.yaml lacks {path}"))).collect()
+    let is_set = |path: &str| entries.iter().any(|entry| entry.path == path);
+    let more = known.iter().filter(|(path, _)| !is_set(path));
+    missing.chain(more.map(|(path, _)| format!("values.yaml lacks {path}"))).collect()
 }
 
-fn collect(schema: &Value, above: &str, into: &mut Vec<String>) {
+/// Every path of a schema, and whether what is below it is free.
+fn collect(schema: &Value, above: &str, into: &mut Vec<(String, bool)>) {
     let Some(properties) = schema.get("properties").and_then(Value::as_object) else { return };
     for (name, inner) in properties {
         let path = if above.is_empty() { name.clone() } else { format!("{above}.{name}") };
         collect(inner, &path, into);
-        into.push(path);
+        into.push((path, inner.get("properties").is_none()));
     }
 }
 
