@@ -300,7 +300,7 @@ mod tests {
             let below = format!("{folder}/{name}");
             kernel.write(&format!("{below}/state"), state);
             kernel.write(&format!("{below}/hostnqn"), record.host_nqn.as_str());
-            kernel.write(&format!("{below}/address"), &format!("traddr=127.0.0.1,trsvcid={port}"));
+            kernel.write(&format!("{below}/address"), format!("traddr=127.0.0.1,trsvcid={port}"));
             kernel.write(&format!("{below}/nvme0c{}n1/ana_state", &name[4..]), ana);
         }
         let found = nvme::subsystem(kernel.tree(), &record.subsystem).unwrap();

@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use api::{TlsServer, Tokens};
 use clap::Args;
-use model::Size;
+use model::{Size, Timestamp};
 use nvme::auth::{BadSecret, Secret};
 
 /// Who may ask a server, and how it shows who it is.

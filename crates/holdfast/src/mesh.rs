@@ -77,13 +77,13 @@ impl MeshCommand {
         match self {
             MeshCommand::Controller(controller) => controller.run().await,
             MeshCommand::Node(node) => node.run().await,
-            MeshCommand::Crds => print(mesh::custom_resource_definitions()?),
+            MeshCommand::Crds => print(&mesh::custom_resource_definitions()?),
             MeshCommand::Cleanup(cleanup) => cleanup.run().await,
         }
     }
 }
 
-fn print(definitions: Vec<serde_json::Value>) -> Result<()> {
+fn print(definitions: &[serde_json::Value]) -> Result<()> {
     let items = serde_json::json!({ "apiVersion": "v1", "kind": "List", "items": definitions });
     let text = serde_json::to_string_pretty(&items)?;
     Ok(writeln!(std::io::stdout(), "{text}")?)

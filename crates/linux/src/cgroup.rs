@@ -92,7 +92,7 @@ mod tests {
         let line = |number: u32, name: &str| {
             format!("{number} 21 0:45 / /sys/fs/cgroup/{name} rw - cgroup {name} rw,{name}\n")
         };
-        kernel.write("proc/self/mountinfo", &[line(32, "devices"), line(33, "cpuset")].concat());
+        kernel.write("proc/self/mountinfo", [line(32, "devices"), line(33, "cpuset")].concat());
         kernel.write("sys/fs/cgroup/cpuset/cpuset.cpus", "0-3");
         // As the kernel makes them.
         for group in ["holdfast", "holdfast/v"] {

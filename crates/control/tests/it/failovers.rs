@@ -44,7 +44,7 @@ fn failover(sim: &Sim) -> Failover {
         Entry::Failover(failover) if failover.volume() == volume(1) => Some(*failover),
         _ => None,
     });
-    stored.max_by_key(|failover| failover.started_at()).unwrap()
+    stored.max_by_key(Failover::started_at).unwrap()
 }
 
 fn targets(sim: &Sim) -> usize {

@@ -164,9 +164,9 @@ fn a_dry_run_does_nothing() {
     assert!(sim.controller.volume_seen(volume(2)).is_none(), "it was made");
 }
 
-fn event(name: EventName, severity: Severity, subject: Subject) -> Box<Event> {
+fn event(name: EventName, severity: Severity, subject: Subject) -> Event {
     let (at, message) = (Timestamp::EPOCH, "something".to_owned());
-    Box::new(Event { number: 1, at, subject, name, severity, message, origin: None })
+    Event { number: 1, at, subject, name, severity, message, origin: None }
 }
 
 /// Warnings of engines are stored with where they came from; a storm of them is cut off, and said
@@ -178,7 +178,8 @@ fn events_of_engines_are_stored_and_a_storm_is_cut_off() {
     let about = Subject::Pool(good("p1"));
     for at in 0..150 {
         let suspect = event(EventName::StateChanged, Severity::Warning, about.clone());
-        sim.controller.on(sim.now, Input::Reported(node.clone(), format!("x.{at}"), suspect));
+        sim.controller
+            .on(sim.now, Input::Reported(node.clone(), format!("x.{at}"), suspect.into()));
     }
     sim.run();
     let reported = |sim: &Sim| sim.told.iter().filter(|it| it.origin.is_some()).count();
@@ -187,7 +188,7 @@ fn events_of_engines_are_stored_and_a_storm_is_cut_off() {
     assert_eq!(first, EventOrigin { node: node.clone(), place: "x.0".into() });
     sim.pass(Duration::from_secs(61));
     let fault = event(EventName::StateChanged, Severity::Error, about);
-    sim.controller.on(sim.now, Input::Reported(node, "x.150".into(), fault));
+    sim.controller.on(sim.now, Input::Reported(node, "x.150".into(), fault.into()));
     sim.run();
     assert_eq!(reported(&sim), 101);
     assert!(sim.told.iter().any(|it| it.message.starts_with("50 more events")));

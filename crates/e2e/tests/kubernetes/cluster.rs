@@ -112,38 +112,10 @@ impl Cluster {
         let authority = |file: &str| paths.authority(file);
         let admin = paths.kubeconfig("admin")?;
         let etcd = "http://127.0.0.1:2379";
-        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>();
         let data = paths.run.join("etcd").display().to_string();
-        // Who of Holdfast asks for what.
-        let accounts = format!("system:serviceaccounts:{HOLDFAST}");
-        let audit = json!({
-            "apiVersion": "audit.k8s.io/v1",
-            "kind": "Policy",
-            "omitStages": ["RequestReceived", "ResponseStarted"],
-            "rules": [
-                { "level": "Metadata", "userGroups": [accounts] },
-                { "level": "None" },
-            ],
-        });
-        fs::write(paths.run.join("audit.json"), audit.to_string())?;
+        self.write_audit_policy()?;
         self.head.start("etcd", &words(&["--data-dir", &data, "--unsafe-no-fsync"]))?;
-        let hosts = paths.run.join("hosts");
-        fs::create_dir_all(&hosts)?;
-        self.head.start(
-            "dnsmasq",
-            &words(&[
-                "--keep-in-foreground",
-                "--no-resolv",
-                "--no-hosts",
-                "--user=root",
-                "--port=53",
-                "--bind-interfaces",
-                "--local=/local/svc/",
-                "--pid-file=/run/dnsmasq.pid",
-                &format!("--listen-address={DNS}"),
-                &format!("--hostsdir={}", hosts.display()),
-            ]),
-        )?;
+        self.start_names()?;
         self.head.start(
             &paths.program("kube-apiserver"),
             &words(&[
@@ -201,6 +173,43 @@ impl Cluster {
                 &format!("--kubeconfig={admin}"),
                 "--feature-gates=CSIVolumeGroupSnapshot=true",
                 "--http-endpoint=",
+            ]),
+        )
+    }
+
+    /// Who of Holdfast asks for what is written down.
+    fn write_audit_policy(&self) -> Result<()> {
+        let accounts = format!("system:serviceaccounts:{HOLDFAST}");
+        let audit = json!({
+            "apiVersion": "audit.k8s.io/v1",
+            "kind": "Policy",
+            "omitStages": ["RequestReceived", "ResponseStarted"],
+            "rules": [
+                { "level": "Metadata", "userGroups": [accounts] },
+                { "level": "None" },
+            ],
+        });
+        fs::write(self.paths.run.join("audit.json"), audit.to_string())?;
+        Ok(())
+    }
+
+    /// Names of services, for the pods.
+    fn start_names(&self) -> Result<()> {
+        let hosts = self.paths.run.join("hosts");
+        fs::create_dir_all(&hosts)?;
+        self.head.start(
+            "dnsmasq",
+            &words(&[
+                "--keep-in-foreground",
+                "--no-resolv",
+                "--no-hosts",
+                "--user=root",
+                "--port=53",
+                "--bind-interfaces",
+                "--local=/local/svc/",
+                "--pid-file=/run/dnsmasq.pid",
+                &format!("--listen-address={DNS}"),
+                &format!("--hostsdir={}", hosts.display()),
             ]),
         )
     }
@@ -417,4 +426,8 @@ fn certificates(paths: &Paths, count: u8) -> Result<()> {
         authority.issue(&name, &subject, &[&name, &address])?;
     }
     Ok(())
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|&word| word.to_owned()).collect()
 }

@@ -87,7 +87,7 @@ impl<'a> Space<'a> {
 
     /// The name of another node than that.
     pub(crate) fn other_node(&self, than: &str) -> Result<String> {
-        let mut names = self.cluster.nodes.iter().map(|node| node.name());
+        let mut names = self.cluster.nodes.iter().map(crate::node::Node::name);
         names.find(|name| *name != than).map(str::to_owned).context("there are several nodes")
     }
 

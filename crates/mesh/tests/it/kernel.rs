@@ -6,7 +6,7 @@ use mesh::reconcile::{
     Action, Array, Export, Import, KernelView, Leg, LegPath, LocalPartition, Member, MemberState,
 };
 
-use crate::array::{REGIONS, Running};
+use crate::array::{Disk, REGIONS, Running};
 use crate::world::World;
 
 /// The size of every drive.
@@ -82,25 +82,22 @@ impl World {
                 self.nodes[node].imports.retain(|it| it.source != *source);
             }
             Action::CreatePartition { partition, drive, bytes } => {
-                let found = self.nodes[node].partitions.iter().any(|it| it.uuid == *partition);
-                if !found {
-                    self.nodes[node].partitions.push(LocalPartition {
+                self.create_partition(
+                    node,
+                    LocalPartition {
                         uuid: partition.clone(),
                         drive: drive.clone(),
                         bytes: *bytes,
                         room: DRIVE,
                         prepared: false,
-                    });
-                    // Somebody's old data: to be zeroed before it is believed.
-                    let disk = self.disks.entry(partition.clone()).or_default();
-                    disk.data = [u64::MAX; REGIONS];
-                }
+                    },
+                );
             }
             Action::PreparePartition { partition } => {
                 let all = &mut self.nodes[node].partitions;
                 let found = all.iter_mut().find(|it| it.uuid == *partition);
                 found.ok_or("no such partition")?.prepared = true;
-                self.disks.insert(partition.clone(), Default::default());
+                self.disks.insert(partition.clone(), Disk::default());
             }
             Action::Revoke { target, .. } => {
                 self.nodes[node].exports.retain(|it| it.target != *target);
@@ -143,6 +140,17 @@ impl World {
             _ => self.execute_md(node, action)?,
         }
         Ok(())
+    }
+
+    fn create_partition(&mut self, node: usize, new: LocalPartition) {
+        let all = &mut self.nodes[node].partitions;
+        if all.iter().any(|it| it.uuid == new.uuid) {
+            return;
+        }
+        // Somebody's old data: to be zeroed before it is believed.
+        let disk = self.disks.entry(new.uuid.clone()).or_default();
+        disk.data = [u64::MAX; REGIONS];
+        all.push(new);
     }
 
     fn remove_leg(&mut self, node: usize, partition: &str, epoch: u64) -> Done {

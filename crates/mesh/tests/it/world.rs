@@ -194,12 +194,10 @@ impl World {
                 let done = self.execute(node, &action);
                 self.note(format!("n{node}: {action:?} {done:?}"));
             }
-            Some(Pending::Write(volume)) => {
-                if self.nodes[node].has_api {
-                    self.write(*volume);
-                }
+            Some(Pending::Write(volume)) if self.nodes[node].has_api => {
+                self.write(*volume);
             }
-            None => {}
+            Some(Pending::Write(_)) | None => {}
         }
     }
 

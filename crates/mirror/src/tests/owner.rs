@@ -191,11 +191,9 @@ impl World {
             Effect::Written { io, session, span, .. } => {
                 self.launch(target, session, io, What::Written(span));
             }
-            Effect::Accept { io, session, span, is_damaged: false, .. } => {
-                self.launch(target, session, io, What::Accept(span));
-            }
-            Effect::Accept { io, session, span, is_damaged: true, .. } => {
-                self.launch(target, session, io, What::AcceptDamaged(span));
+            Effect::Accept { io, session, span, is_damaged, .. } => {
+                let accept = if is_damaged { What::AcceptDamaged } else { What::Accept };
+                self.launch(target, session, io, accept(span));
             }
             Effect::Repair { io, session, at, buffer, .. } => {
                 let data = self.targets[target].repairing(buffer);
