@@ -25,6 +25,8 @@ pub(crate) const NEW_NAME: &str = "store.journal.new";
 const KEYS_AT_ONCE: usize = 256;
 /// About the most bytes of one frame of a checkpoint.
 const FRAME_BYTES: usize = 1 << 20;
+/// How often a copy is begun anew because a compaction overtook it.
+const COPY_ATTEMPTS: usize = 5;
 
 /// What was found on disk.
 pub(crate) struct Loaded {
@@ -183,7 +185,8 @@ pub(crate) struct Head {
 /// Writes all that the store held at `head` into an empty journal.
 ///
 /// The writer may go on meanwhile: later revisions are left out, and what a later compaction takes
-/// away nobody may read once the frame that tells of it follows.
+/// away is missing. So the frame that tells of that compaction must follow, and, if it went beyond
+/// `head`, all later changes too; see [`write_copy`] for a journal that ends at `head`.
 pub(crate) fn write_checkpoint(
     mut journal: Journal,
     head: &Head,
@@ -219,6 +222,30 @@ pub(crate) fn write_checkpoint(
         }
     }
     Ok(journal)
+}
+
+/// Writes a copy of the store: complete at the revision of its head, whatever is compacted meanwhile.
+/// `begin` tells the state of the store and gives an empty journal.
+pub(crate) fn write_copy(
+    mut begin: impl FnMut() -> io::Result<(Head, Journal)>,
+    index: &RwLock<Index>,
+) -> io::Result<(Head, Journal)> {
+    for _ in 0..COPY_ATTEMPTS {
+        let (head, journal) = begin()?;
+        let mut journal = write_checkpoint(journal, &head, index)?;
+        let compacted = index.read().unwrap_or_else(PoisonError::into_inner).compacted();
+        if compacted > head.revision {
+            // Versions that were the newest at the head may be gone.
+            continue;
+        }
+        if compacted > head.compacted {
+            journal.append(&[Entry::Compacted { compacted, revision: head.revision }])?;
+        }
+        return Ok((head, journal));
+    }
+    Err(io::Error::other(
+        "history is compacted faster than it is copied; try again when fewer keys are written",
+    ))
 }
 
 fn just_after(key: &[u8]) -> Bytes {

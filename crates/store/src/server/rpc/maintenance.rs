@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
-use tokio::sync::mpsc;
+use tokio::{runtime::Handle, sync::mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, async_trait};
 
@@ -23,7 +23,7 @@ use crate::proto::etcdserverpb::{
 
 use super::{
     super::{
-        disk::{Head, write_checkpoint},
+        disk::{Head, write_copy},
         entry::Entry,
         journal::Journal,
         keys::KeyRange,
@@ -144,11 +144,16 @@ impl Maintenance for Service {
     ) -> Result<Response<Self::SnapshotStream>, Status> {
         self.permit_root(&request)?;
         let room = self.take_stream()?;
-        let head = self.writer.head().await?;
+        let mut first = Some(self.writer.head().await?);
         let (pieces, stream) = mpsc::channel(PIECES);
         let (shared, place) = (Arc::clone(&self.shared), Arc::clone(&self.place));
+        let (writer, runtime) = (self.writer.clone(), Handle::current());
         tokio::task::spawn_blocking(move || {
-            if let Err(error) = copy(&shared, &place.dir, &head, &pieces) {
+            let head = || match first.take() {
+                Some(head) => Ok(head),
+                None => runtime.block_on(writer.head()).map_err(io::Error::other),
+            };
+            if let Err(error) = copy(&shared, &place.dir, head, &pieces) {
                 let why = format!("cannot copy the store in {}: {error}", place.dir.display());
                 // The client may have gone.
                 let _ = pieces.blocking_send(Err(Status::unavailable(why)));
@@ -243,12 +248,16 @@ fn is_version(text: &str) -> bool {
 fn copy(
     shared: &ServerState,
     dir: &Path,
-    head: &Head,
+    mut head: impl FnMut() -> io::Result<Head>,
     pieces: &mpsc::Sender<Result<SnapshotResponse, Status>>,
 ) -> io::Result<()> {
-    let file = nameless(dir)?;
-    let journal = Journal::create_copy(Box::new(file), head.identity, random())?;
-    let mut journal = write_checkpoint(journal, head, shared.lock())?;
+    let begin = || {
+        let head = head()?;
+        let file = Box::new(nameless(dir)?);
+        let journal = Journal::create_copy(file, head.identity, random())?;
+        Ok((head, journal))
+    };
+    let (head, mut journal) = write_copy(begin, shared.lock())?;
     let length = journal.pad(COPY_UNIT)?;
     let mut sum = Sha256::new();
     let mut at = 0;

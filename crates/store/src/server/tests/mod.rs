@@ -1,5 +1,6 @@
 //! Tests of the server without sockets.
 
+mod copy;
 mod crash;
 mod crashdisk;
 mod durable;
