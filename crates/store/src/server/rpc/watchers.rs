@@ -158,10 +158,13 @@ impl Watchers {
 
     /// Tells watchers that asked for it, and got nothing for a while, how far they are.
     pub(crate) fn notify(&mut self, shared: &ServerState, answers: &mut Vec<WatchResponse>) {
+        let published = shared.published();
         for (id, watcher) in &mut self.watchers {
             if watcher.progress_notify && !watcher.busy {
+                // A watcher may wait for a revision that is far away.
+                let reached = published.min(watcher.next - 1);
                 answers.push(WatchResponse {
-                    header: Some(shared.header(watcher.next - 1)),
+                    header: Some(shared.header(reached)),
                     watch_id: *id,
                     ..WatchResponse::default()
                 });

@@ -245,3 +245,16 @@ fn large_answers_are_cut_only_when_asked() {
         assert_eq!(told(&all), ["P a0 2", "P a1 2"]);
     }
 }
+
+#[test]
+fn a_watcher_of_the_future_is_not_told_that_it_is_there() {
+    let mut scene = Scene::new();
+    scene.put("k", "1");
+    let published = scene.shared.published();
+    let start_revision = published + 100;
+    scene.create(&WatchCreateRequest { progress_notify: true, ..watch("k", "", start_revision) });
+    let mut answers = Vec::new();
+    scene.watchers.notify(&scene.shared, &mut answers);
+    let told: Vec<_> = answers.iter().map(|answer| answer.header.unwrap().revision).collect();
+    assert_eq!(told, [published]);
+}
