@@ -111,7 +111,11 @@ impl Auth {
     /// Whether everybody can be asked who they are.
     pub(crate) fn check_enable(&self) -> Result<(), Refusal> {
         let root = self.users.get(ROOT).ok_or(Refusal::RootUserMissing)?;
-        if root.roles.contains(ROOT) { Ok(()) } else { Err(Refusal::RootRoleMissing) }
+        if !root.roles.contains(ROOT) {
+            return Err(Refusal::RootRoleMissing);
+        }
+        // Without a password nobody could ever be root again.
+        if root.hash.is_empty() { Err(Refusal::InvalidAuthChange) } else { Ok(()) }
     }
 
     /// A new user.
