@@ -5,7 +5,7 @@ use std::{
     hash::{BuildHasher, RandomState},
     io,
     net::{SocketAddr, TcpListener},
-    os::unix::fs::MetadataExt,
+    os::unix::fs::{DirBuilderExt as _, MetadataExt},
     path::{Path, PathBuf},
     sync::Arc,
     thread,
@@ -275,7 +275,8 @@ fn advertised(given: Vec<String>, address: SocketAddr, tls: bool) -> Vec<String>
 
 fn lock(dir: &Path) -> Result<File, OpenError> {
     let bad_folder = |source| OpenError::Folder { dir: dir.to_owned(), source };
-    fs::create_dir_all(dir).map_err(bad_folder)?;
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700).create(dir).map_err(bad_folder)?;
     sync_ancestors(dir).map_err(bad_folder)?;
     let mut options = File::options();
     options.read(true).write(true).create(true).truncate(false);

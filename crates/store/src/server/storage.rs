@@ -8,10 +8,13 @@
 use std::{
     fs::{File, OpenOptions},
     io,
-    os::unix::fs::{FileExt, MetadataExt},
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::PathBuf,
     time::UNIX_EPOCH,
 };
+
+/// Who may use the files of a store: it holds secrets and hashes of passwords.
+pub(crate) const MODE: u32 = 0o600;
 
 /// A folder. A change of names is seen at once, and is safe once `sync` returns.
 pub(crate) trait Directory: Send + Sync {
@@ -74,7 +77,7 @@ impl Directory for RealDirectory {
 
     fn create(&self, name: &str) -> io::Result<Box<dyn StorageFile>> {
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(true);
+        options.read(true).write(true).create(true).truncate(true).mode(MODE);
         Ok(Box::new(options.open(self.0.join(name))?))
     }
 

@@ -3,6 +3,7 @@
 use std::{
     fs::{self, File},
     io,
+    os::unix::fs::OpenOptionsExt as _,
     path::Path,
     sync::Arc,
 };
@@ -31,6 +32,7 @@ use super::{
         server_state::ServerState,
         settings::{AlarmCause, Setting},
         status::Refusal,
+        storage::MODE,
     },
     SMALL, Service,
 };
@@ -283,7 +285,9 @@ fn copy(
 /// A file that vanishes when it is closed.
 fn nameless(dir: &Path) -> io::Result<File> {
     let path = dir.join(format!("copy-{:016x}.tmp", random()));
-    let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+    let mut options = File::options();
+    options.read(true).write(true).create_new(true).mode(MODE);
+    let file = options.open(&path)?;
     fs::remove_file(&path)?;
     Ok(file)
 }

@@ -15,6 +15,7 @@ use crate::{
         server_state::ServerState,
         settings::Settings,
         status::Refusal,
+        storage::{Directory as _, RealDirectory},
     },
 };
 
@@ -121,4 +122,27 @@ fn a_revision_that_is_compacted_while_it_is_read_is_not_half_answered() {
         }
     });
     assert_eq!((read.unwrap_err(), seen), (Refusal::Compacted, 1000));
+}
+
+#[test]
+fn users_are_not_required_while_root_has_no_password() {
+    let mut machine = Machine::new(&Index::build(Vec::new(), 1, 0), start(Vec::new()));
+    let root = machine.auth().user_add("root", Bytes::new()).unwrap();
+    machine.set_auth([root]);
+    let root = machine.auth().grant_role("root", "root").unwrap();
+    machine.set_auth([root]);
+    assert_eq!(machine.auth().check_enable(), Err(Refusal::InvalidAuthChange));
+    let root = machine.auth().change_password("root", Bytes::from("hash")).unwrap();
+    machine.set_auth([root]);
+    assert_eq!(machine.auth().check_enable(), Ok(()));
+}
+
+#[test]
+fn files_of_the_store_are_its_owners_alone() {
+    use std::os::unix::fs::MetadataExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let folder = RealDirectory::new(dir.path().to_owned());
+    folder.create("store.journal").unwrap();
+    let mode = std::fs::metadata(dir.path().join("store.journal")).unwrap().mode();
+    assert_eq!(mode & 0o777, 0o600);
 }
