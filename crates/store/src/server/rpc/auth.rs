@@ -72,7 +72,8 @@ impl auth_server::Auth for Service {
         if !self.on_password(move || password::fits(&password, &checked)).await? {
             return Err(Refusal::AuthFailed.into());
         }
-        let token = self.tokens.give(&name, Instant::now()).map_err(|_| no_randomness())?;
+        let token = self.tokens.give(&name, hash.clone(), Instant::now());
+        let token = token.map_err(|_| no_randomness())?;
         // The password may have been changed while it was checked.
         if self.shared.settings().auth.user(&name).map(|user| &user.hash) != Ok(&hash) {
             self.tokens.revoke(Some(&name));
@@ -276,11 +277,18 @@ impl Service {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Refusal> {
+        let Ok(_place) = self.passwords_waiting.try_acquire() else {
+            return Err(Refusal::TooManyRequests);
+        };
         let room = Arc::clone(&self.passwords).acquire_owned().await;
         let room = room.map_err(|_| Refusal::Stopped)?;
-        let done = tokio::task::spawn_blocking(work).await.map_err(|_| Refusal::Stopped);
-        drop(room);
-        done
+        // The work goes on when its caller has gone, so it holds the room itself.
+        let holding = move || {
+            let done = work();
+            drop(room);
+            done
+        };
+        tokio::task::spawn_blocking(holding).await.map_err(|_| Refusal::Stopped)
     }
 }
 

@@ -29,7 +29,7 @@ impl Election for Service {
     ) -> Result<Response<CampaignResponse>, Status> {
         let caller = self.caller(&request)?;
         let CampaignRequest { name, lease, value } = request.into_inner();
-        let _room = self.take_stream()?;
+        let _room = self.take_stream(&caller)?;
         let place = self.wait_in_line(&caller, (&name, value.clone()), lease).await?;
         // An earlier call of the same lease may have said something else.
         if self.first(&single(&place.key))?.is_some_and(|kv| kv.value != value) {
@@ -70,7 +70,7 @@ impl Election for Service {
         let caller = self.caller(&request)?;
         let range = prefix(&request.into_inner().name);
         self.permit_election(&caller, &range)?;
-        let room = self.take_stream()?;
+        let room = self.take_stream(&caller)?;
         let (answers, stream) = mpsc::channel(ANSWERS);
         let service = self.clone();
         tokio::spawn(async move {

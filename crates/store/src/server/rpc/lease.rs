@@ -53,8 +53,7 @@ impl Lease for Service {
         &self,
         request: Request<Streaming<LeaseKeepAliveRequest>>,
     ) -> Result<Response<Self::LeaseKeepAliveStream>, Status> {
-        self.shared.settings().auth.permit_any(&self.caller(&request)?)?;
-        let room = self.take_stream()?;
+        let room = self.take_keep_alive(&self.caller(&request)?)?;
         let (answers, stream) = mpsc::channel(ANSWERS);
         let service = self.clone();
         let requests = request.into_inner();

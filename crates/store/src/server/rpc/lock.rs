@@ -15,7 +15,7 @@ impl Lock for Service {
     async fn lock(&self, request: Request<LockRequest>) -> Result<Response<LockResponse>, Status> {
         let caller = self.caller(&request)?;
         let LockRequest { name, lease } = request.into_inner();
-        let _room = self.take_stream()?;
+        let _room = self.take_stream(&caller)?;
         let place = self.wait_in_line(&caller, (&name, Bytes::new()), lease).await?;
         let header = Some(self.shared.header(self.shared.published()));
         Ok(Response::new(LockResponse { header, key: place.key }))

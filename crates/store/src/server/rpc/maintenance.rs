@@ -144,8 +144,9 @@ impl Maintenance for Service {
         &self,
         request: Request<SnapshotRequest>,
     ) -> Result<Response<Self::SnapshotStream>, Status> {
-        self.permit_root(&request)?;
-        let room = self.take_stream()?;
+        let caller = self.caller(&request)?;
+        self.shared.settings().auth.permit_root(&caller)?;
+        let room = self.take_stream(&caller)?;
         let mut first = Some(self.writer.head().await?);
         let (pieces, stream) = mpsc::channel(PIECES);
         let (shared, place) = (Arc::clone(&self.shared), Arc::clone(&self.place));

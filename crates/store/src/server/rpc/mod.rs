@@ -22,7 +22,7 @@ use std::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use tonic::Request;
+use tonic::{Request, metadata::MetadataMap};
 
 use super::{
     auth::{Caller, tokens::Tokens},
@@ -33,11 +33,15 @@ use super::{
 
 /// Bytes that a request without keys counts in the writer's queue.
 const SMALL: usize = 64;
-/// Most watch and keep-alive streams of all clients.
+/// Most watch streams, calls that wait in line and copies of all clients.
 const STREAMS: usize = 4096;
+/// Most keep-alive streams of all clients: those that watch take none of them.
+const KEEP_ALIVES: usize = 4096;
 
 /// Most passwords that are checked at one time.
 const PASSWORDS: usize = 2;
+/// Most passwords that are checked or wait for that.
+const PASSWORDS_WAITING: usize = 256;
 /// Where etcd's clients put their token, and where its gateway does.
 const TOKEN: [&str; 2] = ["token", "authorization"];
 
@@ -48,9 +52,11 @@ pub(crate) struct Service {
     writer: Handle,
     stop: CancellationToken,
     streams: Arc<Semaphore>,
+    keep_alives: Arc<Semaphore>,
     tokens: Arc<Tokens>,
     /// Passwords that are checked at one time: each takes a processor for a while.
     passwords: Arc<Semaphore>,
+    passwords_waiting: Arc<Semaphore>,
     place: Arc<Place>,
 }
 
@@ -74,22 +80,59 @@ impl Service {
     ) -> Self {
         let streams = Arc::new(Semaphore::new(STREAMS));
         let (tokens, passwords) = (Arc::default(), Arc::new(Semaphore::new(PASSWORDS)));
-        Self { shared, writer, stop, streams, tokens, passwords, place: Arc::new(place) }
+        let passwords_waiting = Arc::new(Semaphore::new(PASSWORDS_WAITING));
+        let keep_alives = Arc::new(Semaphore::new(KEEP_ALIVES));
+        let place = Arc::new(place);
+        Self {
+            shared,
+            writer,
+            stop,
+            streams,
+            keep_alives,
+            tokens,
+            passwords,
+            passwords_waiting,
+            place,
+        }
     }
 
     /// Who calls. Nobody need be known before auth is enabled.
     fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Refusal> {
-        if !self.shared.settings().auth.enabled {
-            return Ok(Caller(None));
-        }
-        let mut tokens = TOKEN.iter().filter_map(|name| request.metadata().get(*name));
-        let Some(token) = tokens.next() else { return Ok(Caller(None)) };
-        let token = token.to_str().map_err(|_| Refusal::InvalidToken)?;
-        let user = self.tokens.user(token, Instant::now()).ok_or(Refusal::InvalidToken)?;
-        Ok(Caller(Some(user)))
+        self.caller_of(request.metadata())
     }
 
-    fn take_stream(&self) -> Result<OwnedSemaphorePermit, Refusal> {
-        Arc::clone(&self.streams).try_acquire_owned().map_err(|_| Refusal::TooManyRequests)
+    /// Who calls with this metadata. A user that is gone, or has another password by now, is
+    /// nobody, even if whoever changed that did not wait for the answer.
+    fn caller_of(&self, metadata: &MetadataMap) -> Result<Caller, Refusal> {
+        let settings = self.shared.settings();
+        if !settings.auth.enabled {
+            return Ok(Caller(None));
+        }
+        let mut tokens = TOKEN.iter().filter_map(|name| metadata.get(*name));
+        let Some(token) = tokens.next() else { return Ok(Caller(None)) };
+        let token = token.to_str().map_err(|_| Refusal::InvalidToken)?;
+        let user = self.tokens.user(token, Instant::now(), |user, hash| {
+            settings.auth.user(user).is_ok_and(|user| user.hash == *hash)
+        });
+        Ok(Caller(Some(user.ok_or(Refusal::InvalidToken)?)))
+    }
+
+    /// A place among the streams, for somebody who is known if callers must be.
+    fn take_stream(&self, caller: &Caller) -> Result<OwnedSemaphorePermit, Refusal> {
+        self.take_place(caller, &self.streams)
+    }
+
+    /// A place among the keep-alive streams.
+    fn take_keep_alive(&self, caller: &Caller) -> Result<OwnedSemaphorePermit, Refusal> {
+        self.take_place(caller, &self.keep_alives)
+    }
+
+    fn take_place(
+        &self,
+        caller: &Caller,
+        places: &Arc<Semaphore>,
+    ) -> Result<OwnedSemaphorePermit, Refusal> {
+        self.shared.settings().auth.permit_any(caller)?;
+        Arc::clone(places).try_acquire_owned().map_err(|_| Refusal::TooManyRequests)
     }
 }

@@ -9,17 +9,13 @@ use tokio::{
     time::{Interval, MissedTickBehavior, interval},
 };
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming, async_trait};
+use tonic::{Request, Response, Status, Streaming, async_trait, metadata::MetadataMap};
 
 use crate::proto::etcdserverpb::{
     WatchRequest, WatchResponse, watch_request::RequestUnion, watch_server::Watch,
 };
 
-use super::{
-    super::{auth::Caller, status::Refusal},
-    Service, watchers,
-    watchers::Watchers,
-};
+use super::{super::status::Refusal, Service, watchers, watchers::Watchers};
 
 /// Answers that wait for a client to take them.
 const ANSWERS: usize = 4;
@@ -32,8 +28,8 @@ impl Watch for Service {
         &self,
         request: Request<Streaming<WatchRequest>>,
     ) -> Result<Response<Self::WatchStream>, Status> {
-        let caller = self.caller(&request)?;
-        let room = self.take_stream()?;
+        let room = self.take_stream(&self.caller(&request)?)?;
+        let metadata = request.metadata().clone();
         let (answers, stream) = mpsc::channel(ANSWERS);
         let service = self.clone();
         let requests = request.into_inner();
@@ -43,7 +39,7 @@ impl Watch for Service {
                     let _ = answers.try_send(Err(Refusal::Stopped.into()));
                 }
                 () = answers.closed() => {}
-                () = service.serve(requests, &caller, &answers) => {}
+                () = service.serve(requests, &metadata, &answers) => {}
             }
             drop(room);
         });
@@ -56,7 +52,7 @@ impl Service {
     async fn serve(
         &self,
         mut requests: Streaming<WatchRequest>,
-        caller: &Caller,
+        metadata: &MetadataMap,
         answers: &mpsc::Sender<Result<WatchResponse, Status>>,
     ) {
         let mut watchers = Watchers::default();
@@ -74,7 +70,7 @@ impl Service {
             }
             tokio::select! {
                 request = requests.message(), if more_requests => match request {
-                    Ok(Some(request)) => self.ask(&mut watchers, (request, caller), &mut outgoing),
+                    Ok(Some(request)) => self.ask(&mut watchers, (request, metadata), &mut outgoing),
                     // It has said all it wants, and still listens: so do callers over HTTP.
                     Ok(None) => more_requests = false,
                     Err(_) => return,
@@ -93,7 +89,7 @@ impl Service {
     fn ask(
         &self,
         watchers: &mut Watchers,
-        (request, caller): (WatchRequest, &Caller),
+        (request, metadata): (WatchRequest, &MetadataMap),
         outgoing: &mut Vec<WatchResponse>,
     ) {
         match request.request_union {
@@ -101,7 +97,10 @@ impl Service {
                 let auth = &self.shared.settings().auth;
                 let least = Bytes::from_static(&[0]);
                 let key = if create.key.is_empty() { &least } else { &create.key };
-                if let Err(refusal) = auth.permit_range(caller, key, &create.range_end) {
+                let permitted = self
+                    .caller_of(metadata)
+                    .and_then(|caller| auth.permit_range(&caller, key, &create.range_end));
+                if let Err(refusal) = permitted {
                     outgoing.push(watchers::refused(&self.shared, &refusal));
                     return;
                 }
