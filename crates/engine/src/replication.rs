@@ -100,6 +100,16 @@ pub enum SecretFileError {
         /// Its permissions.
         mode: u32,
     },
+    /// It allows engines without a secret, which did not hold before.
+    #[error(
+        "the cluster secret {} has the line `none` now, which is heeded only at the start of an \
+         engine: remove the line, or restart the engine",
+        .path.display()
+    )]
+    Loosened {
+        /// Which file.
+        path: PathBuf,
+    },
     /// It holds something else.
     #[error(
         "the cluster secret {} must be one line of 64 hexadecimal digits, or two while it is \
@@ -137,6 +147,10 @@ impl ClusterSecret {
         let mut secrets = self.secrets.write().unwrap_or_else(PoisonError::into_inner);
         if *secrets == found {
             return Ok(None);
+        }
+        // Who may listen without a secret is decided at the start.
+        if found.is_optional && !secrets.is_optional {
+            return Err(SecretFileError::Loosened { path: self.path.clone() });
         }
         *secrets = found;
         Ok(Some(1 + usize::from(secrets.second.is_some())))
