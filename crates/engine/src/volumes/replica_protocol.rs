@@ -81,24 +81,24 @@ impl ReplicaMessage {
 
     /// A question, with room for the largest answer.
     pub(crate) fn ask(self, argument: u64) -> Message {
-        self.ask_of(0, argument)
+        self.ask_of(0, Lba(argument))
     }
 
     /// A question about a snapshot.
-    pub(crate) fn ask_of(self, object: u64, argument: u64) -> Message {
+    pub(crate) fn ask_of(self, object: u64, at: Lba) -> Message {
         let content = Content::Ask { room: MOST_ANSWER };
-        Message { topic: self.number(), argument, object, content }
+        Message { topic: self.number(), argument: at.0, object, content }
     }
 
     /// Something to be told.
     pub(crate) fn tell(self, argument: u64, bytes: &[u8]) -> Message {
-        self.tell_of(0, argument, bytes)
+        self.tell_of(0, Lba(argument), bytes)
     }
 
     /// Something to be told of a snapshot.
-    pub(crate) fn tell_of(self, object: u64, argument: u64, bytes: &[u8]) -> Message {
+    pub(crate) fn tell_of(self, object: u64, at: Lba, bytes: &[u8]) -> Message {
         let content = Content::Tell(bytes.into());
-        Message { topic: self.number(), argument, object, content }
+        Message { topic: self.number(), argument: at.0, object, content }
     }
 }
 
@@ -211,6 +211,12 @@ pub(crate) struct SnapshotMoment {
 }
 
 impl SnapshotMoment {
+    /// Whether equal ones have equal contents. Without a target nobody vouches for that: a copy may
+    /// have been set back before, or have followed the order late.
+    pub(crate) fn is_of_one_moment(self) -> bool {
+        self.attempt != 0
+    }
+
     fn encode(self) -> [u8; TAKEN_LEN] {
         let mut bytes = [0; TAKEN_LEN];
         let (id, rest) = bytes.split_at_mut(16);

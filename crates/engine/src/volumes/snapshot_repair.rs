@@ -13,7 +13,8 @@
 //!
 //! A snapshot does not change, so nothing is locked meanwhile, and copies that are out of sync can
 //! be read as well. Copies of one snapshot id are of the same moment only if they were taken in one
-//! attempt ([`SnapshotMoment`]); all others are not read. What cannot be repaired the scrub reports.
+//! attempt ([`SnapshotMoment`]); all others are not read. What cannot be repaired is reported by the
+//! scrub.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -73,7 +74,9 @@ impl SnapshotRepairs {
     /// A scrub of a replica found these blocks of its snapshots damaged.
     pub(super) fn found(&mut self, replica: ReplicaId, places: Vec<(SnapshotMoment, Span)>) {
         let room = MOST_WAITING.saturating_sub(self.waiting.len());
-        let blocks = places.into_iter().flat_map(|(snapshot, span)| {
+        // One that no target took may be of another moment on each copy, whatever its label says.
+        let places = places.into_iter().filter(|(snapshot, _)| snapshot.is_of_one_moment());
+        let blocks = places.flat_map(|(snapshot, span)| {
             let lbas = (span.start().0..span.end().0).map(Lba);
             lbas.map(move |at| DamagedBlock { replica, snapshot, at })
         });
@@ -170,7 +173,7 @@ impl Repair {
     }
 
     fn message(&self, up: &[(Session, ReplicaId)]) -> Option<(Session, Message)> {
-        let (of, at) = (self.block.snapshot.tail(), self.block.at.0);
+        let (of, at) = (self.block.snapshot.tail(), self.block.at);
         match &self.step {
             Step::Compare => Some((*self.sources.front()?, ReplicaMessage::Taken.ask(of))),
             Step::Read => {
@@ -225,14 +228,22 @@ mod tests {
         assert_eq!((source, message), (Session(12), ReplicaMessage::Taken.ask(MOMENT.tail())));
         assert_eq!(repairs.next(&up(), at(1)), None, "an answer is awaited");
         assert_eq!(repairs.ended(Session(12), Ok(same())), None);
-        let read = ReplicaMessage::ReadSnapshot.ask_of(MOMENT.tail(), 5);
+        let read = ReplicaMessage::ReadSnapshot.ask_of(MOMENT.tail(), Lba(5));
         assert_eq!(repairs.next(&up(), at(1)), Some((Session(12), read)));
         repairs.ended(Session(12), Ok(vec![3; 4096]));
-        let write = ReplicaMessage::RepairSnapshot.tell_of(MOMENT.tail(), 5, &[3; 4096]);
+        let write = ReplicaMessage::RepairSnapshot.tell_of(MOMENT.tail(), Lba(5), &[3; 4096]);
         assert_eq!(repairs.next(&up(), at(1)), Some((Session(11), write)));
         let repaired = repairs.ended(Session(11), Ok(Vec::new()));
         assert_eq!(repaired, Some((replica(1), Span::one(Lba(5)).unwrap())));
         assert_eq!(repairs.next(&up(), at(1)), None);
+    }
+
+    #[test]
+    fn a_snapshot_that_no_target_took_is_left_alone() {
+        let mut repairs = SnapshotRepairs::default();
+        let untaken = SnapshotMoment { attempt: 0, ..MOMENT };
+        repairs.found(replica(1), vec![(untaken, Span::one(Lba(5)).unwrap())]);
+        assert_eq!(repairs.next(&up(), at(0)), None);
     }
 
     #[test]
