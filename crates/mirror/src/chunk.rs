@@ -45,6 +45,8 @@ pub(crate) struct ChunkCopy {
     /// Those of them that hold it without a proven checksum, and the one that was told to believe.
     pub(crate) unproven: ChildSet,
     pub(crate) believed: ChildSet,
+    /// That one was told by an operator: it had the piece damaged.
+    pub(crate) is_kept: bool,
     /// Who still needs the piece that is being copied.
     pub(crate) needy: ChildSet,
     /// Those that hold something else, proven.
@@ -87,14 +89,23 @@ impl ChunkCopy {
     pub(crate) fn forget_piece(&mut self) {
         (self.bad, self.unproven, self.believed) = (ChildSet::NONE, ChildSet::NONE, ChildSet::NONE);
         (self.differing, self.damaged) = (ChildSet::NONE, ChildSet::NONE);
+        self.is_kept = false;
     }
 
     /// Those that had the piece damaged, as far as that is worth telling.
     pub(crate) fn damaged(&self) -> ChildSet {
         match self.whose {
+            // What an operator keeps is a new content: it is written, and not put where snapshots
+            // may share what was there.
+            CopyPurpose::Check(_) if self.is_kept => ChildSet::NONE,
             CopyPurpose::Check(_) => self.damaged.either(self.bad),
             _ => self.damaged.either(self.bad.without(self.unproven)),
         }
+    }
+
+    /// Whether this copy was told to believe the piece, which it has damaged.
+    pub(crate) fn keeps(&self, slot: ChildSlot) -> bool {
+        self.step == Step::Accepting && !self.unproven.contains(slot)
     }
 
     /// The piece that is being copied.

@@ -34,6 +34,7 @@ impl Mirror {
             bad: ChildSet::NONE,
             unproven: ChildSet::NONE,
             believed: ChildSet::NONE,
+            is_kept: false,
             needy: ChildSet::NONE,
             differing: ChildSet::NONE,
             damaged: ChildSet::NONE,
@@ -365,6 +366,10 @@ impl Mirror {
             }
             Err(IoError::Miscompare { .. }) if step == Step::Comparing => {
                 copy.differing.insert(from.slot);
+            }
+            // What an operator wants to keep there is shared with snapshots, or cannot be read.
+            Err(fault) if copy.keeps(from.slot) && fault.class() != ErrorClass::Path => {
+                return self.piece_done(ticket);
             }
             Err(fault) if step == Step::Comparing && is_damage(fault) => {
                 // After a crash it is no wonder that nothing proves a block in doubt.

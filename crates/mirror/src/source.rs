@@ -121,6 +121,7 @@ impl Mirror {
         copy.bad.remove(slot);
         copy.unproven.remove(slot);
         copy.believed.insert(slot);
+        copy.is_kept = !was_unproven;
         copy.source = Some(slot);
         self.all_need(ticket);
         let replica = self.child(slot).map(|child| child.replica);
