@@ -288,7 +288,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(words.len(), 2 * 17, "{words:?}");
+        assert_eq!(words.len(), 2 * 18, "{words:?}");
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let policy = config(&words).unwrap().policy;
         assert_eq!(format!("{policy:?}"), format!("{:?}", ControlConfig::default()));

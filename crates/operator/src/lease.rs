@@ -220,7 +220,12 @@ mod tests {
                     Ok::<_, Infallible>(http::Response::builder().status(code).body(body).unwrap())
                 };
                 let failure = |code: u16| {
-                    answer(code, format!(r#"{{"kind":"Status","status":"Failure","code":{code}}}"#))
+                    let reason = if code == 404 { "NotFound" } else { "Conflict" };
+                    let status = "Failure";
+                    let text = serde_json::json!({
+                        "kind": "Status", "status": status, "reason": reason, "code": code,
+                    });
+                    answer(code, text.to_string())
                 };
                 let version = state.0.to_string();
                 if head.method == http::Method::GET {

@@ -67,8 +67,10 @@ fn connect_says_what_is_wrong() {
     assert_eq!(refused(|connect, _| connect.sqsize = 127), (Status::SUCCESS, 1));
     assert_eq!(refused(|_, data| data.cntlid = U16::new(1)), (invalid, IN_DATA | 16));
     assert_eq!(refused(|_, data| data.hostid = [0; 16]), (invalid, IN_DATA));
-    assert_eq!(refused(|_, data| data.subnqn = nqn(HOST_A).to_field()), (invalid, IN_DATA | 256));
-    assert_eq!(refused(|_, data| data.subnqn = [b'n'; 256]), (invalid, IN_DATA | 256));
+    // A subsystem that moved away may come back: hosts go on trying.
+    let unknown = Status::CONNECT_INVALID_PARAMETERS;
+    assert_eq!(refused(|_, data| data.subnqn = nqn(HOST_A).to_field()), (unknown, IN_DATA | 256));
+    assert_eq!(refused(|_, data| data.subnqn = [b'n'; 256]), (unknown, IN_DATA | 256));
     assert_eq!(refused(|_, data| data.hostnqn = [0; 256]), (invalid, IN_DATA | 512));
     let stranger = Status::CONNECT_INVALID_HOST.do_not_retry();
     assert_eq!(refused(|_, data| data.hostnqn = nqn(HOST_B).to_field()), (stranger, 0));
