@@ -1,4 +1,4 @@
-//! Patience with what is in use when an engine starts or imports a pool: the kernel closes the files
+//! Patience with what is in use when an engine starts or imports a pool: the kernel closes files
 //! and sockets of an engine that was killed, or that exported a pool, a moment later.
 
 use std::io;

@@ -175,7 +175,7 @@ impl Pools {
         scrub.tell(is_its, most)
     }
 
-    /// Blocks that a scrub found bad in snapshots of a replica, and of which its target was not told
+    /// Blocks that a scrub found bad in snapshots of a replica, of which its target was not told
     /// before.
     pub(crate) fn damaged_snapshots(
         &mut self,

@@ -224,7 +224,7 @@ pub(crate) fn write_checkpoint(
     Ok(journal)
 }
 
-/// Writes a copy of the store: complete at the revision of its head, whatever is compacted meanwhile.
+/// Writes a copy of the store: complete at the revision of its head, whatever is compacted then.
 /// `begin` tells the state of the store and gives an empty journal.
 pub(crate) fn write_copy(
     mut begin: impl FnMut() -> io::Result<(Head, Journal)>,

@@ -70,7 +70,9 @@ impl Service {
             }
             tokio::select! {
                 request = requests.message(), if more_requests => match request {
-                    Ok(Some(request)) => self.ask(&mut watchers, (request, metadata), &mut outgoing),
+                    Ok(Some(request)) => {
+                        self.ask(&mut watchers, (request, metadata), &mut outgoing);
+                    }
                     // It has said all it wants, and still listens: so do callers over HTTP.
                     Ok(None) => more_requests = false,
                     Err(_) => return,
