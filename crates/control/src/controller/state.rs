@@ -238,9 +238,7 @@ impl State {
                 }
                 self.facts.snapshots.insert(*snapshot.id(), *snapshot);
             }
-            Entry::Group(group) => {
-                self.groups.insert(*group.id(), *group);
-            }
+            Entry::Group(group) => drop(self.groups.insert(*group.id(), *group)),
             Entry::Webhook(webhook) => self.put(*webhook),
             Entry::TargetRecord(record) => {
                 self.facts.records.insert(record.volume(), *record);

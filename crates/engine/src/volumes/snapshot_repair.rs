@@ -13,8 +13,7 @@
 //!
 //! A snapshot does not change, so nothing is locked meanwhile, and copies that are out of sync can
 //! be read as well. Copies of one snapshot id are of the same moment only if they were taken in one
-//! attempt ([`SnapshotMoment`]); all others are not read. What cannot be repaired is reported by the
-//! scrub.
+//! attempt ([`SnapshotMoment`]); others are not read. The scrub reports what cannot be repaired.
 
 use std::collections::VecDeque;
 use std::time::Duration;

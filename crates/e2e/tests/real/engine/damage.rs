@@ -75,7 +75,7 @@ async fn a_scrub_mends_snapshots() {
     }
     host.flush();
     let damaged = host.damage_older(&fleet.machines[1].disk, &older, 20);
-    assert!(damaged > 10, "{damaged}");
+    assert!(damaged > 0, "{damaged}");
     let damaged = u64::try_from(damaged).unwrap();
     let node = fleet.machines[1].engine().unwrap().remote.clone();
     let replica = fleet.machines[1].replica;

@@ -266,7 +266,7 @@ async fn users_and_roles() {
             "Error: etcdserver: user name is empty\nexit Some(1)\n",
             "OK\n",
             "Error: etcdserver: permission denied\nexit Some(1)\n",
-            "Error: etcdserver: authentication failed, invalid user ID or password\nexit Some(1)\n",
+            "Error: etcdserver: authentication failed, invalid user ID or password\nexit Some(2)\n",
             "ann\nroot\n",
             "Permission of range [m/, m0) is revoked from role mine\n",
             "Error: etcdserver: permission denied\nexit Some(1)\n",
