@@ -111,12 +111,13 @@ impl Controller {
     fn is_awaited(&self, host: &HostName, volume: VolumeId, to: TargetId) -> bool {
         let Some(known) = self.state.hosts.get(host) else { return false };
         let Some(target) = self.state.facts.targets.get(&to) else { return false };
-        let is_online = known.status.as_ref().is_some_and(|status| status.liveness.is_online());
+        // Its report may come before its first heartbeat in this term: then it is there.
+        let may_be_there = known.status.as_ref().is_none_or(|it| it.liveness.is_online());
         match self.host_paths.get(host) {
             Some(paths) => {
                 let status = target.status.as_ref();
                 let addresses = status.map_or(&[][..], |status| status.addresses.as_slice());
-                is_online && !uses_only(paths.get(&volume), addresses)
+                may_be_there && !uses_only(paths.get(&volume), addresses)
             }
             // One that connects by hand has no agent.
             None => {

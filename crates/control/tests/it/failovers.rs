@@ -115,6 +115,27 @@ fn a_control_plane_that_begins_anew_waits_for_hosts_that_it_has_not_heard_yet() 
     settle(&mut sim);
 }
 
+#[test]
+fn a_report_that_comes_before_the_first_heartbeat_is_waited_for() {
+    let mut sim = cluster(3);
+    attach(&mut sim);
+    conduct(&mut sim, HostConduct::Stays);
+    sim.insist(&republish()).unwrap();
+    sim.pass(Duration::from_secs(2));
+    conduct(&mut sim, HostConduct::Silent);
+    sim.restart();
+    let attached = sim.hosts[&host()].attached.clone();
+    let report = PathReport { attached, ..PathReport::default() };
+    sim.controller.on(sim.now, Input::PathsReported(host(), report));
+    sim.run();
+    assert!(matches!(failover(&sim).stage(), FailoverStage::ReplacePath { .. }));
+    assert_eq!(targets(&sim), 2, "the host uses the old one");
+    conduct(&mut sim, HostConduct::Follows);
+    until(&mut sim, is_successful);
+    check_followed(&sim);
+    settle(&mut sim);
+}
+
 /// A host that is down, or hangs, or has another network, keeps no volume from being healed.
 #[test]
 fn a_host_that_is_down_or_does_not_follow_blocks_nothing_for_ever() {
