@@ -3,7 +3,8 @@
 //! A page from elsewhere must not act through the browser of somebody who can reach the server. It
 //! names its origin, which then differs from the host that is asked. A page whose name was made to
 //! point at the server (DNS rebinding) names itself as the host: where no token is asked for, a
-//! browser must therefore name an address or `localhost`.
+//! browser must therefore name an address or `localhost`. Of what such a page reads by plain HTTP a
+//! browser names no origin at all; it is known by what it calls itself, which no page can change.
 
 use http::uri::Authority;
 use http::{HeaderMap, HeaderName, header};
@@ -15,7 +16,10 @@ const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 pub(crate) fn check(headers: &HeaderMap, asks_for_tokens: bool) -> Result<(), Problem> {
     let text = |name: &HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let origin = headers.contains_key(header::ORIGIN).then(|| text(&header::ORIGIN));
-    if origin.is_none() && !headers.contains_key(&FETCH_SITE) {
+    let agent = text(&header::USER_AGENT).unwrap_or_default();
+    // Every browser calls itself so, and no tool does unless it is told to.
+    let is_browser = headers.contains_key(&FETCH_SITE) || agent.starts_with("Mozilla/");
+    if origin.is_none() && !is_browser {
         return Ok(());
     }
     let refused = |detail: &str| Err(Problem::new(ProblemKind::PermissionDenied, detail));
@@ -63,6 +67,12 @@ mod tests {
         assert!(!admits(&[rebound, ("origin", "http://evil.example:7440")], false));
         assert!(!admits(&[rebound, ("sec-fetch-site", "same-origin")], false));
         assert!(admits(&[rebound, ("sec-fetch-site", "same-origin")], true));
+        let browser = ("user-agent", "Mozilla/5.0 (X11; Linux x86_64) Firefox/140.0");
+        assert!(!admits(&[rebound, browser], false), "it names no origin when it only reads");
+        assert!(admits(&[rebound, browser], true));
+        assert!(admits(&[here, browser], false));
+        assert!(admits(&[("host", "localhost:7440"), browser], false));
+        assert!(admits(&[rebound, ("user-agent", "curl/8.14.1")], false), "no browser");
         assert!(admits(&[("host", "[::1]:7440"), ("sec-fetch-site", "none")], false));
         assert!(admits(&[("host", "localhost:7440"), ("sec-fetch-site", "none")], false));
     }
