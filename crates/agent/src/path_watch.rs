@@ -10,7 +10,8 @@
 //! A report names every volume that has failed, and the paths of all that are attached: failovers
 //! wait until hosts use the new target. It is sent when something changes, a little later so that
 //! the loss of a node is one report and not one for each volume, and again as long as it is not
-//! empty: the control plane may have restarted, and forgets what is not repeated.
+//! empty: the control plane may have restarted, and forgets what is not repeated. The first report
+//! of a run is always sent: what another run told may be over.
 //!
 //! Invariants:
 //! - A volume is reported only when no path of it has worked for [`SUSPECT`] without a break.
@@ -69,8 +70,8 @@ pub struct Observed {
 pub struct PathWatch {
     volumes: BTreeMap<VolumeId, (PathHealth, SocketAddr)>,
     attached: BTreeMap<VolumeId, Vec<PathStatus>>,
-    /// The last report that was taken.
-    taken: PathReport,
+    /// The last report that was taken; none: nothing was told in this run.
+    taken: Option<PathReport>,
     /// When the next report may be sent; none: there is nothing to say.
     due: Option<Duration>,
 }
@@ -95,7 +96,7 @@ impl PathWatch {
         }
         let with_paths = seen.iter().filter(|(_, it)| !it.paths.is_empty());
         self.attached = with_paths.map(|(volume, it)| (*volume, it.paths.clone())).collect();
-        if self.report() != self.taken {
+        if self.taken.as_ref() != Some(&self.report()) {
             self.due.get_or_insert(now.saturating_add(GATHER));
         }
     }
@@ -113,13 +114,13 @@ impl PathWatch {
     /// A report was sent, and taken or not.
     pub fn sent(&mut self, now: Duration, report: PathReport, taken: bool) {
         if taken {
-            self.taken = report;
+            self.taken = Some(report);
         }
         let current = self.report();
-        let (is_over, nothing) = (current == PathReport::default(), PathReport::default());
-        self.due = if taken && current != self.taken {
+        let is_told = self.taken.as_ref() == Some(&current);
+        self.due = if taken && !is_told {
             Some(now.saturating_add(GATHER))
-        } else if is_over && self.taken == nothing {
+        } else if is_told && current == PathReport::default() {
             None
         } else if taken && current.lost.is_empty() {
             Some(now.saturating_add(REPEAT_WELL))
@@ -196,9 +197,28 @@ mod tests {
         usable.iter().map(one).collect()
     }
 
+    /// One whose first report was taken, with nothing attached.
+    fn begun() -> PathWatch {
+        let mut watch = PathWatch::default();
+        watch.sent(ms(0), PathReport::default(), true);
+        watch
+    }
+
+    #[test]
+    fn the_first_report_is_sent_although_nothing_is_attached() {
+        let mut watch = PathWatch::default();
+        watch.observe(ms(0), &BTreeMap::new());
+        assert_eq!(watch.poll_report(ms(100)), Some(PathReport::default()));
+        watch.sent(ms(100), PathReport::default(), false);
+        assert_eq!(watch.poll_report(ms(2100)), Some(PathReport::default()), "it was not taken");
+        watch.sent(ms(2100), PathReport::default(), true);
+        watch.observe(ms(2500), &BTreeMap::new());
+        assert_eq!(watch.poll_report(ms(60_000)), None);
+    }
+
     #[test]
     fn a_path_that_flaps_is_not_reported() {
-        let mut watch = PathWatch::default();
+        let mut watch = begun();
         for turn in 0..100 {
             watch.observe(ms(turn * 500), &seen(&[(1, turn % 2 == 0)]));
             assert_eq!(watch.poll_report(ms(turn * 500)), None);
@@ -208,7 +228,7 @@ mod tests {
 
     #[test]
     fn the_loss_of_a_node_is_one_report_which_is_repeated_until_it_is_over() {
-        let mut watch = PathWatch::default();
+        let mut watch = begun();
         watch.observe(ms(0), &seen(&[(1, false), (2, true), (3, true)]));
         watch.observe(ms(50), &seen(&[(1, false), (2, false), (3, true)]));
         assert_eq!(watch.poll_report(ms(999)), None, "suspected only");
@@ -232,7 +252,7 @@ mod tests {
 
     #[test]
     fn paths_are_told_when_they_change_and_repeated_while_all_is_well() {
-        let mut watch = PathWatch::default();
+        let mut watch = begun();
         let with = |port: u16| {
             let paths = vec![PathStatus { address: at(port), state: PathState::Live }];
             BTreeMap::from([(volume(1), Observed { usable: true, address: at(port), paths })])
@@ -257,7 +277,7 @@ mod tests {
 
     #[test]
     fn what_is_detached_is_forgotten() {
-        let mut watch = PathWatch::default();
+        let mut watch = begun();
         for time in [0, 1000] {
             watch.observe(ms(time), &seen(&[(1, false)]));
         }
