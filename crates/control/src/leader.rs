@@ -52,12 +52,23 @@ pub struct ControlConfig {
     pub backups: Option<BackupConfig>,
 }
 
+/// Ends a time of leading however it ends: what does not lead any more, since it panicked, must not
+/// take heartbeats.
+struct EndOnDrop(Arc<ProcessState>);
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
 /// Leads whenever it can, until it is told to stop.
 pub(crate) async fn run(
     shared: Arc<ProcessState>,
     policy: ControlConfig,
     mut stop: watch::Receiver<bool>,
 ) {
+    let _ended = EndOnDrop(Arc::clone(&shared));
     while !*stop.borrow() {
         let span = tracing::info_span!("term", of = shared.identity);
         if let Err(why) = term(&shared, &policy, stop.clone()).instrument(span).await {

@@ -9,7 +9,7 @@ use api::events::Log;
 use api::{Guard, Limits, Server, TlsClient, TlsServer, Tokens};
 use futures::future::BoxFuture;
 use store::contract::Store;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use crate::engine_clients::EngineAuth;
 use crate::leader::{self, ControlConfig};
@@ -77,7 +77,8 @@ impl Service {
         self.server.local_addr()
     }
 
-    /// Leads when it can, and serves, until `stop` ends; then finishes the answers under way.
+    /// Leads when it can, and serves, until `stop` ends; then finishes the answers under way. A
+    /// panic of what leads ends it too, and is passed on to the caller.
     pub fn run(self, stop: impl Future<Output = ()> + Send + 'static) -> BoxFuture<'static, ()> {
         // Behind a pointer: all that runs below is compiled here, not in each program that runs it.
         Box::pin(self.serve(Box::pin(stop)))
@@ -86,16 +87,30 @@ impl Service {
     async fn serve(self, stop: BoxFuture<'static, ()>) {
         let (ended, is_over) = watch::channel(false);
         let (shared, policy) = (Arc::clone(&self.shared), self.policy);
-        let leading = tokio::spawn(leader::run(shared, policy, is_over));
+        let (over, unasked) = oneshot::channel::<()>();
+        let leading = tokio::spawn(async move {
+            // Dropped however this ends.
+            let _over = over;
+            leader::run(shared, policy, is_over).await;
+        });
         let events = Arc::clone(&self.shared.events);
         let router = api::rest::router(Rest(self.shared), Arc::clone(&events), self.guard);
         let stop = async move {
-            stop.await;
+            tokio::select! {
+                () = stop => {}
+                // What cannot lead any more must not answer as if it could.
+                _ = unasked => {}
+            }
             events.close();
             ended.send_replace(true);
         };
         self.server.run(router, stop).await;
         // It ends by itself when told so.
-        let _ = leading.await;
+        if let Err(error) = leading.await
+            && let Ok(panic) = error.try_into_panic()
+        {
+            tracing::error!("the control plane stops: leading has panicked");
+            std::panic::resume_unwind(panic);
+        }
     }
 }

@@ -6,8 +6,12 @@ use std::time::Duration;
 
 use api::rest::{Control as _, Remote};
 use control::{Config, Service};
+use futures::future::BoxFuture;
 use model::ProblemKind;
-use store::contract::{Store, SystemClock};
+use store::contract::{
+    LeaseError, LeaseId, Page, Query, ReadError, Revision, Store, SystemClock, Txn, TxnOutcome,
+    Watch, WatchFrom, WriteError,
+};
 use store::testing::MemoryStore;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -103,5 +107,50 @@ async fn those_who_wait_know_each_who_leads() {
             }
         }
         all.swap_remove(leading.unwrap()).end().await;
+    }
+}
+
+/// A control plane that cannot lead any more, for a bug, ends and says so: nobody takes it for one
+/// that leads.
+#[tokio::test]
+async fn a_panic_of_what_leads_ends_the_service() {
+    let store = MemoryStore::new(Arc::new(SystemClock::new()));
+    let config = Config::plain(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let service = Service::bind(&config, Arc::new(Panics(store))).await.unwrap();
+    let running = tokio::spawn(service.run(std::future::pending()));
+    let ended = tokio::time::timeout(Duration::from_secs(20), running).await;
+    assert!(ended.expect("it goes on").unwrap_err().is_panic());
+}
+
+/// A store of which the first read panics.
+struct Panics(MemoryStore);
+
+impl Store for Panics {
+    fn range(&self, query: Query) -> BoxFuture<'_, Result<Page, ReadError>> {
+        panic!("as the test wants: {query:?}")
+    }
+
+    fn txn(&self, txn: Txn) -> BoxFuture<'_, Result<TxnOutcome, WriteError>> {
+        self.0.txn(txn)
+    }
+
+    fn watch(&self, from: WatchFrom) -> Watch {
+        self.0.watch(from)
+    }
+
+    fn grant(&self, ttl: Duration) -> BoxFuture<'_, Result<(LeaseId, Duration), LeaseError>> {
+        self.0.grant(ttl)
+    }
+
+    fn keep_alive(&self, lease: LeaseId) -> BoxFuture<'_, Result<Duration, LeaseError>> {
+        self.0.keep_alive(lease)
+    }
+
+    fn revoke(&self, lease: LeaseId) -> BoxFuture<'_, Result<(), LeaseError>> {
+        self.0.revoke(lease)
+    }
+
+    fn compact(&self, revision: Revision) -> BoxFuture<'_, Result<(), WriteError>> {
+        self.0.compact(revision)
     }
 }
