@@ -141,7 +141,7 @@ impl Controller {
         let paths = names(&folder).into_iter().filter(|path| is_namespace(path));
         let paths = paths.map(|path| {
             let ana = word(&folder.join(&path).join("ana_state"));
-            NamespacePath { name: path, ana: ana.as_deref().and_then(parse_ana) }
+            NamespacePath { name: path, ana: ana.as_deref().map(parse_ana) }
         });
         Some(Controller {
             name: name.to_owned(),
@@ -233,15 +233,15 @@ fn parse_state(text: &str) -> ControllerState {
     }
 }
 
-fn parse_ana(text: &str) -> Option<AnaState> {
-    Some(match text {
+fn parse_ana(text: &str) -> AnaState {
+    match text {
         "optimized" => AnaState::Optimized,
         "non-optimized" => AnaState::NonOptimized,
-        "inaccessible" => AnaState::Inaccessible,
         "persistent-loss" => AnaState::PersistentLoss,
         "change" => AnaState::Change,
-        _ => return None,
-    })
+        // The kernel sends no command by a path whose state it does not know.
+        _ => AnaState::Inaccessible,
+    }
 }
 
 /// `traddr=10.0.0.1,trsvcid=4420,src_addr=10.0.0.2`

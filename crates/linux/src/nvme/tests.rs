@@ -57,6 +57,20 @@ fn paths_and_their_states_are_read() {
 }
 
 #[test]
+fn a_path_of_an_unknown_state_is_not_used_and_one_without_states_is() {
+    let kernel = machine();
+    let nqn = subsystems(kernel.tree())[0].nqn.clone();
+    let file = "sys/class/nvme-subsystem/nvme-subsys0/nvme0/nvme0c0n1/ana_state";
+    let live = || subsystem(kernel.tree(), &nqn).unwrap().controllers[0].clone();
+    kernel.write(file, "invalid state");
+    assert_eq!(live().paths[0].ana, Some(AnaState::Inaccessible));
+    assert!(!live().serves(&live().paths[0]));
+    kernel.remove(file);
+    assert_eq!(live().paths[0].ana, None);
+    assert!(live().serves(&live().paths[0]));
+}
+
+#[test]
 fn without_multipath_the_namespace_is_its_controllers() {
     let kernel = FakeKernel::new();
     let folder = "sys/class/nvme-subsystem/nvme-subsys0";
