@@ -49,26 +49,29 @@ pub enum PathStep {
     Wait,
     /// Connect there.
     Connect(SocketAddr),
-    /// Drop these controllers.
-    Disconnect(Vec<String>),
+    /// Drop these.
+    Disconnect(Vec<FormerPath>),
 }
+
+/// A controller to be dropped: its name, and where it led when that was decided. The kernel gives
+/// a name to another controller once it is free.
+pub type FormerPath = (String, Option<PathAddress>);
 
 /// What makes one path lead to where the target is, and none elsewhere. `attempt` counts the
 /// addresses that were tried in vain. A subsystem without any path has no device to be kept.
 pub fn plan(ours: &[&Controller], target: &[SocketAddr], attempt: usize) -> PathStep {
-    let leads_to = |controller: &Controller, to: &SocketAddr| {
-        controller.address.is_some_and(|it| SocketAddr::new(it.address, it.port) == *to)
-    };
-    let leads_there = |controller: &&&Controller| {
-        !is_going(controller) && target.iter().any(|to| leads_to(controller, to))
-    };
+    let leads_there = |it: &&&Controller| !is_going(it) && target.iter().any(|to| leads_to(it, to));
     if ours.is_empty() || target.is_empty() {
         return PathStep::Wait;
     }
     if let Some(used) = ours.iter().filter(leads_there).find(|it| is_optimised(it)) {
         let others = ours.iter().filter(|it| it.name != used.name && !is_going(it));
-        let others: Vec<String> = others.map(|it| it.name.clone()).collect();
+        let others: Vec<FormerPath> = others.map(|it| former(it)).collect();
         return if others.is_empty() { PathStep::Done } else { PathStep::Disconnect(others) };
+    }
+    if is_reached(ours, target) {
+        // It is the target that is not ready: another address of it would not be either.
+        return PathStep::Wait;
     }
     let at = attempt.checked_rem(target.len()).unwrap_or(0);
     match target.get(at) {
@@ -77,6 +80,20 @@ pub fn plan(ours: &[&Controller], target: &[SocketAddr], attempt: usize) -> Path
         }
         _ => PathStep::Wait,
     }
+}
+
+fn former(controller: &Controller) -> FormerPath {
+    (controller.name.clone(), controller.address)
+}
+
+fn leads_to(controller: &Controller, to: &SocketAddr) -> bool {
+    controller.address.is_some_and(|it| SocketAddr::new(it.address, it.port) == *to)
+}
+
+/// Whether a path to the target is live, be it the best one or not.
+fn is_reached(ours: &[&Controller], target: &[SocketAddr]) -> bool {
+    let mut live = ours.iter().filter(|it| it.state == ControllerState::Live);
+    live.any(|it| target.iter().any(|to| leads_to(it, to)))
 }
 
 fn is_going(controller: &Controller) -> bool {
@@ -188,7 +205,9 @@ impl KernelFollower {
             PathStep::Done => {}
             PathStep::Wait => {
                 let since = *self.tried.get_or_insert_with(Instant::now);
-                if since.elapsed() >= BECOME_LIVE {
+                if self.is_reached() {
+                    self.tried = None;
+                } else if since.elapsed() >= BECOME_LIVE {
                     self.attempt = self.attempt.wrapping_add(1);
                     self.tried = None;
                 }
@@ -201,7 +220,7 @@ impl KernelFollower {
                     self.attempt = self.attempt.wrapping_add(1);
                 }
             }
-            PathStep::Disconnect(names) => self.disconnect(names).await,
+            PathStep::Disconnect(paths) => self.disconnect(paths).await,
         }
     }
 
@@ -209,6 +228,11 @@ impl KernelFollower {
         let found = nvme::subsystem(self.kernel.tree(), &self.record.subsystem);
         let ours = found.as_ref().map(|found| ours(found, &self.record)).unwrap_or_default();
         plan(&ours, &self.target, self.attempt)
+    }
+
+    fn is_reached(&self) -> bool {
+        let found = nvme::subsystem(self.kernel.tree(), &self.record.subsystem);
+        found.is_some_and(|found| is_reached(&ours(&found, &self.record), &self.target))
     }
 
     async fn ask(&mut self) {
@@ -231,7 +255,7 @@ impl KernelFollower {
         }
         let found = nvme::subsystem(self.kernel.tree(), &self.record.subsystem);
         let ours = found.as_ref().map(|found| ours(found, &self.record)).unwrap_or_default();
-        let all: Vec<String> = ours.iter().map(|it| it.name.clone()).collect();
+        let all: Vec<FormerPath> = ours.iter().map(|it| former(it)).collect();
         if !all.is_empty() {
             tracing::error!(
                 volume = %self.record.volume,
@@ -266,21 +290,49 @@ impl KernelFollower {
         connecting.await.map_err(|error| error.to_string())?
     }
 
-    async fn disconnect(&self, names: Vec<String>) {
-        let (kernel, volume) = (Arc::clone(&self.kernel), self.record.volume);
-        let disconnecting = tokio::task::spawn_blocking(move || {
-            for controller in names {
-                match nvme::disconnect(&*kernel, &controller) {
-                    Ok(()) => tracing::info!(%volume, controller, "former path is dropped"),
-                    Err(error) => {
-                        tracing::warn!(%volume, controller, %error, "path is not dropped");
-                    }
-                }
-            }
-        });
+    /// Drops paths, while nobody attaches or detaches the volume.
+    async fn disconnect(&self, paths: Vec<FormerPath>) {
+        let (kernel, records) = (Arc::clone(&self.kernel), self.records.clone());
+        let record = self.record.clone();
+        let dropping =
+            tokio::task::spawn_blocking(move || drop_paths(&*kernel, &records, &record, paths));
         // It panics only if it is a bug, and then the kernel is looked at again.
-        let _ = disconnecting.await;
+        if let Ok(Err(error)) = dropping.await {
+            tracing::warn!(volume = %self.record.volume, %error, "paths are not dropped");
+        }
     }
+}
+
+/// Drops those of these paths that are still what they were: the same volume, used by the same
+/// host, at the same address.
+fn drop_paths(
+    kernel: &dyn Kernel,
+    records: &Records,
+    record: &Attachment,
+    paths: Vec<FormerPath>,
+) -> std::io::Result<()> {
+    let volume = record.volume;
+    // Somebody works on the volume: what is to be dropped then is found out anew.
+    let Some(_held) = records.lock(volume)? else { return Ok(()) };
+    if records.read(volume)?.is_none() {
+        // What was detached meanwhile leaves no lock behind.
+        return records.remove(volume);
+    }
+    for path in paths {
+        let found = nvme::subsystem(kernel.tree(), &record.subsystem);
+        let ours = found.as_ref().map(|found| ours(found, record)).unwrap_or_default();
+        if !ours.iter().any(|it| former(it) == path) {
+            continue;
+        }
+        let (controller, _) = path;
+        match nvme::disconnect(kernel, &controller) {
+            Ok(()) => tracing::info!(%volume, controller, "former path is dropped"),
+            Err(error) => {
+                tracing::warn!(%volume, controller, %error, "path is not dropped");
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -312,8 +364,12 @@ mod tests {
         ([127, 0, 0, 1], port).into()
     }
 
-    fn drop_of(names: &[&str]) -> PathStep {
-        PathStep::Disconnect(names.iter().map(|&name| name.to_owned()).collect())
+    fn former(name: &str, port: u16) -> FormerPath {
+        (name.to_owned(), Some(PathAddress { address: at(port).ip(), port }))
+    }
+
+    fn drop_of(paths: &[(&str, u16)]) -> PathStep {
+        PathStep::Disconnect(paths.iter().map(|(name, port)| former(name, *port)).collect())
     }
 
     #[test]
@@ -327,7 +383,7 @@ mod tests {
         let detour = ("nvme1", 2, "live", "non-optimized");
         assert_eq!(check(&[old, detour], &[2], 0), PathStep::Wait, "not optimised");
         let good = ("nvme1", 2, "live", "optimized");
-        assert_eq!(check(&[old, good], &[2], 0), drop_of(&["nvme0"]));
+        assert_eq!(check(&[old, good], &[2], 0), drop_of(&[("nvme0", 1)]));
         let going = ("nvme0", 1, "deleting", "optimized");
         assert_eq!(check(&[going, good], &[2], 0), PathStep::Done);
         assert_eq!(check(&[good], &[2], 0), PathStep::Done);
@@ -348,8 +404,48 @@ mod tests {
         let first = ("nvme1", 2, "connecting", "optimized");
         assert_eq!(check(&[old, first], &[2, 3], 0), PathStep::Wait);
         assert_eq!(check(&[old, first], &[2, 3], 1), PathStep::Connect(at(3)));
+        let closed = ("nvme1", 2, "live", "inaccessible");
+        assert_eq!(check(&[old, closed], &[2, 3], 1), PathStep::Wait, "it is the target");
         let second = ("nvme2", 3, "live", "optimized");
-        assert_eq!(check(&[old, first, second], &[2, 3], 1), drop_of(&["nvme0", "nvme1"]));
+        assert_eq!(
+            check(&[old, first, second], &[2, 3], 1),
+            drop_of(&[("nvme0", 1), ("nvme1", 2)])
+        );
+    }
+
+    #[test]
+    fn a_path_whose_name_leads_elsewhere_now_is_not_dropped() {
+        let kernel = FakeKernel::new();
+        let record = attachment("00000000-0000-4000-8000-000000000001");
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::at(dir.path());
+        records.write(&record).unwrap();
+        let folder = "sys/class/nvme-subsystem/nvme-subsys0";
+        kernel.write(&format!("{folder}/subsysnqn"), record.subsystem.as_str());
+        for (name, port) in [("nvme0", 1), ("nvme1", 2)] {
+            kernel.write(&format!("{folder}/{name}/state"), "live");
+            let address = format!("traddr=127.0.0.1,trsvcid={port}");
+            kernel.write(&format!("{folder}/{name}/address"), address);
+            kernel.write(&format!("sys/class/nvme/{name}/delete_controller"), "");
+        }
+        let dropped = || {
+            let calls = kernel.calls().into_iter();
+            calls.filter(|call| call.contains("delete_controller")).collect::<Vec<_>>()
+        };
+        let drop_both = || {
+            let paths = vec![former("nvme0", 7), former("nvme1", 2), former("nvme2", 3)];
+            drop_paths(&kernel, &records, &record, paths).unwrap();
+        };
+        let held = records.lock(record.volume).unwrap().unwrap();
+        drop_both();
+        assert_eq!(dropped().len(), 0, "somebody works on the volume");
+        drop(held);
+        drop_both();
+        assert_eq!(dropped().len(), 1, "{:?}", dropped());
+        assert!(dropped()[0].contains("nvme1"), "{:?}", dropped());
+        kernel.write(&format!("{folder}/subsysnqn"), "nqn.2026-11.io.holdfast:other");
+        drop_both();
+        assert_eq!(dropped().len(), 1, "it is a path to another volume");
     }
 
     #[test]
