@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use model::{
     EventName, Failover, FailoverEvent, FailoverStage, HostName, PathState, PathStatus, Severity,
-    Subject, TargetId, VolumeId, keys,
+    Subject, TargetId, Timestamp, VolumeId, keys,
 };
 
 use super::Controller;
@@ -50,7 +50,7 @@ impl Controller {
     }
 
     fn continue_replace_path(&mut self, mut failover: Failover, to: TargetId) {
-        let (volume, limit) = (failover.volume(), failover.updated_at().after(REPLACE_LIMIT));
+        let (volume, limit) = (failover.volume(), self.since_here(&failover).after(REPLACE_LIMIT));
         let Some(target) = self.state.facts.targets.get(&to).filter(|to| !is_going(*to)) else {
             return;
         };
@@ -82,7 +82,7 @@ impl Controller {
     }
 
     fn continue_delete_target(&mut self, mut failover: Failover, to: TargetId) {
-        let (volume, limit) = (failover.volume(), failover.updated_at().after(DELETE_LIMIT));
+        let (volume, limit) = (failover.volume(), self.since_here(&failover).after(DELETE_LIMIT));
         let old = self.state.facts.targets.get(&failover.from());
         let is_awaited = old.is_some_and(|old| self.state.is_online(&old.spec().node));
         if is_awaited && self.now < limit {
@@ -104,6 +104,13 @@ impl Controller {
         let old = self.state.facts.targets.get(&from).filter(|old| !is_going(*old));
         let Some(mut old) = old.cloned() else { return batch };
         if old.delete().is_ok() { batch.put(old) } else { batch }
+    }
+
+    /// Since when a failover is in its stage, by the clock of this control plane: what a former one
+    /// wrote was told by another clock, so its limits begin anew.
+    fn since_here(&self, failover: &Failover) -> Timestamp {
+        let written = failover.updated_at();
+        if written > self.now { self.began } else { written.max(self.began) }
     }
 
     /// Whether a host is there and does not use the new target yet, or may be so: one that was not

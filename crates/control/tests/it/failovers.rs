@@ -136,6 +136,29 @@ fn a_report_that_comes_before_the_first_heartbeat_is_waited_for() {
     settle(&mut sim);
 }
 
+/// The former leader's clock was an hour ahead, or behind.
+#[test]
+fn limits_do_not_trust_the_clock_of_a_former_leader() {
+    for is_ahead in [true, false] {
+        let mut sim = cluster(3);
+        attach(&mut sim);
+        sim.now = sim.now.after(Duration::from_hours(2));
+        sim.pass(Duration::from_secs(5));
+        conduct(&mut sim, HostConduct::Stays);
+        sim.insist(&republish()).unwrap();
+        sim.pass(Duration::from_secs(2));
+        let hour = 3_600_000;
+        let now = sim.now.millis();
+        let now = if is_ahead { now - hour } else { now + hour };
+        sim.now = Timestamp::from_millis(now);
+        sim.restart();
+        sim.pass(Duration::from_secs(20));
+        assert!(matches!(failover(&sim).stage(), FailoverStage::ReplacePath { .. }));
+        let took = until(&mut sim, is_successful);
+        assert!(took < Duration::from_secs(20), "{took:?}");
+    }
+}
+
 /// A host that is down, or hangs, or has another network, keeps no volume from being healed.
 #[test]
 fn a_host_that_is_down_or_does_not_follow_blocks_nothing_for_ever() {
