@@ -71,6 +71,10 @@ impl Controller {
             VolumeChange::CreateSnapshot { .. } => refused(format!(
                 "a snapshot of volume {id} is being taken; it ends by itself within a minute"
             )),
+            VolumeChange::SetReplicas { .. } => refused(format!(
+                "volume {id} gets another number of copies, which is not called off; set the \
+                 number that it had: holdfast volume replicas {id} COUNT"
+            )),
             _ => Ok(Batch::new().cancel(id).reply(asked.ticket, RequestOutcome::Changed)),
         }
     }
