@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use model::{Event, Severity, envelope, keys};
-use store::contract::{Keys, Op, Txn};
+use store::contract::{ErrorClass, Keys, Op, Txn, WriteError};
 use store::leader::{Guard, GuardedError};
 use tokio::sync::mpsc;
 
@@ -54,41 +54,79 @@ pub(crate) async fn keep(
     let mut drafts = Vec::new();
     while told.recv_many(&mut drafts, AT_ONCE).await > 0 {
         let is_all = drafts.len() < AT_ONCE;
-        let mut txn = Txn::new();
-        let mut events = Vec::new();
+        let mut batch = Vec::new();
         for draft in drafts.drain(..) {
             last += 1;
             let EventDraft { subject, name, severity, message, origin } = draft;
             let (number, at) = (last, shared.now());
             let event = Event { number, at, subject, name, severity, message, origin };
+            let mut ops = Vec::new();
             match envelope::encode(&event) {
-                Ok(text) => txn = txn.then(Op::put(keys::event(last), text)),
+                Ok(text) => ops.push(Op::put(keys::event(last), text)),
                 Err(error) => tracing::error!(%error, "an event cannot be written as JSON"),
             }
             if let Some(evicted) = retention.add(&event) {
-                txn = txn.then(Op::delete(Keys::one(keys::event(evicted))));
+                ops.push(Op::delete(Keys::one(keys::event(evicted))));
             }
-            events.push(event);
+            batch.push((event, ops));
         }
-        if !write(&guard, txn).await {
-            return;
-        }
-        shared.publish(events);
+        let Some(kept) = write_all(&guard, batch).await else { return };
+        shared.publish(kept);
         if is_all {
             tokio::time::sleep(GATHER).await;
         }
     }
 }
 
-/// Writes, as often as it takes: the same events under the same numbers do no harm. Whether they
-/// are written; if not, somebody else leads.
-async fn write(guard: &Guard, txn: Txn) -> bool {
+/// Writes events, each with what it takes to keep it; those that are kept. What the store refuses
+/// is divided until it is one event, and that is dropped. None: somebody else leads.
+async fn write_all(guard: &Guard, batch: Vec<(Event, Vec<Op>)>) -> Option<Vec<Event>> {
+    let mut kept = Vec::new();
+    let mut left = vec![batch];
+    while let Some(mut batch) = left.pop() {
+        let all = batch.iter().flat_map(|(_, ops)| ops.iter().cloned());
+        let txn = all.fold(Txn::new(), Txn::then);
+        match write(guard, txn).await {
+            Written::Kept => kept.extend(batch.into_iter().map(|(event, _)| event)),
+            Written::Refused(error) if batch.len() <= 1 => {
+                for (event, _) in batch {
+                    let Event { number, subject, message, .. } = event;
+                    let about = message.get(..message.floor_char_boundary(100));
+                    tracing::warn!(number, %subject, about, error, "the store refuses an event");
+                }
+            }
+            Written::Refused(_) => {
+                let rest = batch.split_off(batch.len() / 2);
+                left.extend([rest, batch]);
+            }
+            Written::Lost => return None,
+        }
+    }
+    Some(kept)
+}
+
+/// What became of a write.
+enum Written {
+    Kept,
+    /// The store will not do it, and would not the next time.
+    Refused(String),
+    /// Somebody else leads.
+    Lost,
+}
+
+/// Writes, as often as it takes: the same events under the same numbers do no harm.
+async fn write(guard: &Guard, txn: Txn) -> Written {
     while !guard.lease().is_lost() {
         match guard.txn(txn.clone()).await {
-            Ok(_) => return true,
+            Ok(_) => return Written::Kept,
             Err(error @ GuardedError::LostLeadership { .. }) => {
                 tracing::debug!(%error, "events are not kept");
-                return false;
+                return Written::Lost;
+            }
+            Err(GuardedError::Write(error @ WriteError::Refused { .. }))
+                if error.class() == ErrorClass::Caller =>
+            {
+                return Written::Refused(error.to_string());
             }
             Err(error) => {
                 tracing::debug!(%error, "events are not kept yet");
@@ -96,11 +134,15 @@ async fn write(guard: &Guard, txn: Txn) -> bool {
             }
         }
     }
-    false
+    Written::Lost
 }
 
 #[cfg(test)]
 mod tests {
+    use store::contract::{Query, Store, SystemClock};
+    use store::lease::RenewedLease;
+    use store::testing::MemoryStore;
+
     use super::*;
 
     fn event(number: u64, severity: Severity) -> Event {
@@ -121,5 +163,33 @@ mod tests {
         assert_eq!(retention.add(&event(5000, Severity::Info)), Some(3));
         assert_eq!(retention.add(&event(5001, Severity::Info)), Some(4));
         assert_eq!(retention.add(&event(5002, Severity::Warning)), None);
+    }
+
+    /// One event that the store refuses keeps no other from being kept.
+    #[tokio::test]
+    async fn an_event_that_is_refused_is_dropped_and_those_beside_it_are_kept() {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(Arc::new(SystemClock::new())));
+        let (clock, ttl) = (Arc::new(SystemClock::new()), Duration::from_secs(60));
+        let granted = RenewedLease::grant(Arc::clone(&store), clock, ttl).await;
+        let (lease, keeper) = granted.unwrap();
+        let keeper = tokio::spawn(keeper);
+        let campaign = Guard::campaign(Arc::clone(&store), keys::LEADER, "test", lease);
+        let guard = campaign.await.unwrap();
+        let put = |number| Op::put(keys::event(number), "kept");
+        let events = (1..=7).map(|number| {
+            // No key may be written twice in one write.
+            let ops = if number == 3 { vec![put(3), put(3)] } else { vec![put(number)] };
+            (event(number, Severity::Info), ops)
+        });
+        let written = write_all(&guard, events.collect());
+        let written = tokio::time::timeout(Duration::from_secs(20), written).await;
+        let kept = written.expect("it is tried for ever").unwrap();
+        let numbers: Vec<u64> = kept.iter().map(|event| event.number).collect();
+        assert_eq!(numbers, [1, 2, 4, 5, 6, 7]);
+        for number in 1..=7 {
+            let stored = store.range(Query::key(keys::event(number))).await.unwrap();
+            assert_eq!(stored.kvs.len(), usize::from(number != 3), "event {number}");
+        }
+        keeper.abort();
     }
 }

@@ -12,6 +12,8 @@ use super::{Controller, Effect, EventDraft};
 
 /// The most events of one engine and one severity that are stored in a minute.
 const MOST: u32 = 100;
+/// The most of the text of one event that is stored, in bytes.
+const LONGEST: usize = 1024;
 const MINUTE: Duration = Duration::from_mins(1);
 
 /// How many events of an engine were stored lately, and how many were not.
@@ -70,7 +72,8 @@ impl Controller {
             self.tell(subject, EventName::StateChanged, Severity::Warning, message);
         }
         if fits {
-            let Event { subject, name, severity, message, .. } = event;
+            let Event { subject, name, severity, mut message, .. } = event;
+            message.truncate(message.floor_char_boundary(LONGEST));
             let origin = Some(EventOrigin { node: node.clone(), place });
             let draft = EventDraft { subject, name, severity, message, origin };
             self.out.push(Effect::Tell(draft));
@@ -81,6 +84,27 @@ impl Controller {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::controller::{Intervals, State};
+
+    #[test]
+    fn the_text_of_an_event_is_cut_to_what_can_be_stored() {
+        let (now, settings) = (Timestamp::from_millis(1000), planner::Settings::default());
+        let pace = Intervals::default();
+        let mut controller = Controller::new(State::default(), settings, pace, 1, now);
+        let node: NodeName = "n1".parse().unwrap();
+        let event = Event {
+            number: 1,
+            at: now,
+            subject: Subject::Node(node.clone()),
+            name: EventName::Corrupted,
+            severity: Severity::Error,
+            message: "\u{e9}".repeat(1 << 20).replacen('\u{e9}', "e", 1),
+            origin: None,
+        };
+        controller.on_reported(&node, "1".to_owned(), event);
+        let Some(Effect::Tell(draft)) = controller.out.last() else { panic!("it is not told") };
+        assert_eq!(draft.message.len(), LONGEST - 1);
+    }
 
     #[test]
     fn a_storm_is_cut_off_and_counted() {
