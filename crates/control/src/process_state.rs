@@ -22,7 +22,7 @@ use api::heartbeat::HeartbeatAck;
 use api::rest::Leader;
 use model::{Event, Generation, InstanceId, Problem, ProblemKind, StoreMark, Timestamp};
 use store::contract::Store;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot};
 
 use crate::controller::{Controller, Input, PendingRequest, Request, RequestOutcome, Ticket};
 use crate::engine_clients::{EngineAuth, EngineClients};
@@ -50,6 +50,8 @@ pub(crate) struct ProcessState {
     /// Something came for the term.
     wakeup: Notify,
     clock: Clock,
+    /// Held by whoever tries out a change: that takes a while, and nothing is decided meanwhile.
+    pub(crate) trying: Arc<Semaphore>,
 }
 
 /// The most that waits for the leader loop, of what may be refused or comes again by itself.
@@ -136,6 +138,7 @@ impl ProcessState {
             inbox: Mutex::new(None),
             wakeup: Notify::new(),
             clock: Clock::new(),
+            trying: Arc::new(Semaphore::new(1)),
         }
     }
 
@@ -194,10 +197,14 @@ impl ProcessState {
 
     /// Hands in what happened.
     pub(crate) fn feed(&self, input: Input) {
-        if let Some(inbox) = self.inbox().as_mut() {
-            inbox.push(input);
-        }
+        self.try_feed(input);
+    }
+
+    /// The same; whether it was taken.
+    pub(crate) fn try_feed(&self, input: Input) -> bool {
+        let is_taken = self.inbox().as_mut().is_some_and(|inbox| inbox.push(input));
         self.wakeup.notify_one();
+        is_taken
     }
 
     /// What came since the last time.

@@ -1,6 +1,7 @@
 //! REST, answered: requests go to the core, questions are answered from what it knows, and what
 //! only an engine knows is asked there.
 
+mod dry_run;
 mod engine_proxy;
 pub(crate) mod lists;
 mod lookup;
@@ -139,7 +140,7 @@ impl Control for Rest {
     }
 
     async fn dry_run(&self, request: DryRunRequest) -> ApiResult<DryRun> {
-        self.one(|controller| controller.try_out(request))
+        self.try_out(request).await
     }
 
     async fn maintenance(&self) -> ApiResult<MaintenanceStatus> {
