@@ -91,6 +91,28 @@ impl EngineClients {
         self.known.insert(node.clone(), caller.clone());
         Ok(caller)
     }
+
+    /// How far events were read is to be found out anew.
+    pub(crate) fn forget_places(&self) {
+        for client in self.known.values() {
+            *client.place.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+    }
+}
+
+/// That somebody listens to the events of an engine, as long as it is kept.
+pub(crate) struct Subscription(EngineClient);
+
+impl Subscription {
+    pub(crate) fn engine(&self) -> &EngineClient {
+        &self.0
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.0.heard.store(false, Ordering::Release);
+    }
 }
 
 impl EngineClient {
@@ -98,9 +120,10 @@ impl EngineClient {
         &self.remote
     }
 
-    /// Whether nobody listens to its events yet; the caller does from now on.
-    pub(crate) fn listen(&self) -> bool {
-        !self.heard.swap(true, Ordering::AcqRel)
+    /// If nobody listens to its events yet: the caller does from now on.
+    pub(crate) fn subscribe(&self) -> Option<Subscription> {
+        let is_heard = self.heard.swap(true, Ordering::AcqRel);
+        (!is_heard).then(|| Subscription(self.clone()))
     }
 
     /// The last of its events that was read, for whoever listens next.
@@ -111,11 +134,6 @@ impl EngineClient {
     /// Its events were read up to here.
     pub(crate) fn reach(&self, place: &str) {
         *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(place.to_owned());
-    }
-
-    /// Nobody listens any more.
-    pub(crate) fn unsubscribe(&self) {
-        self.heard.store(false, Ordering::Release);
     }
 
     /// Whether the machine of the engine answers that nobody listens there, again and again.

@@ -26,6 +26,7 @@ use crate::controller::{
     Call, CallId, CallResponse, CommitResult, Controller, Effect, EventDraft, Input, Intervals,
     State,
 };
+use crate::engine_clients::Subscription;
 use crate::event_store;
 use crate::metrics::add_one;
 use crate::process_state::{ProcessState, seed};
@@ -137,6 +138,8 @@ async fn serve(
     let stored_events = (state.last_event(), state.retention.clone());
     tracing::info!(records = state.count(), "leading");
     let now = shared.now();
+    // What a former term had read may not have been stored.
+    shared.callers.lock().unwrap_or_else(PoisonError::into_inner).forget_places();
     shared.begin(Controller::new(state, policy.settings.clone(), policy.pace, seed(), now));
     shared.settle_calls();
     let (tell, told) = mpsc::channel(TELLINGS);
@@ -348,31 +351,32 @@ fn call_node(
     let span = tracing::info_span!("order", call = id.0, %node);
     let ordered = async move {
         let began = Instant::now();
+        let mut subscription = None;
         let result = match caller {
             Ok(caller) => {
                 let is_listing = call == Call::List;
                 let result = caller.call(call).await;
-                if is_listing && matches!(result, Ok(CallResponse::Listing(_))) && caller.listen() {
-                    let (shared, node) = (Arc::clone(&shared), node.clone());
-                    tokio::spawn(async move { listen(&shared, node, &caller).await });
-                }
+                let is_listed = is_listing && matches!(result, Ok(CallResponse::Listing(_)));
+                subscription = if is_listed { caller.subscribe() } else { None };
                 result
             }
             Err(problem) => Err(problem),
         };
         shared.metrics.count_order(result.is_ok(), began.elapsed());
         shared.feed(Input::Answered(id, result));
+        if let Some(subscription) = subscription {
+            // Within this task, so that it ends with the term.
+            listen(&shared, node, subscription).await;
+        }
     };
     tasks.spawn(ordered.instrument(span));
 }
 
 /// Reads the events of a node: those that matter are stored, and the node is looked at soon after
-/// one. Ends when it does not answer any more.
-async fn listen(
-    shared: &ProcessState,
-    node: NodeName,
-    caller: &crate::engine_clients::EngineClient,
-) {
+/// one. Ends when it does not answer any more, or when what it says cannot be taken in: whoever
+/// listens next begins there.
+async fn listen(shared: &ProcessState, node: NodeName, subscription: Subscription) {
+    let caller = subscription.engine();
     let stored = || {
         let found = |it: &Controller| Ok(it.state().last_report(&node).map(str::to_owned));
         shared.read(found).ok().flatten()
@@ -394,18 +398,22 @@ async fn listen(
             let Ok(Some(news)) = news else { break };
             look_at.get_or_insert_with(|| tokio::time::Instant::now() + GATHER);
             if let (api::StreamItem::Event(event), Some(place)) = (news, events.last()) {
-                caller.reach(place);
                 if crate::controller::is_stored(&event) {
                     let event = Box::new(event);
-                    shared.feed(Input::Reported(node.clone(), place.to_owned(), event));
+                    let reported = Input::Reported(node.clone(), place.to_owned(), event);
+                    if !shared.try_feed(reported) {
+                        break;
+                    }
                 }
+                caller.reach(place);
             }
         }
         if look_at.is_some() {
             shared.feed(Input::NodeChanged(node.clone()));
         }
     }
-    caller.unsubscribe();
+    let caller = caller.clone();
+    drop(subscription);
     // One that restarts is heard of soon, and lists what it has again.
     if caller.is_refused().await {
         shared.feed(Input::NodeRefused(node));
