@@ -11,7 +11,8 @@
 //!
 //! Invariants:
 //! - The last path is not dropped while the publication stands: the device would go with it.
-//! - Nothing is connected that is not recorded as attached: [`Records::lock`] is held meanwhile.
+//! - Nothing is connected that is not recorded as attached, and nothing is dropped but what it was
+//!   decided on: [`Records::lock`] is held meanwhile.
 //! - Where the target is, the control plane has said in this run; a record may be older.
 //!
 //! Not here: paths of workers (`follow`), what is told to the control plane (`path_watch`).
