@@ -10,6 +10,7 @@ mod length;
 mod names;
 mod prose;
 mod ratchet;
+mod shape;
 mod signature;
 mod source;
 mod specification;
