@@ -169,7 +169,7 @@ mod tests {
     #[tokio::test]
     async fn an_event_that_is_refused_is_dropped_and_those_beside_it_are_kept() {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new(Arc::new(SystemClock::new())));
-        let (clock, ttl) = (Arc::new(SystemClock::new()), Duration::from_secs(60));
+        let (clock, ttl) = (Arc::new(SystemClock::new()), Duration::from_mins(1));
         let granted = RenewedLease::grant(Arc::clone(&store), clock, ttl).await;
         let (lease, keeper) = granted.unwrap();
         let keeper = tokio::spawn(keeper);
