@@ -420,6 +420,7 @@ mod tests {
         let record = attachment("00000000-0000-4000-8000-000000000001");
         let dir = tempfile::tempdir().unwrap();
         let records = Records::at(dir.path());
+        records.prepare().unwrap();
         records.write(&record).unwrap();
         let folder = "sys/class/nvme-subsystem/nvme-subsys0";
         kernel.write(&format!("{folder}/subsysnqn"), record.subsystem.as_str());
