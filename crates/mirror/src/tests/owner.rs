@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::format;
 use std::vec::Vec;
 
-use block::{Command, CommandKind, IoError};
+use block::{Command, CommandKind, IoError, Span};
 use model::{
     ChildState, ChildStatus, NodeName, ReplicaId, TargetId, TargetRecord, TargetState, Timestamp,
 };
@@ -223,12 +223,7 @@ impl World {
             Effect::ChildChanged(replica, state) => {
                 self.targets[target].changes.push((replica, state));
             }
-            Effect::Differing(span, replicas) => match &mut self.differing {
-                Some(found) => found.push(span),
-                None => {
-                    self.fail(format!("T{target} found {span} good and different on {replicas:?}"));
-                }
-            },
+            Effect::Differing(span, replicas) => self.differ(target, span, &replicas),
             Effect::Checked { token, found } => {
                 self.targets[target].checked.insert(token, *found);
             }
@@ -239,6 +234,13 @@ impl World {
             | Effect::Accepted(..)
             | Effect::Kept(..)
             | Effect::Unreadable(_) => {}
+        }
+    }
+
+    fn differ(&mut self, target: usize, span: Span, replicas: &[ReplicaId]) {
+        match &mut self.differing {
+            Some(found) => found.push(span),
+            None => self.fail(format!("T{target} found {span} good and different on {replicas:?}")),
         }
     }
 
