@@ -76,7 +76,8 @@ pub(super) fn start_fio(lab: &Lab<impl Target + ?Sized>, disk: &str) -> Result<J
     lab.spawn(&format!(
         "rm -f /tmp/enough; while [ ! -e /tmp/enough ]; do \
            fio --name=steady --filename={disk} --direct=1 --ioengine=libaio --iodepth=8 \
-               --rw=randwrite --bs=4k --size=2m --verify=crc32c --verify_fatal=1 --minimal; \
+               --rw=randwrite --bs=4k --size=2m --verify=crc32c --verify_fatal=1 \
+               --output=/tmp/steady || {{ status=$?; cat /tmp/steady; exit $status; }}; \
          done"
     ))
 }
