@@ -120,7 +120,10 @@ impl<C: Control> Service for GroupController<C> {
             let message = format!("group {} exists, of other volumes", request.name);
             return Err(Status::already_exists(message));
         }
-        let spec = SnapshotGroupSpec { snapshots, labels: [].into() };
+        let spec = SnapshotGroupSpec {
+            name: request.name.parse().ok(),
+            ..SnapshotGroupSpec::new(snapshots)
+        };
         let group = self.control.put_group(id, spec).await.map_err(status)?.now;
         let group_snapshot = Some(self.describe(&group).await?);
         Ok(Response::new(CreateVolumeGroupSnapshotResponse { group_snapshot }))

@@ -74,6 +74,12 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
     time.map(Duration::from_secs).ok_or_else(bad)
 }
 
+/// A time, or just a number of seconds, which may have a fraction.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
+    let number = text.parse().ok().and_then(|it| Duration::try_from_secs_f64(it).ok());
+    number.map_or_else(|| some_time(text), Ok)
+}
+
 /// A moment: a time ago, or as REST writes it.
 pub(crate) fn moment(text: &str) -> Result<Timestamp, String> {
     if let Ok(moment) = text.parse() {

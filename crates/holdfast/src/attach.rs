@@ -16,11 +16,11 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Args, ValueEnum};
 use linux::LiveKernel;
 use linux::filesystem::FilesystemKind;
-use model::{HostName, PathState, PathStatus, VolumeId};
+use model::{HostName, PathState, PathStatus};
 use serde::Serialize;
 
 use crate::arg_parsers;
-use crate::cli::{Cell, ClientArgs, Column, Out, Row, Tone, text_of_time};
+use crate::cli::{CalledVolume, Cell, ClientArgs, Column, Out, Row, Tone, text_of_time};
 
 /// Where run-time state lies.
 #[derive(Args, Clone)]
@@ -64,7 +64,7 @@ pub(crate) struct Attach {
     ask: ClientArgs,
     #[command(flatten)]
     run: RunFolder,
-    volume: VolumeId,
+    volume: CalledVolume,
     /// Mount it there; an empty volume gets a file system
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
@@ -92,7 +92,7 @@ pub(crate) struct Detach {
     ask: ClientArgs,
     #[command(flatten)]
     run: RunFolder,
-    volume: VolumeId,
+    volume: CalledVolume,
 }
 
 /// Options of `attached`.
@@ -141,7 +141,8 @@ impl Attach {
         };
         let wanted =
             Wanted { mount: self.mount, filesystem: self.fs, read_only: self.read_only, transport };
-        let (volume, host) = (self.volume, self.host);
+        let volume = self.ask.find_volume(self.volume)?;
+        let host = self.host;
         let request = Request { volume, host, wanted, hold_seconds: self.hold.as_secs() };
         let attached = attacher.attach(&request)?;
         let shown = Shown::of(attached.record, &attacher.records);
@@ -152,7 +153,7 @@ impl Attach {
 
 impl Detach {
     pub(crate) fn run(self) -> Result<()> {
-        let volume = self.volume;
+        let volume = self.ask.find_volume(self.volume)?;
         let left = attacher(&self.ask, &self.run)?.detach(volume)?;
         if let Some(error) = left {
             tracing::warn!(

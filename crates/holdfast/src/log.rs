@@ -18,11 +18,18 @@ pub(crate) struct LogArgs {
         global = true,
         env = "HOLDFAST_LOG",
         default_value = "info",
-        value_name = "FILTER"
+        value_name = "FILTER",
+        help_heading = "Logging"
     )]
     log: EnvFilterText,
     /// How to write log lines
-    #[arg(long, global = true, env = "HOLDFAST_LOG_FORMAT", default_value = "text")]
+    #[arg(
+        long,
+        global = true,
+        env = "HOLDFAST_LOG_FORMAT",
+        default_value = "text",
+        help_heading = "Logging"
+    )]
     log_format: Format,
 }
 

@@ -92,8 +92,8 @@ pub use lifecycle::{Lifecycle, LifecycleEvent, Operation, Outcome};
 pub use liveness::{Liveness, LivenessEvent, OfflineReason, UnknownReason};
 pub use maintenance::Maintenance;
 pub use name::{
-    AffinityGroup, CallbackUrl, CordonName, DevicePath, HostName, KeyName, LabelKey, LabelValue,
-    NodeName, PoolName, WebhookName,
+    AffinityGroup, CallbackUrl, CordonName, DevicePath, GivenName, HostName, KeyName, LabelKey,
+    LabelValue, NodeName, PoolName, WebhookName,
 };
 pub use node::{DrainStatus, Heartbeat, Node, NodeAddress, NodeChange, NodeSpec, NodeStatus};
 pub use nqn::{Nqn, NqnKind};

@@ -8,6 +8,8 @@ use core::borrow::Borrow;
 use core::fmt;
 use core::str::FromStr;
 
+use uuid::Uuid;
+
 use crate::ValidationError;
 use crate::text::as_text;
 
@@ -58,6 +60,8 @@ names! {
     HostName = "host name", dns;
     /// A pool, unique in the cluster.
     PoolName = "pool name", dns;
+    /// What people call a volume, a snapshot or a group instead of its id; unique among its kind.
+    GivenName = "name", given;
     /// Why a node or pool takes nothing new: each reason is set and lifted on its own.
     CordonName = "cordon name", dns;
     /// A key the operator supplied for encryption; never the key itself.
@@ -97,6 +101,14 @@ fn dns(text: &str) -> Result<(), Remedy> {
             && alphanumeric_ends(part)
     };
     (text.len() <= 253 && text.split('.').all(part)).then_some(()).ok_or(REMEDY)
+}
+
+/// Not an id: whoever gives a whole id means that.
+fn given(text: &str) -> Result<(), Remedy> {
+    const REMEDY: Remedy = "a name must not look like an id; use 1 to 253 of a-z, 0-9, '-' and '.', \
+         such as orders-db";
+    dns(text)?;
+    Uuid::try_parse(text).is_err().then_some(()).ok_or(REMEDY)
 }
 
 fn grouped(text: &str) -> Result<(), Remedy> {

@@ -13,8 +13,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Generation, InvalidTransition, Lifecycle, LifecycleEvent, Operation, Outcome, Problem,
-    ProblemKind, Timestamp, ValidationError, VersionedSpec,
+    Generation, GivenName, InvalidTransition, Lifecycle, LifecycleEvent, Operation, Outcome,
+    Problem, ProblemKind, Timestamp, ValidationError, VersionedSpec,
 };
 
 /// What is wanted of one kind of resource, and how that may change.
@@ -36,6 +36,11 @@ pub trait Spec: Clone + fmt::Debug + PartialEq + Serialize + DeserializeOwned {
 
     /// The change, in effect. Again is the same as once.
     fn apply(&mut self, change: &Self::Change);
+
+    /// What people call it instead of its id; no two of a kind have the same.
+    fn name(&self) -> Option<&GivenName> {
+        None
+    }
 
     /// What no longer holds once it exists; whether there was any.
     fn settle(&mut self) -> bool {

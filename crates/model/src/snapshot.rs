@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::envelope::Versioned;
 use crate::{
-    Labels, PoolName, ReplicaId, Resource, Size, SnapshotGroupId, SnapshotId, Spec, Timestamp,
-    Usage, ValidationError, VolumeId, labels,
+    GivenName, Labels, PoolName, ReplicaId, Resource, Size, SnapshotGroupId, SnapshotId, Spec,
+    Timestamp, Usage, ValidationError, VolumeId, labels,
 };
 
 /// A snapshot. Its status is stored with it: when it was taken and where its copies are cannot be
@@ -19,6 +19,9 @@ pub type Snapshot = Resource<SnapshotSpec>;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SnapshotSpec {
+    /// What people call it instead of its id; fixed when it is taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<GivenName>,
     /// The volume it is taken of.
     pub volume: VolumeId,
     /// The group it is taken with.
@@ -127,11 +130,22 @@ impl Versioned for SnapshotLabel {
     const VERSION: u32 = 1;
 }
 
+impl SnapshotSpec {
+    /// A snapshot of this volume, and nothing else asked for.
+    pub fn new(volume: VolumeId) -> SnapshotSpec {
+        SnapshotSpec { name: None, volume, group: None, labels: Labels::new() }
+    }
+}
+
 impl Spec for SnapshotSpec {
     const KIND: &'static str = "snapshot";
     type Id = SnapshotId;
     type Status = SnapshotStatus;
     type Change = SnapshotChange;
+
+    fn name(&self) -> Option<&GivenName> {
+        self.name.as_ref()
+    }
 
     fn validate(&self) -> Result<(), ValidationError> {
         labels::check(&self.labels)

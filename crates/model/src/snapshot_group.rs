@@ -6,8 +6,8 @@ use alloc::format;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Consistency, Labels, Resource, SnapshotGroupId, SnapshotId, SnapshotState, Spec, Timestamp,
-    ValidationError, VolumeId, labels,
+    Consistency, GivenName, Labels, Resource, SnapshotGroupId, SnapshotId, SnapshotState, Spec,
+    Timestamp, ValidationError, VolumeId, labels,
 };
 
 /// A group of snapshots: all of them are taken, or none.
@@ -18,6 +18,9 @@ pub type SnapshotGroup = Resource<SnapshotGroupSpec>;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct SnapshotGroupSpec {
+    /// What people call it instead of its id; fixed when it is taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<GivenName>,
     /// The snapshot to take of each volume.
     pub snapshots: BTreeMap<VolumeId, SnapshotId>,
     /// What to find it by.
@@ -53,6 +56,11 @@ pub struct SnapshotGroupStatus {
 impl SnapshotGroupSpec {
     /// The most volumes in one group: all of them wait for the slowest.
     pub const MOST_VOLUMES: usize = 64;
+
+    /// These snapshots of these volumes, and nothing else asked for.
+    pub fn new(snapshots: BTreeMap<VolumeId, SnapshotId>) -> SnapshotGroupSpec {
+        SnapshotGroupSpec { name: None, snapshots, labels: Labels::new() }
+    }
 }
 
 impl Spec for SnapshotGroupSpec {
@@ -60,6 +68,10 @@ impl Spec for SnapshotGroupSpec {
     type Id = SnapshotGroupId;
     type Status = SnapshotGroupStatus;
     type Change = SnapshotGroupChange;
+
+    fn name(&self) -> Option<&GivenName> {
+        self.name.as_ref()
+    }
 
     fn validate(&self) -> Result<(), ValidationError> {
         let count = self.snapshots.len();

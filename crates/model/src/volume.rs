@@ -13,9 +13,9 @@ use core::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    AffinityGroup, ChildState, Epoch, HostName, KeyName, Labels, NodeName, Nqn, PoolName,
-    ProblemKind, Progress, QosLimits, ReplicaId, ReplicaState, Resource, Size, SnapshotId, Spec,
-    TargetId, TargetState, Topology, Usage, ValidationError, VolumeId, labels,
+    AffinityGroup, ChildState, Epoch, GivenName, HostName, KeyName, Labels, NodeName, Nqn,
+    PoolName, ProblemKind, Progress, QosLimits, ReplicaId, ReplicaState, Resource, Size,
+    SnapshotId, Spec, TargetId, TargetState, Topology, Usage, ValidationError, VolumeId, labels,
 };
 
 /// A volume.
@@ -26,6 +26,9 @@ pub type Volume = Resource<VolumeSpec>;
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct VolumeSpec {
+    /// What people call it instead of its id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<GivenName>,
     /// Its size.
     pub size: Size,
     /// How many copies.
@@ -285,6 +288,7 @@ impl VolumeSpec {
     /// A volume of this size with so many copies and nothing else asked for.
     pub fn new(size: Size, replicas: u8) -> VolumeSpec {
         VolumeSpec {
+            name: None,
             size,
             replicas,
             thin: true,
@@ -318,6 +322,10 @@ impl Spec for VolumeSpec {
     type Id = VolumeId;
     type Status = VolumeStatus;
     type Change = VolumeChange;
+
+    fn name(&self) -> Option<&GivenName> {
+        self.name.as_ref()
+    }
 
     fn validate(&self) -> Result<(), ValidationError> {
         self.size.check("size", VolumeSpec::LEAST_SIZE, VolumeSpec::MOST_SIZE)?;

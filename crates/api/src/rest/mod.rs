@@ -36,8 +36,8 @@ pub use payloads::{
     Status, StoredSpec, VersionInfo, VolumeCounts, WebhookCall,
 };
 pub use queries::{
-    EventQuery, FailoverQuery, GroupQuery, HostQuery, LabelMatch, NodeQuery, PoolQuery, RangeQuery,
-    RebuildQuery, ReplicaQuery, SnapshotQuery, TargetQuery, VolumeQuery,
+    EventQuery, FailoverQuery, GroupQuery, HostQuery, IdOrName, LabelMatch, NodeQuery, PoolQuery,
+    RangeQuery, RebuildQuery, ReplicaQuery, SnapshotQuery, TargetQuery, VolumeQuery,
 };
 pub use remote::{Contract, Remote};
 pub use routes::{ApiResult, Control};

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use model::{
     AffinityGroup, Event, EventName, HostName, LabelKey, LabelValue, Labels, NodeName, PoolName,
-    Severity, SnapshotGroupId, SnapshotId, Subject, SubjectKind, Timestamp, ValidationError,
-    VolumeId, VolumeState,
+    Resource, Severity, SnapshotGroupId, SnapshotId, Spec, Subject, SubjectKind, Timestamp,
+    ValidationError, VolumeId, VolumeState,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -68,6 +68,8 @@ asked! {
     }
     /// Which volumes.
     VolumeQuery {
+        /// Only the one with this name; if none has it, those with an id that begins so.
+        called: IdOrName,
         /// Only those that are so well.
         state: VolumeState,
         /// Only those with a copy or the target on this node.
@@ -83,6 +85,8 @@ asked! {
     }
     /// Which snapshots.
     SnapshotQuery {
+        /// Only the one with this name; if none has it, those with an id that begins so.
+        called: IdOrName,
         /// Only those of this volume.
         volume: VolumeId,
         /// Only those of this group.
@@ -92,6 +96,8 @@ asked! {
     }
     /// Which groups of snapshots.
     GroupQuery {
+        /// Only the one with this name; if none has it, those with an id that begins so.
+        called: IdOrName,
         /// Only those with this label.
         label: LabelMatch,
     }
@@ -167,6 +173,75 @@ impl EventQuery {
     }
 }
 
+/// What people type for a volume, a snapshot or a group: its name, its id, or how its id begins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct IdOrName(String);
+
+impl IdOrName {
+    /// Which of all of a kind are meant: the one with this name, or else those with such an id.
+    pub fn among<'s, S: Spec + 's>(
+        &self,
+        mut all: impl Iterator<Item = &'s Resource<S>>,
+    ) -> impl Fn(&Resource<S>) -> bool {
+        let text = self.0.clone();
+        let is_name = all.any(|it| it.spec().name().is_some_and(|name| name.as_str() == text));
+        move |it| match it.spec().name() {
+            Some(name) if is_name => name.as_str() == text,
+            None if is_name => false,
+            _ => it.id().to_string().starts_with(&text),
+        }
+    }
+
+    /// As it is compared: in lower case.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for IdOrName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl FromStr for IdOrName {
+    type Err = ValidationError;
+
+    fn from_str(text: &str) -> Result<IdOrName, ValidationError> {
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'.';
+        if text.is_empty() || text.len() > 253 || !text.bytes().all(allowed) {
+            let remedy = "give an id, the beginning of one, or a name, such as orders-db";
+            return Err(ValidationError::new("idOrName", text, remedy));
+        }
+        Ok(IdOrName(text.to_ascii_lowercase()))
+    }
+}
+
+impl TryFrom<String> for IdOrName {
+    type Error = ValidationError;
+
+    fn try_from(text: String) -> Result<IdOrName, ValidationError> {
+        text.parse()
+    }
+}
+
+impl From<IdOrName> for String {
+    fn from(called: IdOrName) -> String {
+        called.0
+    }
+}
+
+impl JsonSchema for IdOrName {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "IdOrName".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "string" })
+    }
+}
+
 /// A label that things must have: `KEY`, or `KEY=VALUE`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -230,7 +305,38 @@ impl JsonSchema for LabelMatch {
 
 #[cfg(test)]
 mod tests {
+    use model::{Size, Volume, VolumeSpec};
+
     use super::*;
+
+    #[test]
+    fn a_name_is_meant_before_the_beginning_of_an_id() {
+        let volume = |id: &str, name: Option<&str>| {
+            let name = name.map(|name| name.parse().unwrap());
+            let spec = VolumeSpec { name, ..VolumeSpec::new(Size::gib(1), 1) };
+            Volume::new(id.parse().unwrap(), spec, Timestamp::from_millis(0)).unwrap()
+        };
+        let first = "abc00000-0000-4000-8000-000000000001";
+        let all = [
+            volume(first, None),
+            volume("abd00000-0000-4000-8000-000000000002", Some("abc")),
+            volume("abd00000-0000-4000-8000-000000000003", Some("orders")),
+        ];
+        let meant = |text: &str| {
+            let called: IdOrName = text.parse().unwrap();
+            let which = called.among(all.iter());
+            all.iter().map(|it| which(it)).collect::<Vec<_>>()
+        };
+        assert_eq!(meant("abc"), [false, true, false]);
+        assert_eq!(meant("ABC0"), [true, false, false]);
+        assert_eq!(meant(first), [true, false, false]);
+        assert_eq!(meant("abd"), [false, true, true]);
+        assert_eq!(meant("orders"), [false, false, true]);
+        assert_eq!(meant("order"), [false, false, false]);
+        for text in ["", "a b", "a/b", "*"] {
+            assert!(text.parse::<IdOrName>().is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn a_label_matches_by_key_or_by_key_and_value() {

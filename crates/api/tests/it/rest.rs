@@ -187,7 +187,7 @@ async fn what_is_not_there() {
     }
     let remote = running.remote();
     assert!(!remote.delete_volume(good(nobody), None).await.unwrap().existed);
-    let snapshot = SnapshotSpec { volume: good(nobody), group: None, labels: Labels::new() };
+    let snapshot = SnapshotSpec::new(good(nobody));
     let refused = remote.put_snapshot(good(nobody), snapshot).await.unwrap_err();
     assert_eq!(refused.kind, ProblemKind::NotFound);
 }
@@ -361,7 +361,7 @@ async fn everything_else_is_asked_and_answered() {
     let devices = remote.devices(good("node-1"), Paging::default()).await.unwrap();
     assert_eq!(devices.items.len(), 1);
     remote.put_volume(volume_id(), VolumeSpec::new(Size::gib(1), 1)).await.unwrap();
-    let spec = SnapshotSpec { volume: volume_id(), group: None, labels: Labels::new() };
+    let spec = SnapshotSpec::new(volume_id());
     remote.put_snapshot(id(40), spec).await.unwrap();
     assert_eq!(remote.ranges(id(40), RangeQuery::default()).await.unwrap().items.len(), 1);
     let labels: Labels = [(good("keep"), good("yes"))].into();
@@ -369,7 +369,7 @@ async fn everything_else_is_asked_and_answered() {
     let labelled = remote.change_snapshot(id(40), change, None).await.unwrap().now;
     assert_eq!(labelled.spec().labels, labels);
     let snapshots = [(volume_id(), id(41))].into();
-    let group = SnapshotGroupSpec { snapshots, labels };
+    let group = SnapshotGroupSpec { labels, ..SnapshotGroupSpec::new(snapshots) };
     assert_eq!(remote.put_group(id(50), group).await.unwrap().effect, Effect::Created);
     let heartbeat: Heartbeat<NodeAddress> = golden("heartbeat.json");
     let heard = remote.node_heartbeat(good("node-2"), heartbeat).await.unwrap();

@@ -31,6 +31,21 @@ pub(crate) fn expect<S: Spec>(object: &Resource<S>, asked: &PendingRequest) -> R
     asked.if_match.map_or(Ok(()), |seen: Generation| object.expect(seen))
 }
 
+/// Refuses a name that another one of the kind has.
+pub(crate) fn expect_free_name<'s, S: Spec + 's>(
+    id: &S::Id,
+    spec: &S,
+    mut all: impl Iterator<Item = &'s Resource<S>>,
+) -> Result<(), Problem> {
+    let Some(name) = spec.name() else { return Ok(()) };
+    let has = |it: &&Resource<S>| it.spec().name() == Some(name) && it.id() != id;
+    let Some(other) = all.find(has) else { return Ok(()) };
+    let kind = S::KIND;
+    let detail = format!("{kind} {} is called {name} already; choose another name", other.id());
+    let field = Some("name".to_owned());
+    Err(Problem { field, ..Problem::new(ProblemKind::AlreadyExists, detail) })
+}
+
 impl Controller {
     /// Decides all requests that wait, with one look at what is known.
     pub(crate) fn admit_requests(&mut self) {
@@ -236,6 +251,7 @@ impl Controller {
         spec: &model::VolumeSpec,
     ) -> Result<Batch, Problem> {
         let volume = self.known_volume(id, asked)?;
+        expect_free_name(&id, spec, self.state.facts.volumes.values())?;
         let change = VolumeChange::Modify { spec: Box::new(spec.clone()) };
         let batch = self.change_at_once(asked, volume, change, Subject::Volume)?;
         let target = self.target_of(id).filter(|target| target.spec().limits != spec.limits);

@@ -192,6 +192,12 @@ impl Batch {
         })
     }
 
+    /// What nobody else may write while it is on its way: its records, and the names in them.
+    fn locks(&self) -> impl Iterator<Item = String> {
+        let names = self.puts().filter_map(Entry::name_lock);
+        self.changes.keys().cloned().chain(names)
+    }
+
     fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.changes.values().map(|(Change::Put(entry) | Change::Drop(entry))| entry)
     }
@@ -207,7 +213,7 @@ impl Controller {
     /// them cannot be read, or while the store refuses to write.
     pub(crate) fn commit(&mut self, mut batch: Batch) -> Result<(), Box<Batch>> {
         let cannot_be = |key: &String| self.is_locked(key) || self.state.unreadable.has(key);
-        if batch.changes.keys().any(cannot_be) || self.why_not_written().is_some() {
+        if batch.locks().any(|key| cannot_be(&key)) || self.why_not_written().is_some() {
             return Err(Box::new(batch));
         }
         let mut txn = Txn::new();
@@ -244,7 +250,7 @@ impl Controller {
         if let (Some((subject, what)), Some(asked)) = (&batch.waits, &batch.asked) {
             self.wait_for(subject.clone(), asked.ticket, *what);
         }
-        self.locked.extend(batch.changes.keys().map(|key| (key.clone(), BTreeSet::new())));
+        self.locked.extend(batch.locks().map(|key| (key, BTreeSet::new())));
         let id = WriteId(self.number());
         batch.reconciling.clone_from(&self.reconciling);
         self.writes.insert(id, batch);
@@ -262,8 +268,8 @@ impl Controller {
         }
         // What is driven is driven again when the write that is under way has ended.
         let Some(reconciling) = &self.reconciling else { return };
-        for key in batch.changes.keys() {
-            if let Some(waiting) = self.locked.get_mut(key) {
+        for key in batch.locks() {
+            if let Some(waiting) = self.locked.get_mut(&key) {
                 waiting.insert(reconciling.clone());
             }
         }
@@ -272,8 +278,8 @@ impl Controller {
     /// The store has answered.
     pub(crate) fn on_stored(&mut self, id: WriteId, stored: CommitResult) {
         let Some(batch) = self.writes.remove(&id) else { return };
-        for key in batch.changes.keys() {
-            self.dirty.extend(self.locked.remove(key).unwrap_or_default());
+        for key in batch.locks() {
+            self.dirty.extend(self.locked.remove(&key).unwrap_or_default());
         }
         for entry in batch.entries() {
             if let Some(subject) = entry.subject() {

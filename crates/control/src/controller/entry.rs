@@ -89,6 +89,20 @@ entries! {
 }
 
 impl Entry {
+    /// The lock on the name that people gave it: whoever else wants that name waits until this is
+    /// stored, and sees then that it is taken.
+    pub(crate) fn name_lock(&self) -> Option<String> {
+        fn lock<S: Spec>(resource: &Resource<S>) -> Option<String> {
+            resource.spec().name().map(|name| format!("{} named {name}", S::KIND))
+        }
+        match self {
+            Entry::Volume(volume) => lock(volume),
+            Entry::Snapshot(snapshot) => lock(snapshot),
+            Entry::Group(group) => lock(group),
+            _ => None,
+        }
+    }
+
     /// What it is about, for those that people can name.
     pub(crate) fn subject(&self) -> Option<Subject> {
         match self {

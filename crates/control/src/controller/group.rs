@@ -19,13 +19,13 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use model::{
-    Ana, Consistency, EventName, Labels, Lifecycle, Problem, ProblemKind, Severity, Snapshot,
+    Ana, Consistency, EventName, Lifecycle, Problem, ProblemKind, Severity, Snapshot,
     SnapshotGroup, SnapshotGroupId, SnapshotGroupSpec, SnapshotGroupStatus, SnapshotId,
     SnapshotSpec, SnapshotState, Subject, Target, TargetChange, VolumeId, keys,
 };
 use planner::{SnapshotProposal, check_snapshot_group};
 
-use super::admission::AdmissionContext;
+use super::admission::{AdmissionContext, expect_free_name};
 use super::batch::{Batch, WaitFor};
 use super::replica::is_going;
 use super::{Controller, PendingRequest, RequestOutcome};
@@ -58,6 +58,7 @@ impl Controller {
                 _ => Batch::new().reply(asked.ticket, RequestOutcome::Unchanged),
             });
         }
+        expect_free_name(&id, spec, self.state.groups.values())?;
         let asks: Vec<SnapshotProposal> = spec
             .snapshots
             .iter()
@@ -175,7 +176,7 @@ impl Controller {
             let mut batch = Batch::new();
             let to_begin = wanted.into_iter().filter(|(_, snapshot)| !begun.contains(snapshot));
             for (volume, snapshot) in to_begin.take(AT_ONCE) {
-                let spec = SnapshotSpec { volume, group: Some(id), labels: Labels::new() };
+                let spec = SnapshotSpec { group: Some(id), ..SnapshotSpec::new(volume) };
                 let begun = match self.state.volume(volume) {
                     Some(volume) => self.begin_snapshot(volume, snapshot, spec),
                     None => Err(Problem::new(ProblemKind::NotFound, format!("no volume {volume}"))),

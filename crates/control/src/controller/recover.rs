@@ -345,7 +345,7 @@ impl Controller {
         snapshots: &[&Snapshot],
     ) -> Result<Batch, Problem> {
         let members = snapshots.iter().map(|it| (it.spec().volume, *it.id())).collect();
-        let spec = SnapshotGroupSpec { snapshots: members, labels: [].into() };
+        let spec = SnapshotGroupSpec::new(members);
         let mut group = SnapshotGroup::found(id, spec, None, self.now)?;
         let first = snapshots.iter().find_map(|snapshot| snapshot.status.as_ref());
         group.status = first.map(|first| SnapshotGroupStatus {
@@ -440,7 +440,7 @@ pub(super) fn recover_snapshot(
         SnapshotCopy { replica, online: true, usage }
     };
     let copies = found.iter().map(|(pool, it)| ((*pool).clone(), copy(it))).collect();
-    let spec = SnapshotSpec { volume: label.volume, group: label.group, labels: [].into() };
+    let spec = SnapshotSpec { group: label.group, ..SnapshotSpec::new(label.volume) };
     let mut snapshot = Snapshot::found(id, spec, None, label.taken_at)?;
     snapshot.status = Some(SnapshotStatus {
         state: SnapshotState::Ready,

@@ -17,13 +17,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use api::node::{PoolFilter, SnapshotRequest};
 use model::{
-    Consistency, EventName, Labels, Lifecycle, Problem, ProblemKind, Replica, ReplicaId, Severity,
+    Consistency, EventName, Lifecycle, Problem, ProblemKind, Replica, ReplicaId, Severity,
     ShutdownState, Snapshot, SnapshotCopy, SnapshotId, SnapshotSpec, SnapshotState, SnapshotStatus,
     Source, Subject, Target, TargetId, Usage, Volume, VolumeChange, VolumeId, keys,
 };
 use planner::{SnapshotProposal, check_snapshot, place_target, place_volume};
 
-use super::admission::AdmissionContext;
+use super::admission::{AdmissionContext, expect_free_name};
 use super::batch::{Batch, WaitFor};
 use super::ids::Ids;
 use super::publish::{LOOK_AGAIN, OpenState, PATIENCE, made};
@@ -47,6 +47,7 @@ impl Controller {
             });
         }
         let volume = self.known_volume(spec.volume, asked)?;
+        expect_free_name(&id, spec, self.state.facts.snapshots.values())?;
         check_snapshot(context.view, SnapshotProposal { volume: spec.volume, snapshot: id })?;
         let batch = self.begin_snapshot(volume, id, spec.clone())?;
         Ok(batch.wait(subject, WaitFor::End))
@@ -366,7 +367,7 @@ impl Controller {
             let detail = format!("there is no volume {source} to clone");
             return Err(Problem::new(ProblemKind::NotFound, detail));
         };
-        let spec = SnapshotSpec { volume: *source.id(), group: None, labels: Labels::new() };
+        let spec = SnapshotSpec::new(*source.id());
         let batch = self.begin_snapshot(source, snapshot, spec)?;
         Ok(batch.put(volume).wait(Subject::Volume(id), WaitFor::End))
     }

@@ -6,7 +6,7 @@ use model::{
 };
 use planner::{VolumePlaces, place_volume};
 
-use super::admission::AdmissionContext;
+use super::admission::{AdmissionContext, expect_free_name};
 use super::batch::{Batch, WaitFor};
 use super::publish::PATIENCE;
 use super::replica::{is_going, replica_spec};
@@ -169,6 +169,7 @@ impl Controller {
             });
         }
         let volume = Volume::new(id, spec.clone(), self.now)?;
+        expect_free_name(&id, spec, self.state.facts.volumes.values())?;
         if let Some(Source::Volume { volume: source }) = spec.source {
             return self.decide_clone(context, volume, source);
         }

@@ -52,6 +52,8 @@ pub(crate) fn volumes(
     controller: &Controller,
     asked: &VolumeQuery,
 ) -> Result<Page<Volume>, Problem> {
+    let all = || controller.state().facts.volumes.values();
+    let is_called = asked.called.as_ref().map(|called| called.among(all()));
     let fits = |volume: &&Volume| {
         let spec = volume.spec();
         let id = *volume.id();
@@ -65,7 +67,8 @@ pub(crate) fn volumes(
                 || controller.target_of(id).is_some_and(|target| target.spec().node == *node)
         };
         let group = asked.affinity_group.as_ref();
-        asked.label.as_ref().is_none_or(|label| label.admits(&spec.labels))
+        is_called.as_ref().is_none_or(|is_called| is_called(volume))
+            && asked.label.as_ref().is_none_or(|label| label.admits(&spec.labels))
             && group.is_none_or(|group| spec.affinity_group.as_ref() == Some(group))
             && asked.pool.as_ref().is_none_or(in_pool)
             && asked.node.as_ref().is_none_or(on_node)
@@ -79,7 +82,7 @@ pub(crate) fn volumes(
                 if_match.is_some_and(|if_match| if_match.state == state)
             })
     };
-    let ids = controller.state().facts.volumes.values().filter(fits).map(|volume| *volume.id());
+    let ids = all().filter(fits).map(|volume| *volume.id());
     page(&asked.paging(), ids, |id| controller.volume_seen(id))
 }
 
@@ -121,9 +124,12 @@ pub(super) fn snapshots(
     controller: &Controller,
     asked: &SnapshotQuery,
 ) -> Result<Page<Snapshot>, Problem> {
-    let all = controller.state().facts.snapshots.values().filter(|snapshot| {
+    let all = || controller.state().facts.snapshots.values();
+    let is_called = asked.called.as_ref().map(|called| called.among(all()));
+    let all = all().filter(|snapshot| {
         let spec = snapshot.spec();
-        asked.volume.is_none_or(|volume| spec.volume == volume)
+        is_called.as_ref().is_none_or(|is_called| is_called(snapshot))
+            && asked.volume.is_none_or(|volume| spec.volume == volume)
             && asked.group.is_none_or(|group| spec.group == Some(group))
             && asked.label.as_ref().is_none_or(|label| label.admits(&spec.labels))
     });
@@ -134,8 +140,11 @@ pub(super) fn groups(
     controller: &Controller,
     asked: &GroupQuery,
 ) -> Result<Page<SnapshotGroup>, Problem> {
-    let all = controller.state().groups.values().filter(|group| {
-        asked.label.as_ref().is_none_or(|label| label.admits(&group.spec().labels))
+    let all = || controller.state().groups.values();
+    let is_called = asked.called.as_ref().map(|called| called.among(all()));
+    let all = all().filter(|group| {
+        is_called.as_ref().is_none_or(|is_called| is_called(group))
+            && asked.label.as_ref().is_none_or(|label| label.admits(&group.spec().labels))
     });
     asked.paging().cut(all.cloned(), |group| group.id().to_string())
 }

@@ -164,7 +164,7 @@ fn the_largest_group_is_taken_and_deleted() {
         snapshots.insert(volume(number), snapshot(number));
     }
     let restarts = sim.restarts;
-    let spec = SnapshotGroupSpec { snapshots, labels: Labels::new() };
+    let spec = SnapshotGroupSpec::new(snapshots);
     let taken = sim.insist(&Request::CreateGroup(group(), Box::new(spec)));
     assert_eq!((taken, sim.restarts), (Ok(RequestOutcome::Created), restarts));
     settle(&mut sim);

@@ -11,6 +11,7 @@ mod health;
 mod hosts;
 mod leader;
 mod losses;
+mod names;
 mod operator;
 mod quarantine;
 mod recover;

@@ -55,7 +55,7 @@ pub(crate) fn unpublish(number: u32) -> Request {
 }
 
 pub(crate) fn take(number: u32, of: u32) -> Request {
-    let spec = SnapshotSpec { volume: volume(of), group: None, labels: Labels::new() };
+    let spec = SnapshotSpec::new(volume(of));
     Request::CreateSnapshot(snapshot(number), Box::new(spec))
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn group() -> SnapshotGroupId {
 /// A snapshot of each of the first two volumes.
 pub(crate) fn take_group() -> Request {
     let snapshots = [(volume(1), snapshot(1)), (volume(2), snapshot(2))].into();
-    let spec = SnapshotGroupSpec { snapshots, labels: Labels::new() };
+    let spec = SnapshotGroupSpec::new(snapshots);
     Request::CreateGroup(group(), Box::new(spec))
 }
 

@@ -39,7 +39,7 @@ impl<C: Control> Controller<C> {
                 return Ok(CreateSnapshotResponse { snapshot: Some(described(&there)) });
             }
             Some(there) => there.spec().clone(),
-            None => SnapshotSpec { volume, group: None, labels: [].into() },
+            None => SnapshotSpec { name: request.name.parse().ok(), ..SnapshotSpec::new(volume) },
         };
         let taken = self.control.put_snapshot(id, spec).await.map_err(status)?.now;
         Ok(CreateSnapshotResponse { snapshot: Some(described(&taken)) })

@@ -57,7 +57,12 @@ impl<C: Control> Controller<C> {
             let size = sizes.of_new(self.size_of(source).await?)?;
             let near = topology::preferred(request.accessibility_requirements.as_ref())?;
             let labels = self.labels_of_new()?;
-            let made = VolumeSpec { source, labels, ..spec_of(&class, size, &capabilities) };
+            let made = VolumeSpec {
+                name: request.name.parse().ok(),
+                source,
+                labels,
+                ..spec_of(&class, size, &capabilities)
+            };
             near_to(near, made)
         };
         // Also for one that is there: it may still be in the making.

@@ -3,11 +3,11 @@
 use clap::{Arg, Command};
 
 const WORDS: &[(&str, &str)] = &[
-    ("VOLUME", "The volume, by its id; `volume list` shows it"),
+    ("VOLUME", "The volume: its name, its id or how that begins; `volume list` shows it"),
     ("NODE", "The node, by its name; `node list` shows it"),
     ("POOL", "The pool, by its name; `pool list` shows it"),
-    ("SNAPSHOT", "The snapshot, by its id; `snapshot list` shows it"),
-    ("GROUP", "The group, by its id; `group list` shows it"),
+    ("SNAPSHOT", "The snapshot: its name, its id or how that begins; `snapshot list` shows it"),
+    ("GROUP", "The group: its name, its id or how that begins; `group list` shows it"),
     ("REPLICA", "The copy, by its id; `volume get` and `replica list` show it"),
     ("TARGET", "The target, by its id; `target list` shows it"),
     ("HOST", "The host, by its name; `host list` shows it"),

@@ -7,6 +7,7 @@ use api::rest::{Control, Remote};
 use clap::Args;
 use model::{HostName, VolumeId};
 
+use super::called::CalledVolume;
 use super::client_args::ClientArgs;
 use crate::arg_parsers::some_time;
 use crate::nvme::{Place, Work, measure};
@@ -17,7 +18,7 @@ pub(crate) struct BenchArgs {
     #[command(flatten)]
     ask: ClientArgs,
     /// Which volume; it must be published
-    volume: VolumeId,
+    volume: CalledVolume,
     /// The host to be; left out: the one it is published to
     #[arg(long, value_name = "HOST")]
     host: Option<HostName>,
@@ -32,7 +33,8 @@ impl BenchArgs {
     pub(crate) async fn run(self) -> Result<()> {
         self.ask.once()?;
         let remote = self.ask.remote()?;
-        let (volume, json) = (self.volume, self.ask.wants_json());
+        let volume = self.volume.find(&remote).await?;
+        let json = self.ask.wants_json();
         let first = place(&remote, volume, self.host.clone(), json).await?;
         let (work, patience, host) = (self.work, self.patience, self.host);
         let runtime = tokio::runtime::Handle::current();

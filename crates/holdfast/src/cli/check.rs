@@ -9,6 +9,7 @@ use api::rest::{Control, Remote};
 use clap::Args;
 use model::{Progress, ReplicaId, Size, VolumeId};
 
+use super::called::CalledVolume;
 use super::create::agreed;
 use super::out::Out;
 use super::progress::ProgressBar;
@@ -24,7 +25,7 @@ const NAMED: usize = 32;
 /// What to check, and what may be done about it.
 #[derive(Args)]
 pub(crate) struct Check {
-    volume: VolumeId,
+    volume: CalledVolume,
     /// Compare all copies with each other, block by block; without it each copy is scrubbed
     #[arg(long)]
     compare: bool,
@@ -52,16 +53,17 @@ impl Check {
         if self.accept_loss || self.keep.is_some() || self.believe.is_some() {
             agreed(self.yes, "content of blocks is replaced for good")?;
         }
+        let volume = self.volume.clone().find(remote).await?;
         if self.compare {
-            self.compared(remote, out).await
+            self.compared(volume, remote, out).await
         } else {
-            self.scrubbed(remote, out).await
+            self.scrubbed(volume, remote, out).await
         }
     }
 
     /// Scrubs all copies, one after the other.
-    async fn scrubbed(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
-        let status = remote.volume(self.volume).await?.status.context("nothing is known of it")?;
+    async fn scrubbed(self, volume: VolumeId, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
+        let status = remote.volume(volume).await?.status.context("nothing is known of it")?;
         for copy in status.replicas.into_keys() {
             let pace = JobControl { bytes_per_second: self.bandwidth, ..JobControl::default() };
             remote.put_scrub(copy, pace).await?;
@@ -71,8 +73,8 @@ impl Check {
     }
 
     /// Has the target compare its copies, a part after the other.
-    async fn compared(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
-        let size = remote.volume(self.volume).await?.spec().size;
+    async fn compared(self, volume: VolumeId, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
+        let size = remote.volume(volume).await?.spec().size;
         let total = size.bytes().0 / BLOCK;
         let mut report = CheckReport::default();
         let mut bar = ProgressBar::new("check");
@@ -84,7 +86,7 @@ impl Check {
             let keep = self.keep;
             let request = CheckRequest { first_block, blocks, believe, accept_loss, keep };
             let pause = self.bandwidth.map(|rate| time_for(blocks * BLOCK, rate));
-            let part = remote.check_volume(self.volume, request);
+            let part = remote.check_volume(volume, request);
             let (part, ()) = tokio::join!(part, tokio::time::sleep(pause.unwrap_or_default()));
             let part = part?;
             report.bad_blocks += part.bad_blocks;
@@ -95,18 +97,15 @@ impl Check {
         bar.end();
         let is_mended = report.unreadable.is_empty() || self.accept_loss || self.keep.is_some();
         let is_equal = report.differing.is_empty() || self.believe.is_some();
-        out.done(&self.in_words(&report), &report)?;
-        ensure!(is_mended && is_equal, "volume {} is not whole", self.volume);
+        out.done(&self.in_words(volume, &report), &report)?;
+        ensure!(is_mended && is_equal, "volume {volume} is not whole");
         Ok(())
     }
 
-    fn in_words(&self, report: &CheckReport) -> String {
+    fn in_words(&self, volume: VolumeId, report: &CheckReport) -> String {
         let CheckReport { bad_blocks, repaired_blocks, unreadable, differing } = report;
-        let mut text = format!(
-            "volume {}: {}, {repaired_blocks} repaired",
-            self.volume,
-            counted(*bad_blocks, "bad")
-        );
+        let mut text =
+            format!("volume {volume}: {}, {repaired_blocks} repaired", counted(*bad_blocks, "bad"));
         // Writing to a string cannot fail.
         if !unreadable.is_empty() {
             let lost = match (self.accept_loss, self.keep) {

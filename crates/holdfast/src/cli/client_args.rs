@@ -10,8 +10,9 @@ use api::rest::Remote;
 use api::{Client, ClientConfig, Page, Paging, TlsClient, Token};
 use clap::Args;
 use http::uri::Authority;
-use model::{Problem, ProblemKind};
+use model::{Problem, ProblemKind, VolumeId};
 
+use super::called::{Called, CalledVolume};
 use super::out::{Format, Out};
 
 /// Where the control plane of this machine listens unless told otherwise.
@@ -103,6 +104,15 @@ impl ClientArgs {
              out; where there is a --wait, that shows how far it is"
         );
         Ok(())
+    }
+
+    /// The volume that is meant, for those who ask for nothing else.
+    pub(crate) fn find_volume(&self, called: CalledVolume) -> Result<VolumeId> {
+        if let Called::Id(id) = called {
+            return Ok(id);
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(called.find(&self.remote()?))
     }
 
     /// Whether programs read the answer.

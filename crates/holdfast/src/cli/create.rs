@@ -6,9 +6,11 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use clap::builder::RangedI64ValueParser;
 use model::{
-    AffinityGroup, Encryption, KeyName, LabelKey, LabelValue, Labels, NodeName, QosLimits, Size,
-    SnapshotId, Source, Topology, ValidationError, VolumeId, VolumePolicy, VolumeSpec, Zones,
+    AffinityGroup, Encryption, GivenName, KeyName, LabelKey, LabelValue, Labels, NodeName,
+    QosLimits, Size, Source, Topology, ValidationError, VolumeId, VolumePolicy, VolumeSpec, Zones,
 };
+
+use super::called::{CalledSnapshot, CalledVolume};
 
 /// `KEY=VALUE` as typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,6 +98,9 @@ pub(crate) enum ZonesText {
 /// Properties of a volume that can be changed later.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Properties {
+    /// What to call it: unique, and good wherever a volume is meant
+    #[arg(long, value_name = "NAME")]
+    name: Option<GivenName>,
     /// Several hosts may use it at once; what they run on it must know how
     #[arg(long, value_name = "YES|NO", num_args = 0..=1, default_missing_value = "true")]
     shared: Option<bool>,
@@ -190,6 +195,7 @@ impl NewVolume {
 impl Properties {
     /// What was typed replaces what is there; the rest stays.
     pub(crate) fn apply(self, spec: &mut VolumeSpec) {
+        spec.name = self.name.or(spec.name.take());
         spec.shared = self.shared.unwrap_or(spec.shared);
         spec.affinity_group = self.affinity_group.or(spec.affinity_group.take());
         let VolumePolicy { self_heal, replace_after_seconds } = spec.policy;
@@ -237,15 +243,15 @@ fn replace<T: Ord>(have: &mut BTreeSet<T>, typed: Vec<T>) {
 }
 
 /// What a new volume starts with, as typed.
-#[derive(Args, Clone, Copy, Debug)]
+#[derive(Args, Clone, Debug)]
 #[group(multiple = false)]
 pub(crate) struct From {
     /// Start with the content of a snapshot
     #[arg(long, value_name = "SNAPSHOT")]
-    pub(crate) from_snapshot: Option<SnapshotId>,
+    pub(crate) from_snapshot: Option<CalledSnapshot>,
     /// Start with the content of a volume as it is now
     #[arg(long, value_name = "VOLUME")]
-    pub(crate) clone_of: Option<VolumeId>,
+    pub(crate) clone_of: Option<CalledVolume>,
 }
 
 #[cfg(test)]

@@ -3,8 +3,9 @@
 use anyhow::Result;
 use api::rest::{Control, FailoverQuery, Remote};
 use clap::Subcommand;
-use model::{Failover, FailoverReason, FailoverStage, VolumeId};
+use model::{Failover, FailoverReason, FailoverStage};
 
+use super::called::CalledVolume;
 use super::client_args::all;
 use super::format;
 use super::out::{Out, Row};
@@ -17,13 +18,14 @@ pub(crate) enum Verb {
     List {
         /// Only those of this volume
         #[arg(long, value_name = "VOLUME")]
-        volume: Option<VolumeId>,
+        volume: Option<CalledVolume>,
     },
 }
 
 impl Verb {
     pub(crate) async fn run(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
         let Verb::List { volume } = self;
+        let volume = CalledVolume::find_any(volume, remote).await?;
         let asked = FailoverQuery { volume, ..FailoverQuery::default() };
         let show = async |out: &mut Out<'_>| {
             out.list(&all(|paging| remote.failovers(asked.clone().at(paging))).await?)

@@ -1,10 +1,13 @@
 //! `holdfast group`.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 use api::rest::{Control, GroupQuery, Remote};
 use clap::Subcommand;
-use model::{SnapshotGroup, SnapshotGroupId, SnapshotGroupSpec, VolumeId};
+use model::{GivenName, SnapshotGroup, SnapshotGroupId, SnapshotGroupSpec};
 
+use super::called::{CalledGroup, CalledVolume};
 use super::client_args::all;
 use super::create::{LabelText, agreed, new_id};
 use super::format;
@@ -17,12 +20,15 @@ pub(crate) enum Verb {
     /// All groups
     List,
     /// One group
-    Get { group: SnapshotGroupId },
+    Get { group: CalledGroup },
     /// Take snapshots of several volumes at one moment, all or none
     Create {
-        /// The volumes, by their ids; `volume list` shows them
+        /// The volumes, by names or ids; `volume list` shows them
         #[arg(required = true, value_name = "VOLUME")]
-        volumes: Vec<VolumeId>,
+        volumes: Vec<CalledVolume>,
+        /// What to call it
+        #[arg(long, value_name = "NAME")]
+        name: Option<GivenName>,
         /// Its id; left out: a new one
         #[arg(long, value_name = "UUID")]
         id: Option<SnapshotGroupId>,
@@ -32,7 +38,7 @@ pub(crate) enum Verb {
     },
     /// Delete a group with its snapshots
     Delete {
-        group: SnapshotGroupId,
+        group: CalledGroup,
         /// Yes, lose them
         #[arg(long)]
         yes: bool,
@@ -49,16 +55,20 @@ impl Verb {
                 };
                 out.show(remote, show).await
             }
-            Verb::Get { group } => out.one(&remote.group(group).await?),
-            Verb::Create { volumes, id, labels } => {
+            Verb::Get { group } => out.one(&remote.group(group.find(remote).await?).await?),
+            Verb::Create { volumes, name, id, labels } => {
                 let id = id.map_or_else(new_id, Ok)?;
                 let labels = labels.into_iter().map(|LabelText(key, value)| (key, value)).collect();
-                let each = volumes.into_iter().map(|volume| Ok((volume, new_id()?)));
-                let snapshots = each.collect::<Result<_>>()?;
-                let answer = remote.put_group(id, SnapshotGroupSpec { snapshots, labels }).await?;
+                let mut snapshots = BTreeMap::new();
+                for volume in volumes {
+                    snapshots.insert(volume.find(remote).await?, new_id()?);
+                }
+                let spec = SnapshotGroupSpec { name, snapshots, labels };
+                let answer = remote.put_group(id, spec).await?;
                 out.done(&format::ensured(format!("group {id}"), &answer), &answer)
             }
             Verb::Delete { group, yes } => {
+                let group = group.find(remote).await?;
                 agreed(yes, &format!("this destroys group {group} and its snapshots"))?;
                 let gone = remote.delete_group(group, None).await?;
                 out.done(&format::gone(format!("group {group}"), gone), &gone)
@@ -70,6 +80,7 @@ impl Verb {
 impl Row for SnapshotGroup {
     const COLUMNS: &'static [Column] = &[
         Column::Left("GROUP"),
+        Column::Left("NAME"),
         Column::Right("SNAPSHOTS"),
         Column::Left("TAKEN"),
         Column::Left("STATE"),
@@ -82,6 +93,7 @@ impl Row for SnapshotGroup {
         let (spec, status) = (self.spec(), self.status.as_ref());
         vec![
             self.id().into(),
+            Cell::maybe(spec.name.as_ref()),
             spec.snapshots.len().into(),
             Cell::maybe(status.map(|status| format::time(status.taken_at))),
             format::snapshot_state(status.map(|status| status.state)),

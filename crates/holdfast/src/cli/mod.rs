@@ -8,6 +8,7 @@
 
 mod arg_help;
 mod bench;
+mod called;
 mod check;
 mod client_args;
 mod create;
@@ -44,6 +45,7 @@ use clap::{Args, Subcommand};
 
 pub(crate) use arg_help::explained as with_words;
 pub(crate) use bench::place;
+pub(crate) use called::CalledVolume;
 pub(crate) use client_args::{ClientArgs, all, explained};
 pub(crate) use create::new_id;
 pub(crate) use event::line as event_line;
@@ -155,34 +157,46 @@ pub(crate) enum ClusterCommand {
     /// Pause automatic failover and healing for a while
     Maintenance(Noun<maintenance::Verb>),
     /// Volumes
-    #[command(visible_alias = "vol")]
+    #[command(visible_alias = "vol", alias = "volumes")]
     Volume(Box<Noun<volume::Verb>>),
     /// Machines that run an engine
+    #[command(alias = "nodes")]
     Node(Noun<node::Verb>),
     /// Snapshots of volumes
-    #[command(visible_alias = "snap")]
+    #[command(visible_alias = "snap", alias = "snapshots")]
     Snapshot(Noun<snapshot::Verb>),
     /// Snapshots of several volumes at one moment
+    #[command(alias = "groups")]
     Group(Noun<group::Verb>),
     /// Copies of volumes
+    #[command(alias = "replicas")]
     Replica(Noun<replica::Verb>),
     /// Copies that are set aside instead of destroyed
+    #[command(alias = "quarantines")]
     Quarantine(Noun<quarantine::Verb>),
     /// Targets and their children: where volumes are served
+    #[command(alias = "targets")]
     Target(Noun<target::Verb>),
     /// Rebuilds of copies, under way and ended
+    #[command(alias = "rebuilds")]
     Rebuild(Noun<rebuild::Verb>),
     /// Failovers, under way and ended
+    #[command(alias = "failovers")]
     Failover(Noun<failover::Verb>),
     /// What is in the store, record by record
+    #[command(alias = "specs")]
     Spec(Noun<spec::Verb>),
     /// Block devices of a node: what a pool could be made of
+    #[command(alias = "devices")]
     Device(Noun<device::Verb>),
     /// What happened
+    #[command(alias = "events")]
     Event(Noun<event::Verb>),
     /// Machines that use volumes
+    #[command(alias = "hosts")]
     Host(Noun<host::Verb>),
     /// Addresses that are called when something happens
+    #[command(alias = "webhooks")]
     Webhook(Noun<webhook::Verb>),
     /// Put a load on a volume over NVMe/TCP and measure it
     Bench(bench::BenchArgs),

@@ -9,6 +9,7 @@ use api::rest::{Control, RebuildQuery, Remote, VolumeQuery};
 use clap::Subcommand;
 use model::{Progress, Rebuild, RebuildId, RebuildState, Size, VolumeId, VolumeState};
 
+use super::called::CalledVolume;
 use super::client_args::all;
 use super::format;
 use super::out::{Out, Row};
@@ -22,7 +23,7 @@ pub(crate) enum Verb {
     List {
         /// Only those of this volume
         #[arg(long, value_name = "VOLUME")]
-        volume: Option<VolumeId>,
+        volume: Option<CalledVolume>,
         /// Only those that have not ended
         #[arg(long)]
         running: bool,
@@ -44,7 +45,7 @@ pub(crate) enum Verb {
     Wait {
         /// Only those of this volume
         #[arg(long, value_name = "VOLUME")]
-        volume: Option<VolumeId>,
+        volume: Option<CalledVolume>,
     },
 }
 
@@ -58,6 +59,7 @@ impl Verb {
         let pace = |run, bytes_per_second| JobControl { run, bytes_per_second };
         let (rebuild, pace) = match self {
             Verb::List { volume, running } => {
+                let volume = CalledVolume::find_any(volume, remote).await?;
                 let running = running.then_some(true);
                 let asked = RebuildQuery { volume, running, ..RebuildQuery::default() };
                 let show = async |out: &mut Out<'_>| {
@@ -69,7 +71,10 @@ impl Verb {
                 let show = async |out: &mut Out<'_>| out.one(&remote.rebuild(rebuild).await?);
                 return out.show(remote, show).await;
             }
-            Verb::Wait { volume } => return waited(remote, volume, out).await,
+            Verb::Wait { volume } => {
+                let volume = CalledVolume::find_any(volume, remote).await?;
+                return waited(remote, volume, out).await;
+            }
             Verb::Pause { rebuild } => (rebuild, pace(Run::Pause, None)),
             Verb::Resume { rebuild, bandwidth } => (rebuild, pace(Run::Run, bandwidth)),
             Verb::Cancel { rebuild } => (rebuild, pace(Run::Cancel, None)),

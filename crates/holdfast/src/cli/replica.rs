@@ -6,8 +6,9 @@ use anyhow::{Result, bail};
 use api::node::{FenceReset, JobControl, Run, ScrubState};
 use api::rest::{Control, Remote, ReplicaQuery};
 use clap::Subcommand;
-use model::{NodeName, PoolName, Replica, ReplicaId, Size, VolumeId};
+use model::{NodeName, PoolName, Replica, ReplicaId, Size};
 
+use super::called::CalledVolume;
 use super::client_args::all;
 use super::create::agreed;
 use super::format;
@@ -22,7 +23,7 @@ pub(crate) enum Verb {
     List {
         /// Only those of this volume
         #[arg(long, value_name = "VOLUME")]
-        volume: Option<VolumeId>,
+        volume: Option<CalledVolume>,
         /// Only those on this node
         #[arg(long, value_name = "NODE")]
         node: Option<NodeName>,
@@ -90,6 +91,7 @@ impl Verb {
     pub(crate) async fn run(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
         match self {
             Verb::List { volume, node, pool } => {
+                let volume = CalledVolume::find_any(volume, remote).await?;
                 let asked = ReplicaQuery { volume, node, pool, ..ReplicaQuery::default() };
                 let show = async |out: &mut Out<'_>| {
                     out.list(&all(|paging| remote.replicas(asked.clone().at(paging))).await?)

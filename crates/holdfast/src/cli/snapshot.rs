@@ -4,11 +4,12 @@ use anyhow::{Context, Result};
 use api::rest::{Control, DryRunRequest, LabelMatch, Remote, SnapshotQuery};
 use clap::Subcommand;
 use model::{
-    PoolName, Size, Snapshot, SnapshotChange, SnapshotCopy, SnapshotId, SnapshotSpec, Source,
-    VolumeId,
+    GivenName, PoolName, Size, Snapshot, SnapshotChange, SnapshotCopy, SnapshotId, SnapshotSpec,
+    Source,
 };
 use serde::Serialize;
 
+use super::called::{CalledSnapshot, CalledVolume};
 use super::client_args::all;
 use super::create::{LabelEdit, LabelText, NewVolume, agreed, edited, new_id};
 use super::format;
@@ -23,16 +24,19 @@ pub(crate) enum Verb {
     List {
         /// Only those of this volume
         #[arg(long, value_name = "VOLUME")]
-        volume: Option<VolumeId>,
+        volume: Option<CalledVolume>,
         /// Only those with this label
         #[arg(short, long, value_name = "KEY[=VALUE]")]
         label: Option<LabelMatch>,
     },
     /// One snapshot with where it lies
-    Get { snapshot: SnapshotId },
+    Get { snapshot: CalledSnapshot },
     /// Take a snapshot of a volume
     Create {
-        volume: VolumeId,
+        volume: CalledVolume,
+        /// What to call it
+        #[arg(long, value_name = "NAME")]
+        name: Option<GivenName>,
         /// Its id; left out: a new one
         #[arg(long, value_name = "UUID")]
         id: Option<SnapshotId>,
@@ -42,20 +46,20 @@ pub(crate) enum Verb {
     },
     /// Make a new volume with the content of a snapshot
     Restore {
-        snapshot: SnapshotId,
+        snapshot: CalledSnapshot,
         #[command(flatten)]
         new: Box<NewVolume>,
     },
     /// Set labels (KEY=VALUE) and take them away (KEY-)
     Label {
-        snapshot: SnapshotId,
+        snapshot: CalledSnapshot,
         /// What to set and what to take away, such as zone=a disk-
         #[arg(required = true, value_name = "KEY=VALUE|KEY-")]
         labels: Vec<LabelEdit>,
     },
     /// Delete a snapshot; volumes made from it keep what they need
     Delete {
-        snapshot: SnapshotId,
+        snapshot: CalledSnapshot,
         /// Yes, lose it
         #[arg(long)]
         yes: bool,
@@ -66,6 +70,7 @@ impl Verb {
     pub(crate) async fn run(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
         match self {
             Verb::List { volume, label } => {
+                let volume = CalledVolume::find_any(volume, remote).await?;
                 let asked = SnapshotQuery { volume, label, ..SnapshotQuery::default() };
                 let show = async |out: &mut Out<'_>| {
                     out.list(&all(|paging| remote.snapshots(asked.clone().at(paging))).await?)
@@ -73,17 +78,20 @@ impl Verb {
                 out.show(remote, show).await
             }
             Verb::Get { snapshot } => {
+                let snapshot = snapshot.find(remote).await?;
                 let show = async |out: &mut Out<'_>| out.one(&remote.snapshot(snapshot).await?);
                 out.show(remote, show).await
             }
-            Verb::Create { volume, id, labels } => {
+            Verb::Create { volume, name, id, labels } => {
+                let volume = volume.find(remote).await?;
                 let id = id.map_or_else(new_id, Ok)?;
                 let labels = labels.into_iter().map(|LabelText(key, value)| (key, value)).collect();
-                let answer =
-                    remote.put_snapshot(id, SnapshotSpec { volume, group: None, labels }).await?;
+                let spec = SnapshotSpec { name, labels, ..SnapshotSpec::new(volume) };
+                let answer = remote.put_snapshot(id, spec).await?;
                 out.done(&format::ensured(format!("snapshot {id}"), &answer), &answer)
             }
             Verb::Restore { snapshot, new } => {
+                let snapshot = snapshot.find(remote).await?;
                 let status = remote.snapshot(snapshot).await?.status;
                 let status = status.context("nothing is known of the snapshot yet; try again")?;
                 let source = Some(Source::Snapshot { snapshot });
@@ -92,6 +100,7 @@ impl Verb {
                 out.done(&format::ensured(format!("volume {id}"), &answer), &answer)
             }
             Verb::Label { snapshot, labels } => {
+                let snapshot = snapshot.find(remote).await?;
                 let have = remote.snapshot(snapshot).await?;
                 let labels = edited(&have.spec().labels, labels);
                 let change = SnapshotChange::Label { labels };
@@ -99,9 +108,11 @@ impl Verb {
                 out.done(&format::ensured(format!("snapshot {snapshot}"), &answer), &answer)
             }
             Verb::Delete { snapshot, .. } if out.tries() => {
+                let snapshot = snapshot.find(remote).await?;
                 try_out(remote, out, DryRunRequest::DeleteSnapshot { snapshot }).await
             }
             Verb::Delete { snapshot, yes } => {
+                let snapshot = snapshot.find(remote).await?;
                 agreed(yes, &format!("this destroys snapshot {snapshot}"))?;
                 let gone = remote.delete_snapshot(snapshot, None).await?;
                 out.done(&format::gone(format!("snapshot {snapshot}"), gone), &gone)
@@ -113,6 +124,7 @@ impl Verb {
 impl Row for Snapshot {
     const COLUMNS: &'static [Column] = &[
         Column::Left("SNAPSHOT"),
+        Column::Left("NAME"),
         Column::Left("VOLUME"),
         Column::Left("TAKEN"),
         Column::Right("SIZE"),
@@ -131,6 +143,7 @@ impl Row for Snapshot {
         };
         vec![
             self.id().into(),
+            Cell::maybe(spec.name.as_ref()),
             spec.volume.into(),
             Cell::maybe(status.map(|status| format::time(status.taken_at))),
             Cell::maybe(status.map(|status| status.size)),

@@ -250,6 +250,34 @@ async fn verbs() {
 }
 
 #[tokio::test]
+async fn things_are_called_by_name_or_by_the_beginning_of_an_id() {
+    let id = "5f0c54a1-9d6e-4b6a-8a53-0c1f4b7f8a10";
+    let create = format!("volume create --id {id} --size 10GiB --replicas 1 --name orders-db");
+    let lines = [
+        create.as_str(),
+        "volume create --size 1GiB --replicas 1 --name orders-db",
+        "volume create --size 1GiB --replicas 1 --name 5f0c54a1-9d6e-4b6a-8a53-0c1f4b7f8a11",
+        "volume get orders-db",
+        "volume get 5f0c",
+        "volumes get ORDERS-DB",
+        "volume get 0000",
+        "volume get orders",
+        "volume get a/b",
+        "volume resize orders-db --size 20GiB",
+        "volume resize orders-db 30GiB --size 40GiB",
+        "volume resize orders-db",
+        "vol set orders-db --name billing",
+        "snap create billing --name before --id 5f0c54a1-9d6e-4b6a-8a53-0c1f4b7f8a12",
+        "snap get before",
+        "snapshot delete before --yes",
+        "replicas list --volume billing",
+        "groups list",
+        "volume delete billing --yes",
+    ];
+    check("names.txt", &lines).await;
+}
+
+#[tokio::test]
 async fn a_resize_is_waited_for() {
     let running = Running::with(cluster()).await;
     let id = "5f0c54a1-9d6e-4b6a-8a53-0c1f4b7f8a10";

@@ -15,6 +15,7 @@ use model::{
 };
 use serde::Serialize;
 
+use super::called::CalledVolume;
 use super::check::Check;
 use super::client_args::all;
 use super::create::{From, NewVolume, Properties, agreed, copies};
@@ -30,7 +31,7 @@ pub(crate) enum Verb {
     /// All volumes, or those that fit
     List(List),
     /// One volume with its copies
-    Get { volume: VolumeId },
+    Get { volume: CalledVolume },
     /// Make a volume: empty, from a snapshot, or as a clone of another
     Create {
         #[command(flatten)]
@@ -40,14 +41,14 @@ pub(crate) enum Verb {
     },
     /// Delete a volume and its data
     Delete {
-        volume: VolumeId,
+        volume: CalledVolume,
         /// Yes, lose its data
         #[arg(long)]
         yes: bool,
     },
     /// Serve a volume, and print where
     Publish {
-        volume: VolumeId,
+        volume: CalledVolume,
         /// The host that is to use it; left out: nobody, to heal
         #[arg(long, value_name = "HOST")]
         host: Option<HostName>,
@@ -57,7 +58,7 @@ pub(crate) enum Verb {
     },
     /// Stop serving a volume
     Unpublish {
-        volume: VolumeId,
+        volume: CalledVolume,
         /// For this host only
         #[arg(long, value_name = "HOST")]
         host: Option<HostName>,
@@ -67,36 +68,37 @@ pub(crate) enum Verb {
     },
     /// Serve a volume from another node; hosts keep their device
     Republish {
-        volume: VolumeId,
+        volume: CalledVolume,
         /// The node that is to serve it; left out: where it suits best
         #[arg(long, alias = "to", value_name = "NODE")]
         node: Option<NodeName>,
     },
     /// Make a volume larger, in use or not
+    #[command(override_usage = "holdfast volume resize [OPTIONS] <VOLUME> <SIZE>")]
     Resize {
-        volume: VolumeId,
-        /// The new size
-        size: Size,
+        volume: CalledVolume,
+        #[command(flatten)]
+        size: NewSize,
         /// Show how far it is until every copy has it
         #[arg(long)]
         wait: bool,
     },
     /// Have another number of copies
     Replicas {
-        volume: VolumeId,
+        volume: CalledVolume,
         /// How many copies, 1 to 8
         #[arg(value_parser = copies())]
         count: u8,
     },
     /// Change other properties
     Set {
-        volume: VolumeId,
+        volume: CalledVolume,
         #[command(flatten)]
         properties: Properties,
     },
     /// Have a copy in another place instead of this one
     Move {
-        volume: VolumeId,
+        volume: CalledVolume,
         /// The copy to leave
         replica: ReplicaId,
         /// The pool to move to; left out: where it suits best
@@ -105,7 +107,7 @@ pub(crate) enum Verb {
     },
     /// Give up a copy that is lost or too many
     RemoveReplica {
-        volume: VolumeId,
+        volume: CalledVolume,
         /// Which copy
         replica: ReplicaId,
         /// Yes, lose it
@@ -114,26 +116,44 @@ pub(crate) enum Verb {
     },
     /// Leave a copy alone: it misses what is written until it is used again
     Offline {
-        volume: VolumeId,
+        volume: CalledVolume,
         /// Which copy
         replica: ReplicaId,
     },
     /// Use a copy again that was left alone; it is brought in sync
     Online {
-        volume: VolumeId,
+        volume: CalledVolume,
         /// Which copy
         replica: ReplicaId,
     },
     /// Read a served volume on all copies in sync and compare them; what is damaged is rewritten
     Check(Check),
     /// For each pool, whether a copy could go there, and why not
-    Placement { volume: VolumeId },
+    Placement { volume: CalledVolume },
     /// Rebuilds of a volume, under way and ended
-    Rebuilds { volume: VolumeId },
+    Rebuilds { volume: CalledVolume },
     /// Undo what is being done to a volume, as far as it can be: publishing, another size, a move
-    Cancel { volume: VolumeId },
+    Cancel { volume: CalledVolume },
     /// Forget targets that were replaced, even if their nodes do not answer
-    ShutdownTargets { volume: VolumeId },
+    ShutdownTargets { volume: CalledVolume },
+}
+
+/// How large a volume is to be, either way.
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct NewSize {
+    /// The new size, such as 20GiB
+    #[arg(value_name = "SIZE")]
+    size: Option<Size>,
+    /// The same as an option
+    #[arg(long = "size", value_name = "SIZE")]
+    option: Option<Size>,
+}
+
+impl NewSize {
+    fn get(&self) -> Result<Size> {
+        self.size.or(self.option).context("say how large it is to be, such as 20GiB")
+    }
 }
 
 /// Which volumes.
@@ -188,27 +208,34 @@ impl Verb {
                 out.show(remote, show).await
             }
             Verb::Get { volume } => {
+                let volume = volume.find(remote).await?;
                 let show = async |out: &mut Out<'_>| out.one(&remote.volume(volume).await?);
                 out.show(remote, show).await
             }
             Verb::Create { new, from } => create(remote, out, new, from).await,
             Verb::Delete { volume, .. } if out.tries() => {
+                let volume = volume.find(remote).await?;
                 try_out(remote, out, DryRunRequest::DeleteVolume { volume }).await
             }
             Verb::Delete { volume, yes } => {
+                let volume = volume.find(remote).await?;
                 agreed(yes, &format!("this destroys volume {volume} and its data"))?;
                 let gone = remote.delete_volume(volume, None).await?;
                 out.done(&format::gone(format!("volume {volume}"), gone), &gone)
             }
-            Verb::Set { volume, properties } => set(remote, out, volume, properties).await,
+            Verb::Set { volume, properties } => {
+                set(remote, out, volume.find(remote).await?, properties).await
+            }
             Verb::Check(check) => check.run(remote, out).await,
             Verb::Placement { volume } => {
+                let volume = volume.find(remote).await?;
                 let show = async |out: &mut Out<'_>| {
                     out.list(&all(|paging| remote.placement(volume, paging)).await?)
                 };
                 out.show(remote, show).await
             }
             Verb::Rebuilds { volume } => {
+                let volume = volume.find(remote).await?;
                 let asked = RebuildQuery { volume: Some(volume), ..RebuildQuery::default() };
                 let show = async |out: &mut Out<'_>| {
                     out.list(&all(|paging| remote.rebuilds(asked.clone().at(paging))).await?)
@@ -216,10 +243,13 @@ impl Verb {
                 out.show(remote, show).await
             }
             Verb::Resize { volume, size, .. } if out.tries() => {
-                let change = VolumeAction::Resize { size };
+                let volume = volume.find(remote).await?;
+                let change = VolumeAction::Resize { size: size.get()? };
                 try_out(remote, out, DryRunRequest::ChangeVolume { volume, change }).await
             }
-            Verb::Resize { volume, size, wait } => resize(remote, out, (volume, size), wait).await,
+            Verb::Resize { volume, size, wait } => {
+                resize(remote, out, (volume.find(remote).await?, size.get()?), wait).await
+            }
             Verb::RemoveReplica { yes: false, replica, .. } if !out.tries() => {
                 agreed(false, &format!("this destroys replica {replica}"))
             }
@@ -254,6 +284,7 @@ impl Verb {
             Verb::Cancel { volume } => (volume, VolumeAction::Cancel {}),
             _ => return Ok(()),
         };
+        let volume = volume.find(remote).await?;
         if out.tries() {
             let request = DryRunRequest::ChangeVolume { volume, change: action };
             return try_out(remote, out, request).await;
@@ -279,11 +310,13 @@ fn listed(addresses: &[std::net::SocketAddr]) -> String {
 async fn create(remote: &Remote, out: &mut Out<'_>, new: NewVolume, from: From) -> Result<()> {
     let (source, size) = match (from.from_snapshot, from.clone_of) {
         (Some(snapshot), _) => {
+            let snapshot = snapshot.find(remote).await?;
             let status = remote.snapshot(snapshot).await?.status;
             let status = status.context("nothing is known of the snapshot yet; try again")?;
             (Some(Source::Snapshot { snapshot }), Some(status.size))
         }
         (None, Some(volume)) => {
+            let volume = volume.find(remote).await?;
             (Some(Source::Volume { volume }), Some(remote.volume(volume).await?.spec().size))
         }
         (None, None) => (None, None),
@@ -364,6 +397,7 @@ async fn set(
 impl Row for Volume {
     const COLUMNS: &'static [Column] = &[
         Column::Left("VOLUME"),
+        Column::Left("NAME"),
         Column::Right("SIZE"),
         Column::Right("USED"),
         Column::Left("COPIES"),
@@ -389,6 +423,7 @@ impl Row for Volume {
         let whole = good == Some(usize::from(spec.replicas));
         vec![
             self.id().into(),
+            Cell::maybe(spec.name.as_ref()),
             spec.size.into(),
             Cell::maybe(status.map(|status| status.usage.allocated)),
             Cell::toned(copies, if whole { Tone::Good } else { Tone::Warn }),

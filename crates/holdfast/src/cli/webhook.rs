@@ -4,10 +4,11 @@ use anyhow::Result;
 use api::rest::{Control, Remote};
 use clap::{Args, Subcommand};
 use model::{
-    CallbackUrl, NodeName, PoolName, Severity, Subject, VolumeId, Webhook, WebhookChange,
-    WebhookName, WebhookSpec,
+    CallbackUrl, NodeName, PoolName, Severity, Subject, Webhook, WebhookChange, WebhookName,
+    WebhookSpec,
 };
 
+use super::called::CalledVolume;
 use super::client_args::all;
 use super::create::agreed;
 use super::event::SeverityText;
@@ -74,7 +75,7 @@ pub(crate) enum Verb {
 pub(crate) struct About {
     /// Only events about this volume
     #[arg(long)]
-    volume: Option<VolumeId>,
+    volume: Option<CalledVolume>,
     /// Only events about this node
     #[arg(long)]
     node: Option<NodeName>,
@@ -84,9 +85,9 @@ pub(crate) struct About {
 }
 
 impl About {
-    fn subject(self) -> Option<Subject> {
-        let volume = self.volume.map(Subject::Volume);
-        volume.or(self.node.map(Subject::Node)).or(self.pool.map(Subject::Pool))
+    async fn subject(self, remote: &Remote) -> Result<Option<Subject>> {
+        let volume = CalledVolume::find_any(self.volume, remote).await?.map(Subject::Volume);
+        Ok(volume.or(self.node.map(Subject::Node)).or(self.pool.map(Subject::Pool)))
     }
 }
 
@@ -104,8 +105,8 @@ impl Verb {
                 out.show(remote, show).await
             }
             Verb::Create { name, url, about, severity } => {
-                let spec =
-                    WebhookSpec { url, about: about.subject(), severity: severity.map(Into::into) };
+                let about = about.subject(remote).await?;
+                let spec = WebhookSpec { url, about, severity: severity.map(Into::into) };
                 let answer = remote.put_webhook(name.clone(), spec).await?;
                 out.done(&format::ensured(format!("webhook {name}"), &answer), &answer)
             }
@@ -113,7 +114,7 @@ impl Verb {
                 let have = remote.webhook(name.clone()).await?.spec().clone();
                 let spec = WebhookSpec {
                     url: url.unwrap_or(have.url),
-                    about: about.subject().or(have.about.filter(|_| !anything)),
+                    about: about.subject(remote).await?.or(have.about.filter(|_| !anything)),
                     severity: severity.map(Into::into).or(have.severity.filter(|_| !any_severity)),
                 };
                 let change = WebhookChange::Modify { spec };

@@ -13,6 +13,7 @@ use model::Size;
 use serde_json::{Value, json};
 
 use super::{ConnectArgs, Whole};
+use crate::arg_parsers::seconds;
 
 /// A load as typed.
 #[derive(Args)]
@@ -37,9 +38,9 @@ pub(crate) struct Work {
     /// Commands at work at once, over all queues
     #[arg(long, value_name = "COUNT", default_value_t = 32)]
     qd: u32,
-    /// For how many seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
-    time: f64,
+    /// For how long
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = seconds)]
+    time: Duration,
     /// Write what can be recognised, and read every write back. Overwrites the namespace
     #[arg(long)]
     verify: bool,
@@ -200,14 +201,12 @@ impl Work {
             Rw::Read => Pattern::Read,
             Rw::Write => Pattern::Write,
         };
-        let time = Duration::try_from_secs_f64(self.time)
-            .with_context(|| format!("--time {} is not a number of seconds", self.time))?;
         Ok(Load {
             nsid: self.nsid,
             pattern,
             blocks,
             depth: self.qd,
-            time,
+            time: self.time,
             commands: u64::MAX,
             verify: self.verify,
             seed: self.seed,

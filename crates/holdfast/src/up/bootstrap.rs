@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use api::heartbeat::HeartbeatAck;
-use api::rest::{Control, NodeQuery, PoolQuery, Remote, VolumeAction};
+use api::rest::{Control, NodeQuery, PoolQuery, Remote, VolumeAction, VolumeQuery};
 use block::Bytes;
 use model::{
-    DevicePath, ErrorClass, Heartbeat, HostAddress, HostName, Labels, Liveness, Node, Pool,
-    PoolSpec, PoolState, Problem, ProblemKind, Size, VolumeId, VolumeSpec,
+    DevicePath, ErrorClass, GivenName, Heartbeat, HostAddress, HostName, Labels, Liveness, Node,
+    Pool, PoolSpec, PoolState, Problem, ProblemKind, Size, VolumeId, VolumeSpec,
 };
 
 use super::engines::folder;
@@ -22,6 +22,9 @@ pub(super) const HOST: &str = "local";
 
 /// The name with which commands of this machine connect to targets.
 const NQN: &str = "nqn.2026-11.io.holdfast:cli";
+
+/// What the first volume is called.
+const FIRST: &str = "first";
 
 /// Size of the first volume.
 const SIZE: Size = Size::gib(1);
@@ -110,15 +113,22 @@ async fn first_volume(
             Err(problem) => Err(problem.into()),
         };
     }
-    let volume = new_id()?;
+    let name: GivenName = FIRST.parse()?;
+    let called = Some(FIRST.parse()?);
+    let same_name = remote.volumes(VolumeQuery { called, ..VolumeQuery::default() }).await?;
+    // One that an earlier run made, and was stopped before it had written that down.
+    let made = same_name.items.iter().find(|it| it.spec().name.as_ref() == Some(&name));
+    let volume = made.map_or_else(new_id, |made| Ok(*made.id()))?;
     let copies = u8::try_from(nodes.len().min(2)).unwrap_or(2);
     // A small pool has a smaller one: some of a pool is its own.
     let whole = Size::mib(1).bytes().0;
     let half = Size::from(Bytes(size.bytes().0 / 2 / whole * whole));
-    patiently(|| remote.put_volume(volume, VolumeSpec::new(SIZE.min(half), copies)))
-        .await
-        .context("cannot make the first volume")?;
-    // Written down once it is made: a run that is stopped before makes another one.
+    let wanted = VolumeSpec { name: Some(name), ..VolumeSpec::new(SIZE.min(half), copies) };
+    if made.is_none() {
+        patiently(|| remote.put_volume(volume, wanted.clone()))
+            .await
+            .context("cannot make the first volume")?;
+    }
     std::fs::write(&mark, format!("{volume}\n"))?;
     publish(remote, volume).await?;
     Ok(Some(volume))

@@ -267,6 +267,7 @@ pub(crate) fn target_record() -> TargetRecord {
 
 pub(crate) fn volume_spec() -> VolumeSpec {
     VolumeSpec {
+        name: Some(good("orders-db")),
         thin: false,
         shared: true,
         source: Some(Source::Snapshot { snapshot: id(40) }),
@@ -334,8 +335,12 @@ pub(crate) fn small_volume() -> Volume {
 }
 
 pub(crate) fn snapshot() -> Snapshot {
-    let spec =
-        SnapshotSpec { volume: id(10), group: Some(id(50)), labels: labels(&[("why", "backup")]) };
+    let spec = SnapshotSpec {
+        name: Some("before-upgrade".parse().unwrap()),
+        volume: id(10),
+        group: Some(id(50)),
+        labels: labels(&[("why", "backup")]),
+    };
     let mut snapshot = Snapshot::new(id(40), spec, at(100)).unwrap();
     snapshot.made().unwrap();
     snapshot.begin(SnapshotChange::Restore { volume: id(12) }, at(120)).unwrap();
@@ -364,6 +369,7 @@ pub(crate) fn snapshot_label() -> SnapshotLabel {
 
 pub(crate) fn snapshot_group() -> SnapshotGroup {
     let spec = SnapshotGroupSpec {
+        name: Some("nightly".parse().unwrap()),
         snapshots: BTreeMap::from([(id(10), id(40)), (id(11), id(41))]),
         labels: labels(&[("why", "backup")]),
     };

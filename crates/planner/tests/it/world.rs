@@ -208,7 +208,7 @@ impl World {
     fn snapshot(&mut self, line: &Line<'_>) {
         let id: SnapshotId = self.names.id(line.words[0]);
         let volume = self.names.id(line.value("of").expect("of=VOLUME"));
-        let spec = SnapshotSpec { volume, group: None, labels: Labels::new() };
+        let spec = SnapshotSpec::new(volume);
         let born = line.value("making").map_or(World::birth(), |age| self.ago(duration(age)));
         let mut snapshot = Snapshot::new(id, spec, born).unwrap();
         let allocated = line.value("alloc").map_or(Size::gib(4), size);

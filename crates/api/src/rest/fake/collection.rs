@@ -55,12 +55,23 @@ impl<S: Spec> Collection<S> {
             have.again(&spec)?;
             return Ok(Applied::unchanged(have.clone()));
         }
+        self.expect_free_name(id, &spec)?;
         let status = see(&spec)?;
         let mut made = Resource::new(id.clone(), spec, now)?;
         made.made()?;
         made.status = Some(status);
         self.have(made.clone());
         Ok(Applied::created(made))
+    }
+
+    fn expect_free_name(&self, id: &S::Id, spec: &S) -> ApiResult<()> {
+        let Some(name) = spec.name() else { return Ok(()) };
+        let mut others = self.0.values().filter(|other| other.id() != id);
+        let Some(other) = others.find(|other| other.spec().name() == Some(name)) else {
+            return Ok(());
+        };
+        let detail = format!("{} {} is called {name} already", S::KIND, other.id());
+        Err(Problem::new(ProblemKind::AlreadyExists, detail))
     }
 
     pub(super) fn change(

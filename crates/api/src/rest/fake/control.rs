@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use model::{
     BlockDevice, Consistency, Event, Failover, Generation, Heartbeat, Host, HostAddress,
-    HostChange, HostName, Labels, Maintenance, Node, NodeAddress, NodeChange, NodeName, Pool,
-    PoolChange, PoolName, PoolSpec, PoolState, PoolStatus, Problem, ProblemKind, Rebuild,
-    RebuildId, Replica, ReplicaId, Size, Snapshot, SnapshotChange, SnapshotGroup,
-    SnapshotGroupChange, SnapshotGroupId, SnapshotGroupSpec, SnapshotGroupStatus, SnapshotId,
-    SnapshotSpec, SnapshotState, Target, TargetId, Volume, VolumeId, VolumeSpec, VolumeState,
-    VolumeStatus, Webhook, WebhookChange, WebhookName, WebhookSpec, WebhookStatus,
+    HostChange, HostName, Maintenance, Node, NodeAddress, NodeChange, NodeName, Pool, PoolChange,
+    PoolName, PoolSpec, PoolState, PoolStatus, Problem, ProblemKind, Rebuild, RebuildId, Replica,
+    ReplicaId, Size, Snapshot, SnapshotChange, SnapshotGroup, SnapshotGroupChange, SnapshotGroupId,
+    SnapshotGroupSpec, SnapshotGroupStatus, SnapshotId, SnapshotSpec, SnapshotState, Target,
+    TargetId, Volume, VolumeId, VolumeSpec, VolumeState, VolumeStatus, Webhook, WebhookChange,
+    WebhookName, WebhookSpec, WebhookStatus,
 };
 
 use super::Fake;
@@ -253,7 +253,11 @@ impl Control for Fake {
     }
 
     async fn volumes(&self, query: VolumeQuery) -> ApiResult<Page<Volume>> {
-        self.held().volumes.page(&query.paging(), |volume| asks_for(&query, volume))
+        let held = self.held();
+        let is_called = query.called.as_ref().map(|called| called.among(held.volumes.all()));
+        held.volumes.page(&query.paging(), |volume| {
+            is_called.as_ref().is_none_or(|it| it(volume)) && asks_for(&query, volume)
+        })
     }
 
     async fn volume(&self, at: VolumeId) -> ApiResult<Volume> {
@@ -312,9 +316,12 @@ impl Control for Fake {
     }
 
     async fn snapshots(&self, query: SnapshotQuery) -> ApiResult<Page<Snapshot>> {
-        self.held().snapshots.page(&query.paging(), |snapshot| {
+        let held = self.held();
+        let is_called = query.called.as_ref().map(|called| called.among(held.snapshots.all()));
+        held.snapshots.page(&query.paging(), |snapshot| {
             let spec = snapshot.spec();
-            is(query.volume.as_ref(), &spec.volume)
+            is_called.as_ref().is_none_or(|it| it(snapshot))
+                && is(query.volume.as_ref(), &spec.volume)
                 && query.group.is_none_or(|group| spec.group == Some(group))
                 && labelled(query.label.as_ref(), &spec.labels)
         })
@@ -366,8 +373,12 @@ impl Control for Fake {
     }
 
     async fn groups(&self, query: GroupQuery) -> ApiResult<Page<SnapshotGroup>> {
-        let asked = |group: &SnapshotGroup| labelled(query.label.as_ref(), &group.spec().labels);
-        self.held().groups.page(&query.paging(), asked)
+        let held = self.held();
+        let is_called = query.called.as_ref().map(|called| called.among(held.groups.all()));
+        held.groups.page(&query.paging(), |group| {
+            is_called.as_ref().is_none_or(|it| it(group))
+                && labelled(query.label.as_ref(), &group.spec().labels)
+        })
     }
 
     async fn group(&self, at: SnapshotGroupId) -> ApiResult<SnapshotGroup> {
@@ -382,7 +393,7 @@ impl Control for Fake {
         let mut held = self.held();
         for (volume, snapshot) in &body.snapshots {
             let size = held.volumes.get(volume)?.spec().size;
-            let spec = SnapshotSpec { volume: *volume, group: Some(at), labels: Labels::new() };
+            let spec = SnapshotSpec { group: Some(at), ..SnapshotSpec::new(*volume) };
             held.snapshots.put(snapshot, spec, self.now, |_| Ok(taken_at_once(self.now, size)))?;
         }
         held.groups.put(&at, body, self.now, |_| {

@@ -148,7 +148,7 @@ impl FakeState {
         let missing =
             || Problem::new(ProblemKind::NotFound, format!("replica {at} is not in quarantine"));
         let record = self.quarantine.get(&at).map(|it| &it.record).ok_or_else(missing)?;
-        let spec = SnapshotSpec { volume: record.volume, group: None, labels: Labels::new() };
+        let spec = SnapshotSpec::new(record.volume);
         let status = taken_at_once(record.since, record.size);
         self.snapshots.put(&snapshot, spec, now, |_| Ok(status))
     }

@@ -110,7 +110,7 @@ async fn snapshots_of_a_group_are_of_one_moment() {
         until("more is written", async || written.load(Ordering::Relaxed) > before + 100).await;
         let pair: [SnapshotId; 2] = [id(10 * nth).unwrap(), id(10 * nth + 1).unwrap()];
         let snapshots = volumes.into_iter().zip(pair).collect();
-        let spec = SnapshotGroupSpec { snapshots, labels: [].into() };
+        let spec = SnapshotGroupSpec::new(snapshots);
         // On a machine that stands still for a while it is undone, and can be asked for again.
         let group = id(nth).unwrap();
         until("a group is taken", async || remote.put_group(group, spec.clone()).await.is_ok())

@@ -66,7 +66,7 @@ async fn read_back(kind: Kind) {
     let target = publish(&remote, used).await;
     let mut disk = Disk::attach(target.addresses[0], used).unwrap();
     fill(&mut disk, 0..8);
-    let spec = SnapshotSpec { volume: used, group: None, labels: [].into() };
+    let spec = SnapshotSpec::new(used);
     remote.put_snapshot(snapshot, spec).await.unwrap();
     let address = publish(&remote, idle).await.addresses[0];
     fill(&mut Disk::attach(address, idle).unwrap(), 0..8);
