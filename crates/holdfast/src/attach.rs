@@ -20,7 +20,7 @@ use model::{HostName, PathState, PathStatus};
 use serde::Serialize;
 
 use crate::arg_parsers;
-use crate::cli::{CalledVolume, Cell, ClientArgs, Column, Out, Row, Tone, text_of_time};
+use crate::cli::{Cell, ClientArgs, Column, Out, Row, Tone, VolumeReference, text_of_time};
 
 /// Where run-time state lies.
 #[derive(Args, Clone)]
@@ -64,7 +64,7 @@ pub(crate) struct Attach {
     ask: ClientArgs,
     #[command(flatten)]
     run: RunFolder,
-    volume: CalledVolume,
+    volume: VolumeReference,
     /// Mount it there; an empty volume gets a file system
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
@@ -92,7 +92,7 @@ pub(crate) struct Detach {
     ask: ClientArgs,
     #[command(flatten)]
     run: RunFolder,
-    volume: CalledVolume,
+    volume: VolumeReference,
 }
 
 /// Options of `attached`.

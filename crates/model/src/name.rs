@@ -105,8 +105,8 @@ fn dns(text: &str) -> Result<(), Remedy> {
 
 /// Not an id: whoever gives a whole id means that.
 fn given(text: &str) -> Result<(), Remedy> {
-    const REMEDY: Remedy = "a name must not look like an id; use 1 to 253 of a-z, 0-9, '-' and '.', \
-         such as orders-db";
+    const REMEDY: Remedy = "a name must not look like an id; use 1 to 253 of a-z, 0-9, '-' and \
+         '.', such as orders-db";
     dns(text)?;
     Uuid::try_parse(text).is_err().then_some(()).ok_or(REMEDY)
 }

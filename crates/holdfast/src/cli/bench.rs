@@ -7,8 +7,8 @@ use api::rest::{Control, Remote};
 use clap::Args;
 use model::{HostName, VolumeId};
 
-use super::called::CalledVolume;
 use super::client_args::ClientArgs;
+use super::reference::VolumeReference;
 use crate::arg_parsers::some_time;
 use crate::nvme::{Place, Work, measure};
 
@@ -18,7 +18,7 @@ pub(crate) struct BenchArgs {
     #[command(flatten)]
     ask: ClientArgs,
     /// Which volume; it must be published
-    volume: CalledVolume,
+    volume: VolumeReference,
     /// The host to be; left out: the one it is published to
     #[arg(long, value_name = "HOST")]
     host: Option<HostName>,

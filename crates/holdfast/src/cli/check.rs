@@ -9,10 +9,10 @@ use api::rest::{Control, Remote};
 use clap::Args;
 use model::{Progress, ReplicaId, Size, VolumeId};
 
-use super::called::CalledVolume;
 use super::create::agreed;
 use super::out::Out;
 use super::progress::ProgressBar;
+use super::reference::VolumeReference;
 use super::replica;
 
 /// Blocks that are checked at once.
@@ -25,7 +25,7 @@ const NAMED: usize = 32;
 /// What to check, and what may be done about it.
 #[derive(Args)]
 pub(crate) struct Check {
-    volume: CalledVolume,
+    volume: VolumeReference,
     /// Compare all copies with each other, block by block; without it each copy is scrubbed
     #[arg(long)]
     compare: bool,

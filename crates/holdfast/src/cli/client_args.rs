@@ -12,8 +12,8 @@ use clap::Args;
 use http::uri::Authority;
 use model::{Problem, ProblemKind, VolumeId};
 
-use super::called::{Called, CalledVolume};
 use super::out::{Format, Out};
+use super::reference::{Reference, VolumeReference};
 
 /// Where the control plane of this machine listens unless told otherwise.
 const SERVER: &str = crate::control::LISTEN;
@@ -107,8 +107,8 @@ impl ClientArgs {
     }
 
     /// The volume that is meant, for those who ask for nothing else.
-    pub(crate) fn find_volume(&self, called: CalledVolume) -> Result<VolumeId> {
-        if let Called::Id(id) = called {
+    pub(crate) fn find_volume(&self, called: VolumeReference) -> Result<VolumeId> {
+        if let Reference::Id(id) = called {
             return Ok(id);
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

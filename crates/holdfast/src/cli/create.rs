@@ -10,7 +10,7 @@ use model::{
     QosLimits, Size, Source, Topology, ValidationError, VolumeId, VolumePolicy, VolumeSpec, Zones,
 };
 
-use super::called::{CalledSnapshot, CalledVolume};
+use super::reference::{SnapshotReference, VolumeReference};
 
 /// `KEY=VALUE` as typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,6 +154,24 @@ pub(crate) struct Properties {
     labels: Vec<LabelEdit>,
 }
 
+/// How large a volume is to be, either way.
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct NewSize {
+    /// The new size, such as 20GiB
+    #[arg(value_name = "SIZE")]
+    size: Option<Size>,
+    /// The same as an option
+    #[arg(long = "size", value_name = "SIZE")]
+    option: Option<Size>,
+}
+
+impl NewSize {
+    pub(crate) fn get(&self) -> Result<Size> {
+        self.size.or(self.option).context("say how large it is to be, such as 20GiB")
+    }
+}
+
 /// A new volume as typed.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct NewVolume {
@@ -248,10 +266,10 @@ fn replace<T: Ord>(have: &mut BTreeSet<T>, typed: Vec<T>) {
 pub(crate) struct From {
     /// Start with the content of a snapshot
     #[arg(long, value_name = "SNAPSHOT")]
-    pub(crate) from_snapshot: Option<CalledSnapshot>,
+    pub(crate) from_snapshot: Option<SnapshotReference>,
     /// Start with the content of a volume as it is now
     #[arg(long, value_name = "VOLUME")]
-    pub(crate) clone_of: Option<CalledVolume>,
+    pub(crate) clone_of: Option<VolumeReference>,
 }
 
 #[cfg(test)]

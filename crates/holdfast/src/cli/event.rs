@@ -6,10 +6,10 @@ use api::rest::{Control, EventQuery, Remote};
 use clap::{Subcommand, ValueEnum};
 use model::{Event, NodeName, PoolName, Severity, SubjectKind, Timestamp};
 
-use super::called::CalledVolume;
 use super::client_args::all;
 use super::format;
 use super::out::{Out, Row};
+use super::reference::VolumeReference;
 use super::table::{Cell, Column, Tone};
 use crate::arg_parsers::moment;
 use crate::stop;
@@ -21,7 +21,7 @@ pub(crate) enum Verb {
     List {
         /// Only about this volume, its copies, targets and snapshots
         #[arg(long, value_name = "VOLUME")]
-        volume: Option<CalledVolume>,
+        volume: Option<VolumeReference>,
         /// Only about this node
         #[arg(long, value_name = "NODE")]
         node: Option<NodeName>,
@@ -103,7 +103,7 @@ impl Verb {
     pub(crate) async fn run(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
         match self {
             Verb::List { volume, node, pool, kind, about, severity, since, until } => {
-                let volume = CalledVolume::find_any(volume, remote).await?;
+                let volume = VolumeReference::find_any(volume, remote).await?;
                 let (severity, kind) = (severity.map(Severity::from), kind.map(KindText::kind));
                 let (name, limit, after) = (None, None, None);
                 let asked = EventQuery {

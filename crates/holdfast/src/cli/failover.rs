@@ -5,10 +5,10 @@ use api::rest::{Control, FailoverQuery, Remote};
 use clap::Subcommand;
 use model::{Failover, FailoverReason, FailoverStage};
 
-use super::called::CalledVolume;
 use super::client_args::all;
 use super::format;
 use super::out::{Out, Row};
+use super::reference::VolumeReference;
 use super::table::{Cell, Column, Tone};
 
 /// Commands about failovers.
@@ -18,14 +18,14 @@ pub(crate) enum Verb {
     List {
         /// Only those of this volume
         #[arg(long, value_name = "VOLUME")]
-        volume: Option<CalledVolume>,
+        volume: Option<VolumeReference>,
     },
 }
 
 impl Verb {
     pub(crate) async fn run(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
         let Verb::List { volume } = self;
-        let volume = CalledVolume::find_any(volume, remote).await?;
+        let volume = VolumeReference::find_any(volume, remote).await?;
         let asked = FailoverQuery { volume, ..FailoverQuery::default() };
         let show = async |out: &mut Out<'_>| {
             out.list(&all(|paging| remote.failovers(asked.clone().at(paging))).await?)

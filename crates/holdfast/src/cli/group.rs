@@ -7,11 +7,11 @@ use api::rest::{Control, GroupQuery, Remote};
 use clap::Subcommand;
 use model::{GivenName, SnapshotGroup, SnapshotGroupId, SnapshotGroupSpec};
 
-use super::called::{CalledGroup, CalledVolume};
 use super::client_args::all;
 use super::create::{LabelText, agreed, new_id};
 use super::format;
 use super::out::{Out, Row};
+use super::reference::{GroupReference, VolumeReference};
 use super::table::{Cell, Column};
 
 /// Commands about groups of snapshots.
@@ -20,12 +20,12 @@ pub(crate) enum Verb {
     /// All groups
     List,
     /// One group
-    Get { group: CalledGroup },
+    Get { group: GroupReference },
     /// Take snapshots of several volumes at one moment, all or none
     Create {
         /// The volumes, by names or ids; `volume list` shows them
         #[arg(required = true, value_name = "VOLUME")]
-        volumes: Vec<CalledVolume>,
+        volumes: Vec<VolumeReference>,
         /// What to call it
         #[arg(long, value_name = "NAME")]
         name: Option<GivenName>,
@@ -38,7 +38,7 @@ pub(crate) enum Verb {
     },
     /// Delete a group with its snapshots
     Delete {
-        group: CalledGroup,
+        group: GroupReference,
         /// Yes, lose them
         #[arg(long)]
         yes: bool,

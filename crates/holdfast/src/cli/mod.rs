@@ -8,7 +8,6 @@
 
 mod arg_help;
 mod bench;
-mod called;
 mod check;
 mod client_args;
 mod create;
@@ -28,6 +27,7 @@ mod progress;
 mod quarantine;
 mod rebuild;
 mod recover;
+mod reference;
 mod replica;
 mod snapshot;
 mod spec;
@@ -45,7 +45,6 @@ use clap::{Args, Subcommand};
 
 pub(crate) use arg_help::explained as with_words;
 pub(crate) use bench::place;
-pub(crate) use called::CalledVolume;
 pub(crate) use client_args::{ClientArgs, all, explained};
 pub(crate) use create::new_id;
 pub(crate) use event::line as event_line;
@@ -53,6 +52,7 @@ use explain::try_out;
 pub(crate) use format::time as text_of_time;
 pub(crate) use out::{Format, Out, Row, yaml};
 pub(crate) use pool::Verb as PoolVerb;
+pub(crate) use reference::VolumeReference;
 pub(crate) use status::screen;
 pub(crate) use table::{Cell, Column, Tone, paint};
 

@@ -9,11 +9,11 @@ use api::rest::{Control, RebuildQuery, Remote, VolumeQuery};
 use clap::Subcommand;
 use model::{Progress, Rebuild, RebuildId, RebuildState, Size, VolumeId, VolumeState};
 
-use super::called::CalledVolume;
 use super::client_args::all;
 use super::format;
 use super::out::{Out, Row};
 use super::progress::ProgressBar;
+use super::reference::VolumeReference;
 use super::table::{Cell, Column, Tone};
 
 /// Commands about rebuilds.
@@ -23,7 +23,7 @@ pub(crate) enum Verb {
     List {
         /// Only those of this volume
         #[arg(long, value_name = "VOLUME")]
-        volume: Option<CalledVolume>,
+        volume: Option<VolumeReference>,
         /// Only those that have not ended
         #[arg(long)]
         running: bool,
@@ -45,7 +45,7 @@ pub(crate) enum Verb {
     Wait {
         /// Only those of this volume
         #[arg(long, value_name = "VOLUME")]
-        volume: Option<CalledVolume>,
+        volume: Option<VolumeReference>,
     },
 }
 
@@ -59,7 +59,7 @@ impl Verb {
         let pace = |run, bytes_per_second| JobControl { run, bytes_per_second };
         let (rebuild, pace) = match self {
             Verb::List { volume, running } => {
-                let volume = CalledVolume::find_any(volume, remote).await?;
+                let volume = VolumeReference::find_any(volume, remote).await?;
                 let running = running.then_some(true);
                 let asked = RebuildQuery { volume, running, ..RebuildQuery::default() };
                 let show = async |out: &mut Out<'_>| {
@@ -72,7 +72,7 @@ impl Verb {
                 return out.show(remote, show).await;
             }
             Verb::Wait { volume } => {
-                let volume = CalledVolume::find_any(volume, remote).await?;
+                let volume = VolumeReference::find_any(volume, remote).await?;
                 return waited(remote, volume, out).await;
             }
             Verb::Pause { rebuild } => (rebuild, pace(Run::Pause, None)),

@@ -8,12 +8,12 @@ use api::rest::{Control, Remote, ReplicaQuery};
 use clap::Subcommand;
 use model::{NodeName, PoolName, Replica, ReplicaId, Size};
 
-use super::called::CalledVolume;
 use super::client_args::all;
 use super::create::agreed;
 use super::format;
 use super::out::{Out, Row};
 use super::progress::ProgressBar;
+use super::reference::VolumeReference;
 use super::table::{Cell, Column};
 
 /// Commands about copies of volumes.
@@ -23,7 +23,7 @@ pub(crate) enum Verb {
     List {
         /// Only those of this volume
         #[arg(long, value_name = "VOLUME")]
-        volume: Option<CalledVolume>,
+        volume: Option<VolumeReference>,
         /// Only those on this node
         #[arg(long, value_name = "NODE")]
         node: Option<NodeName>,
@@ -91,7 +91,7 @@ impl Verb {
     pub(crate) async fn run(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
         match self {
             Verb::List { volume, node, pool } => {
-                let volume = CalledVolume::find_any(volume, remote).await?;
+                let volume = VolumeReference::find_any(volume, remote).await?;
                 let asked = ReplicaQuery { volume, node, pool, ..ReplicaQuery::default() };
                 let show = async |out: &mut Out<'_>| {
                     out.list(&all(|paging| remote.replicas(asked.clone().at(paging))).await?)

@@ -9,11 +9,11 @@ use model::{
 };
 use serde::Serialize;
 
-use super::called::{CalledSnapshot, CalledVolume};
 use super::client_args::all;
 use super::create::{LabelEdit, LabelText, NewVolume, agreed, edited, new_id};
 use super::format;
 use super::out::{Out, Row};
+use super::reference::{SnapshotReference, VolumeReference};
 use super::table::{Cell, Column, Tone};
 use super::try_out;
 
@@ -24,16 +24,16 @@ pub(crate) enum Verb {
     List {
         /// Only those of this volume
         #[arg(long, value_name = "VOLUME")]
-        volume: Option<CalledVolume>,
+        volume: Option<VolumeReference>,
         /// Only those with this label
         #[arg(short, long, value_name = "KEY[=VALUE]")]
         label: Option<LabelMatch>,
     },
     /// One snapshot with where it lies
-    Get { snapshot: CalledSnapshot },
+    Get { snapshot: SnapshotReference },
     /// Take a snapshot of a volume
     Create {
-        volume: CalledVolume,
+        volume: VolumeReference,
         /// What to call it
         #[arg(long, value_name = "NAME")]
         name: Option<GivenName>,
@@ -46,20 +46,20 @@ pub(crate) enum Verb {
     },
     /// Make a new volume with the content of a snapshot
     Restore {
-        snapshot: CalledSnapshot,
+        snapshot: SnapshotReference,
         #[command(flatten)]
         new: Box<NewVolume>,
     },
     /// Set labels (KEY=VALUE) and take them away (KEY-)
     Label {
-        snapshot: CalledSnapshot,
+        snapshot: SnapshotReference,
         /// What to set and what to take away, such as zone=a disk-
         #[arg(required = true, value_name = "KEY=VALUE|KEY-")]
         labels: Vec<LabelEdit>,
     },
     /// Delete a snapshot; volumes made from it keep what they need
     Delete {
-        snapshot: CalledSnapshot,
+        snapshot: SnapshotReference,
         /// Yes, lose it
         #[arg(long)]
         yes: bool,
@@ -70,7 +70,7 @@ impl Verb {
     pub(crate) async fn run(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
         match self {
             Verb::List { volume, label } => {
-                let volume = CalledVolume::find_any(volume, remote).await?;
+                let volume = VolumeReference::find_any(volume, remote).await?;
                 let asked = SnapshotQuery { volume, label, ..SnapshotQuery::default() };
                 let show = async |out: &mut Out<'_>| {
                     out.list(&all(|paging| remote.snapshots(asked.clone().at(paging))).await?)

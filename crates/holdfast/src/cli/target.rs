@@ -5,10 +5,10 @@ use api::rest::{Control, Remote, TargetQuery};
 use clap::Subcommand;
 use model::{ChildStatus, NodeName, Target, TargetId};
 
-use super::called::CalledVolume;
 use super::client_args::all;
 use super::format;
 use super::out::{Out, Row};
+use super::reference::VolumeReference;
 use super::table::{Cell, Column};
 
 /// Commands about targets.
@@ -18,7 +18,7 @@ pub(crate) enum Verb {
     List {
         /// Only those of this volume
         #[arg(long, value_name = "VOLUME")]
-        volume: Option<CalledVolume>,
+        volume: Option<VolumeReference>,
         /// Only those on this node
         #[arg(long, value_name = "NODE")]
         node: Option<NodeName>,
@@ -31,7 +31,7 @@ impl Verb {
     pub(crate) async fn run(self, remote: &Remote, out: &mut Out<'_>) -> Result<()> {
         match self {
             Verb::List { volume, node } => {
-                let volume = CalledVolume::find_any(volume, remote).await?;
+                let volume = VolumeReference::find_any(volume, remote).await?;
                 let asked = TargetQuery { volume, node, ..TargetQuery::default() };
                 let show = async |out: &mut Out<'_>| {
                     out.list(&all(|paging| remote.targets(asked.clone().at(paging))).await?)

@@ -252,21 +252,21 @@ async fn verbs() {
 #[tokio::test]
 async fn things_are_called_by_name_or_by_the_beginning_of_an_id() {
     let id = "5f0c54a1-9d6e-4b6a-8a53-0c1f4b7f8a10";
-    let create = format!("volume create --id {id} --size 10GiB --replicas 1 --name orders-db");
+    let create = format!("volume create --id {id} --size 10GiB --replicas 1 --name web-db");
     let lines = [
         create.as_str(),
-        "volume create --size 1GiB --replicas 1 --name orders-db",
+        "volume create --size 1GiB --replicas 1 --name web-db",
         "volume create --size 1GiB --replicas 1 --name 5f0c54a1-9d6e-4b6a-8a53-0c1f4b7f8a11",
-        "volume get orders-db",
+        "volume get web-db",
         "volume get 5f0c",
-        "volumes get ORDERS-DB",
+        "volumes get WEB-DB",
         "volume get 0000",
-        "volume get orders",
+        "volume get web",
         "volume get a/b",
-        "volume resize orders-db --size 20GiB",
-        "volume resize orders-db 30GiB --size 40GiB",
-        "volume resize orders-db",
-        "vol set orders-db --name billing",
+        "volume resize web-db --size 20GiB",
+        "volume resize web-db 30GiB --size 40GiB",
+        "volume resize web-db",
+        "vol set web-db --name billing",
         "snap create billing --name before --id 5f0c54a1-9d6e-4b6a-8a53-0c1f4b7f8a12",
         "snap get before",
         "snapshot delete before --yes",

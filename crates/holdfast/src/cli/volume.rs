@@ -15,13 +15,13 @@ use model::{
 };
 use serde::Serialize;
 
-use super::called::CalledVolume;
 use super::check::Check;
 use super::client_args::all;
-use super::create::{From, NewVolume, Properties, agreed, copies};
+use super::create::{From, NewSize, NewVolume, Properties, agreed, copies};
 use super::format;
 use super::out::{Out, Row};
 use super::progress::ProgressBar;
+use super::reference::VolumeReference;
 use super::table::{Cell, Column, Tone};
 use super::try_out;
 
@@ -31,7 +31,7 @@ pub(crate) enum Verb {
     /// All volumes, or those that fit
     List(List),
     /// One volume with its copies
-    Get { volume: CalledVolume },
+    Get { volume: VolumeReference },
     /// Make a volume: empty, from a snapshot, or as a clone of another
     Create {
         #[command(flatten)]
@@ -41,14 +41,14 @@ pub(crate) enum Verb {
     },
     /// Delete a volume and its data
     Delete {
-        volume: CalledVolume,
+        volume: VolumeReference,
         /// Yes, lose its data
         #[arg(long)]
         yes: bool,
     },
     /// Serve a volume, and print where
     Publish {
-        volume: CalledVolume,
+        volume: VolumeReference,
         /// The host that is to use it; left out: nobody, to heal
         #[arg(long, value_name = "HOST")]
         host: Option<HostName>,
@@ -58,7 +58,7 @@ pub(crate) enum Verb {
     },
     /// Stop serving a volume
     Unpublish {
-        volume: CalledVolume,
+        volume: VolumeReference,
         /// For this host only
         #[arg(long, value_name = "HOST")]
         host: Option<HostName>,
@@ -68,7 +68,7 @@ pub(crate) enum Verb {
     },
     /// Serve a volume from another node; hosts keep their device
     Republish {
-        volume: CalledVolume,
+        volume: VolumeReference,
         /// The node that is to serve it; left out: where it suits best
         #[arg(long, alias = "to", value_name = "NODE")]
         node: Option<NodeName>,
@@ -76,7 +76,7 @@ pub(crate) enum Verb {
     /// Make a volume larger, in use or not
     #[command(override_usage = "holdfast volume resize [OPTIONS] <VOLUME> <SIZE>")]
     Resize {
-        volume: CalledVolume,
+        volume: VolumeReference,
         #[command(flatten)]
         size: NewSize,
         /// Show how far it is until every copy has it
@@ -85,20 +85,20 @@ pub(crate) enum Verb {
     },
     /// Have another number of copies
     Replicas {
-        volume: CalledVolume,
+        volume: VolumeReference,
         /// How many copies, 1 to 8
         #[arg(value_parser = copies())]
         count: u8,
     },
     /// Change other properties
     Set {
-        volume: CalledVolume,
+        volume: VolumeReference,
         #[command(flatten)]
         properties: Properties,
     },
     /// Have a copy in another place instead of this one
     Move {
-        volume: CalledVolume,
+        volume: VolumeReference,
         /// The copy to leave
         replica: ReplicaId,
         /// The pool to move to; left out: where it suits best
@@ -107,7 +107,7 @@ pub(crate) enum Verb {
     },
     /// Give up a copy that is lost or too many
     RemoveReplica {
-        volume: CalledVolume,
+        volume: VolumeReference,
         /// Which copy
         replica: ReplicaId,
         /// Yes, lose it
@@ -116,44 +116,26 @@ pub(crate) enum Verb {
     },
     /// Leave a copy alone: it misses what is written until it is used again
     Offline {
-        volume: CalledVolume,
+        volume: VolumeReference,
         /// Which copy
         replica: ReplicaId,
     },
     /// Use a copy again that was left alone; it is brought in sync
     Online {
-        volume: CalledVolume,
+        volume: VolumeReference,
         /// Which copy
         replica: ReplicaId,
     },
     /// Read a served volume on all copies in sync and compare them; what is damaged is rewritten
     Check(Check),
     /// For each pool, whether a copy could go there, and why not
-    Placement { volume: CalledVolume },
+    Placement { volume: VolumeReference },
     /// Rebuilds of a volume, under way and ended
-    Rebuilds { volume: CalledVolume },
+    Rebuilds { volume: VolumeReference },
     /// Undo what is being done to a volume, as far as it can be: publishing, another size, a move
-    Cancel { volume: CalledVolume },
+    Cancel { volume: VolumeReference },
     /// Forget targets that were replaced, even if their nodes do not answer
-    ShutdownTargets { volume: CalledVolume },
-}
-
-/// How large a volume is to be, either way.
-#[derive(Args)]
-#[group(required = true, multiple = false)]
-pub(crate) struct NewSize {
-    /// The new size, such as 20GiB
-    #[arg(value_name = "SIZE")]
-    size: Option<Size>,
-    /// The same as an option
-    #[arg(long = "size", value_name = "SIZE")]
-    option: Option<Size>,
-}
-
-impl NewSize {
-    fn get(&self) -> Result<Size> {
-        self.size.or(self.option).context("say how large it is to be, such as 20GiB")
-    }
+    ShutdownTargets { volume: VolumeReference },
 }
 
 /// Which volumes.

@@ -8,12 +8,12 @@ use model::{
     WebhookSpec,
 };
 
-use super::called::CalledVolume;
 use super::client_args::all;
 use super::create::agreed;
 use super::event::SeverityText;
 use super::format;
 use super::out::{Out, Row};
+use super::reference::VolumeReference;
 use super::table::{Cell, Column, Tone};
 
 /// Commands about webhooks.
@@ -75,7 +75,7 @@ pub(crate) enum Verb {
 pub(crate) struct About {
     /// Only events about this volume
     #[arg(long)]
-    volume: Option<CalledVolume>,
+    volume: Option<VolumeReference>,
     /// Only events about this node
     #[arg(long)]
     node: Option<NodeName>,
@@ -86,7 +86,7 @@ pub(crate) struct About {
 
 impl About {
     async fn subject(self, remote: &Remote) -> Result<Option<Subject>> {
-        let volume = CalledVolume::find_any(self.volume, remote).await?.map(Subject::Volume);
+        let volume = VolumeReference::find_any(self.volume, remote).await?.map(Subject::Volume);
         Ok(volume.or(self.node.map(Subject::Node)).or(self.pool.map(Subject::Pool)))
     }
 }

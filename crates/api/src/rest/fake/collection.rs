@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use model::{Generation, Problem, ProblemKind, Resource, Spec, Timestamp};
 
-use crate::rest::ApiResult;
+use crate::rest::{ApiResult, IdOrName};
 use crate::{Applied, Deleted, Page, Paging};
 
 /// All resources of one kind.
@@ -41,6 +41,17 @@ impl<S: Spec> Collection<S> {
     ) -> ApiResult<Page<Resource<S>>> {
         let some = self.0.values().filter(|one| asked(one)).cloned();
         paging.cut(some, |one| one.id().to_string())
+    }
+
+    /// As [`Collection::page`], of those that are called so.
+    pub(super) fn page_of(
+        &self,
+        called: Option<&IdOrName>,
+        paging: &Paging,
+        asked: impl Fn(&Resource<S>) -> bool,
+    ) -> ApiResult<Page<Resource<S>>> {
+        let is_called = called.map(|called| called.among(self.all()));
+        self.page(paging, |one| is_called.as_ref().is_none_or(|it| it(one)) && asked(one))
     }
 
     /// Made, unless it is there; `see` gives what is seen of a new one, or refuses to make it.

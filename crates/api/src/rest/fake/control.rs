@@ -14,7 +14,8 @@ use model::{
 
 use super::Fake;
 use super::statuses::{
-    FENCE, HEARD, VERSION, asks_for, count, covered, is, labelled, lowered, taken_at_once, well,
+    FENCE, HEARD, VERSION, asks_for, asks_for_snapshot, count, covered, is, labelled, lowered,
+    taken_at_once, well,
 };
 use crate::heartbeat::{Deregister, HeartbeatAck};
 use crate::node::{
@@ -253,11 +254,8 @@ impl Control for Fake {
     }
 
     async fn volumes(&self, query: VolumeQuery) -> ApiResult<Page<Volume>> {
-        let held = self.held();
-        let is_called = query.called.as_ref().map(|called| called.among(held.volumes.all()));
-        held.volumes.page(&query.paging(), |volume| {
-            is_called.as_ref().is_none_or(|it| it(volume)) && asks_for(&query, volume)
-        })
+        let asked = |it: &Volume| asks_for(&query, it);
+        self.held().volumes.page_of(query.called.as_ref(), &query.paging(), asked)
     }
 
     async fn volume(&self, at: VolumeId) -> ApiResult<Volume> {
@@ -316,15 +314,8 @@ impl Control for Fake {
     }
 
     async fn snapshots(&self, query: SnapshotQuery) -> ApiResult<Page<Snapshot>> {
-        let held = self.held();
-        let is_called = query.called.as_ref().map(|called| called.among(held.snapshots.all()));
-        held.snapshots.page(&query.paging(), |snapshot| {
-            let spec = snapshot.spec();
-            is_called.as_ref().is_none_or(|it| it(snapshot))
-                && is(query.volume.as_ref(), &spec.volume)
-                && query.group.is_none_or(|group| spec.group == Some(group))
-                && labelled(query.label.as_ref(), &spec.labels)
-        })
+        let asked = |it: &Snapshot| asks_for_snapshot(&query, it);
+        self.held().snapshots.page_of(query.called.as_ref(), &query.paging(), asked)
     }
 
     async fn snapshot(&self, at: SnapshotId) -> ApiResult<Snapshot> {
@@ -373,12 +364,8 @@ impl Control for Fake {
     }
 
     async fn groups(&self, query: GroupQuery) -> ApiResult<Page<SnapshotGroup>> {
-        let held = self.held();
-        let is_called = query.called.as_ref().map(|called| called.among(held.groups.all()));
-        held.groups.page(&query.paging(), |group| {
-            is_called.as_ref().is_none_or(|it| it(group))
-                && labelled(query.label.as_ref(), &group.spec().labels)
-        })
+        let asked = |group: &SnapshotGroup| labelled(query.label.as_ref(), &group.spec().labels);
+        self.held().groups.page_of(query.called.as_ref(), &query.paging(), asked)
     }
 
     async fn group(&self, at: SnapshotGroupId) -> ApiResult<SnapshotGroup> {

@@ -16,8 +16,8 @@ use crate::heartbeat::HeartbeatAck;
 use crate::node::{Fence, FenceReset, Run, Scrub, ScrubState};
 use crate::rest::{
     ApiResult, Capacity, Counts, EventQuery, Explanation, Health, LabelMatch, Leader, Placement,
-    Purge, PurgeConfirmation, QuarantineCounts, Quarantined, RescueRequest, Status, StoredSpec,
-    VolumeCounts, VolumeQuery,
+    Purge, PurgeConfirmation, QuarantineCounts, Quarantined, RescueRequest, SnapshotQuery, Status,
+    StoredSpec, VolumeCounts, VolumeQuery,
 };
 use crate::{Applied, Page, Paging};
 
@@ -66,6 +66,13 @@ pub(super) fn asks_for(query: &VolumeQuery, volume: &Volume) -> bool {
             .as_ref()
             .is_none_or(|group| volume.spec().affinity_group.as_ref() == Some(group))
         && labelled(query.label.as_ref(), &volume.spec().labels)
+}
+
+pub(super) fn asks_for_snapshot(query: &SnapshotQuery, snapshot: &Snapshot) -> bool {
+    let spec = snapshot.spec();
+    is(query.volume.as_ref(), &spec.volume)
+        && query.group.is_none_or(|group| spec.group == Some(group))
+        && labelled(query.label.as_ref(), &spec.labels)
 }
 
 /// When the next heartbeat is due.

@@ -11,15 +11,15 @@ use model::{GivenName, Resource, SnapshotGroupId, SnapshotId, Spec, VolumeId};
 const NAMED: usize = 5;
 
 /// A volume as typed.
-pub(crate) type CalledVolume = Called<VolumeId>;
+pub(crate) type VolumeReference = Reference<VolumeId>;
 /// A snapshot as typed.
-pub(crate) type CalledSnapshot = Called<SnapshotId>;
+pub(crate) type SnapshotReference = Reference<SnapshotId>;
 /// A group of snapshots as typed.
-pub(crate) type CalledGroup = Called<SnapshotGroupId>;
+pub(crate) type GroupReference = Reference<SnapshotGroupId>;
 
 /// What was typed where one thing is meant.
 #[derive(Clone, Debug)]
-pub(crate) enum Called<I> {
+pub(crate) enum Reference<I> {
     /// A whole id: nobody has to be asked.
     Id(I),
     /// A name, or the beginning of an id.
@@ -27,7 +27,7 @@ pub(crate) enum Called<I> {
 }
 
 /// What can be called by a name.
-pub(crate) trait Callable: Copy + fmt::Display + Sized {
+pub(crate) trait Named: Copy + fmt::Display + Sized {
     /// The word for one, and the command that shows all.
     const KIND: (&'static str, &'static str);
 
@@ -38,20 +38,20 @@ pub(crate) trait Callable: Copy + fmt::Display + Sized {
     ) -> Result<Vec<(Self, Option<GivenName>)>>;
 }
 
-impl<I: FromStr> FromStr for Called<I> {
+impl<I: FromStr> FromStr for Reference<I> {
     type Err = model::ValidationError;
 
-    fn from_str(text: &str) -> Result<Called<I>, Self::Err> {
-        text.parse().map(Called::Id).or_else(|_| text.parse().map(Called::Text))
+    fn from_str(text: &str) -> Result<Reference<I>, Self::Err> {
+        text.parse().map(Reference::Id).or_else(|_| text.parse().map(Reference::Text))
     }
 }
 
-impl<I: Callable> Called<I> {
+impl<I: Named> Reference<I> {
     /// The one that is meant.
     pub(crate) async fn find(self, remote: &Remote) -> Result<I> {
         let text = match self {
-            Called::Id(id) => return Ok(id),
-            Called::Text(text) => text,
+            Reference::Id(id) => return Ok(id),
+            Reference::Text(text) => text,
         };
         let found = I::candidates(remote, text.clone()).await?;
         let (kind, list) = I::KIND;
@@ -73,7 +73,10 @@ impl<I: Callable> Called<I> {
     }
 
     /// The one that is meant, if any was typed.
-    pub(crate) async fn find_any(typed: Option<Called<I>>, remote: &Remote) -> Result<Option<I>> {
+    pub(crate) async fn find_any(
+        typed: Option<Reference<I>>,
+        remote: &Remote,
+    ) -> Result<Option<I>> {
         match typed {
             Some(called) => called.find(remote).await.map(Some),
             None => Ok(None),
@@ -88,7 +91,7 @@ fn named<S: Spec<Id: Copy>>(items: Vec<Resource<S>>) -> Vec<(S::Id, Option<Given
     items.into_iter().map(|it| (*it.id(), it.spec().name().cloned())).collect()
 }
 
-impl Callable for VolumeId {
+impl Named for VolumeId {
     const KIND: (&'static str, &'static str) = ("volume", "holdfast volume list");
 
     async fn candidates(
@@ -101,7 +104,7 @@ impl Callable for VolumeId {
     }
 }
 
-impl Callable for SnapshotId {
+impl Named for SnapshotId {
     const KIND: (&'static str, &'static str) = ("snapshot", "holdfast snapshot list");
 
     async fn candidates(
@@ -114,7 +117,7 @@ impl Callable for SnapshotId {
     }
 }
 
-impl Callable for SnapshotGroupId {
+impl Named for SnapshotGroupId {
     const KIND: (&'static str, &'static str) = ("snapshot group", "holdfast group list");
 
     async fn candidates(
