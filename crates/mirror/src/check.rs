@@ -15,12 +15,13 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use block::{Blocks, Lba, Span};
-use model::{ChildState, Problem, ProblemKind, ReplicaId};
+use model::{Problem, ProblemKind, ReplicaId};
 
 use crate::api::{CommandId, Effect, UnreadableBlocks};
-use crate::child_set::ChildSet;
 use crate::chunk::{ChunkCopy, CopyPurpose};
-use crate::mirror::{Mirror, Ticket};
+use crate::context::Ticket;
+use crate::mirror::Mirror;
+use crate::replicas::ChildSet;
 
 /// Most blocks of one order.
 pub(crate) const MOST_BLOCKS: Blocks = Blocks(4096);
@@ -95,12 +96,12 @@ impl Mirror {
         span: Span,
         (believed, unreadable): (Option<ReplicaId>, UnreadableBlocks),
     ) {
-        let inside = self.geometry.span().intersect(span) == Some(span);
+        let inside = self.base.cx.geometry().span().intersect(span) == Some(span);
         let kept = match unreadable {
             UnreadableBlocks::Keep(replica) => Some(replica),
             UnreadableBlocks::Tell | UnreadableBlocks::Zero => None,
         };
-        let is_unknown = |replica| !self.record_writer.wants_in_sync(replica);
+        let is_unknown = |replica| !self.base.replicas.record().wants_in_sync(replica);
         let unknown = believed.into_iter().chain(kept).any(is_unknown);
         let decides = unreadable != UnreadableBlocks::Tell || believed.is_some();
         let refused = if !inside || span.len() > MOST_BLOCKS {
@@ -108,7 +109,7 @@ impl Mirror {
             Some(Problem::new(ProblemKind::OutOfRange, detail))
         } else if unknown {
             Some(Problem::new(ProblemKind::InvalidArgument, "only a copy in sync can be believed"))
-        } else if decides && !self.has_all_in_sync() {
+        } else if decides && !self.base.replicas.are_all_in_sync() {
             let detail = "a copy is away or out of sync: it may hold the right bytes, and would \
                           not learn of others; wait until all copies are in sync";
             Some(Problem::new(ProblemKind::Busy, detail))
@@ -118,19 +119,13 @@ impl Mirror {
             None
         };
         if let Some(problem) = refused {
-            return self.answer(token, Err(problem));
+            return self.base.cx.answer(token, Err(problem));
         }
         let number = self.checks.add(Some(token), believed, span);
         if let Some(check) = self.checks.all.get_mut(&number) {
             check.unreadable = unreadable;
         }
-        self.needs_rescan = true;
-    }
-
-    /// Whether every copy is in sync. What a check makes of blocks that no copy can give, or that
-    /// differ, is in no map of what a copy missed: so nobody may miss it.
-    fn has_all_in_sync(&self) -> bool {
-        self.each_child().all(|(_, child)| child.attached && child.state == ChildState::InSync)
+        self.base.cx.rescan();
     }
 
     /// Begins a check that a read waits for, unless there are too many.
@@ -141,18 +136,22 @@ impl Mirror {
 
     /// Whether copies can be compared there now.
     pub(crate) fn may_check(&self, span: Span) -> bool {
-        self.is_settled() && !self.in_sync().is_empty() && !self.dirty.resync.touches(span)
+        self.base.is_settled()
+            && !self.base.replicas.in_sync().is_empty()
+            && !self.base.log.in_doubt().touches(span)
     }
 
     /// The copy that a check was told to believe.
     pub(crate) fn believed_by(&self, check: u64) -> ChildSet {
         let named = self.checks.all.get(&check).and_then(|check| check.believed);
-        named.and_then(|replica| self.slot_of(replica)).map_or(ChildSet::NONE, ChildSet::one)
+        named
+            .and_then(|replica| self.base.replicas.slot_of(replica))
+            .map_or(ChildSet::NONE, ChildSet::one)
     }
 
     /// Starts the next chunk of a check, those that reads wait for first.
     pub(crate) fn next_check(&mut self, may_yield: bool) -> bool {
-        let most = self.config.chunk;
+        let most = self.base.cx.config().chunk;
         for is_ordered in [false, true] {
             if is_ordered && may_yield {
                 return false;
@@ -190,14 +189,14 @@ impl Mirror {
 
     fn end_check(&mut self, number: u64, result: Result<(), Problem>) {
         let Some(mut check) = self.checks.all.remove(&number) else { return };
-        self.needs_rescan = true;
+        self.base.cx.rescan();
         let Some(token) = check.token else { return };
         if result.is_ok() {
             check.found.unreadable.sort_unstable_by_key(|span| span.start());
             check.found.differing.sort_unstable_by_key(|(span, _)| span.start());
-            self.effects.push_back(Effect::Checked { token, found: Box::new(check.found) });
+            self.base.cx.emit(Effect::Checked { token, found: Box::new(check.found) });
         }
-        self.answer(token, result);
+        self.base.cx.answer(token, result);
     }
 
     /// Gives up all checks: the target stops, or nothing can be served.
@@ -213,7 +212,7 @@ impl Mirror {
     pub(crate) fn judge_piece(&mut self, ticket: Ticket, number: u64) {
         let Some((differing, damaged)) = self.found_in_piece(ticket) else { return };
         let Some(span) = self.copies.get(&ticket).map(ChunkCopy::piece) else { return };
-        if !differing.either(damaged).is_empty() && self.dirty.resync.touches(span) {
+        if !differing.either(damaged).is_empty() && self.base.log.in_doubt().touches(span) {
             // They may: that is settled first.
             return self.end_copy(ticket, false);
         }
@@ -221,8 +220,9 @@ impl Mirror {
         let named = self.believed_by(number);
         let replicas = differing.iter().chain(source);
         let replicas: Vec<ReplicaId> =
-            replicas.filter_map(|slot| Some(self.child(slot)?.replica)).collect();
-        let is_named = source.is_some_and(|slot| named.contains(slot)) && self.has_all_in_sync();
+            replicas.filter_map(|slot| self.base.replicas.replica_in(slot)).collect();
+        let is_named =
+            source.is_some_and(|slot| named.contains(slot)) && self.base.replicas.are_all_in_sync();
         if let Some(check) = self.checks.all.get_mut(&number) {
             check.found.bad += u64::from(damaged.len()) * span.len().0;
             if !differing.is_empty() {
@@ -230,7 +230,7 @@ impl Mirror {
             }
         }
         if !differing.is_empty() {
-            self.effects.push_back(Effect::Differing(span, replicas));
+            self.base.cx.emit(Effect::Differing(span, replicas));
             if !is_named {
                 self.spare(ticket, differing);
             }
@@ -246,8 +246,9 @@ impl Mirror {
 
     /// No copy can give these blocks; what becomes of them.
     pub(crate) fn note_unreadable(&mut self, number: u64, span: Span) -> UnreadableBlocks {
-        let (copies, is_whole) = (u64::from(self.in_sync().len()), self.has_all_in_sync());
-        self.effects.push_back(Effect::Unreadable(span));
+        let (copies, is_whole) =
+            (u64::from(self.base.replicas.in_sync().len()), self.base.replicas.are_all_in_sync());
+        self.base.cx.emit(Effect::Unreadable(span));
         let Some(check) = self.checks.all.get_mut(&number) else { return UnreadableBlocks::Tell };
         check.found.bad += copies * span.len().0;
         check.found.unreadable.push(span);

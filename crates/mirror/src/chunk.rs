@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 
 use block::{Instant, Lba, Span};
 
-use crate::child_set::{ChildSet, ChildSlot};
+use crate::replicas::{ChildSet, ChildSlot};
 
 /// For whom a chunk is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

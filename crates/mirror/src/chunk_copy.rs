@@ -16,15 +16,15 @@ use block::{Command, ErrorClass, IoError, RangeAccess, Span};
 use model::FaultReason;
 
 use crate::api::{Answer, Buffer, Effect};
-use crate::child::reason;
-use crate::child_set::{ChildSet, ChildSlot};
 use crate::chunk::{ChunkCopy, CopyPurpose, Step, pieces};
-use crate::mirror::{Mirror, Pending, Purpose, Ticket};
+use crate::context::{Pending, Purpose, Ticket};
+use crate::mirror::Mirror;
+use crate::replicas::{Asked, ChildSet, ChildSlot, reason};
 
 impl Mirror {
     pub(crate) fn start_copy(&mut self, whose: CopyPurpose, region: u64, span: Span) {
         let Some(buffer) = self.free_buffers.pop() else { return };
-        let ticket = self.next_ticket();
+        let ticket = self.base.cx.next_ticket();
         let copy = ChunkCopy {
             whose,
             region,
@@ -50,14 +50,12 @@ impl Mirror {
         // W2: a copy is a write like any other.
         let claim = RangeAccess::Write(span);
         #[cfg(test)]
-        let claim = if self.broken == crate::tests::Broken::CopyUnlocked {
+        let claim = if self.base.cx.broken == crate::tests::Broken::CopyUnlocked {
             RangeAccess::Free
         } else {
             claim
         };
-        if self.ranges.enter(ticket, claim) {
-            self.ready.push(ticket);
-        }
+        self.base.lane.enter(ticket, claim);
     }
 
     pub(crate) fn copy_granted(&mut self, ticket: Ticket) {
@@ -72,10 +70,10 @@ impl Mirror {
         if !copy.outstanding.is_empty() {
             return;
         }
-        if copy.dropped || self.is_down() || self.dests(copy.whose).is_empty() {
+        if copy.dropped || self.base.service.is_down() || self.dests(copy.whose).is_empty() {
             return self.end_copy(ticket, false);
         }
-        if copy.not_before.is_some_and(|at| at > self.now) {
+        if copy.not_before.is_some_and(|at| at > self.base.cx.now()) {
             return;
         }
         match copy.step {
@@ -90,14 +88,20 @@ impl Mirror {
 
     fn dests(&self, whose: CopyPurpose) -> ChildSet {
         match whose {
-            CopyPurpose::Check(_) => self.in_sync(),
-            CopyPurpose::Rebuild(slot) => ChildSet::one(slot).both(self.write_targets()),
+            CopyPurpose::Check(_) => self.base.replicas.in_sync(),
+            CopyPurpose::Rebuild(slot) => {
+                ChildSet::one(slot).both(self.base.replicas.write_targets())
+            }
             #[cfg(test)]
-            CopyPurpose::Resync if self.broken == crate::tests::Broken::JoinerNotCompared => {
-                self.required_acks().both(self.in_sync())
+            CopyPurpose::Resync
+                if self.base.cx.broken == crate::tests::Broken::JoinerNotCompared =>
+            {
+                self.base.replicas.required_acks().both(self.base.replicas.in_sync())
             }
             // Also one that is rebuilt and may be recorded in sync already.
-            CopyPurpose::Resync => self.required_acks().both(self.write_targets()),
+            CopyPurpose::Resync => {
+                self.base.replicas.required_acks().both(self.base.replicas.write_targets())
+            }
         }
     }
 
@@ -127,24 +131,23 @@ impl Mirror {
             }
             return self.next_piece(ticket);
         }
-        let Some((io, child, session)) = self.ask(source, Purpose::Copy(ticket)) else { return };
-        let child = child.replica;
-        self.effects.push_back(Effect::Written { io, child, session, span });
+        let Some(Asked { io, child, session }) = self.base.ask(source, Purpose::Copy(ticket))
+        else {
+            return;
+        };
+        self.base.cx.emit(Effect::Written { io, child, session, span });
         self.sent(ticket, source, Step::Mapping);
     }
 
     /// A resync writes to copies in sync: as with any write, its regions are marked and open.
     fn open_resync(&mut self, ticket: Ticket, span: Span) -> bool {
-        let marked = self.dirty.is_marked(span, self.durable_version());
         let Some(copy) = self.copies.get_mut(&ticket) else { return false };
         if copy.open {
             return true;
         }
-        copy.open = marked && self.dirty.resync.contains(copy.region);
-        if copy.open {
-            self.dirty.begin(span);
-        }
-        self.copies.get(&ticket).is_some_and(|copy| copy.open) && self.is_settled()
+        let base = &mut self.base;
+        copy.open = base.log.begin_resync(&base.replicas, copy.region, span);
+        self.copies.get(&ticket).is_some_and(|copy| copy.open) && self.base.is_settled()
     }
 
     pub(crate) fn sent(&mut self, ticket: Ticket, slot: ChildSlot, step: Step) {
@@ -168,7 +171,7 @@ impl Mirror {
     pub(crate) fn all_need(&mut self, ticket: Ticket) {
         let Some(copy) = self.copies.get(&ticket) else { return };
         let source = copy.source.map_or(ChildSet::NONE, ChildSet::one);
-        let bad = copy.bad.both(self.in_sync());
+        let bad = copy.bad.both(self.base.replicas.in_sync());
         let needy = self.dests(copy.whose).either(bad).without(source);
         if let Some(copy) = self.copies.get_mut(&ticket) {
             copy.needy = needy;
@@ -190,7 +193,7 @@ impl Mirror {
     pub(crate) fn read_piece(&mut self, ticket: Ticket) {
         let Some(copy) = self.copies.get(&ticket) else { return };
         let Some((span, _)) = copy.pieces.front().copied() else { return };
-        let source = copy.source.filter(|slot| self.in_sync().contains(*slot));
+        let source = copy.source.filter(|slot| self.base.replicas.in_sync().contains(*slot));
         match source {
             Some(source) => {
                 self.piece_io(ticket, ChildSet::one(source), Command::Read { span }, Step::Reading);
@@ -209,14 +212,14 @@ impl Mirror {
         } else {
             Command::WriteZeroes { span, fua, deallocate: true }
         };
-        let needy = copy.needy.both(self.write_targets());
+        let needy = copy.needy.both(self.base.replicas.write_targets());
         // Only a check knows that all copies should hold the same: a repair is written where the
         // block is, also in a layer that snapshots share, and must be what that layer should hold.
         let is_known = matches!(copy.whose, CopyPurpose::Check(_)) && written && span.len().0 == 1;
         let damaged = if is_known { copy.damaged() } else { ChildSet::NONE };
         let damaged = needy.both(damaged);
         #[cfg(test)]
-        let damaged = match self.broken {
+        let damaged = match self.base.cx.broken {
             crate::tests::Broken::RepairByWriting => ChildSet::NONE,
             _ => damaged,
         };
@@ -232,11 +235,12 @@ impl Mirror {
     fn repair_piece(&mut self, ticket: Ticket, damaged: ChildSet, span: Span) {
         let Some(buffer) = self.copies.get(&ticket).map(|copy| copy.buffer) else { return };
         for slot in damaged.iter() {
-            let Some((io, child, session)) = self.ask(slot, Purpose::Copy(ticket)) else {
+            let Some(Asked { io, child, session }) = self.base.ask(slot, Purpose::Copy(ticket))
+            else {
                 continue;
             };
-            let (child, at, buffer) = (child.replica, span.start(), Buffer::Copy(buffer));
-            self.effects.push_back(Effect::Repair { io, child, session, at, buffer });
+            let (at, buffer) = (span.start(), Buffer::Copy(buffer));
+            self.base.cx.emit(Effect::Repair { io, child, session, at, buffer });
             self.sent(ticket, slot, Step::Writing);
         }
     }
@@ -244,7 +248,7 @@ impl Mirror {
     fn compare_piece(&mut self, ticket: Ticket, step: Step) {
         let Some(copy) = self.copies.get(&ticket) else { return };
         let Some((span, _)) = copy.pieces.front().copied() else { return };
-        let needy = copy.needy.both(self.write_targets());
+        let needy = copy.needy.both(self.base.replicas.write_targets());
         self.piece_io(ticket, needy, Command::Compare { span }, step);
     }
 
@@ -262,11 +266,11 @@ impl Mirror {
             return self.go_on(ticket);
         }
         for slot in to.iter() {
-            let Some((io, child, session)) = self.ask(slot, Purpose::Copy(ticket)) else {
+            let Some(Asked { io, child, session }) = self.base.ask(slot, Purpose::Copy(ticket))
+            else {
                 continue;
             };
-            let child = child.replica;
-            self.effects.push_back(Effect::Io { io, child, session, command, buffer });
+            self.base.cx.emit(Effect::Io { io, child, session, command, buffer });
             self.sent(ticket, slot, step);
         }
     }
@@ -290,7 +294,7 @@ impl Mirror {
                 self.write_piece(ticket);
             }
             (Step::Accepting, _) => self.read_piece(ticket),
-            (Step::Writing, CopyPurpose::Rebuild(_)) if self.config.verify && written => {
+            (Step::Writing, CopyPurpose::Rebuild(_)) if self.base.cx.config().verify && written => {
                 self.compare_piece(ticket, Step::Verifying);
             }
             (Step::Writing | Step::Verifying, _) => {
@@ -344,7 +348,7 @@ impl Mirror {
         {
             return self.fenced();
         }
-        if !self.child(from.slot).is_some_and(|child| child.is_current(from.session)) {
+        if !self.base.replicas.get(from.slot).is_some_and(|child| child.is_current(from.session)) {
             return if reads {
                 self.restart_unless_dropped(ticket);
             } else {
@@ -359,7 +363,7 @@ impl Mirror {
                 copy.step = Step::Ready;
                 copy.forget_piece();
                 copy.pieces.clear();
-                let later = self.later();
+                let later = self.base.cx.later();
                 if let Some(copy) = self.copies.get_mut(&ticket) {
                     copy.not_before = Some(later);
                 }
@@ -417,7 +421,9 @@ impl Mirror {
     }
 
     fn restart_unless_dropped(&mut self, ticket: Ticket) {
-        if self.copies.get(&ticket).is_some_and(|copy| !copy.dropped) && !self.is_down() {
+        if self.copies.get(&ticket).is_some_and(|copy| !copy.dropped)
+            && !self.base.service.is_down()
+        {
             self.restart(ticket);
         } else {
             self.advance_copy(ticket);
@@ -427,13 +433,13 @@ impl Mirror {
     pub(crate) fn end_copy(&mut self, ticket: Ticket, complete: bool) {
         let Some(copy) = self.copies.remove(&ticket) else { return };
         if copy.open {
-            self.dirty.end(copy.span, self.now);
+            self.base.log.end_write(copy.span, self.base.cx.now());
         }
         self.free_buffers.push(copy.buffer);
-        self.ranges.leave(ticket, &mut self.ready);
+        self.base.lane.leave(ticket);
         match copy.whose {
             CopyPurpose::Rebuild(slot) if !copy.dropped => {
-                self.throttle.copied(self.now, &self.config);
+                self.throttle.copied(self.base.cx.now(), self.base.cx.config());
                 if let Some(job) = self.jobs.get_mut(&slot) {
                     job.moved += copy.moved;
                     job.parts.ended(copy.region, complete);
@@ -444,11 +450,11 @@ impl Mirror {
             CopyPurpose::Resync => {
                 self.resync.parts.ended(copy.region, complete);
                 for region in self.resync.parts.take_finished() {
-                    self.dirty.resync.remove(region);
+                    self.base.log.settle_region(region);
                 }
             }
         }
-        self.needs_rescan = true;
+        self.base.cx.rescan();
     }
 
     /// Drops the copies of a rebuild or check that is over.

@@ -50,28 +50,29 @@ extern crate alloc;
 extern crate std;
 
 mod api;
+mod attachment;
 mod check;
-mod child;
-mod child_set;
 mod chunk;
 mod chunk_copy;
 mod config;
-mod conflict;
-mod dirty_map;
+mod context;
+mod departure;
 mod intent_log;
-mod lease;
+mod lane;
 mod mirror;
 mod read;
 mod rebuild;
-mod record;
+mod replicas;
+mod replication;
 mod report;
 mod requests;
 mod reservation;
 mod resize;
+mod service;
+
 mod shutdown;
 mod snapshot;
 mod source;
-mod state;
 #[cfg(test)]
 #[expect(
     clippy::as_conversions,

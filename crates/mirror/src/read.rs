@@ -13,9 +13,9 @@
 use block::{Command, Completion, ErrorClass, Instant, IoError, RangeAccess};
 
 use crate::api::{CommandId, Session};
-use crate::child::{Child, reason};
-use crate::child_set::{ChildSet, ChildSlot};
-use crate::mirror::{Mirror, Pending, Ticket};
+use crate::context::{Pending, Ticket};
+use crate::mirror::Mirror;
+use crate::replicas::{Child, ChildSet, ChildSlot, reason};
 use crate::write::Op;
 
 impl Mirror {
@@ -25,30 +25,36 @@ impl Mirror {
     ///
     /// It may leave something to poll for ([`Mirror::is_stirred`]).
     pub fn try_bypass(&mut self, command: Command, now: Instant) -> Option<Session> {
-        self.now = self.now.max(now);
-        let steady = self.steady?;
+        self.base.cx.pass(now);
         let Command::Read { span } = command else { return None };
-        let is_alone = self.ranges.is_empty();
+        if !self.base.cx.is_steady() {
+            return None;
+        }
+        let is_alone = self.base.lane.is_empty();
         #[cfg(test)]
-        let is_alone = is_alone || self.broken == crate::tests::Broken::AroundOthers;
+        let is_alone = is_alone || self.base.cx.broken == crate::tests::Broken::AroundOthers;
         let must_wait = !is_alone
             || !self.paced.is_empty()
             || self.has_limits()
-            || self.dirty.resync.touches(span);
-        let may_read = self.may_read() && self.holds_lease(self.now);
+            || self.base.log.in_doubt().touches(span);
+        let may_read = self.may_read() && self.base.holds_lease(now);
         if must_wait || !may_read || self.admit(command).is_err() {
             return None;
         }
-        self.renew_lease();
-        let child = self.quickest(steady.in_sync).and_then(|slot| self.child(slot))?;
-        let session = child.session.filter(|_| child.attached && child.local)?;
+        self.base.replicas.renew_lease(&mut self.base.cx);
+        let child = self
+            .base
+            .replicas
+            .quickest(self.base.replicas.in_sync())
+            .and_then(|slot| self.base.replicas.get(slot))?;
+        let session = child.session().filter(|_| child.is_local())?;
         self.bypass_reads += 1;
         Some(session)
     }
 
     /// Whether there is something to poll for.
     pub fn is_stirred(&self) -> bool {
-        !self.effects.is_empty()
+        self.base.cx.has_effects()
     }
 
     /// A read that went around has ended; if it was answered well, [`Mirror::may_answer`] says
@@ -56,7 +62,7 @@ impl Mirror {
     /// something to poll for.
     pub fn bypass_done(&mut self, now: Instant) -> bool {
         self.bypass_reads = self.bypass_reads.saturating_sub(1);
-        let is_awaited = self.bypass_reads == 0 && self.stopping.is_some();
+        let is_awaited = self.bypass_reads == 0 && self.base.service.is_stopping();
         if is_awaited {
             self.tick(now);
         }
@@ -76,7 +82,7 @@ impl Mirror {
         let mut op = Op::new(Some(token), command, now);
         let of_it = |(slot, child): (ChildSlot, &Child)| child.is_current(session).then_some(slot);
         if matches!(fault.class(), ErrorClass::Medium | ErrorClass::Bug)
-            && let Some(slot) = self.each_child().find_map(of_it)
+            && let Some(slot) = self.base.replicas.iter().find_map(of_it)
         {
             op.declined.insert(slot);
             op.fault = Some(fault);
@@ -99,9 +105,9 @@ impl Mirror {
         }
         // R2
         if let Some(span) = command.span() {
-            let doubtful = self.dirty.doubtful(span);
+            let doubtful = self.base.log.doubtful(span);
             #[cfg(test)]
-            let doubtful = if self.broken == crate::tests::Broken::ReadInDoubt {
+            let doubtful = if self.base.cx.broken == crate::tests::Broken::ReadInDoubt {
                 alloc::vec::Vec::new()
             } else {
                 doubtful
@@ -111,17 +117,29 @@ impl Mirror {
                 return self.await_resync(ticket);
             }
         }
-        let Some(slot) = self.quickest(self.in_sync().without(declined)) else {
+        let Some(slot) =
+            self.base.replicas.quickest(self.base.replicas.in_sync().without(declined))
+        else {
             // Every copy in sync has it wrong, or none is there.
             return match fault {
-                Some(fault) if !declined.is_empty() && !self.in_sync().is_empty() => {
+                Some(fault) if !declined.is_empty() && !self.base.replicas.in_sync().is_empty() => {
                     self.check_or_fail(ticket, fault);
                 }
                 _ => {}
             };
         };
-        self.renew_lease();
+        self.base.replicas.renew_lease(&mut self.base.cx);
         self.send(ticket, ChildSet::one(slot), command);
+    }
+
+    /// Ends a read whose answer is known, now or when every copy in sync has proved that nobody
+    /// else owns the volume.
+    fn answer_read(&mut self, ticket: Ticket) {
+        let Some(op) = self.ops.get(ticket) else { return };
+        let (since, Some(result)) = (op.since, op.answered) else { return };
+        if self.base.prove_since(since) {
+            self.finish(ticket, result);
+        }
     }
 
     /// Has the blocks of a read checked that no copy could answer, once.
@@ -139,7 +157,7 @@ impl Mirror {
             (op.unproven, op.declined) = (ChildSet::NONE, ChildSet::NONE);
         }
         self.await_resync(ticket);
-        self.needs_rescan = true;
+        self.base.cx.rescan();
     }
 
     /// A read that waits for a comparison must not keep that from the blocks: it leaves the lane.
@@ -148,43 +166,35 @@ impl Mirror {
             op.granted = false;
             self.awaiting_resync.push(ticket);
             #[cfg(test)]
-            if self.broken == crate::tests::Broken::ReadInTheWay {
+            if self.base.cx.broken == crate::tests::Broken::ReadInTheWay {
                 return;
             }
-            self.ranges.leave(ticket, &mut self.ready);
+            self.base.lane.leave(ticket);
         }
     }
 
     /// Lets reads back into the lane whose blocks are out of doubt, and all if they are to fail.
     pub(crate) fn pump_awaiting_resync(&mut self) {
-        let failing = self.terminal_error().is_some();
+        let failing = self.base.service.terminal_error().is_some();
         for ticket in core::mem::take(&mut self.awaiting_resync) {
             let Some(op) = self.ops.get(ticket) else { continue };
             let (command, check) = (op.command, op.check);
-            let waits = command.span().is_some_and(|span| self.dirty.resync.touches(span))
+            let waits = command.span().is_some_and(|span| self.base.log.in_doubt().touches(span))
                 || check.is_some_and(|check| self.checks.contains(check));
             if waits && !failing {
                 self.awaiting_resync.push(ticket);
-            } else if self.ranges.enter(ticket, RangeAccess::of(command)) {
-                self.ready.push(ticket);
+            } else {
+                self.base.lane.enter(ticket, RangeAccess::of(command));
             }
         }
     }
 
     fn may_read(&self) -> bool {
         #[cfg(test)]
-        if self.broken == crate::tests::Broken::ReadUnsettled {
-            return self.opened;
+        if self.base.cx.broken == crate::tests::Broken::ReadUnsettled {
+            return self.base.service.is_open();
         }
-        self.is_settled()
-    }
-
-    /// A local child, else the one that answered fastest lately.
-    pub(crate) fn quickest(&self, of: ChildSet) -> Option<ChildSlot> {
-        let score = |slot: &ChildSlot| {
-            self.child(*slot).map(|child| (!child.local, child.latency, child.replica))
-        };
-        of.iter().min_by_key(score)
+        self.base.is_settled()
     }
 
     pub(crate) fn read_answered(&mut self, ticket: Ticket, from: Pending, result: Completion) {
@@ -192,8 +202,8 @@ impl Mirror {
         let bad = op.declined;
         match result {
             Ok(()) => {
-                let took = self.now.since(from.sent);
-                if let Some(child) = self.child_mut(from.slot) {
+                let took = self.base.cx.now().since(from.sent);
+                if let Some(child) = self.base.replicas.get_mut(from.slot) {
                     child.took(took);
                 }
                 return self.repair(ticket, bad);
@@ -220,12 +230,12 @@ impl Mirror {
     /// and what is damaged there is rewritten; if too many checks are under way, a later read or
     /// scrub finds them.
     fn repair(&mut self, ticket: Ticket, bad: ChildSet) {
-        let is_bad = !bad.both(self.in_sync()).is_empty();
+        let is_bad = !bad.both(self.base.replicas.in_sync()).is_empty();
         let Some(op) = self.ops.get_mut(ticket) else { return };
         op.answered = Some(Ok(()));
         let span = op.command.span().filter(|_| is_bad);
         if span.and_then(|span| self.check_for_read(span)).is_some() {
-            self.needs_rescan = true;
+            self.base.cx.rescan();
         }
         self.answer_read(ticket);
     }

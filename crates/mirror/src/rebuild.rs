@@ -24,10 +24,10 @@ use model::{
 };
 
 use crate::api::{Buffer, Effect};
-use crate::child::reason;
-use crate::child_set::ChildSlot;
 use crate::chunk::{ChunkCopy, CopyPurpose};
-use crate::mirror::{Mirror, Pending, Purpose};
+use crate::context::{Pending, Purpose};
+use crate::mirror::Mirror;
+use crate::replicas::{Asked, Child, ChildSlot, reason};
 use crate::throttle::HostLoad;
 
 /// Regions copied before a flush makes them count.
@@ -157,24 +157,34 @@ impl Resync {
 }
 
 impl Mirror {
+    /// Regions that are in doubt have to be copied again.
+    pub(crate) fn redo(&mut self, regions: &RegionSet) {
+        self.jobs.values_mut().for_each(|job| job.redo(regions));
+        self.resync.redo(regions);
+    }
+
     /// Begins, checks and ends rebuilds.
     pub(crate) fn pump_rebuilds(&mut self) {
-        if !self.opened || self.is_down() {
+        if !self.base.service.is_open() || self.base.service.is_down() {
             return;
         }
-        if self.required_acks().len() < 2 && !self.dirty.resync.is_empty() {
+        if self.base.replicas.required_acks().len() < 2 && !self.base.log.in_doubt().is_empty() {
             // There is nobody to differ from.
-            self.dirty.resync = self.dirty.none();
-            self.needs_rescan = true;
+            self.base.log.settle_all();
+            self.base.cx.rescan();
         }
-        if self.dirty.resync.is_empty() {
-            self.forget_losses();
+        if self.base.log.in_doubt().is_empty() && self.base.replicas.forget_losses() {
+            self.base.change_note();
         }
-        let stale = self.children_that(|state| state == ChildState::Stale);
+        let stale = self.base.replicas.those_that(|state| state == ChildState::Stale);
         for slot in stale.iter() {
-            let wanted = self.child(slot).is_some_and(|child| !child.unwanted && child.attached);
-            let turn = self.jobs.len() < self.config.rebuilds.max(1);
-            if wanted && turn && self.stopping.is_none() && !self.in_sync().is_empty() {
+            let wanted = self.base.replicas.get(slot).is_some_and(Child::may_be_rebuilt);
+            let turn = self.jobs.len() < self.base.cx.config().rebuilds.max(1);
+            if wanted
+                && turn
+                && !self.base.service.is_stopping()
+                && !self.base.replicas.in_sync().is_empty()
+            {
                 self.begin_rebuild(slot);
             }
         }
@@ -185,35 +195,37 @@ impl Mirror {
     }
 
     fn begin_rebuild(&mut self, slot: ChildSlot) {
-        let Some(replica) = self.child(slot).map(|child| child.replica) else { return };
+        let Some(replica) = self.base.replicas.replica_in(slot) else { return };
         // While anybody may call it in sync its note must not look like that of such a copy: it
         // gets none, and no writes, before it is recorded stale.
-        if !self.record_writer.is_stale_member(replica) || self.required_acks().contains(slot) {
+        if !self.base.replicas.record().is_stale_member(replica)
+            || self.base.replicas.required_acks().contains(slot)
+        {
             return;
         }
-        let extent = if self.dirty.missed.contains_key(&replica) {
+        let extent = if self.base.log.missed_by(replica).is_some() {
             RebuildKind::Partial
         } else {
             RebuildKind::Full
         };
-        let all = self.dirty.all(self.geometry.blocks());
-        let total = self.dirty.missed.entry(replica).or_insert(all).len();
-        let sources = self.in_sync().iter().filter_map(|slot| Some(self.child(slot)?.replica));
+        let size = self.base.cx.geometry().blocks();
+        let total = self.base.log.begin_rebuild(replica, size);
+        let sources = self.base.replicas.replicas_in(self.base.replicas.in_sync());
         let plan = RebuildPlan {
-            volume: self.record_writer.volume(),
-            target: self.target(),
+            volume: self.base.replicas.record().volume(),
+            target: self.base.replicas.record().target(),
             replica,
             sources: sources.collect(),
             extent,
         };
-        let id = RebuildId::nth(self.target(), self.rebuilds_begun);
+        let id = RebuildId::nth(self.base.replicas.record().target(), self.rebuilds_begun);
         self.rebuilds_begun += 1;
-        let mut rebuild = Rebuild::new(id, plan, self.wall());
+        let mut rebuild = Rebuild::new(id, plan, self.base.cx.wall());
         rebuild.progress = self.progress(self.of_regions(total), Blocks::ZERO, Blocks::ZERO);
         // A rebuild that was just made can start.
-        let _ = rebuild.on(RebuildEvent::Start, self.wall());
-        self.effects.push_back(Effect::RebuildChanged(Box::new(rebuild.clone())));
-        let none = self.dirty.none();
+        let _ = rebuild.on(RebuildEvent::Start, self.base.cx.wall());
+        self.base.cx.emit(Effect::RebuildChanged(Box::new(rebuild.clone())));
+        let none = self.base.log.no_regions();
         let job = Job {
             rebuild,
             parts: Parts::default(),
@@ -225,32 +237,30 @@ impl Mirror {
             proposed: false,
         };
         self.jobs.insert(slot, job);
-        if let Some(child) = self.child_mut(slot) {
-            child.loss = 0;
-        }
-        self.change_child(slot, ChildEvent::Began);
-        self.needs_rescan = true;
+        self.base.replicas.set_loss(slot, 0);
+        self.base.replicas.change(&mut self.base.cx, slot, ChildEvent::Began);
+        self.base.cx.rescan();
     }
 
     /// Flushes, records or ends a rebuild when it is time.
     fn check_job(&mut self, slot: ChildSlot) {
-        let Some(replica) = self.child(slot).map(|child| child.replica) else { return };
+        let Some(replica) = self.base.replicas.replica_in(slot) else { return };
         let Some(job) = self.jobs.get_mut(&slot) else { return };
         for region in job.parts.take_finished() {
             job.copied.insert(region);
         }
         if job.proposed {
-            let synced =
-                self.record_writer.is_recorded() && self.record_writer.wants_in_sync(replica);
+            let synced = self.base.replicas.record().is_recorded()
+                && self.base.replicas.record().wants_in_sync(replica);
             if synced {
-                self.dirty.missed.remove(&replica);
-                self.change_note();
-                self.change_child(slot, ChildEvent::Copied);
+                self.base.log.forget_missed(replica);
+                self.base.change_note();
+                self.base.replicas.change(&mut self.base.cx, slot, ChildEvent::Copied);
                 self.close_job(slot, RebuildEvent::Finish);
             }
             return;
         }
-        let Some(missed) = self.dirty.missed.get(&replica) else { return };
+        let Some(missed) = self.base.log.missed_by(replica) else { return };
         let (left, idle) = (missed.len(), job.parts.regions.is_empty());
         let (copied, total) = (job.copied.len(), job.total);
         let moved = job.moved;
@@ -261,32 +271,34 @@ impl Mirror {
         let progress = self.progress(self.of_regions(total), done, Blocks(moved));
         // A copy that joins while others take a snapshot would lack it.
         let snapshotting = self.is_snapshotting();
-        let has_note = self.child(slot).is_some_and(|child| child.kept > 0);
+        let has_note = self.base.replicas.get(slot).is_some_and(|child| child.kept() > 0);
         let Some(job) = self.jobs.get_mut(&slot) else { return };
         job.rebuild.progress = progress;
         if flush_now {
             self.flush_job(slot);
         } else if complete && has_note && !snapshotting {
-            job.proposed = self.record_writer.change(SetChange::Synced(replica)).is_ok();
-            self.needs_rescan = true;
+            job.proposed = self.base.replicas.change_set(SetChange::Synced(replica)).is_ok();
+            self.base.cx.rescan();
         }
     }
 
     /// **D2**: what was copied counts after this flush.
     fn flush_job(&mut self, slot: ChildSlot) {
-        let none = self.dirty.none();
-        let Some((io, child, session)) = self.ask(slot, Purpose::JobFlush) else { return };
-        let child = child.replica;
+        let none = self.base.log.no_regions();
+        let Some(Asked { io, child, session }) = self.base.ask(slot, Purpose::JobFlush) else {
+            return;
+        };
         let (command, buffer) = (Command::Flush, Buffer::None);
-        self.effects.push_back(Effect::Io { io, child, session, command, buffer });
+        self.base.cx.emit(Effect::Io { io, child, session, command, buffer });
         if let Some(job) = self.jobs.get_mut(&slot) {
             job.flushing = Some(core::mem::replace(&mut job.copied, none));
         }
     }
 
     pub(crate) fn job_flushed(&mut self, from: Pending, result: Completion) {
-        let current = self.child(from.slot).filter(|child| child.is_current(from.session));
-        let Some(replica) = current.map(|child| child.replica) else { return };
+        let current =
+            self.base.replicas.get(from.slot).filter(|child| child.is_current(from.session));
+        let Some(replica) = current.map(Child::replica) else { return };
         if let Err(fault) = result {
             return match fault.class() {
                 block::ErrorClass::Owner => self.fenced(),
@@ -295,18 +307,18 @@ impl Mirror {
         }
         let Some(job) = self.jobs.get_mut(&from.slot) else { return };
         let flushed = job.flushing.take();
-        if let (Some(flushed), Some(missed)) = (flushed, self.dirty.missed.get_mut(&replica)) {
-            flushed.iter().for_each(|region| missed.remove(region));
+        if let Some(flushed) = flushed {
+            self.base.log.copied(replica, flushed.iter());
         }
-        self.needs_rescan = true;
+        self.base.cx.rescan();
     }
 
     /// Starts copies while there is room for them.
     pub(crate) fn pump_copies(&mut self) {
-        if !self.opened || self.is_down() {
+        if !self.base.service.is_open() || self.base.service.is_down() {
             return;
         }
-        let most = usize::try_from(self.config.copies).unwrap_or(1);
+        let most = usize::try_from(self.base.cx.config().copies).unwrap_or(1);
         while !self.free_buffers.is_empty() && self.copies.len() < most {
             // Hosts may wait for what is in doubt or checked for a read; they never wait for a
             // rebuild.
@@ -318,48 +330,56 @@ impl Mirror {
     }
 
     fn next_resync(&mut self) -> bool {
-        if self.dirty.resync.is_empty() || !self.is_settled() {
+        if self.base.log.in_doubt().is_empty() || !self.base.is_settled() {
             return false;
         }
-        let size = self.geometry.blocks();
+        let size = self.base.cx.geometry().blocks();
         if self.resync.parts.regions.values().all(|part| part.next >= part.end) {
             let begun = |region: &u64| self.resync.parts.regions.contains_key(region);
             let urgent = self.resync.urgent.iter().copied();
-            let mut wanted = urgent.chain(self.dirty.resync.iter());
-            let free = |region: &u64| !begun(region) && self.dirty.resync.contains(*region);
+            let mut wanted = urgent.chain(self.base.log.in_doubt().iter());
+            let free = |region: &u64| !begun(region) && self.base.log.in_doubt().contains(*region);
             let Some(region) = wanted.find(free) else { return false };
             drop(wanted);
-            let Some(span) = self.dirty.resync.span(region, size) else {
-                self.dirty.resync.remove(region);
+            let Some(span) = self.base.log.in_doubt().span(region, size) else {
+                self.base.log.settle_region(region);
                 return true;
             };
-            if !self.dirty.is_marked(span, self.durable_version()) {
+            if !self.base.log.is_marked(&self.base.replicas, span) {
                 return false;
             }
             self.resync.urgent.retain(|other| *other != region);
             self.resync.parts.begin(region, span);
         }
-        let Some((region, span)) = self.resync.parts.chunk(self.config.chunk) else { return false };
+        let Some((region, span)) = self.resync.parts.chunk(self.base.cx.config().chunk) else {
+            return false;
+        };
         self.start_copy(CopyPurpose::Resync, region, span);
         true
     }
 
     /// Whether what nobody waits for is to wait for hosts.
     fn must_yield(&self) -> bool {
-        let hosts = self.throttle.hosts(self.now, &self.config);
+        let hosts = self.throttle.hosts(self.base.cx.now(), self.base.cx.config());
         let begun = |copy: &ChunkCopy| copy.whose != CopyPurpose::Resync;
         if hosts != HostLoad::Away && self.copies.values().any(begun) {
             return true;
         }
-        hosts == HostLoad::Served && self.throttle.not_before.is_some_and(|at| self.now < at)
+        hosts == HostLoad::Served
+            && self.throttle.not_before.is_some_and(|at| self.base.cx.now() < at)
     }
 
     fn next_rebuild(&mut self, yields: bool) -> bool {
-        if !self.rebuild_bucket.is_open(self.now) || self.in_sync().is_empty() || yields {
+        if !self.rebuild_bucket.is_open(self.base.cx.now())
+            || self.base.replicas.in_sync().is_empty()
+            || yields
+        {
             return false;
         }
-        let is_served = self.throttle.hosts(self.now, &self.config) == HostLoad::Served;
-        let most = if is_served { self.config.small_chunk } else { self.config.chunk };
+        let is_served =
+            self.throttle.hosts(self.base.cx.now(), self.base.cx.config()) == HostLoad::Served;
+        let most =
+            if is_served { self.base.cx.config().small_chunk } else { self.base.cx.config().chunk };
         // Jobs take turns: the one with the fewest chunks under way is next.
         let mut slots: Vec<(usize, ChildSlot)> = (self.jobs.iter())
             .filter(|(_, job)| job.is_running() && !job.proposed)
@@ -374,12 +394,12 @@ impl Mirror {
     }
 
     fn next_chunk(&mut self, slot: ChildSlot, most: Blocks) -> bool {
-        let Some(replica) = self.child(slot).map(|child| child.replica) else { return false };
-        let size = self.geometry.blocks();
-        let Some(missed) = self.dirty.missed.get_mut(&replica) else { return false };
+        let Some(replica) = self.base.replicas.replica_in(slot) else { return false };
+        let size = self.base.cx.geometry().blocks();
+        let Some(missed) = self.base.log.missed_by(replica) else { return false };
         let Some(job) = self.jobs.get_mut(&slot) else { return false };
         if job.parts.regions.values().all(|part| part.next >= part.end) {
-            let doubt = &self.dirty.resync;
+            let doubt = self.base.log.in_doubt();
             let free = |region: &u64| {
                 let flushing = job.flushing.as_ref().is_some_and(|set| set.contains(*region));
                 !flushing
@@ -391,14 +411,14 @@ impl Mirror {
             let Some(region) = after.or_else(|| missed.iter().find(free)) else { return false };
             job.cursor = region + 1;
             let Some(span) = missed.span(region, size) else {
-                missed.remove(region);
-                self.needs_rescan = true;
+                self.base.log.copied(replica, core::iter::once(region));
+                self.base.cx.rescan();
                 return true;
             };
             job.parts.begin(region, span);
         }
         let Some((region, span)) = job.parts.chunk(most) else { return false };
-        let bytes = self.geometry.block_size().bytes_of(span.len());
+        let bytes = self.base.cx.geometry().block_size().bytes_of(span.len());
         self.rebuild_bucket.take(bytes.map_or(0, |bytes| bytes.0));
         self.start_copy(CopyPurpose::Rebuild(slot), region, span);
         true
@@ -412,15 +432,15 @@ impl Mirror {
 
     fn close_job(&mut self, slot: ChildSlot, event: RebuildEvent) {
         let Some(mut job) = self.jobs.remove(&slot) else { return };
-        let now = self.wall();
+        let now = self.base.cx.wall();
         if job.rebuild.on(event, now).is_ok() {
-            self.effects.push_back(Effect::RebuildChanged(Box::new(job.rebuild.clone())));
+            self.base.cx.emit(Effect::RebuildChanged(Box::new(job.rebuild.clone())));
             self.history.push_back(job.rebuild);
-            while self.history.len() > self.config.history {
+            while self.history.len() > self.base.cx.config().history {
                 self.history.pop_front();
             }
         }
-        self.needs_rescan = true;
+        self.base.cx.rescan();
     }
 
     pub(crate) fn rebuild_failed(&mut self, slot: ChildSlot, problem: Problem) {

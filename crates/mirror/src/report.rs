@@ -3,29 +3,36 @@
 use alloc::vec::Vec;
 
 use block::Geometry;
-use model::{ChildState, ChildStatus, Rebuild, TargetState};
+use model::{ChildState, ChildStatus, LabelConflict, Rebuild, TargetState};
 
 use crate::mirror::Mirror;
 
 impl Mirror {
     /// The shape of the volume.
     pub fn geometry(&self) -> Geometry {
-        self.geometry
+        self.base.cx.geometry()
     }
 
     /// How it serves.
     pub fn state(&self) -> TargetState {
-        self.state
+        self.base.service.state()
+    }
+
+    /// Copies that contradict the store or what is known of them, and how.
+    pub fn conflicts(&self) -> &[LabelConflict] {
+        self.base.conflicts.told()
     }
 
     /// Its children.
     pub fn children(&self) -> Vec<ChildStatus> {
         let progress = |slot| self.jobs.get(&slot).map(|job| job.rebuild.progress);
-        self.each_child()
+        self.base
+            .replicas
+            .iter()
             .map(|(slot, child)| ChildStatus {
-                replica: child.replica,
-                state: child.state,
-                progress: progress(slot).filter(|_| child.state == ChildState::Rebuilding),
+                replica: child.replica(),
+                state: child.state(),
+                progress: progress(slot).filter(|_| child.state() == ChildState::Rebuilding),
             })
             .collect()
     }

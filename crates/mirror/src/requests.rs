@@ -3,15 +3,11 @@
 use alloc::format;
 
 use block::Instant;
-use model::{
-    ChildEvent, ChildState, Problem, ProblemKind, QosLimits, RebuildEvent, ReplicaId, SetChange,
-    TargetState,
-};
+use model::{Problem, ProblemKind, QosLimits, RebuildEvent, ReplicaId, SetChange, TargetState};
 
 use crate::api::{CommandId, Effect, MirrorRequest, RebuildCommand};
-use crate::child::Child;
-use crate::child_set::{ChildSlot, MOST};
 use crate::mirror::Mirror;
+use crate::replicas::ChildSlot;
 use crate::throttle::TokenBucket;
 
 /// Most orders that wait for the record.
@@ -20,14 +16,14 @@ const WAITING: usize = 64;
 impl Mirror {
     /// Takes an order; it ends with an [`Effect::Answer`].
     pub fn request(&mut self, token: CommandId, request: MirrorRequest, now: Instant) {
-        self.now = self.now.max(now);
-        self.steady = None;
+        self.base.cx.pass(now);
+        self.base.cx.unsettle();
         if request == MirrorRequest::Stop {
             self.stop(token);
-        } else if self.is_down() || self.stopping.is_some() {
+        } else if self.base.service.is_down() || self.base.service.is_stopping() {
             let problem =
                 Problem::new(ProblemKind::Fenced, "the target is shut down; ask the newer one");
-            self.answer(token, Err(problem));
+            self.base.cx.answer(token, Err(problem));
         } else {
             self.carry_out(token, request);
         }
@@ -42,12 +38,13 @@ impl Mirror {
             MirrorRequest::Online(replica) => self.bring_online(replica),
             MirrorRequest::Rebuild(replica, request) => self.request_rebuild(replica, request),
             MirrorRequest::Limit(QosLimits { iops, bytes_per_second }) => {
-                self.buckets.0.set(iops, self.now);
-                self.buckets.1.set(bytes_per_second.map(|size| size.bytes().0), self.now);
+                self.buckets.0.set(iops, self.base.cx.now());
+                self.buckets.1.set(bytes_per_second.map(|size| size.bytes().0), self.base.cx.now());
                 Ok(())
             }
             MirrorRequest::RebuildLimit(limit) => {
-                self.rebuild_bucket = TokenBucket::new(limit.map(|size| size.bytes().0), self.now);
+                self.rebuild_bucket =
+                    TokenBucket::new(limit.map(|size| size.bytes().0), self.base.cx.now());
                 Ok(())
             }
             MirrorRequest::Check { span, believed, unreadable } => {
@@ -58,25 +55,25 @@ impl Mirror {
             MirrorRequest::Stop => return self.stop(token),
         };
         match result {
-            Ok(()) if self.record_writer.is_recorded() => self.answer(token, Ok(())),
+            Ok(()) if self.base.replicas.record().is_recorded() => {
+                self.base.cx.answer(token, Ok(()));
+            }
             Ok(()) if self.waiting_requests.len() >= WAITING => {
                 let problem = Problem::new(ProblemKind::Busy, "too many orders wait for the store");
-                self.answer(token, Err(problem));
+                self.base.cx.answer(token, Err(problem));
             }
-            Ok(()) => self.waiting_requests.push((token, self.record_writer.set().generation())),
-            Err(problem) => self.answer(token, Err(problem)),
+            Ok(()) => {
+                self.waiting_requests.push((token, self.base.replicas.record().set().generation()));
+            }
+            Err(problem) => self.base.cx.answer(token, Err(problem)),
         }
-    }
-
-    pub(crate) fn answer(&mut self, token: CommandId, result: Result<(), Problem>) {
-        self.effects.push_back(Effect::Answer { token, result });
     }
 
     /// Answers orders whose set is recorded.
     pub(crate) fn pump_requests(&mut self) {
-        if self.record_writer.is_recorded() {
+        if self.base.replicas.record().is_recorded() {
             for (token, _) in core::mem::take(&mut self.waiting_requests) {
-                self.answer(token, Ok(()));
+                self.base.cx.answer(token, Ok(()));
             }
         }
     }
@@ -86,7 +83,7 @@ impl Mirror {
         let problem =
             || Problem::new(ProblemKind::Fenced, "the target shut down; ask the newer one");
         for (token, _) in core::mem::take(&mut self.waiting_requests) {
-            self.answer(token, Err(problem()));
+            self.base.cx.answer(token, Err(problem()));
         }
         self.drop_checks(&problem());
         self.end_snapshot(Err(problem()));
@@ -94,71 +91,16 @@ impl Mirror {
         self.refuse_reservations(&problem());
     }
 
-    /// The children a volume is opened with: those there is a way to, and those that are recorded.
-    pub(crate) fn adopt_children(&mut self, given: &[(ReplicaId, bool)]) -> Result<(), Problem> {
-        for (replica, local) in given {
-            self.put_child(*replica, *local)?;
-            if self.record_writer.change(SetChange::Added(*replica)).is_err() {
-                return Err(Problem::new(
-                    ProblemKind::Internal,
-                    "a copy more makes no set smaller",
-                ));
-            }
-        }
-        for replica in self.record_writer.set().replicas().clone() {
-            if self.slot_of(replica).is_none() {
-                let slot = self.put_child(replica, false)?;
-                if let Some(child) = self.child_mut(slot) {
-                    (child.state, child.retry_at) = (ChildState::Offline, None);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn put_child(&mut self, replica: ReplicaId, local: bool) -> Result<ChildSlot, Problem> {
-        if let Some(slot) = self.slot_of(replica) {
-            return Ok(slot);
-        }
-        let mut child = Child::new(replica, local);
-        child.retry_at = Some(self.now);
-        let free = self.children.iter().position(Option::is_none).unwrap_or(self.children.len());
-        let slot = u8::try_from(free).ok().filter(|slot| *slot < MOST);
-        let slot = slot.map(ChildSlot).ok_or_else(|| {
-            Problem::new(
-                ProblemKind::InvalidArgument,
-                format!("a target has at most {MOST} replicas"),
-            )
-        })?;
-        // A slot is used again only when nothing of its former child is under way.
-        if self.ios.iter().any(|(_, pending)| pending.slot == slot) {
-            return Err(Problem::new(
-                ProblemKind::Busy,
-                "a removed replica still has I/O; try again",
-            ));
-        }
-        if free == self.children.len() {
-            self.children.push(Some(child));
-        } else if let Some(place) = self.children.get_mut(free) {
-            *place = Some(child);
-        }
-        Ok(slot)
-    }
-
     fn add_child(&mut self, replica: ReplicaId, local: bool) -> Result<(), Problem> {
         self.require_open()?;
-        let slot = self.put_child(replica, local)?;
-        if let Some(child) = self.child_mut(slot) {
-            child.local = local;
-        }
-        Ok(self.record_writer.change(SetChange::Added(replica))?)
+        self.base.replicas.add(&self.base.cx, replica, local)
     }
 
     fn remove_child(&mut self, replica: ReplicaId) -> Result<(), Problem> {
-        let Some(slot) = self.slot_of(replica) else { return Ok(()) };
+        let Some(slot) = self.base.replicas.slot_of(replica) else { return Ok(()) };
         self.require_open()?;
         self.require_other(slot)?;
-        self.record_writer.change(SetChange::Removed(replica))?;
+        self.base.replicas.change_set(SetChange::Removed(replica))?;
         self.detach(slot);
         Ok(())
     }
@@ -173,45 +115,8 @@ impl Mirror {
 
     fn bring_online(&mut self, replica: ReplicaId) -> Result<(), Problem> {
         let slot = self.require_child(replica)?;
-        let now = self.now;
-        let Some(child) = self.child_mut(slot) else { return Ok(()) };
-        child.unwanted = false;
-        if child.session.is_none() {
-            if child.state == ChildState::Offline {
-                let reason = model::FaultReason::CannotOpen;
-                child.state = ChildState::Faulted { reason };
-            }
-            child.retry_at = Some(now);
-        }
+        self.base.replicas.bring_online(slot, self.base.cx.now());
         Ok(())
-    }
-
-    /// Takes a child away on purpose.
-    fn detach(&mut self, slot: ChildSlot) {
-        self.leave_write_targets(slot, None);
-        self.change_child(slot, ChildEvent::Detached);
-        let Some(child) = self.child_mut(slot) else { return };
-        (child.attached, child.retry_at) = (false, None);
-        let replica = child.replica;
-        let session = child.session.take();
-        self.effects.extend(session.map(|session| Effect::Detach { child: replica, session }));
-    }
-
-    /// Forgets children that are removed, recorded so, and have nothing under way.
-    pub(crate) fn forget_removed(&mut self) {
-        if !self.record_writer.is_recorded() {
-            return;
-        }
-        for place in &mut self.children {
-            let gone =
-                |child: &Child| !self.record_writer.set().replicas().contains(&child.replica);
-            if let Some(child) = place.take_if(|child| gone(child)) {
-                self.dirty.missed.remove(&child.replica);
-                self.orphans.forget(child.replica);
-                self.version += 1;
-                self.needs_rescan = true;
-            }
-        }
     }
 
     fn request_rebuild(
@@ -220,12 +125,12 @@ impl Mirror {
         request: RebuildCommand,
     ) -> Result<(), Problem> {
         let slot = self.require_child(replica)?;
-        let now = self.wall();
-        let Some(child) = self.child_mut(slot) else { return Ok(()) };
+        let now = self.base.cx.wall();
+        let Some(child) = self.base.replicas.get_mut(slot) else { return Ok(()) };
         match request {
-            RebuildCommand::Start => child.unwanted = false,
+            RebuildCommand::Start => child.set_wanted(true),
             RebuildCommand::Cancel => {
-                child.unwanted = true;
+                child.set_wanted(false);
                 if !self.jobs.get(&slot).is_some_and(|job| job.proposed) {
                     self.interrupt(slot);
                 }
@@ -244,28 +149,23 @@ impl Mirror {
                 })?;
                 if job.rebuild.on(event, now).is_ok() {
                     let changed = alloc::boxed::Box::new(job.rebuild.clone());
-                    self.effects.push_back(Effect::RebuildChanged(changed));
+                    self.base.cx.emit(Effect::RebuildChanged(changed));
                 }
             }
         }
         Ok(())
     }
 
-    /// Stops a rebuild; nothing is wrong with its child.
-    pub(crate) fn interrupt(&mut self, slot: ChildSlot) {
-        if self.jobs.get(&slot).is_some_and(|job| !job.proposed) {
-            self.leave_write_targets(slot, None);
-            self.change_child(slot, ChildEvent::Interrupted);
-        }
-    }
-
     fn require_child(&self, replica: ReplicaId) -> Result<ChildSlot, Problem> {
         let detail = || format!("replica {replica} is no child of this target");
-        self.slot_of(replica).ok_or_else(|| Problem::new(ProblemKind::NotFound, detail()))
+        self.base
+            .replicas
+            .slot_of(replica)
+            .ok_or_else(|| Problem::new(ProblemKind::NotFound, detail()))
     }
 
     fn require_open(&self) -> Result<(), Problem> {
-        match self.state {
+        match self.base.service.state() {
             TargetState::Init => {
                 Err(Problem::new(ProblemKind::Unavailable, "the target is being opened; try again"))
             }
@@ -275,10 +175,10 @@ impl Mirror {
 
     /// S1: refuses to take the last copy in sync away.
     fn require_other(&self, slot: ChildSlot) -> Result<(), Problem> {
-        let mut others = self.in_sync();
+        let mut others = self.base.replicas.in_sync();
         others.remove(slot);
-        let Some(child) = self.child(slot) else { return Ok(()) };
-        if others.is_empty() && self.record_writer.wants_in_sync(child.replica) {
+        let Some(child) = self.base.replicas.get(slot) else { return Ok(()) };
+        if others.is_empty() && self.base.replicas.record().wants_in_sync(child.replica()) {
             let detail = "it is the last copy in sync; bring another in sync first";
             return Err(Problem::new(ProblemKind::LastReplica, detail));
         }

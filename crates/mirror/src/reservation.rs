@@ -32,7 +32,7 @@ const WAITING: usize = 64;
 
 /// The reservations of a volume, and who waits until they are kept.
 #[derive(Debug, Default)]
-pub(crate) struct ReservationState {
+pub(crate) struct Reservations {
     state: HostReservations,
     /// The newest note that was found.
     found: Option<(Epoch, u64)>,
@@ -42,7 +42,7 @@ pub(crate) struct ReservationState {
     proving: Vec<(CommandId, u64)>,
 }
 
-impl ReservationState {
+impl Reservations {
     pub(crate) fn state(&self) -> &HostReservations {
         &self.state
     }
@@ -72,28 +72,23 @@ pub enum Readiness {
 impl Mirror {
     /// Whether hosts' commands can be judged by the reservations of the volume.
     pub fn readiness(&self) -> Readiness {
-        match (self.is_down(), self.opened, self.failing) {
-            (true, ..) => Readiness::Down,
-            (_, true, _) => Readiness::Ready,
-            (_, _, true) => Readiness::Unavailable,
-            (_, _, false) => Readiness::Opening,
-        }
+        self.base.service.readiness()
     }
 
     /// The reservations of hosts, once it has opened: what was found then, or came later.
     pub fn reservations(&self) -> Option<&HostReservations> {
-        self.opened.then_some(&self.reserved.state)
+        self.base.service.is_open().then_some(&self.reserved.state)
     }
 
     /// Keeps the reservations of hosts with the volume, instead of those before; it ends with an
     /// [`Effect::Answer`](crate::Effect::Answer).
     pub fn keep_reservations(&mut self, token: CommandId, state: HostReservations, now: Instant) {
-        self.now = self.now.max(now);
+        self.base.cx.pass(now);
         if let Err(problem) = self.admit_reservation(self.reserved.keeping.len()) {
-            self.answer(token, Err(problem));
+            self.base.cx.answer(token, Err(problem));
         } else {
             self.reserved.state = state;
-            let version = self.change_note();
+            let version = self.base.change_note();
             self.reserved.keeping.push((token, version));
         }
         self.tick(now);
@@ -103,20 +98,20 @@ impl Mirror {
     /// [`Effect::Answer`](crate::Effect::Answer), when every copy that anybody may call in sync has
     /// done something for it within the lease, or since this was asked.
     pub fn prove_ownership(&mut self, token: CommandId, now: Instant) {
-        self.now = self.now.max(now);
+        self.base.cx.pass(now);
         if let Err(problem) = self.admit_reservation(self.reserved.proving.len()) {
-            self.answer(token, Err(problem));
+            self.base.cx.answer(token, Err(problem));
         } else {
-            self.reserved.proving.push((token, self.last_io));
+            self.reserved.proving.push((token, self.base.cx.last_request()));
         }
         self.tick(now);
     }
 
     /// Whether one more may wait, beside so many.
     fn admit_reservation(&self, waiting: usize) -> Result<(), Problem> {
-        if self.is_down() || self.stopping.is_some() {
+        if self.base.service.is_down() || self.base.service.is_stopping() {
             Err(Problem::new(ProblemKind::Fenced, "the target is shut down; ask the newer one"))
-        } else if !self.opened {
+        } else if !self.base.service.is_open() {
             Err(Problem::new(ProblemKind::Unavailable, "the volume opens; try again"))
         } else if waiting >= WAITING {
             Err(Problem::new(ProblemKind::Busy, "too many reservations wait; try again"))
@@ -129,8 +124,8 @@ impl Mirror {
     pub(crate) fn pump_reservations(&mut self) {
         let proving = core::mem::take(&mut self.reserved.proving);
         for (token, since) in proving {
-            if self.prove_since(since) {
-                self.answer(token, Ok(()));
+            if self.base.prove_since(since) {
+                self.base.cx.answer(token, Ok(()));
             } else {
                 self.reserved.proving.push((token, since));
             }
@@ -138,15 +133,15 @@ impl Mirror {
         if self.reserved.keeping.is_empty() && self.reserved.proving.is_empty() {
             return;
         }
-        let durable = if self.are_notes_everywhere() { self.durable_version() } else { 0 };
+        let durable = if self.are_notes_everywhere() { self.base.durable_version() } else { 0 };
         let waiting = core::mem::take(&mut self.reserved.keeping);
         let (kept, waiting): (Vec<_>, Vec<_>) =
             waiting.into_iter().partition(|(_, version)| *version <= durable);
         for (token, _) in kept {
-            self.answer(token, Ok(()));
+            self.base.cx.answer(token, Ok(()));
         }
         self.reserved.keeping = waiting;
-        if self.failing {
+        if self.base.service.is_failing() {
             let detail = "a copy in sync is away, and that cannot be recorded; try again";
             self.refuse_reservations(&Problem::new(ProblemKind::Unavailable, detail));
         }
@@ -156,16 +151,16 @@ impl Mirror {
     pub(crate) fn refuse_reservations(&mut self, why: &Problem) {
         let proving = core::mem::take(&mut self.reserved.proving);
         for (token, _) in core::mem::take(&mut self.reserved.keeping).into_iter().chain(proving) {
-            self.answer(token, Err(why.clone()));
+            self.base.cx.answer(token, Err(why.clone()));
         }
     }
 
     /// Whether every copy that anybody may call in sync gets the notes (H1).
     fn are_notes_everywhere(&self) -> bool {
         #[cfg(test)]
-        if self.broken == crate::tests::Broken::ReservationsOnSome {
+        if self.base.cx.broken == crate::tests::Broken::ReservationsOnSome {
             return true;
         }
-        self.is_settled()
+        self.base.is_settled()
     }
 }

@@ -6,9 +6,9 @@ use block::{BlockSize, Blocks, ErrorClass, Geometry, IoError};
 use model::{Problem, ProblemKind, RegionSet, ReplicaId};
 
 use crate::api::{Answer, CommandId, Effect};
-use crate::child::reason;
-use crate::child_set::ChildSet;
-use crate::mirror::{Mirror, Pending, Purpose};
+use crate::context::{Pending, Purpose};
+use crate::mirror::Mirror;
+use crate::replicas::{Asked, ChildSet, reason};
 
 /// A growth under way.
 #[derive(Debug)]
@@ -23,36 +23,42 @@ pub(crate) struct ActiveResize {
 
 impl Mirror {
     pub(crate) fn resize(&mut self, token: CommandId, size: Blocks) {
-        if size == self.geometry.blocks() {
-            return self.answer(token, Ok(()));
+        if size == self.base.cx.geometry().blocks() {
+            return self.base.cx.answer(token, Ok(()));
         }
         let refused = |kind, detail: &str| Err(Problem::new(kind, detail));
         if self.resizing.is_some() {
-            return self.answer(
+            return self.base.cx.answer(
                 token,
                 refused(ProblemKind::Busy, "another growth is under way; try again"),
             );
         }
-        if size < self.geometry.blocks() {
-            let detail = format!("a volume cannot shrink; it has {}", self.geometry.blocks());
-            return self.answer(token, Err(Problem::new(ProblemKind::OutOfRange, detail)));
+        if size < self.base.cx.geometry().blocks() {
+            let detail =
+                format!("a volume cannot shrink; it has {}", self.base.cx.geometry().blocks());
+            return self.base.cx.answer(token, Err(Problem::new(ProblemKind::OutOfRange, detail)));
         }
         let wanted = match Geometry::new(BlockSize::B4096, size) {
-            Ok(wanted) if size.0.div_ceil(self.config.region.get()) <= RegionSet::MOST => wanted,
+            Ok(wanted)
+                if size.0.div_ceil(self.base.cx.config().region.get()) <= RegionSet::MOST =>
+            {
+                wanted
+            }
             _ => {
                 let detail = "so much larger it can be after its target was opened anew";
-                return self.answer(token, refused(ProblemKind::OutOfRange, detail));
+                return self.base.cx.answer(token, refused(ProblemKind::OutOfRange, detail));
             }
         };
-        if !self.is_settled() {
+        if !self.base.is_settled() {
             let detail = "a copy in sync is away; try again";
-            return self.answer(token, refused(ProblemKind::Unavailable, detail));
+            return self.base.cx.answer(token, refused(ProblemKind::Unavailable, detail));
         }
         let mut outstanding = ChildSet::NONE;
-        for slot in self.write_targets().iter() {
-            let Some((io, child, session)) = self.ask(slot, Purpose::Measure) else { continue };
-            let child = child.replica;
-            self.effects.push_back(Effect::Measure { io, child, session });
+        for slot in self.base.replicas.write_targets().iter() {
+            let Some(Asked { io, child, session }) = self.base.ask(slot, Purpose::Measure) else {
+                continue;
+            };
+            self.base.cx.emit(Effect::Measure { io, child, session });
             outstanding.insert(slot);
         }
         let resizing = ActiveResize { token, wanted, outstanding, problem: None, version: None };
@@ -61,13 +67,14 @@ impl Mirror {
 
     /// The blocks of so many regions.
     pub(crate) fn of_regions(&self, regions: u64) -> Blocks {
-        Blocks(regions.saturating_mul(self.config.region.get())).min(self.geometry.blocks())
+        Blocks(regions.saturating_mul(self.base.cx.config().region.get()))
+            .min(self.base.cx.geometry().blocks())
     }
 
     pub(crate) fn measured(&mut self, from: Pending, result: &Result<Answer, IoError>) {
-        self.needs_rescan = true;
-        let Some(child) = self.child(from.slot) else { return };
-        let (replica, current) = (child.replica, child.is_current(from.session));
+        self.base.cx.rescan();
+        let Some(child) = self.base.replicas.get(from.slot) else { return };
+        let (replica, current) = (child.replica(), child.is_current(from.session));
         let Some(resizing) = &mut self.resizing else { return };
         resizing.outstanding.remove(from.slot);
         match result {
@@ -88,15 +95,15 @@ impl Mirror {
     }
 
     pub(crate) fn pump_resize(&mut self) {
-        let durable = self.durable_version();
+        let durable = self.base.durable_version();
         let Some(resizing) = &self.resizing else { return };
         let wanted = resizing.wanted;
         match (resizing.version, resizing.problem.clone()) {
             (None, _) if !resizing.outstanding.is_empty() => {}
             (None, Some(problem)) => self.end_resize(Err(problem)),
             (None, None) => {
-                self.geometry = wanted;
-                let version = self.change_note();
+                self.base.cx.grow(wanted);
+                let version = self.base.change_note();
                 if let Some(resizing) = &mut self.resizing {
                     resizing.version = Some(version);
                 }
@@ -108,7 +115,7 @@ impl Mirror {
 
     pub(crate) fn end_resize(&mut self, result: Result<(), Problem>) {
         if let Some(resizing) = self.resizing.take() {
-            self.answer(resizing.token, result);
+            self.base.cx.answer(resizing.token, result);
         }
     }
 }

@@ -7,12 +7,11 @@
 //! ```
 
 use alloc::vec::Vec;
-use core::time::Duration;
 
 use block::Instant;
-use model::{Problem, ProblemKind, ShutdownState, StopCause, TargetEvent, TargetState};
+use model::{Problem, ProblemKind, ShutdownState, StopCause, TargetEvent};
 
-use crate::api::{CommandId, Effect};
+use crate::api::CommandId;
 use crate::mirror::Mirror;
 
 /// How far an ordered stop is.
@@ -35,13 +34,14 @@ pub(crate) struct ActiveShutdown {
 
 impl Mirror {
     pub(crate) fn stop(&mut self, token: CommandId) {
-        if self.is_down() {
-            return self.effects.push_back(Effect::Answer { token, result: Ok(()) });
+        if self.base.service.is_down() {
+            return self.base.cx.answer(token, Ok(()));
         }
-        let deadline = self.now.after(self.config.stop_wait);
+        let deadline = self.base.cx.now().after(self.base.cx.config().stop_wait);
         let new = ActiveShutdown { deadline, stage: Stage::Draining, tokens: Vec::new() };
         self.stopping.get_or_insert(new).tokens.push(token);
-        self.on(TargetEvent::Stop(StopCause::Ordered));
+        self.base.service.set_stopping(true);
+        self.base.service.on(&mut self.base.cx, TargetEvent::Stop(StopCause::Ordered));
         let slots: Vec<_> = self.jobs.keys().copied().collect();
         for slot in slots {
             self.interrupt(slot);
@@ -55,67 +55,67 @@ impl Mirror {
     /// Somebody newer owns the volume.
     pub(crate) fn fenced(&mut self) {
         #[cfg(test)]
-        if self.broken == crate::tests::Broken::FenceIgnored {
+        if self.base.cx.broken == crate::tests::Broken::FenceIgnored {
             return;
         }
-        self.on(TargetEvent::Stop(StopCause::Fenced));
-        self.needs_rescan = true;
-        self.down();
+        self.end(StopCause::Fenced);
     }
 
-    /// Whether the volume is not, or not known to be, this target's any more.
-    pub(crate) fn is_fenced(&self) -> bool {
-        use TargetState::{Shutdown, ShuttingDown};
-        let (Shutdown { cause } | ShuttingDown { cause }) = self.state else { return false };
-        matches!(cause, StopCause::Fenced | StopCause::LabelConflict)
+    /// The volume is not, or not known to be, this target's any more.
+    pub(crate) fn end(&mut self, cause: StopCause) {
+        self.base.service.on(&mut self.base.cx, TargetEvent::Stop(cause));
+        self.base.cx.rescan();
+        self.down();
     }
 
     pub(crate) fn state_is_closing(&self) -> bool {
         let closing = |stopping: &ActiveShutdown| stopping.stage == Stage::Closing;
-        self.is_down() || self.stopping.as_ref().is_some_and(closing)
+        self.base.service.is_down() || self.stopping.as_ref().is_some_and(closing)
     }
 
     /// Goes on with an ordered stop.
     pub(crate) fn pump_stop(&mut self) {
-        if self.is_fenced() && self.ios.is_empty() {
-            self.on(TargetEvent::Stopped);
+        if self.base.service.is_fenced() && !self.base.cx.has_requests() {
+            self.base.service.on(&mut self.base.cx, TargetEvent::Stopped);
         }
         let Some(stopping) = &self.stopping else { return };
-        if self.is_down() {
+        if self.base.service.is_down() {
             return;
         }
-        if self.now >= stopping.deadline || !self.opened {
+        if self.base.cx.now() >= stopping.deadline || !self.base.service.is_open() {
             return self.stopped();
         }
-        if !self.is_settled() {
+        if !self.base.is_settled() {
             return;
         }
         match stopping.stage {
-            Stage::Draining if self.is_drained() && self.dirty.resync.is_empty() => {
+            Stage::Draining if self.is_drained() && self.base.log.in_doubt().is_empty() => {
                 self.flush_ourselves();
                 self.stage(Stage::Flushing);
             }
             Stage::Flushing if self.own_flush.is_none() => {
-                self.dirty.sweep(self.now, Duration::ZERO);
-                if self.dirty.has_marks() {
+                if self.base.log.sweep_all(self.base.cx.now()) {
                     // A child failed meanwhile, or the flush did.
                     return self.stage(Stage::Draining);
                 }
-                let version = self.change_note();
+                let version = self.base.change_note();
                 self.stage(Stage::Keeping(version));
             }
             Stage::Keeping(version)
-                if self.durable_version() >= version && self.record_writer.is_recorded() =>
+                if self.base.durable_version() >= version
+                    && self.base.replicas.record().is_recorded() =>
             {
-                if let Some(record) = self.record_writer.closed() {
+                if let Some(record) = self.base.replicas.record().closed() {
                     self.stage(Stage::Closing);
-                    self.send_record(record);
+                    self.base.replicas.send_record(&mut self.base.cx, record);
                 }
             }
-            Stage::Closing if self.record_writer.end() == ShutdownState::Clean => self.stopped(),
-            Stage::Closing if self.record_writer.is_idle(self.now) => {
-                if let Some(record) = self.record_writer.closed() {
-                    self.send_record(record);
+            Stage::Closing if self.base.replicas.record().end() == ShutdownState::Clean => {
+                self.stopped();
+            }
+            Stage::Closing if self.base.replicas.record().is_idle(self.base.cx.now()) => {
+                if let Some(record) = self.base.replicas.record().closed() {
+                    self.base.replicas.send_record(&mut self.base.cx, record);
                 }
             }
             _ => {}
@@ -130,32 +130,29 @@ impl Mirror {
         if let Some(stopping) = &mut self.stopping {
             stopping.stage = stage;
         }
-        self.needs_rescan = true;
+        self.base.cx.rescan();
     }
 
     fn stopped(&mut self) {
-        self.on(TargetEvent::Stopped);
+        self.base.service.on(&mut self.base.cx, TargetEvent::Stopped);
         self.down();
     }
 
     /// Lets go of everything; what waits is answered, what is outstanding ends by itself.
     pub(crate) fn down(&mut self) {
-        (self.needs_rescan, self.steady) = (true, None);
-        for child in self.children.iter_mut().flatten() {
-            child.attached = false;
-            child.retry_at = None;
-            let replica = child.replica;
-            let session = child.session.take();
-            self.effects.extend(session.map(|session| Effect::Detach { child: replica, session }));
-        }
+        self.base.cx.rescan();
+        self.base.cx.unsettle();
+        self.base.replicas.release_all(&mut self.base.cx);
         let slots: Vec<_> = self.jobs.keys().copied().collect();
         for slot in slots {
             self.end_job(slot, None);
         }
         self.fail_requests();
         if let Some(stopping) = self.stopping.take() {
-            let answers = stopping.tokens.into_iter();
-            self.effects.extend(answers.map(|token| Effect::Answer { token, result: Ok(()) }));
+            self.base.service.set_stopping(false);
+            for token in stopping.tokens {
+                self.base.cx.answer(token, Ok(()));
+            }
         }
     }
 }

@@ -19,9 +19,9 @@ use block::{Completion, ErrorClass, Instant, IoError, RangeAccess};
 use model::{Problem, ProblemKind, ReplicaId, SnapshotId};
 
 use crate::api::{Answer, Attempt, CommandId, Effect};
-use crate::child::reason;
-use crate::child_set::{ChildSet, ChildSlot};
-use crate::mirror::{Mirror, Pending, Purpose, Ticket};
+use crate::context::{Pending, Purpose, Ticket};
+use crate::mirror::Mirror;
+use crate::replicas::{Asked, ChildSet, ChildSlot, reason};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -71,13 +71,13 @@ impl Mirror {
     pub(crate) fn take_snapshot(&mut self, token: CommandId, id: SnapshotId, attempt: Attempt) {
         if self.snapshot.is_some() {
             let problem = Problem::new(ProblemKind::Busy, "a snapshot is being taken; try again");
-            return self.answer(token, Err(problem));
+            return self.base.cx.answer(token, Err(problem));
         }
         self.snapshot = Some(ActiveSnapshot {
             token,
             id,
             attempt,
-            deadline: self.now.after(self.config.hold),
+            deadline: self.base.cx.now().after(self.base.cx.config().hold),
             stage: Stage::Waiting,
             asked: ChildSet::NONE,
             outstanding: ChildSet::NONE,
@@ -95,40 +95,39 @@ impl Mirror {
 
     fn can_snapshot(&self) -> bool {
         let has_leftover = |slot| {
-            let child = self.child(slot);
-            child.is_some_and(|child| self.orphans.of.contains_key(&child.replica))
+            let child = self.base.replicas.get(slot);
+            child.is_some_and(|child| self.orphans.of.contains_key(&child.replica()))
         };
-        self.is_settled()
-            && self.dirty.resync.is_empty()
-            && self.required_acks() == self.in_sync()
-            && !self.required_acks().iter().any(has_leftover)
+        self.base.is_settled()
+            && self.base.log.in_doubt().is_empty()
+            && self.base.replicas.required_acks() == self.base.replicas.in_sync()
+            && !self.base.replicas.required_acks().iter().any(has_leftover)
     }
 
     /// Lets copies that are back drop what is left of attempts that failed.
     fn pump_orphans(&mut self) {
-        let is_late = self.stopping.is_some() || self.is_down();
+        let is_late = self.base.service.is_stopping() || self.base.service.is_down();
         if self.orphans.of.is_empty() || self.is_snapshotting() || is_late {
             return;
         }
-        let (orphans, children) = (&self.orphans, self.each_child());
+        let (orphans, children) = (&self.orphans, self.base.replicas.iter());
         let due: Vec<(ChildSlot, SnapshotId)> = children
-            .filter(|(slot, child)| child.attached && !orphans.asked.contains(*slot))
-            .filter_map(|(slot, child)| Some((slot, *orphans.of.get(&child.replica)?.first()?)))
+            .filter(|(slot, child)| child.is_attached() && !orphans.asked.contains(*slot))
+            .filter_map(|(slot, child)| Some((slot, *orphans.of.get(&child.replica())?.first()?)))
             .collect();
         for (slot, snapshot) in due {
-            let asked = self.ask(slot, Purpose::Leftover(snapshot));
-            let Some((io, child, session)) = asked else { continue };
-            let child = child.replica;
-            self.effects.push_back(Effect::DropSnapshot { io, child, session, snapshot });
+            let asked = self.base.ask(slot, Purpose::Leftover(snapshot));
+            let Some(Asked { io, child, session }) = asked else { continue };
+            self.base.cx.emit(Effect::DropSnapshot { io, child, session, snapshot });
             self.orphans.asked.insert(slot);
         }
     }
 
     pub(crate) fn orphan_answered(&mut self, from: Pending, id: SnapshotId, result: Completion) {
         self.orphans.asked.remove(from.slot);
-        self.needs_rescan = true;
-        let Some(child) = self.child(from.slot) else { return };
-        let (replica, current) = (child.replica, child.is_current(from.session));
+        self.base.cx.rescan();
+        let Some(child) = self.base.replicas.get(from.slot) else { return };
+        let (replica, current) = (child.replica(), child.is_current(from.session));
         match result.map_err(|fault| (fault, fault.class())) {
             Err((_, ErrorClass::Owner)) => self.fenced(),
             // Asked again, now or when it is back.
@@ -151,8 +150,7 @@ impl Mirror {
 
     /// These copies may have a snapshot that is not to be.
     fn remember_orphans(&mut self, of: ChildSet, id: SnapshotId) {
-        let replicas: Vec<ReplicaId> =
-            of.iter().filter_map(|slot| Some(self.child(slot)?.replica)).collect();
+        let replicas: Vec<ReplicaId> = self.base.replicas.replicas_in(of).collect();
         for replica in replicas {
             let left = self.orphans.of.entry(replica).or_default();
             if left.len() < MOST_LEFT {
@@ -166,17 +164,15 @@ impl Mirror {
         let can = self.can_snapshot();
         let Some(snapshot) = &self.snapshot else { return };
         match snapshot.stage {
-            Stage::Waiting if self.now >= snapshot.deadline => {
+            Stage::Waiting if self.base.cx.now() >= snapshot.deadline => {
                 let problem =
                     Problem::new(ProblemKind::TimedOut, "copies do not agree yet; try again");
                 self.end_snapshot(Err(problem));
             }
             Stage::Waiting if can => {
-                let ticket = self.next_ticket();
+                let ticket = self.base.cx.next_ticket();
                 self.snapshot_stage(Stage::InLane(ticket));
-                if self.ranges.enter(ticket, RangeAccess::Still) {
-                    self.ready.push(ticket);
-                }
+                self.base.lane.enter(ticket, RangeAccess::Still);
             }
             Stage::Taking(_) | Stage::Dropping(_) if snapshot.outstanding.is_empty() => {
                 self.snapshot_step();
@@ -189,21 +185,21 @@ impl Mirror {
         if let Some(snapshot) = &mut self.snapshot {
             snapshot.stage = stage;
         }
-        self.needs_rescan = true;
+        self.base.cx.rescan();
     }
 
     /// No write is under way, and none begins.
     pub(crate) fn snapshot_granted(&mut self, ticket: Ticket) {
         let mine = |snapshot: &ActiveSnapshot| snapshot.stage == Stage::InLane(ticket);
         if !self.snapshot.as_ref().is_some_and(mine) {
-            return self.ranges.leave(ticket, &mut self.ready);
+            return self.base.lane.leave(ticket);
         }
         if !self.can_snapshot() {
-            self.ranges.leave(ticket, &mut self.ready);
+            self.base.lane.leave(ticket);
             return self.snapshot_stage(Stage::Waiting);
         }
         self.snapshot_stage(Stage::Taking(ticket));
-        let to = self.required_acks();
+        let to = self.base.replicas.required_acks();
         if let Some(snapshot) = &mut self.snapshot {
             snapshot.asked = to;
         }
@@ -214,9 +210,11 @@ impl Mirror {
         let asked = self.snapshot.as_ref().map(|snapshot| (snapshot.id, snapshot.attempt));
         let Some((id, attempt)) = asked else { return };
         for slot in to.iter() {
-            let Some((io, child, session)) = self.ask(slot, Purpose::Snapshot) else { continue };
-            let (child, snapshot) = (child.replica, id);
-            self.effects.push_back(if take {
+            let Some(Asked { io, child, session }) = self.base.ask(slot, Purpose::Snapshot) else {
+                continue;
+            };
+            let snapshot = id;
+            self.base.cx.emit(if take {
                 Effect::Snapshot { io, child, session, snapshot, attempt }
             } else {
                 Effect::DropSnapshot { io, child, session, snapshot }
@@ -233,7 +231,7 @@ impl Mirror {
             let (is_dropping, id) = (matches!(snapshot.stage, Stage::Dropping(_)), snapshot.id);
             match result {
                 Ok(_) if is_dropping => {
-                    if let Some(replica) = self.child(from.slot).map(|child| child.replica) {
+                    if let Some(replica) = self.base.replicas.replica_in(from.slot) {
                         self.forget_orphan(replica, id);
                     }
                 }
@@ -245,10 +243,10 @@ impl Mirror {
                 Err(_) => {}
             }
         }
-        self.needs_rescan = true;
+        self.base.cx.rescan();
         let Err(fault) = *result else { return };
-        let Some(child) = self.child(from.slot) else { return };
-        let (replica, current) = (child.replica, child.is_current(from.session));
+        let Some(child) = self.base.replicas.get(from.slot) else { return };
+        let (replica, current) = (child.replica(), child.is_current(from.session));
         let stage = self.snapshot.as_ref().map(|snapshot| snapshot.stage);
         if fault == IoError::Busy && current {
             // It was not begun: again, until the child says something else.
@@ -281,7 +279,7 @@ impl Mirror {
         let (stage, asked) = (snapshot.stage, snapshot.asked);
         let is_mixed = snapshot.by.len() > 1;
         #[cfg(test)]
-        let is_mixed = match self.broken {
+        let is_mixed = match self.base.cx.broken {
             crate::tests::Broken::MixedSnapshot => false,
             crate::tests::Broken::AnyAttempt => is_mixed && snapshot.old != asked,
             _ => is_mixed,
@@ -298,13 +296,13 @@ impl Mirror {
                 self.snapshot_stage(Stage::Dropping(ticket));
                 self.remember_orphans(taken, id);
                 #[cfg(test)]
-                if self.broken == crate::tests::Broken::HalfSnapshot {
+                if self.base.cx.broken == crate::tests::Broken::HalfSnapshot {
                     return;
                 }
                 self.ask_snapshot(taken, false);
             }
             (Stage::Taking(ticket) | Stage::Dropping(ticket), problem) => {
-                self.ranges.leave(ticket, &mut self.ready);
+                self.base.lane.leave(ticket);
                 self.end_snapshot(problem.map_or(Ok(()), Err));
             }
             _ => {}
@@ -313,7 +311,7 @@ impl Mirror {
 
     pub(crate) fn end_snapshot(&mut self, result: Result<(), Problem>) {
         if let Some(snapshot) = self.snapshot.take() {
-            self.answer(snapshot.token, result);
+            self.base.cx.answer(snapshot.token, result);
         }
     }
 }

@@ -17,21 +17,24 @@ use block::{IoError, Span};
 use model::{Problem, ProblemKind, ReplicaId};
 
 use crate::api::{Effect, UnreadableBlocks};
-use crate::child_set::{ChildSet, ChildSlot};
 use crate::chunk::{ChunkCopy, CopyPurpose, Step};
-use crate::mirror::{Mirror, Purpose, Ticket};
+use crate::context::{Purpose, Ticket};
+use crate::mirror::Mirror;
+use crate::replicas::{Asked, ChildSet, ChildSlot};
 
 impl Mirror {
     pub(crate) fn pick_source(&mut self, ticket: Ticket) -> Option<ChildSlot> {
         let copy = self.copies.get(&ticket)?;
         let (whose, bad) = (copy.whose, copy.bad);
-        let mut able = self.in_sync().without(bad);
+        let mut able = self.base.replicas.in_sync().without(bad);
         match whose {
             CopyPurpose::Rebuild(_) => {}
             CopyPurpose::Resync => {
-                able = self.least_lossy(able);
+                able = self.base.replicas.least_lossy(able);
                 // If those that have the most cannot read it, what is left may be older.
-                self.lost |= self.least_loss(bad) < self.least_loss(able);
+                self.base.replicas.note_lost(
+                    self.base.replicas.least_loss(bad) < self.base.replicas.least_loss(able),
+                );
             }
             CopyPurpose::Check(check) => {
                 let named = self.believed_by(check).both(able);
@@ -60,7 +63,7 @@ impl Mirror {
         }
         let whose = copy.whose;
         #[cfg(test)]
-        if self.broken == crate::tests::Broken::AcceptUnasked && self.accept_one(ticket) {
+        if self.base.cx.broken == crate::tests::Broken::AcceptUnasked && self.accept_one(ticket) {
             return;
         }
         if self.pick_source(ticket).is_some() {
@@ -76,25 +79,28 @@ impl Mirror {
         let Some(copy) = self.copies.get(&ticket) else { return false };
         let (span, bad) = (copy.piece(), copy.bad);
         // One that is about to join may be able to prove it, and one that is away, too.
-        let able = copy.unproven.both(self.in_sync());
-        let all_asked = self.joining().is_empty() && self.is_settled();
+        let able = copy.unproven.both(self.base.replicas.in_sync());
+        let all_asked = self.joining().is_empty() && self.base.is_settled();
         #[cfg(test)]
-        let able = match self.broken {
+        let able = match self.base.cx.broken {
             crate::tests::Broken::NeverAccepted => ChildSet::NONE,
             _ => able,
         };
-        let Some(slot) = self.least_lossy(able).iter().next().filter(|_| all_asked) else {
+        let Some(slot) = self.base.replicas.least_lossy(able).iter().next().filter(|_| all_asked)
+        else {
             return false;
         };
         if copy.whose == CopyPurpose::Resync {
-            self.lost |= self.least_loss(bad.without(able)) < self.least_loss(able);
+            self.base.replicas.note_lost(
+                self.base.replicas.least_loss(bad.without(able))
+                    < self.base.replicas.least_loss(able),
+            );
         }
-        let Some((io, child, session)) = self.ask(slot, Purpose::Copy(ticket)) else {
+        let Some(Asked { io, child, session }) = self.base.ask(slot, Purpose::Copy(ticket)) else {
             return false;
         };
-        let child = child.replica;
         let is_damaged = false;
-        self.effects.push_back(Effect::Accept { io, child, session, span, is_damaged });
+        self.base.cx.emit(Effect::Accept { io, child, session, span, is_damaged });
         self.sent(ticket, slot, Step::Accepting);
         true
     }
@@ -102,13 +108,17 @@ impl Mirror {
     /// Nobody has the piece, and an operator keeps what this copy holds there; whether it is told.
     fn keep_piece(&mut self, ticket: Ticket, replica: ReplicaId) -> bool {
         let Some(span) = self.copies.get(&ticket).map(ChunkCopy::piece) else { return false };
-        let slot = self.slot_of(replica).filter(|slot| self.in_sync().contains(*slot));
+        let slot = self
+            .base
+            .replicas
+            .slot_of(replica)
+            .filter(|slot| self.base.replicas.in_sync().contains(*slot));
         let Some(slot) = slot else { return false };
-        let Some((io, child, session)) = self.ask(slot, Purpose::Copy(ticket)) else {
+        let Some(Asked { io, child, session }) = self.base.ask(slot, Purpose::Copy(ticket)) else {
             return false;
         };
-        let (child, is_damaged) = (child.replica, true);
-        self.effects.push_back(Effect::Accept { io, child, session, span, is_damaged });
+        let is_damaged = true;
+        self.base.cx.emit(Effect::Accept { io, child, session, span, is_damaged });
         self.sent(ticket, slot, Step::Accepting);
         true
     }
@@ -124,16 +134,19 @@ impl Mirror {
         copy.is_kept = !was_unproven;
         copy.source = Some(slot);
         self.all_need(ticket);
-        let replica = self.child(slot).map(|child| child.replica);
-        self.effects.extend(replica.map(|replica| {
-            if was_unproven { Effect::Accepted(replica, span) } else { Effect::Kept(replica, span) }
-        }));
+        let replica = self.base.replicas.replica_in(slot);
+        if let Some(replica) = replica {
+            let told = if was_unproven { Effect::Accepted } else { Effect::Kept };
+            self.base.cx.emit(told(replica, span));
+        }
     }
 
     /// A copy that had the piece damaged has it again.
     pub(crate) fn repaired(&mut self, ticket: Ticket, slot: ChildSlot, span: Span) {
-        let Some(replica) = self.child(slot).map(|child| child.replica) else { return };
-        self.effects.push_back(Effect::Repaired(replica, span));
+        let Some(replica) = self.base.replicas.replica_in(slot) else {
+            return;
+        };
+        self.base.cx.emit(Effect::Repaired(replica, span));
         if let Some(CopyPurpose::Check(check)) = self.copies.get(&ticket).map(|copy| copy.whose) {
             self.note_repaired(check, span);
         }
@@ -154,7 +167,11 @@ impl Mirror {
 
     /// Copies that may be recorded in sync already although they are not yet.
     fn joining(&self) -> ChildSet {
-        self.required_acks().both(self.write_targets()).without(self.in_sync())
+        self.base
+            .replicas
+            .required_acks()
+            .both(self.base.replicas.write_targets())
+            .without(self.base.replicas.in_sync())
     }
 
     /// No copy in sync can read the piece.
@@ -170,7 +187,7 @@ impl Mirror {
                 self.end_copy(ticket, false);
             }
             // Not everybody was asked who may be able to prove it.
-            _ if was_unproven && !(joining.is_empty() && self.is_settled()) => {
+            _ if was_unproven && !(joining.is_empty() && self.base.is_settled()) => {
                 self.end_copy(ticket, false);
             }
             CopyPurpose::Check(check) if !was_kept => match self.note_unreadable(check, span) {

@@ -6,15 +6,13 @@
 //!                                                └── again ◄────┘ a copy in sync came back
 //! ```
 
-use alloc::vec::Vec;
-
 use block::{Command, CommandKind, Completion, ErrorClass, Instant, IoError, RangeAccess};
 use model::FaultReason;
 
 use crate::api::{Buffer, CommandId, Effect};
-use crate::child::reason;
-use crate::child_set::ChildSet;
-use crate::mirror::{Mirror, Pending, Purpose, Ticket};
+use crate::context::{Pending, Purpose, Ticket};
+use crate::mirror::Mirror;
+use crate::replicas::{Asked, ChildSet, reason};
 
 /// A command under way.
 #[derive(Debug)]
@@ -80,10 +78,10 @@ impl Op {
 impl Mirror {
     /// Takes a command; it goes when its limits let it.
     pub(crate) fn enter(&mut self, mut op: Op) -> Ticket {
-        let ticket = self.next_ticket();
-        op.since = self.last_io;
+        let ticket = self.base.cx.next_ticket();
+        op.since = self.base.cx.last_request();
         if op.token.is_some() {
-            self.throttle.came(self.now);
+            self.throttle.came(self.base.cx.now());
         }
         self.ops.insert(ticket, op);
         self.paced.push_back(ticket);
@@ -103,37 +101,36 @@ impl Mirror {
             };
             let (command, ours, came) = (op.command, op.token.is_none(), op.started);
             let (iops, bytes) = &mut self.buckets;
-            let open = iops.is_open(self.now) & bytes.is_open(self.now);
-            if !open && !ours && self.terminal_error().is_none() {
+            let open = iops.is_open(self.base.cx.now()) & bytes.is_open(self.base.cx.now());
+            if !open && !ours && self.base.service.terminal_error().is_none() {
                 return;
             }
             self.paced.pop_front();
             if !ours {
-                self.throttled += u64::from(came < self.now);
+                self.throttled += u64::from(came < self.base.cx.now());
                 let (iops, bytes) = &mut self.buckets;
                 iops.take(1);
                 let blocks = command.span().filter(|_| moves_bytes(command));
-                let bytes_of = |span: block::Span| self.geometry.block_size().bytes_of(span.len());
+                let bytes_of =
+                    |span: block::Span| self.base.cx.geometry().block_size().bytes_of(span.len());
                 bytes.take(blocks.and_then(bytes_of).map_or(0, |bytes| bytes.0));
             }
             let claim = RangeAccess::of(command);
             #[cfg(test)]
-            let claim = if self.broken == crate::tests::Broken::NoOrder {
+            let claim = if self.base.cx.broken == crate::tests::Broken::NoOrder {
                 RangeAccess::Free
             } else {
                 claim
             };
-            if self.ranges.enter(ticket, claim) {
-                self.ready.push(ticket);
-            }
+            self.base.lane.enter(ticket, claim);
         }
     }
 
     /// A flush of our own, so that marks can go.
     pub(crate) fn flush_ourselves(&mut self) {
-        let ticket = self.enter(Op::new(None, Command::Flush, self.now));
+        let ticket = self.enter(Op::new(None, Command::Flush, self.base.cx.now()));
         self.own_flush = Some(ticket);
-        self.needs_rescan = true;
+        self.base.cx.rescan();
     }
 
     /// Does what can be done for a command that waits for nobody's answer.
@@ -142,10 +139,10 @@ impl Mirror {
         if !op.outstanding.is_empty() {
             return;
         }
-        if let Some(fault) = self.terminal_error() {
+        if let Some(fault) = self.base.service.terminal_error() {
             return self.finish(ticket, Err(fault));
         }
-        if op.not_before.is_some_and(|at| at > self.now) {
+        if op.not_before.is_some_and(|at| at > self.base.cx.now()) {
             return;
         }
         if op.is_read() {
@@ -162,63 +159,50 @@ impl Mirror {
         let Some(command) = self.ops.get(ticket).map(|op| op.command) else { return };
         // W3: a copy that is away and may still be called in sync has no mark of this. It could not
         // be acknowledged before that is recorded anyway.
-        if !self.may_begin() || self.in_sync().is_empty() || self.flush_must_wait(command) {
+        if !self.may_begin()
+            || self.base.replicas.in_sync().is_empty()
+            || self.flush_must_wait(command)
+        {
             return;
         }
         if let Some(span) = command.span() {
-            // W3
-            if self.dirty.mark(span, self.version + 1, self.now) {
-                self.change_note();
-            }
-            if !self.dirty.is_marked(span, self.durable_version()) {
+            let base = &mut self.base;
+            if !base.log.begin_write(&mut base.cx, &base.replicas, span) {
                 return;
             }
-            self.dirty.begin(span);
-            let write_targets = self.write_targets();
-            let absent: Vec<_> = self
-                .each_child()
-                .filter(|(slot, _)| !write_targets.contains(*slot))
-                .map(|(_, child)| child.replica)
-                .collect();
-            #[cfg(test)]
-            let absent =
-                if self.broken == crate::tests::Broken::NotMissed { Vec::new() } else { absent };
-            for replica in absent {
-                self.dirty.miss(replica, span);
-            }
         }
-        let flush = self.dirty.flush_begins();
+        let flush = self.base.log.flush_begins();
         if let Some(op) = self.ops.get_mut(ticket) {
             (op.begun, op.flush) = (true, flush);
         }
-        self.send(ticket, self.write_targets(), command);
+        self.send(ticket, self.base.replicas.write_targets(), command);
     }
 
     fn may_begin(&self) -> bool {
         #[cfg(test)]
-        if self.broken == crate::tests::Broken::MarkedUnsettled {
-            return self.opened;
+        if self.base.cx.broken == crate::tests::Broken::MarkedUnsettled {
+            return self.base.service.is_open();
         }
-        self.is_settled()
+        self.base.is_settled()
     }
 
     /// **F1** A flush promises that every copy in sync has what was acknowledged. Where they may
     /// differ that is not so before they were compared.
     fn flush_must_wait(&self, command: Command) -> bool {
         #[cfg(test)]
-        if self.broken == crate::tests::Broken::FlushInDoubt {
+        if self.base.cx.broken == crate::tests::Broken::FlushInDoubt {
             return false;
         }
-        command == Command::Flush && !self.dirty.resync.is_empty()
+        command == Command::Flush && !self.base.log.in_doubt().is_empty()
     }
 
     /// Ends a change or a flush if it may end, or sends it where it is missing.
     fn advance_write(&mut self, ticket: Ticket) {
         self.judge_refusals(ticket);
         let Some(op) = self.ops.get(ticket) else { return };
-        let missing = self.required_acks().without(op.done);
+        let missing = self.base.replicas.required_acks().without(op.done);
         // Those that were busy, and a copy that was away as the last one and came back.
-        let again = missing.either(op.again).both(self.write_targets());
+        let again = missing.either(op.again).both(self.base.replicas.write_targets());
         let command = op.command;
         if missing.is_empty() && again.is_empty() {
             return self.finish(ticket, Ok(()));
@@ -236,7 +220,7 @@ impl Mirror {
         let Some(op) = self.ops.get_mut(ticket) else { return };
         let (declined, done) = (core::mem::take(&mut op.declined), op.done);
         let Some(fault) = op.fault.filter(|_| !declined.is_empty()) else { return };
-        let in_sync = self.in_sync();
+        let in_sync = self.base.replicas.in_sync();
         if in_sync.without(declined).is_empty() && !in_sync.is_empty() {
             return self.finish(ticket, Err(fault));
         }
@@ -262,9 +246,11 @@ impl Mirror {
             _ => Buffer::None,
         };
         for slot in to.iter() {
-            let Some((io, child, session)) = self.ask(slot, Purpose::Op(ticket)) else { continue };
-            let child = child.replica;
-            self.effects.push_back(Effect::Io { io, child, session, command, buffer });
+            let Some(Asked { io, child, session }) = self.base.ask(slot, Purpose::Op(ticket))
+            else {
+                continue;
+            };
+            self.base.cx.emit(Effect::Io { io, child, session, command, buffer });
             if let Some(op) = self.ops.get_mut(ticket) {
                 op.outstanding.insert(slot);
             }
@@ -273,7 +259,7 @@ impl Mirror {
 
     /// A child has answered a command.
     pub(crate) fn op_answered(&mut self, ticket: Ticket, from: Pending, result: Completion) {
-        let most = self.config.busy.1;
+        let most = self.base.cx.config().busy.1;
         let Some(op) = self.ops.get_mut(ticket) else { return };
         op.outstanding.remove(from.slot);
         let is_read = op.is_read();
@@ -282,8 +268,8 @@ impl Mirror {
         {
             return self.fenced();
         }
-        let current = |child: &mut crate::child::Child| child.is_current(from.session);
-        if !self.child_mut(from.slot).is_some_and(current) {
+        let child = self.base.replicas.get(from.slot);
+        if !child.is_some_and(|child| child.is_current(from.session)) {
             // It was given up meanwhile; whatever it says now proves nothing.
             return self.advance(ticket);
         }
@@ -292,7 +278,7 @@ impl Mirror {
             Err(IoError::Busy) if op.busy < most => {
                 op.busy += 1;
                 op.again.insert(from.slot);
-                let later = self.later();
+                let later = self.base.cx.later();
                 if let Some(op) = self.ops.get_mut(ticket) {
                     op.not_before = Some(later);
                 }
@@ -313,49 +299,41 @@ impl Mirror {
         let Some(op) = self.ops.remove(ticket) else { return };
         let mut result = result;
         if let Some(span) = op.command.span().filter(|_| op.begun && !op.is_read()) {
-            self.dirty.end(span, self.now);
+            self.base.log.end_write(span, self.base.cx.now());
             if result.is_err() {
                 // Some copies may have it, others not.
-                let mut regions = self.dirty.none();
-                self.dirty.regions(span).for_each(|region| regions.insert(region));
+                let regions = self.base.log.regions_of(span);
                 self.mark_for_resync(&regions);
             }
         }
         if op.command == Command::Flush && result.is_ok() {
-            self.dirty.flushed(op.flush);
-            if op.token.is_some() && core::mem::take(&mut self.lost) {
-                result = Err(IoError::Medium { span: self.geometry.span() });
+            self.base.log.flushed(op.flush);
+            if op.token.is_some() && self.base.replicas.take_lost() {
+                result = Err(IoError::Medium { span: self.base.cx.geometry().span() });
             }
         }
         if self.own_flush == Some(ticket) {
             self.own_flush = None;
-            self.sweep_at = self.sweep_at.map(|_| self.now);
+            self.base.log.sweep_now(self.base.cx.now());
         }
         if op.token.is_some() {
-            self.throttle.ended(self.now.since(op.started), self.now, &self.config);
+            self.throttle.ended(
+                self.base.cx.now().since(op.started),
+                self.base.cx.now(),
+                self.base.cx.config(),
+            );
         }
-        self.ranges.leave(ticket, &mut self.ready);
-        self.done(op.token, result);
-        self.needs_rescan |= self.stopping.is_some();
+        self.base.lane.leave(ticket);
+        self.base.cx.done(op.token, result);
+        if self.base.service.is_stopping() {
+            self.base.cx.rescan();
+        }
     }
 
     /// Copies in sync may differ in these regions; others are not to rely on them either.
     pub(crate) fn mark_for_resync(&mut self, regions: &model::RegionSet) {
-        self.dirty.missed.values_mut().for_each(|missed| missed.add(regions));
-        self.jobs.values_mut().for_each(|job| job.redo(regions));
-        self.resync.redo(regions);
-        if self.required_acks().len() > 1 {
-            self.dirty.resync.add(regions);
-        }
-        self.needs_rescan = true;
-    }
-
-    /// How every command ends that cannot be served: nothing while they may wait.
-    pub(crate) fn terminal_error(&self) -> Option<IoError> {
-        if self.is_fenced() {
-            return Some(IoError::Fenced);
-        }
-        (self.failing || self.is_down()).then_some(IoError::Unreachable)
+        self.base.doubt(regions);
+        self.redo(regions);
     }
 }
 

@@ -50,7 +50,7 @@ impl World {
         self.say(format_args!("T{} on node {node} takes epoch {epoch}", self.targets.len()));
         let stood = self.stood.get(&node).copied().unwrap_or(0);
         let mut mirror = Mirror::open(opening, at(self.now - stood)).unwrap();
-        mirror.broken = self.broken;
+        mirror.break_rule(self.broken);
         self.targets.push(Target {
             mirror,
             node,

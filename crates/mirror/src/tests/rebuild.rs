@@ -126,9 +126,8 @@ fn reads_go_to_the_local_copy_else_to_the_quickest() {
     let mut looked_at = |nearest: &[(usize, u64, bool)]| {
         let target = drive.world.targets.len() - 1;
         for (slot, millis, local) in nearest {
-            let children = &mut drive.world.targets[target].mirror.children;
-            let child = children[*slot].as_mut().unwrap();
-            (child.latency, child.local) = (Duration::from_millis(*millis), *local);
+            let latency = Duration::from_millis(*millis);
+            drive.world.targets[target].mirror.place(*slot, latency, *local);
         }
         drive.ask(Command::Read { span: span(0, 1) }).unwrap();
         read(&mut drive)

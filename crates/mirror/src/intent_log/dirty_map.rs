@@ -34,19 +34,19 @@ struct Mark {
 
 /// The maps of one volume.
 #[derive(Debug)]
-pub(crate) struct DirtyMaps {
+pub(super) struct DirtyMaps {
     open: BTreeMap<u64, Open>,
     marks: BTreeMap<u64, Mark>,
     /// Regions where copies in sync may differ.
-    pub(crate) resync: RegionSet,
+    pub(super) resync: RegionSet,
     /// What each stale copy missed; one that is not here lacks everything.
-    pub(crate) missed: BTreeMap<ReplicaId, RegionSet>,
+    pub(super) missed: BTreeMap<ReplicaId, RegionSet>,
     /// Orders ends of writes and beginnings of flushes.
     clock: u64,
 }
 
 impl DirtyMaps {
-    pub(crate) fn new(region: NonZeroU64) -> DirtyMaps {
+    pub(super) fn new(region: NonZeroU64) -> DirtyMaps {
         DirtyMaps {
             open: BTreeMap::new(),
             marks: BTreeMap::new(),
@@ -56,23 +56,23 @@ impl DirtyMaps {
         }
     }
 
-    pub(crate) fn none(&self) -> RegionSet {
+    pub(super) fn none(&self) -> RegionSet {
         RegionSet::new(self.resync.blocks())
     }
 
-    pub(crate) fn regions(&self, span: Span) -> core::ops::RangeInclusive<u64> {
+    pub(super) fn regions(&self, span: Span) -> core::ops::RangeInclusive<u64> {
         self.resync.touched(span)
     }
 
     /// Whether every region of the span is marked in a note that all writers have.
-    pub(crate) fn is_marked(&self, span: Span, durable: u64) -> bool {
+    pub(super) fn is_marked(&self, span: Span, durable: u64) -> bool {
         self.regions(span)
             .all(|region| self.marks.get(&region).is_some_and(|mark| mark.version <= durable))
     }
 
     /// Marks the regions of a span from the next version of the note on; whether there were new
     /// ones. A mark in use stays.
-    pub(crate) fn mark(&mut self, span: Span, next: u64, now: Instant) -> bool {
+    pub(super) fn mark(&mut self, span: Span, next: u64, now: Instant) -> bool {
         let mut new = false;
         for region in self.regions(span) {
             let mark = self.marks.entry(region).or_insert_with(|| {
@@ -85,14 +85,14 @@ impl DirtyMaps {
     }
 
     /// A write to the span is sent.
-    pub(crate) fn begin(&mut self, span: Span) {
+    pub(super) fn begin(&mut self, span: Span) {
         for region in self.regions(span) {
             self.open.entry(region).or_default().writes += 1;
         }
     }
 
     /// A write to the span has ended, one way or another.
-    pub(crate) fn end(&mut self, span: Span, now: Instant) {
+    pub(super) fn end(&mut self, span: Span, now: Instant) {
         self.clock += 1;
         for region in self.regions(span) {
             if let Some(open) = self.open.get_mut(&region) {
@@ -106,30 +106,30 @@ impl DirtyMaps {
     }
 
     /// A flush is sent; what ended before is behind it.
-    pub(crate) fn flush_begins(&mut self) -> u64 {
+    pub(super) fn flush_begins(&mut self) -> u64 {
         self.clock += 1;
         self.clock
     }
 
     /// That flush reached every writer.
-    pub(crate) fn flushed(&mut self, begun: u64) {
+    pub(super) fn flushed(&mut self, begun: u64) {
         self.open.retain(|_, open| open.writes > 0 || open.ended > begun);
     }
 
     /// Regions that a copy may lose, hold half of, or lack, if it fails now.
-    pub(crate) fn at_risk(&self) -> RegionSet {
+    pub(super) fn at_risk(&self) -> RegionSet {
         let mut regions = self.resync.clone();
         self.open.keys().for_each(|region| regions.insert(*region));
         regions
     }
 
     /// Whether a write was acknowledged that no flush covers.
-    pub(crate) fn has_unflushed(&self) -> bool {
+    pub(super) fn has_unflushed(&self) -> bool {
         self.open.values().any(|open| open.ended > 0)
     }
 
     /// Takes the marks found with a copy: its regions are in doubt, and marked again.
-    pub(crate) fn adopt(&mut self, intents: &RegionSet, next: u64, now: Instant) {
+    pub(super) fn adopt(&mut self, intents: &RegionSet, next: u64, now: Instant) {
         let mut found = self.none();
         found.add(intents);
         for region in found.iter() {
@@ -142,7 +142,7 @@ impl DirtyMaps {
     }
 
     /// A stale copy misses the regions of this span, too.
-    pub(crate) fn miss(&mut self, replica: ReplicaId, span: Span) {
+    pub(super) fn miss(&mut self, replica: ReplicaId, span: Span) {
         let regions = self.regions(span);
         if let Some(missed) = self.missed.get_mut(&replica) {
             regions.for_each(|region| missed.insert(region));
@@ -150,7 +150,7 @@ impl DirtyMaps {
     }
 
     /// The marks as the note has them.
-    pub(crate) fn intents(&self) -> RegionSet {
+    pub(super) fn intents(&self) -> RegionSet {
         let mut regions = self.none();
         self.marks.keys().for_each(|region| regions.insert(*region));
         regions
@@ -158,7 +158,7 @@ impl DirtyMaps {
 
     /// Takes away marks that were not used for so long; whether any went, and whether a flush would
     /// let more go.
-    pub(crate) fn sweep(&mut self, now: Instant, idle: Duration) -> (bool, bool) {
+    pub(super) fn sweep(&mut self, now: Instant, idle: Duration) -> (bool, bool) {
         let before = self.marks.len();
         let (open, doubt) = (&self.open, &self.resync);
         let mut wants_flush = false;
@@ -175,12 +175,12 @@ impl DirtyMaps {
         (self.marks.len() < before, wants_flush)
     }
 
-    pub(crate) fn has_marks(&self) -> bool {
+    pub(super) fn has_marks(&self) -> bool {
         !self.marks.is_empty()
     }
 
     /// Regions of a volume that is copied from the start.
-    pub(crate) fn all(&self, size: Blocks) -> RegionSet {
+    pub(super) fn all(&self, size: Blocks) -> RegionSet {
         let mut regions = self.none();
         regions.fill(size);
         regions
@@ -188,14 +188,14 @@ impl DirtyMaps {
 
     /// Checks what always holds.
     #[cfg(test)]
-    pub(crate) fn check(&self) {
+    pub(super) fn check(&self) {
         for region in self.open.keys().copied().chain(self.resync.iter()) {
             assert!(self.marks.contains_key(&region), "region {region} has no mark");
         }
     }
 
     /// Regions to look at first, of those that hosts wait for.
-    pub(crate) fn doubtful(&self, span: Span) -> Vec<u64> {
+    pub(super) fn doubtful(&self, span: Span) -> Vec<u64> {
         if self.resync.is_empty() {
             return Vec::new();
         }
