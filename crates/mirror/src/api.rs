@@ -9,8 +9,8 @@ use model::{
     SnapshotId, SyncMetadata, TargetRecord, TargetState, Timestamp,
 };
 
-use crate::check::Checked;
 use crate::config::MirrorConfig;
+use crate::rebuilder::Checked;
 
 /// The owner's name for a host command or an order; free again once it has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -55,13 +55,21 @@ impl Mirror {
             op.declined.remove(slot);
             op.again.remove(slot);
         }
-        self.end_job(slot, why);
+        self.rebuilder.end_job(&mut self.base, slot, why);
         self.base.cx.rescan();
+    }
+
+    /// A rebuild could not go on: its child is failed, and tried again.
+    pub(crate) fn end_failed_rebuild(&mut self) {
+        if let Some((slot, problem)) = self.rebuilder.take_failed() {
+            self.leave_write_targets(slot, Some(problem));
+            self.fail(slot, FaultReason::RebuildFailed);
+        }
     }
 
     /// Stops a rebuild; nothing is wrong with its child.
     pub(crate) fn interrupt(&mut self, slot: ChildSlot) {
-        if self.jobs.get(&slot).is_some_and(|job| !job.proposed) {
+        if self.rebuilder.may_stop(slot) {
             self.leave_write_targets(slot, None);
             self.base.replicas.change(&mut self.base.cx, slot, ChildEvent::Interrupted);
         }

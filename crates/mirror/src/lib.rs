@@ -51,9 +51,6 @@ extern crate std;
 
 mod api;
 mod attachment;
-mod check;
-mod chunk;
-mod chunk_copy;
 mod config;
 mod context;
 mod departure;
@@ -61,7 +58,7 @@ mod intent_log;
 mod lane;
 mod mirror;
 mod read;
-mod rebuild;
+mod rebuilder;
 mod replicas;
 mod replication;
 mod report;
@@ -72,7 +69,6 @@ mod service;
 
 mod shutdown;
 mod snapshot;
-mod source;
 #[cfg(test)]
 #[expect(
     clippy::as_conversions,
@@ -80,14 +76,14 @@ mod source;
     reason = "tests count in small numbers"
 )]
 mod tests;
-mod throttle;
+mod token_bucket;
 mod write;
 
 pub use api::{
     Answer, AttachFault, Attempt, Buffer, CommandId, Effect, Event, MirrorRequest, OpenParams,
     RebuildCommand, ReplicaInfo, RequestId, Session, StoreFault, UnreadableBlocks,
 };
-pub use check::Checked;
 pub use config::MirrorConfig;
 pub use mirror::Mirror;
+pub use rebuilder::Checked;
 pub use reservation::Readiness;

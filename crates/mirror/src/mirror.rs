@@ -1,27 +1,25 @@
 //! The machine: what it holds, what comes in, and in which order it thinks.
 
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use block::{BlockSize, Blocks, Command, Geometry, Instant, IoError, SequenceMap};
-use model::{Problem, Progress, Rebuild, StopCause};
+use block::{BlockSize, Command, Geometry, Instant, IoError, SequenceMap};
+use model::{Problem, ProblemKind, StopCause};
 
 use crate::api::{Answer, CommandId, Effect, Event, OpenParams, RequestId, StoreFault};
 use crate::attachment::{Arrival, Conflicts};
-use crate::check::Checks;
-use crate::chunk::ChunkCopy;
 use crate::context::{Context, Purpose, Ticket, Verdict};
 use crate::intent_log::{self, IntentLog};
 use crate::lane::Lane;
-use crate::rebuild::{Job, Resync};
-use crate::replicas::{ChildSlot, Replicas, StoreAnswer};
+use crate::rebuilder::Rebuilder;
+use crate::replicas::{Replicas, StoreAnswer};
 use crate::replication::Replication;
 use crate::reservation::Reservations;
 use crate::resize::ActiveResize;
 use crate::service::Service;
 use crate::shutdown::ActiveShutdown;
 use crate::snapshot::{ActiveSnapshot, OrphanSnapshots};
-use crate::throttle::{RebuildThrottle, TokenBucket};
+use crate::token_bucket::TokenBucket;
 use crate::write::Op;
 
 /// The mirrored volume of one target.
@@ -31,8 +29,6 @@ pub struct Mirror {
     pub(crate) ops: SequenceMap<Op>,
     /// How many reads go around it, see `try_bypass`.
     pub(crate) bypass_reads: usize,
-    pub(crate) copies: BTreeMap<Ticket, ChunkCopy>,
-    pub(crate) checks: Checks,
     /// Commands that wait for their limits, in order.
     pub(crate) paced: VecDeque<Ticket>,
     /// Reads that wait until their blocks are out of doubt, or checked.
@@ -40,10 +36,7 @@ pub struct Mirror {
     pub(crate) buckets: (TokenBucket, TokenBucket),
     /// Commands that had to wait for them.
     pub(crate) throttled: u64,
-    pub(crate) rebuild_bucket: TokenBucket,
-    pub(crate) jobs: BTreeMap<ChildSlot, Job>,
-    pub(crate) resync: Resync,
-    pub(crate) history: VecDeque<Rebuild>,
+    pub(crate) rebuilder: Rebuilder,
     pub(crate) snapshot: Option<ActiveSnapshot>,
     pub(crate) orphans: OrphanSnapshots,
     pub(crate) resizing: Option<ActiveResize>,
@@ -51,9 +44,6 @@ pub struct Mirror {
     pub(crate) stopping: Option<ActiveShutdown>,
     /// Orders that wait for the set of replicas to be recorded.
     pub(crate) waiting_requests: Vec<(CommandId, model::Generation)>,
-    pub(crate) throttle: RebuildThrottle,
-    pub(crate) free_buffers: Vec<u32>,
-    pub(crate) rebuilds_begun: u64,
     pub(crate) own_flush: Option<Ticket>,
 }
 
@@ -62,7 +52,7 @@ impl Mirror {
     pub fn open(opening: OpenParams, now: Instant) -> Result<Mirror, Problem> {
         let OpenParams { record, size, children, limits, config, wall } = opening;
         let geometry = Geometry::new(BlockSize::B4096, size)
-            .map_err(|bad| Problem::new(model::ProblemKind::OutOfRange, bad))?;
+            .map_err(|bad| Problem::new(ProblemKind::OutOfRange, bad))?;
         let mut base = Replication {
             cx: Context::new(&config, geometry, wall, now),
             replicas: Replicas::new(record),
@@ -76,8 +66,6 @@ impl Mirror {
             base,
             ops: SequenceMap::default(),
             bypass_reads: 0,
-            copies: BTreeMap::new(),
-            checks: Checks::default(),
             paced: VecDeque::new(),
             awaiting_resync: Vec::new(),
             buckets: (
@@ -85,19 +73,13 @@ impl Mirror {
                 TokenBucket::new(limits.bytes_per_second.map(|size| size.bytes().0), now),
             ),
             throttled: 0,
-            rebuild_bucket: TokenBucket::new(config.rebuild_limit.map(|size| size.bytes().0), now),
-            jobs: BTreeMap::new(),
-            resync: Resync::default(),
-            history: VecDeque::new(),
+            rebuilder: Rebuilder::new(&config, now),
             snapshot: None,
             orphans: OrphanSnapshots::default(),
             resizing: None,
             reserved: Reservations::default(),
             stopping: None,
             waiting_requests: Vec::new(),
-            throttle: RebuildThrottle::default(),
-            free_buffers: (0..config.copies).rev().collect(),
-            rebuilds_begun: 0,
             own_flush: None,
         };
         mirror.run();
@@ -149,7 +131,7 @@ impl Mirror {
             Event::Attached { session, result } => match self.base.attached(session, result) {
                 Arrival::Fine => {}
                 Arrival::Fenced => self.fenced(),
-                Arrival::InDoubt(regions) => self.redo(&regions),
+                Arrival::InDoubt(regions) => self.rebuilder.redo(&regions),
             },
             Event::Lost { session, why } => self.lost(session, why),
             Event::Ended { io, result } => self.ended(io, result),
@@ -181,8 +163,7 @@ impl Mirror {
     pub fn tick(&mut self, now: Instant) {
         self.base.cx.pass(now);
         let of_ops = self.ops.iter().filter_map(|(_, op)| op.not_before);
-        let of_copies = self.copies.values().filter_map(|copy| copy.not_before);
-        self.base.cx.wake_next(of_ops.chain(of_copies));
+        self.base.cx.wake_next(of_ops.chain(self.rebuilder.busy_until()));
         self.base.cx.rescan();
         self.run();
     }
@@ -198,13 +179,22 @@ impl Mirror {
         }
         match pending.purpose {
             Purpose::Op(ticket) => self.op_answered(ticket, pending, done),
-            Purpose::Copy(ticket) => self.copy_answered(ticket, pending, result),
+            Purpose::Copy(ticket) => {
+                let verdict = self.rebuilder.copy_answered(&mut self.base, ticket, pending, result);
+                if self.carry_out_verdict(verdict) {
+                    self.rebuilder.resume(&mut self.base, ticket);
+                }
+                self.end_failed_rebuild();
+            }
             Purpose::Keep(_) => {
                 let Replication { cx, replicas, .. } = &mut self.base;
                 let verdict = intent_log::kept(cx, replicas, pending, done);
                 self.carry_out_verdict(verdict);
             }
-            Purpose::JobFlush => self.job_flushed(pending, done),
+            Purpose::JobFlush => {
+                let verdict = self.rebuilder.job_flushed(&mut self.base, pending, done);
+                self.carry_out_verdict(verdict);
+            }
             Purpose::Snapshot => self.snapshot_answered(pending, &result),
             Purpose::Leftover(id) => self.orphan_answered(pending, id, done),
             Purpose::Measure => self.measured(pending, &result),
@@ -216,13 +206,18 @@ impl Mirror {
         }
     }
 
-    fn carry_out_verdict(&mut self, verdict: Verdict) {
+    /// Draws the consequences of an answer; whether children have failed.
+    fn carry_out_verdict(&mut self, verdict: Verdict) -> bool {
         match verdict {
-            Verdict::Fine => {}
+            Verdict::Fine => false,
             Verdict::Failed(slots, reason) => {
                 slots.iter().for_each(|slot| self.fail(slot, reason));
+                true
             }
-            Verdict::Fenced => self.fenced(),
+            Verdict::Fenced => {
+                self.fenced();
+                false
+            }
         }
     }
 
@@ -248,9 +243,7 @@ impl Mirror {
     /// Whether nothing but commands is under way.
     fn is_steady(&self) -> bool {
         let is_changing = self.snapshot.is_some() || self.resizing.is_some();
-        let has_others = !self.jobs.is_empty()
-            || !self.copies.is_empty()
-            || !self.checks.is_empty()
+        let has_others = !self.rebuilder.is_idle()
             || !self.awaiting_resync.is_empty()
             || !self.waiting_requests.is_empty();
         self.base.service.is_steady() && !is_changing && !has_others
@@ -267,8 +260,9 @@ impl Mirror {
             if self.base.cx.take_rescan() {
                 self.advance_all();
             }
-            self.pump_rebuilds();
-            self.pump_copies();
+            let may_join = !self.is_snapshotting();
+            self.rebuilder.pump_rebuilds(&mut self.base, may_join);
+            self.rebuilder.pump_copies(&mut self.base);
             self.expire_intents();
             self.pump_snapshot();
             self.pump_resize();
@@ -333,7 +327,8 @@ impl Mirror {
         }
         if self.base.service.follow(&mut self.base.cx, &self.base.replicas) {
             let detail = "no copy could be read in time; check again later";
-            self.drop_checks(&Problem::new(model::ProblemKind::Unavailable, detail));
+            let problem = Problem::new(ProblemKind::Unavailable, detail);
+            self.rebuilder.drop_checks(&mut self.base, &problem);
             self.base.service.expire(&mut self.base.cx, &self.base.replicas);
         }
     }
@@ -352,8 +347,9 @@ impl Mirror {
         if let Some(op) = self.ops.get_mut(ticket) {
             op.granted = true;
             self.advance(ticket);
-        } else if self.copies.contains_key(&ticket) {
-            self.copy_granted(ticket);
+        } else if self.rebuilder.has(ticket) {
+            self.rebuilder.granted(&mut self.base, ticket);
+            self.end_failed_rebuild();
         } else {
             self.snapshot_granted(ticket);
         }
@@ -363,17 +359,15 @@ impl Mirror {
         for ticket in self.ops.those(|op| op.granted && op.outstanding.is_empty()) {
             self.advance(ticket);
         }
-        let idle = |(ticket, copy): (&Ticket, &ChunkCopy)| copy.is_stuck().then_some(*ticket);
-        let tickets: Vec<Ticket> = self.copies.iter().filter_map(idle).collect();
-        for ticket in tickets {
-            self.advance_copy(ticket);
+        for ticket in self.rebuilder.stuck() {
+            self.rebuilder.advance_copy(&mut self.base, ticket);
+            self.end_failed_rebuild();
         }
     }
 
     /// When to call [`Mirror::tick`], if nothing happens before.
     pub fn timeout(&self) -> Option<Instant> {
         let base = &self.base;
-        let now = base.cx.now();
         let mut at = [
             base.service.hold_ends(&base.cx),
             base.opens_at(),
@@ -391,10 +385,7 @@ impl Mirror {
             let opens = [self.buckets.0.opens(), self.buckets.1.opens()];
             at = at.into_iter().chain(opens.into_iter().flatten()).min();
         }
-        if !self.jobs.is_empty() || !self.checks.is_empty() {
-            let next = self.throttle.next(now, base.cx.config());
-            at = at.into_iter().chain(self.rebuild_bucket.opens()).chain(next).min();
-        }
+        at = at.into_iter().chain(self.rebuilder.timeout(&base.cx)).min();
         if base.service.is_down() { None } else { at }
     }
 
@@ -407,7 +398,7 @@ impl Mirror {
         self.base.log.check();
         for (slot, child) in self.base.replicas.iter() {
             let rebuilding = child.state() == model::ChildState::Rebuilding;
-            assert_eq!(rebuilding, self.jobs.contains_key(&slot), "{child:?}");
+            assert_eq!(rebuilding, self.rebuilder.is_rebuilding(slot), "{child:?}");
             assert!(!child.state().takes_writes() || child.is_attached(), "{child:?}");
         }
     }
@@ -423,12 +414,6 @@ impl Mirror {
     pub(crate) fn break_rule(&mut self, rule: crate::tests::Broken) {
         self.base.cx.broken = rule;
         self.base.replicas.break_rule(rule);
-    }
-
-    pub(crate) fn progress(&self, total: Blocks, done: Blocks, copied: Blocks) -> Progress {
-        let block_size = self.base.cx.geometry().block_size();
-        let size = |blocks| block_size.bytes_of(blocks).unwrap_or_default().into();
-        Progress { total: size(total), done: size(done), copied: size(copied) }
     }
 
     /// Whether what a copy read around the mirror may be answered now. If not, it comes back

@@ -113,7 +113,7 @@ impl Mirror {
                 doubtful
             };
             if !doubtful.is_empty() {
-                self.resync.hurry(doubtful);
+                self.rebuilder.hurry(doubtful);
                 return self.await_resync(ticket);
             }
         }
@@ -149,7 +149,7 @@ impl Mirror {
             op.check.is_none() && (is_long || !op.unproven.is_empty())
         };
         let span = self.ops.get_mut(ticket).filter(may_help).and_then(|op| op.command.span());
-        let Some(check) = span.and_then(|span| self.check_for_read(span)) else {
+        let Some(check) = span.and_then(|span| self.rebuilder.check_for_read(span)) else {
             return self.finish(ticket, Err(fault));
         };
         if let Some(op) = self.ops.get_mut(ticket) {
@@ -180,7 +180,7 @@ impl Mirror {
             let Some(op) = self.ops.get(ticket) else { continue };
             let (command, check) = (op.command, op.check);
             let waits = command.span().is_some_and(|span| self.base.log.in_doubt().touches(span))
-                || check.is_some_and(|check| self.checks.contains(check));
+                || check.is_some_and(|check| self.rebuilder.is_checking(check));
             if waits && !failing {
                 self.awaiting_resync.push(ticket);
             } else {
@@ -234,7 +234,7 @@ impl Mirror {
         let Some(op) = self.ops.get_mut(ticket) else { return };
         op.answered = Some(Ok(()));
         let span = op.command.span().filter(|_| is_bad);
-        if span.and_then(|span| self.check_for_read(span)).is_some() {
+        if span.and_then(|span| self.rebuilder.check_for_read(span)).is_some() {
             self.base.cx.rescan();
         }
         self.answer_read(ticket);

@@ -25,14 +25,16 @@ impl Mirror {
 
     /// Its children.
     pub fn children(&self) -> Vec<ChildStatus> {
-        let progress = |slot| self.jobs.get(&slot).map(|job| job.rebuild.progress);
         self.base
             .replicas
             .iter()
             .map(|(slot, child)| ChildStatus {
                 replica: child.replica(),
                 state: child.state(),
-                progress: progress(slot).filter(|_| child.state() == ChildState::Rebuilding),
+                progress: self
+                    .rebuilder
+                    .progress_of(slot)
+                    .filter(|_| child.state() == ChildState::Rebuilding),
             })
             .collect()
     }
@@ -44,6 +46,6 @@ impl Mirror {
 
     /// Rebuilds that run or wait, then those that ended, newest last.
     pub fn rebuilds(&self) -> impl Iterator<Item = &Rebuild> {
-        self.history.iter().chain(self.jobs.values().map(|job| &job.rebuild))
+        self.rebuilder.rebuilds()
     }
 }

@@ -5,10 +5,9 @@ use alloc::format;
 use block::Instant;
 use model::{Problem, ProblemKind, QosLimits, RebuildEvent, ReplicaId, SetChange, TargetState};
 
-use crate::api::{CommandId, Effect, MirrorRequest, RebuildCommand};
+use crate::api::{CommandId, MirrorRequest, RebuildCommand};
 use crate::mirror::Mirror;
 use crate::replicas::ChildSlot;
-use crate::throttle::TokenBucket;
 
 /// Most orders that wait for the record.
 const WAITING: usize = 64;
@@ -43,12 +42,12 @@ impl Mirror {
                 Ok(())
             }
             MirrorRequest::RebuildLimit(limit) => {
-                self.rebuild_bucket =
-                    TokenBucket::new(limit.map(|size| size.bytes().0), self.base.cx.now());
+                self.rebuilder.set_limit(limit, self.base.cx.now());
                 Ok(())
             }
             MirrorRequest::Check { span, believed, unreadable } => {
-                return self.check_span(token, span, (believed, unreadable));
+                let base = &mut self.base;
+                return self.rebuilder.check_span(base, token, span, believed, unreadable);
             }
             MirrorRequest::Resize(size) => return self.resize(token, size),
             MirrorRequest::Snapshot(id, attempt) => return self.take_snapshot(token, id, attempt),
@@ -85,7 +84,7 @@ impl Mirror {
         for (token, _) in core::mem::take(&mut self.waiting_requests) {
             self.base.cx.answer(token, Err(problem()));
         }
-        self.drop_checks(&problem());
+        self.rebuilder.drop_checks(&mut self.base, &problem());
         self.end_snapshot(Err(problem()));
         self.end_resize(Err(problem()));
         self.refuse_reservations(&problem());
@@ -125,13 +124,12 @@ impl Mirror {
         request: RebuildCommand,
     ) -> Result<(), Problem> {
         let slot = self.require_child(replica)?;
-        let now = self.base.cx.wall();
         let Some(child) = self.base.replicas.get_mut(slot) else { return Ok(()) };
         match request {
             RebuildCommand::Start => child.set_wanted(true),
             RebuildCommand::Cancel => {
                 child.set_wanted(false);
-                if !self.jobs.get(&slot).is_some_and(|job| job.proposed) {
+                if !self.rebuilder.is_proposed(slot) {
                     self.interrupt(slot);
                 }
             }
@@ -140,16 +138,9 @@ impl Mirror {
                     RebuildCommand::Pause => RebuildEvent::Pause,
                     _ => RebuildEvent::Resume,
                 };
-                let job = self.jobs.get_mut(&slot).filter(|job| !job.proposed);
-                let job = job.ok_or_else(|| {
-                    Problem::new(
-                        ProblemKind::NotFound,
-                        format!("replica {replica} is not being rebuilt"),
-                    )
-                })?;
-                if job.rebuild.on(event, now).is_ok() {
-                    let changed = alloc::boxed::Box::new(job.rebuild.clone());
-                    self.base.cx.emit(Effect::RebuildChanged(changed));
+                if !self.rebuilder.pause(&mut self.base.cx, slot, event) {
+                    let detail = format!("replica {replica} is not being rebuilt");
+                    return Err(Problem::new(ProblemKind::NotFound, detail));
                 }
             }
         }

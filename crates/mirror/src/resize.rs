@@ -65,12 +65,6 @@ impl Mirror {
         self.resizing = Some(resizing);
     }
 
-    /// The blocks of so many regions.
-    pub(crate) fn of_regions(&self, regions: u64) -> Blocks {
-        Blocks(regions.saturating_mul(self.base.cx.config().region.get()))
-            .min(self.base.cx.geometry().blocks())
-    }
-
     pub(crate) fn measured(&mut self, from: Pending, result: &Result<Answer, IoError>) {
         self.base.cx.rescan();
         let Some(child) = self.base.replicas.get(from.slot) else { return };

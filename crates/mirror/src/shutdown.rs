@@ -42,14 +42,12 @@ impl Mirror {
         self.stopping.get_or_insert(new).tokens.push(token);
         self.base.service.set_stopping(true);
         self.base.service.on(&mut self.base.cx, TargetEvent::Stop(StopCause::Ordered));
-        let slots: Vec<_> = self.jobs.keys().copied().collect();
-        for slot in slots {
+        for slot in self.rebuilder.children().iter() {
             self.interrupt(slot);
         }
-        self.drop_checks(&Problem::new(
-            ProblemKind::Unavailable,
-            "the target stops; check again later",
-        ));
+        let detail = "the target stops; check again later";
+        let problem = Problem::new(ProblemKind::Unavailable, detail);
+        self.rebuilder.drop_checks(&mut self.base, &problem);
     }
 
     /// Somebody newer owns the volume.
@@ -143,9 +141,8 @@ impl Mirror {
         self.base.cx.rescan();
         self.base.cx.unsettle();
         self.base.replicas.release_all(&mut self.base.cx);
-        let slots: Vec<_> = self.jobs.keys().copied().collect();
-        for slot in slots {
-            self.end_job(slot, None);
+        for slot in self.rebuilder.children().iter() {
+            self.rebuilder.end_job(&mut self.base, slot, None);
         }
         self.fail_requests();
         if let Some(stopping) = self.stopping.take() {

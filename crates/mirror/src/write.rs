@@ -81,7 +81,7 @@ impl Mirror {
         let ticket = self.base.cx.next_ticket();
         op.since = self.base.cx.last_request();
         if op.token.is_some() {
-            self.throttle.came(self.base.cx.now());
+            self.rebuilder.host_came(self.base.cx.now());
         }
         self.ops.insert(ticket, op);
         self.paced.push_back(ticket);
@@ -317,11 +317,7 @@ impl Mirror {
             self.base.log.sweep_now(self.base.cx.now());
         }
         if op.token.is_some() {
-            self.throttle.ended(
-                self.base.cx.now().since(op.started),
-                self.base.cx.now(),
-                self.base.cx.config(),
-            );
+            self.rebuilder.host_ended(&self.base.cx, op.started);
         }
         self.base.lane.leave(ticket);
         self.base.cx.done(op.token, result);
@@ -333,7 +329,7 @@ impl Mirror {
     /// Copies in sync may differ in these regions; others are not to rely on them either.
     pub(crate) fn mark_for_resync(&mut self, regions: &model::RegionSet) {
         self.base.doubt(regions);
-        self.redo(regions);
+        self.rebuilder.redo(regions);
     }
 }
 

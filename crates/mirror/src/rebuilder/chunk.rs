@@ -8,7 +8,7 @@ use crate::replicas::{ChildSet, ChildSlot};
 
 /// For whom a chunk is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CopyPurpose {
+pub(super) enum CopyPurpose {
     /// The rebuild of this child.
     Rebuild(ChildSlot),
     /// The copies in sync, where they may differ.
@@ -18,7 +18,7 @@ pub(crate) enum CopyPurpose {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(super) enum Step {
     /// It waits for the lane.
     Queued,
     /// It may run, and waits for marks or for a source.
@@ -34,46 +34,46 @@ pub(crate) enum Step {
 
 /// A chunk under way.
 #[derive(Debug)]
-pub(crate) struct ChunkCopy {
-    pub(crate) whose: CopyPurpose,
-    pub(crate) region: u64,
-    pub(crate) span: Span,
-    pub(crate) buffer: u32,
-    pub(crate) source: Option<ChildSlot>,
+pub(super) struct ChunkCopy {
+    pub(super) whose: CopyPurpose,
+    pub(super) region: u64,
+    pub(super) span: Span,
+    pub(super) buffer: u32,
+    pub(super) source: Option<ChildSlot>,
     /// Sources that could not read the piece that is being copied.
-    pub(crate) bad: ChildSet,
+    pub(super) bad: ChildSet,
     /// Those of them that hold it without a proven checksum, and the one that was told to believe.
-    pub(crate) unproven: ChildSet,
-    pub(crate) believed: ChildSet,
+    pub(super) unproven: ChildSet,
+    pub(super) believed: ChildSet,
     /// That one was told by an operator: it had the piece damaged.
-    pub(crate) is_kept: bool,
+    pub(super) is_kept: bool,
     /// Who still needs the piece that is being copied.
-    pub(crate) needy: ChildSet,
+    pub(super) needy: ChildSet,
     /// Those that hold something else, proven.
-    pub(crate) differing: ChildSet,
+    pub(super) differing: ChildSet,
     /// Those whose bytes are damaged.
-    pub(crate) damaged: ChildSet,
-    pub(crate) outstanding: ChildSet,
+    pub(super) damaged: ChildSet,
+    pub(super) outstanding: ChildSet,
     /// What is left: blocks that hold something, and holes.
-    pub(crate) pieces: VecDeque<(Span, bool)>,
-    pub(crate) step: Step,
+    pub(super) pieces: VecDeque<(Span, bool)>,
+    pub(super) step: Step,
     /// Its rebuild is over: it ends when nothing is outstanding.
-    pub(crate) dropped: bool,
-    pub(crate) not_before: Option<Instant>,
-    pub(crate) moved: u64,
+    pub(super) dropped: bool,
+    pub(super) not_before: Option<Instant>,
+    pub(super) moved: u64,
     /// Its regions are open, as those of a write are.
-    pub(crate) open: bool,
+    pub(super) open: bool,
 }
 
 impl ChunkCopy {
     /// Whether it may go on without an answer.
-    pub(crate) fn is_stuck(&self) -> bool {
+    pub(super) fn is_stuck(&self) -> bool {
         self.outstanding.is_empty() && self.step != Step::Queued
     }
 
     /// Makes the piece that is being copied many of one block each, so that one bad block spoils
     /// no other; whether it had more than one.
-    pub(crate) fn split(&mut self) -> bool {
+    pub(super) fn split(&mut self) -> bool {
         let many = |(span, _): &mut (Span, bool)| span.len().0 > 1;
         let Some((span, written)) = self.pieces.pop_front_if(many) else { return false };
         self.forget_piece();
@@ -86,14 +86,14 @@ impl ChunkCopy {
     }
 
     /// Nothing is known of the piece that comes first now.
-    pub(crate) fn forget_piece(&mut self) {
+    pub(super) fn forget_piece(&mut self) {
         (self.bad, self.unproven, self.believed) = (ChildSet::NONE, ChildSet::NONE, ChildSet::NONE);
         (self.differing, self.damaged) = (ChildSet::NONE, ChildSet::NONE);
         self.is_kept = false;
     }
 
     /// Those that had the piece damaged, as far as that is worth telling.
-    pub(crate) fn damaged(&self) -> ChildSet {
+    pub(super) fn damaged(&self) -> ChildSet {
         match self.whose {
             // What an operator keeps is a new content: it is written, and not put where snapshots
             // may share what was there.
@@ -104,18 +104,18 @@ impl ChunkCopy {
     }
 
     /// Whether this copy was told to believe the piece, which it has damaged.
-    pub(crate) fn keeps(&self, slot: ChildSlot) -> bool {
+    pub(super) fn keeps(&self, slot: ChildSlot) -> bool {
         self.step == Step::Accepting && !self.unproven.contains(slot)
     }
 
     /// The piece that is being copied.
-    pub(crate) fn piece(&self) -> Span {
+    pub(super) fn piece(&self) -> Span {
         self.pieces.front().map_or(self.span, |(span, _)| *span)
     }
 }
 
 /// A chunk as what holds something and the holes between.
-pub(crate) fn pieces(chunk: Span, written: &[Span]) -> VecDeque<(Span, bool)> {
+pub(super) fn pieces(chunk: Span, written: &[Span]) -> VecDeque<(Span, bool)> {
     let mut pieces = VecDeque::new();
     let mut at = chunk.start();
     for span in written.iter().filter_map(|span| span.intersect(chunk)) {

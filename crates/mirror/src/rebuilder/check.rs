@@ -17,11 +17,12 @@ use alloc::vec::Vec;
 use block::{Blocks, Lba, Span};
 use model::{Problem, ProblemKind, ReplicaId};
 
+use super::Rebuilder;
+use super::chunk::{ChunkCopy, CopyPurpose};
 use crate::api::{CommandId, Effect, UnreadableBlocks};
-use crate::chunk::{ChunkCopy, CopyPurpose};
 use crate::context::Ticket;
-use crate::mirror::Mirror;
 use crate::replicas::ChildSet;
+use crate::replication::Replication;
 
 /// Most blocks of one order.
 pub(crate) const MOST_BLOCKS: Blocks = Blocks(4096);
@@ -45,7 +46,7 @@ pub struct Checked {
 
 /// A check under way.
 #[derive(Debug)]
-pub(crate) struct Check {
+pub(super) struct Check {
     /// Who ordered it; reads wait for it if nobody did.
     token: Option<CommandId>,
     /// The copy that is right where good ones differ.
@@ -61,17 +62,17 @@ pub(crate) struct Check {
 
 /// The checks of a mirror.
 #[derive(Debug, Default)]
-pub(crate) struct Checks {
+pub(super) struct Checks {
     all: BTreeMap<u64, Check>,
     last: u64,
 }
 
 impl Checks {
-    pub(crate) fn contains(&self, check: u64) -> bool {
+    pub(super) fn contains(&self, check: u64) -> bool {
         self.all.contains_key(&check)
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
@@ -88,20 +89,22 @@ impl Checks {
     }
 }
 
-impl Mirror {
+impl Rebuilder {
     /// Takes an order to check a span; it ends with an [`Effect::Checked`] and an answer.
     pub(crate) fn check_span(
         &mut self,
+        base: &mut Replication,
         token: CommandId,
         span: Span,
-        (believed, unreadable): (Option<ReplicaId>, UnreadableBlocks),
+        believed: Option<ReplicaId>,
+        unreadable: UnreadableBlocks,
     ) {
-        let inside = self.base.cx.geometry().span().intersect(span) == Some(span);
+        let inside = base.cx.geometry().span().intersect(span) == Some(span);
         let kept = match unreadable {
             UnreadableBlocks::Keep(replica) => Some(replica),
             UnreadableBlocks::Tell | UnreadableBlocks::Zero => None,
         };
-        let is_unknown = |replica| !self.base.replicas.record().wants_in_sync(replica);
+        let is_unknown = |replica| !base.replicas.record().wants_in_sync(replica);
         let unknown = believed.into_iter().chain(kept).any(is_unknown);
         let decides = unreadable != UnreadableBlocks::Tell || believed.is_some();
         let refused = if !inside || span.len() > MOST_BLOCKS {
@@ -109,7 +112,7 @@ impl Mirror {
             Some(Problem::new(ProblemKind::OutOfRange, detail))
         } else if unknown {
             Some(Problem::new(ProblemKind::InvalidArgument, "only a copy in sync can be believed"))
-        } else if decides && !self.base.replicas.are_all_in_sync() {
+        } else if decides && !base.replicas.are_all_in_sync() {
             let detail = "a copy is away or out of sync: it may hold the right bytes, and would \
                           not learn of others; wait until all copies are in sync";
             Some(Problem::new(ProblemKind::Busy, detail))
@@ -119,13 +122,18 @@ impl Mirror {
             None
         };
         if let Some(problem) = refused {
-            return self.base.cx.answer(token, Err(problem));
+            return base.cx.answer(token, Err(problem));
         }
         let number = self.checks.add(Some(token), believed, span);
         if let Some(check) = self.checks.all.get_mut(&number) {
             check.unreadable = unreadable;
         }
-        self.base.cx.rescan();
+        base.cx.rescan();
+    }
+
+    /// Whether a check is under way.
+    pub(crate) fn is_checking(&self, check: u64) -> bool {
+        self.checks.contains(check)
     }
 
     /// Begins a check that a read waits for, unless there are too many.
@@ -134,24 +142,17 @@ impl Mirror {
         has_room.then(|| self.checks.add(None, None, span))
     }
 
-    /// Whether copies can be compared there now.
-    pub(crate) fn may_check(&self, span: Span) -> bool {
-        self.base.is_settled()
-            && !self.base.replicas.in_sync().is_empty()
-            && !self.base.log.in_doubt().touches(span)
-    }
-
     /// The copy that a check was told to believe.
-    pub(crate) fn believed_by(&self, check: u64) -> ChildSet {
+    pub(super) fn believed_by(&self, base: &Replication, check: u64) -> ChildSet {
         let named = self.checks.all.get(&check).and_then(|check| check.believed);
         named
-            .and_then(|replica| self.base.replicas.slot_of(replica))
+            .and_then(|replica| base.replicas.slot_of(replica))
             .map_or(ChildSet::NONE, ChildSet::one)
     }
 
     /// Starts the next chunk of a check, those that reads wait for first.
-    pub(crate) fn next_check(&mut self, may_yield: bool) -> bool {
-        let most = self.base.cx.config().chunk;
+    pub(super) fn next_check(&mut self, base: &mut Replication, may_yield: bool) -> bool {
+        let most = base.cx.config().chunk;
         for is_ordered in [false, true] {
             if is_ordered && may_yield {
                 return false;
@@ -161,7 +162,7 @@ impl Mirror {
                 let span = check.rest.front()?;
                 let end = Lba(span.start().0.saturating_add(most.0.max(1))).min(span.end());
                 let chunk = Span::between(span.start(), end)?;
-                self.may_check(chunk).then_some((*number, chunk))
+                may_check(base, chunk).then_some((*number, chunk))
             });
             let Some((number, chunk)) = next else { continue };
             let Some(check) = self.checks.all.get_mut(&number) else { continue };
@@ -169,60 +170,66 @@ impl Mirror {
                 check.rest.extend(Span::between(chunk.end(), span.end()));
             }
             check.left += 1;
-            self.start_copy(CopyPurpose::Check(number), number, chunk);
+            self.start_copy(base, CopyPurpose::Check(number), number, chunk);
             return true;
         }
         false
     }
 
     /// A chunk has ended; if not well, it is begun anew later.
-    pub(crate) fn check_ended(&mut self, number: u64, span: Span, complete: bool) {
+    pub(super) fn check_ended(
+        &mut self,
+        base: &mut Replication,
+        number: u64,
+        span: Span,
+        complete: bool,
+    ) {
         let Some(check) = self.checks.all.get_mut(&number) else { return };
         check.left = check.left.saturating_sub(1);
         if !complete {
             check.rest.push_back(span);
         }
         if check.left == 0 && check.rest.is_empty() {
-            self.end_check(number, Ok(()));
+            self.end_check(base, number, Ok(()));
         }
     }
 
-    fn end_check(&mut self, number: u64, result: Result<(), Problem>) {
+    fn end_check(&mut self, base: &mut Replication, number: u64, result: Result<(), Problem>) {
         let Some(mut check) = self.checks.all.remove(&number) else { return };
-        self.base.cx.rescan();
+        base.cx.rescan();
         let Some(token) = check.token else { return };
         if result.is_ok() {
             check.found.unreadable.sort_unstable_by_key(|span| span.start());
             check.found.differing.sort_unstable_by_key(|(span, _)| span.start());
-            self.base.cx.emit(Effect::Checked { token, found: Box::new(check.found) });
+            base.cx.emit(Effect::Checked { token, found: Box::new(check.found) });
         }
-        self.base.cx.answer(token, result);
+        base.cx.answer(token, result);
     }
 
     /// Gives up all checks: the target stops, or nothing can be served.
-    pub(crate) fn drop_checks(&mut self, why: &Problem) {
+    pub(crate) fn drop_checks(&mut self, base: &mut Replication, why: &Problem) {
         let numbers: Vec<u64> = self.checks.all.keys().copied().collect();
         for number in numbers {
-            self.end_check(number, Err(why.clone()));
-            self.drop_copies(CopyPurpose::Check(number));
+            self.end_check(base, number, Err(why.clone()));
+            self.drop_copies(base, CopyPurpose::Check(number));
         }
     }
 
     /// All copies have said what they hold of a piece.
-    pub(crate) fn judge_piece(&mut self, ticket: Ticket, number: u64) {
-        let Some((differing, damaged)) = self.found_in_piece(ticket) else { return };
+    pub(super) fn judge_piece(&mut self, base: &mut Replication, ticket: Ticket, number: u64) {
+        let Some((differing, damaged)) = self.found_in_piece(base, ticket) else { return };
         let Some(span) = self.copies.get(&ticket).map(ChunkCopy::piece) else { return };
-        if !differing.either(damaged).is_empty() && self.base.log.in_doubt().touches(span) {
+        if !differing.either(damaged).is_empty() && base.log.in_doubt().touches(span) {
             // They may: that is settled first.
-            return self.end_copy(ticket, false);
+            return self.end_copy(base, ticket, false);
         }
         let source = self.copies.get(&ticket).and_then(|copy| copy.source);
-        let named = self.believed_by(number);
+        let named = self.believed_by(base, number);
         let replicas = differing.iter().chain(source);
         let replicas: Vec<ReplicaId> =
-            replicas.filter_map(|slot| self.base.replicas.replica_in(slot)).collect();
+            replicas.filter_map(|slot| base.replicas.replica_in(slot)).collect();
         let is_named =
-            source.is_some_and(|slot| named.contains(slot)) && self.base.replicas.are_all_in_sync();
+            source.is_some_and(|slot| named.contains(slot)) && base.replicas.are_all_in_sync();
         if let Some(check) = self.checks.all.get_mut(&number) {
             check.found.bad += u64::from(damaged.len()) * span.len().0;
             if !differing.is_empty() {
@@ -230,28 +237,38 @@ impl Mirror {
             }
         }
         if !differing.is_empty() {
-            self.base.cx.emit(Effect::Differing(span, replicas));
+            base.cx.emit(Effect::Differing(span, replicas));
             if !is_named {
                 self.spare(ticket, differing);
             }
         }
-        self.write_piece(ticket);
+        self.write_piece(base, ticket);
     }
 
-    pub(crate) fn note_repaired(&mut self, check: u64, span: Span) {
+    pub(super) fn note_repaired(&mut self, check: u64, span: Span) {
         if let Some(check) = self.checks.all.get_mut(&check) {
             check.found.repaired += span.len().0;
         }
     }
 
     /// No copy can give these blocks; what becomes of them.
-    pub(crate) fn note_unreadable(&mut self, number: u64, span: Span) -> UnreadableBlocks {
+    pub(super) fn note_unreadable(
+        &mut self,
+        base: &mut Replication,
+        number: u64,
+        span: Span,
+    ) -> UnreadableBlocks {
         let (copies, is_whole) =
-            (u64::from(self.base.replicas.in_sync().len()), self.base.replicas.are_all_in_sync());
-        self.base.cx.emit(Effect::Unreadable(span));
+            (u64::from(base.replicas.in_sync().len()), base.replicas.are_all_in_sync());
+        base.cx.emit(Effect::Unreadable(span));
         let Some(check) = self.checks.all.get_mut(&number) else { return UnreadableBlocks::Tell };
         check.found.bad += copies * span.len().0;
         check.found.unreadable.push(span);
         if is_whole { check.unreadable } else { UnreadableBlocks::Tell }
     }
+}
+
+/// Whether copies can be compared there now.
+pub(super) fn may_check(base: &Replication, span: Span) -> bool {
+    base.is_settled() && !base.replicas.in_sync().is_empty() && !base.log.in_doubt().touches(span)
 }
