@@ -50,11 +50,7 @@ impl Mirror {
             let had_most = of(one) < of(in_sync.without(one));
             base.replicas.note_lost(had_most);
         }
-        for op in self.ops.values_mut() {
-            op.done.remove(slot);
-            op.declined.remove(slot);
-            op.again.remove(slot);
-        }
+        self.commands.child_left(slot);
         self.rebuilder.end_job(&mut self.base, slot, why);
         self.base.cx.rescan();
     }

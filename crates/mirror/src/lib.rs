@@ -51,13 +51,13 @@ extern crate std;
 
 mod api;
 mod attachment;
+mod commands;
 mod config;
 mod context;
 mod departure;
 mod intent_log;
 mod lane;
 mod mirror;
-mod read;
 mod rebuilder;
 mod replicas;
 mod replication;
@@ -77,7 +77,6 @@ mod snapshot;
 )]
 mod tests;
 mod token_bucket;
-mod write;
 
 pub use api::{
     Answer, AttachFault, Attempt, Buffer, CommandId, Effect, Event, MirrorRequest, OpenParams,

@@ -1,13 +1,13 @@
 //! The machine: what it holds, what comes in, and in which order it thinks.
 
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use block::{BlockSize, Command, Geometry, Instant, IoError, SequenceMap};
+use block::{BlockSize, Command, Geometry, Instant, IoError};
 use model::{Problem, ProblemKind, StopCause};
 
-use crate::api::{Answer, CommandId, Effect, Event, OpenParams, RequestId, StoreFault};
+use crate::api::{Answer, CommandId, Effect, Event, OpenParams, RequestId, Session, StoreFault};
 use crate::attachment::{Arrival, Conflicts};
+use crate::commands::{CommandQueue, Op};
 use crate::context::{Context, Purpose, Ticket, Verdict};
 use crate::intent_log::{self, IntentLog};
 use crate::lane::Lane;
@@ -19,23 +19,12 @@ use crate::resize::ActiveResize;
 use crate::service::Service;
 use crate::shutdown::ActiveShutdown;
 use crate::snapshot::{ActiveSnapshot, OrphanSnapshots};
-use crate::token_bucket::TokenBucket;
-use crate::write::Op;
 
 /// The mirrored volume of one target.
 #[derive(Debug)]
 pub struct Mirror {
     pub(crate) base: Replication,
-    pub(crate) ops: SequenceMap<Op>,
-    /// How many reads go around it, see `try_bypass`.
-    pub(crate) bypass_reads: usize,
-    /// Commands that wait for their limits, in order.
-    pub(crate) paced: VecDeque<Ticket>,
-    /// Reads that wait until their blocks are out of doubt, or checked.
-    pub(crate) awaiting_resync: Vec<Ticket>,
-    pub(crate) buckets: (TokenBucket, TokenBucket),
-    /// Commands that had to wait for them.
-    pub(crate) throttled: u64,
+    pub(crate) commands: CommandQueue,
     pub(crate) rebuilder: Rebuilder,
     pub(crate) snapshot: Option<ActiveSnapshot>,
     pub(crate) orphans: OrphanSnapshots,
@@ -44,7 +33,6 @@ pub struct Mirror {
     pub(crate) stopping: Option<ActiveShutdown>,
     /// Orders that wait for the set of replicas to be recorded.
     pub(crate) waiting_requests: Vec<(CommandId, model::Generation)>,
-    pub(crate) own_flush: Option<Ticket>,
 }
 
 impl Mirror {
@@ -64,15 +52,7 @@ impl Mirror {
         base.replicas.adopt(&base.cx, &children)?;
         let mut mirror = Mirror {
             base,
-            ops: SequenceMap::default(),
-            bypass_reads: 0,
-            paced: VecDeque::new(),
-            awaiting_resync: Vec::new(),
-            buckets: (
-                TokenBucket::new(limits.iops, now),
-                TokenBucket::new(limits.bytes_per_second.map(|size| size.bytes().0), now),
-            ),
-            throttled: 0,
+            commands: CommandQueue::new(limits, now),
             rebuilder: Rebuilder::new(&config, now),
             snapshot: None,
             orphans: OrphanSnapshots::default(),
@@ -80,7 +60,6 @@ impl Mirror {
             reserved: Reservations::default(),
             stopping: None,
             waiting_requests: Vec::new(),
-            own_flush: None,
         };
         mirror.run();
         Ok(mirror)
@@ -96,29 +75,64 @@ impl Mirror {
         self.take(Op::new(Some(token), command, now), now);
     }
 
-    pub(crate) fn take(&mut self, op: Op, now: Instant) {
+    fn take(&mut self, op: Op, now: Instant) {
         self.base.cx.pass(now);
-        match self.admit(op.command) {
-            Ok(()) => {
-                self.enter(op);
-            }
-            Err(fault) => self.base.cx.done(op.token, Err(fault)),
+        match self.commands.admit(&self.base, op.command()) {
+            Ok(()) => self.commands.enter(&mut self.base, &mut self.rebuilder, op),
+            Err(fault) => self.base.cx.done(op.token(), Err(fault)),
         }
         self.serve();
     }
 
-    pub(crate) fn admit(&self, command: Command) -> Result<(), IoError> {
-        command.check(self.base.cx.geometry())?;
-        if let Some(fault) = self.base.service.terminal_error() {
-            return Err(fault);
+    /// The attachment that a read may be asked of at once, without a word to the mirror before it
+    /// has ended ([`Mirror::bypass_done`]): that of a local copy in sync, if no command is under
+    /// way that it might have to wait for (W2), and R1 and R2 hold. Later ones may overtake it.
+    ///
+    /// It may leave something to poll for ([`Mirror::is_stirred`]).
+    pub fn try_bypass(&mut self, command: Command, now: Instant) -> Option<Session> {
+        self.base.cx.pass(now);
+        self.commands.try_bypass(&mut self.base, command)
+    }
+
+    /// A read that went around has ended; if it was answered well, [`Mirror::may_answer`] says
+    /// whether its host may know; one that failed comes back next. Whether there is
+    /// something to poll for.
+    pub fn bypass_done(&mut self, now: Instant) -> bool {
+        let is_awaited = self.commands.bypass_done(&self.base);
+        if is_awaited {
+            self.tick(now);
         }
-        if self.base.service.is_stopping() {
-            return Err(IoError::Unreachable);
+        is_awaited
+    }
+
+    /// Whether what a copy read around the mirror may be answered now. If not, it comes back
+    /// ([`Mirror::bypass_failed`]).
+    pub fn may_answer(&self, now: Instant) -> bool {
+        #[cfg(test)]
+        if self.base.cx.broken == crate::tests::Broken::BypassUnchecked {
+            return true;
         }
-        if self.ops.len() + self.bypass_reads >= self.base.cx.config().commands {
-            return Err(IoError::Busy);
-        }
-        Ok(())
+        let service = &self.base.service;
+        !service.is_down() && !service.is_failing() && self.base.holds_lease(now)
+    }
+
+    /// Takes a read whose copy could not be asked around, or failed: what that has wrong is read
+    /// elsewhere and repaired, as if it had been asked by the mirror.
+    pub fn bypass_failed(
+        &mut self,
+        token: CommandId,
+        command: Command,
+        session: Session,
+        fault: IoError,
+        now: Instant,
+    ) {
+        let op = Op::new(Some(token), command, now).bypassed(&self.base.replicas, session, fault);
+        self.take(op, now);
+    }
+
+    /// Whether there is something to poll for.
+    pub fn is_stirred(&self) -> bool {
+        self.base.cx.has_effects()
     }
 
     /// Says what happened.
@@ -162,8 +176,8 @@ impl Mirror {
     /// Lets time pass.
     pub fn tick(&mut self, now: Instant) {
         self.base.cx.pass(now);
-        let of_ops = self.ops.iter().filter_map(|(_, op)| op.not_before);
-        self.base.cx.wake_next(of_ops.chain(self.rebuilder.busy_until()));
+        let waiting = self.commands.busy_until().chain(self.rebuilder.busy_until());
+        self.base.cx.wake_next(waiting);
         self.base.cx.rescan();
         self.run();
     }
@@ -178,7 +192,13 @@ impl Mirror {
             self.base.replicas.proved(&pending, io.0);
         }
         match pending.purpose {
-            Purpose::Op(ticket) => self.op_answered(ticket, pending, done),
+            Purpose::Op(ticket) => {
+                let (base, rebuilder) = (&mut self.base, &mut self.rebuilder);
+                let verdict = self.commands.answered(base, rebuilder, ticket, pending, done);
+                if self.carry_out_verdict(verdict) {
+                    self.advance(ticket);
+                }
+            }
             Purpose::Copy(ticket) => {
                 let verdict = self.rebuilder.copy_answered(&mut self.base, ticket, pending, result);
                 if self.carry_out_verdict(verdict) {
@@ -225,11 +245,11 @@ impl Mirror {
     /// do not stir anything else up.
     fn serve(&mut self) {
         if self.base.cx.is_steady() {
-            self.pump_pace();
+            self.commands.pump_pace(&mut self.base);
             self.pump_ready();
         }
         let cx = &self.base.cx;
-        if !cx.is_steady() || cx.needs_rescan() || !self.awaiting_resync.is_empty() {
+        if !cx.is_steady() || cx.needs_rescan() || self.commands.awaits_resync() {
             self.run();
         }
     }
@@ -244,7 +264,7 @@ impl Mirror {
     fn is_steady(&self) -> bool {
         let is_changing = self.snapshot.is_some() || self.resizing.is_some();
         let has_others = !self.rebuilder.is_idle()
-            || !self.awaiting_resync.is_empty()
+            || self.commands.awaits_resync()
             || !self.waiting_requests.is_empty();
         self.base.service.is_steady() && !is_changing && !has_others
     }
@@ -254,8 +274,8 @@ impl Mirror {
         self.base.cx.unsettle();
         loop {
             self.pump_replicas();
-            self.pump_pace();
-            self.pump_awaiting_resync();
+            self.commands.pump_pace(&mut self.base);
+            self.commands.pump_awaiting_resync(&mut self.base, &self.rebuilder);
             self.pump_ready();
             if self.base.cx.take_rescan() {
                 self.advance_all();
@@ -305,8 +325,8 @@ impl Mirror {
             return self.base.log.stop_sweeping();
         }
         let wants_flush = self.base.log.expire(&mut self.base.cx);
-        if wants_flush && self.own_flush.is_none() && self.base.is_settled() {
-            self.flush_ourselves();
+        if wants_flush && !self.commands.is_flushing() && self.base.is_settled() {
+            self.commands.flush_ourselves(&mut self.base, &mut self.rebuilder);
         }
     }
 
@@ -344,8 +364,7 @@ impl Mirror {
 
     /// Something may run that waited for others.
     fn granted(&mut self, ticket: Ticket) {
-        if let Some(op) = self.ops.get_mut(ticket) {
-            op.granted = true;
+        if self.commands.granted(ticket) {
             self.advance(ticket);
         } else if self.rebuilder.has(ticket) {
             self.rebuilder.granted(&mut self.base, ticket);
@@ -355,8 +374,18 @@ impl Mirror {
         }
     }
 
+    /// Goes on with a command, and again if children failed by what they answered to it.
+    fn advance(&mut self, ticket: Ticket) {
+        loop {
+            let verdict = self.commands.advance(&mut self.base, &mut self.rebuilder, ticket);
+            if !self.carry_out_verdict(verdict) {
+                return;
+            }
+        }
+    }
+
     fn advance_all(&mut self) {
-        for ticket in self.ops.those(|op| op.granted && op.outstanding.is_empty()) {
+        for ticket in self.commands.stuck() {
             self.advance(ticket);
         }
         for ticket in self.rebuilder.stuck() {
@@ -381,11 +410,8 @@ impl Mirror {
         .flatten()
         .chain(base.replicas.iter().filter_map(|(_, child)| child.retry_at()))
         .min();
-        if !self.paced.is_empty() {
-            let opens = [self.buckets.0.opens(), self.buckets.1.opens()];
-            at = at.into_iter().chain(opens.into_iter().flatten()).min();
-        }
-        at = at.into_iter().chain(self.rebuilder.timeout(&base.cx)).min();
+        let limits = self.commands.timeout();
+        at = at.into_iter().chain(limits).chain(self.rebuilder.timeout(&base.cx)).min();
         if base.service.is_down() { None } else { at }
     }
 
@@ -414,16 +440,5 @@ impl Mirror {
     pub(crate) fn break_rule(&mut self, rule: crate::tests::Broken) {
         self.base.cx.broken = rule;
         self.base.replicas.break_rule(rule);
-    }
-
-    /// Whether what a copy read around the mirror may be answered now. If not, it comes back
-    /// ([`Mirror::bypass_failed`]).
-    pub fn may_answer(&self, now: Instant) -> bool {
-        #[cfg(test)]
-        if self.base.cx.broken == crate::tests::Broken::BypassUnchecked {
-            return true;
-        }
-        let service = &self.base.service;
-        !service.is_down() && !service.is_failing() && self.base.holds_lease(now)
     }
 }

@@ -41,7 +41,7 @@ impl Mirror {
 
     /// How many commands of hosts had to wait for a limit.
     pub fn throttled(&self) -> u64 {
-        self.throttled
+        self.commands.throttled()
     }
 
     /// Rebuilds that run or wait, then those that ended, newest last.

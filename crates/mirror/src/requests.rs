@@ -3,7 +3,7 @@
 use alloc::format;
 
 use block::Instant;
-use model::{Problem, ProblemKind, QosLimits, RebuildEvent, ReplicaId, SetChange, TargetState};
+use model::{Problem, ProblemKind, RebuildEvent, ReplicaId, SetChange, TargetState};
 
 use crate::api::{CommandId, MirrorRequest, RebuildCommand};
 use crate::mirror::Mirror;
@@ -36,9 +36,8 @@ impl Mirror {
             MirrorRequest::Offline(replica) => self.take_offline(replica),
             MirrorRequest::Online(replica) => self.bring_online(replica),
             MirrorRequest::Rebuild(replica, request) => self.request_rebuild(replica, request),
-            MirrorRequest::Limit(QosLimits { iops, bytes_per_second }) => {
-                self.buckets.0.set(iops, self.base.cx.now());
-                self.buckets.1.set(bytes_per_second.map(|size| size.bytes().0), self.base.cx.now());
+            MirrorRequest::Limit(limits) => {
+                self.commands.set_limits(limits, self.base.cx.now());
                 Ok(())
             }
             MirrorRequest::RebuildLimit(limit) => {

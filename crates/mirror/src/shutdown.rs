@@ -87,11 +87,13 @@ impl Mirror {
             return;
         }
         match stopping.stage {
-            Stage::Draining if self.is_drained() && self.base.log.in_doubt().is_empty() => {
-                self.flush_ourselves();
+            Stage::Draining
+                if self.commands.is_drained() && self.base.log.in_doubt().is_empty() =>
+            {
+                self.commands.flush_ourselves(&mut self.base, &mut self.rebuilder);
                 self.stage(Stage::Flushing);
             }
-            Stage::Flushing if self.own_flush.is_none() => {
+            Stage::Flushing if !self.commands.is_flushing() => {
                 if self.base.log.sweep_all(self.base.cx.now()) {
                     // A child failed meanwhile, or the flush did.
                     return self.stage(Stage::Draining);
@@ -118,10 +120,6 @@ impl Mirror {
             }
             _ => {}
         }
-    }
-
-    fn is_drained(&self) -> bool {
-        self.ops.is_empty() && self.bypass_reads == 0
     }
 
     fn stage(&mut self, stage: Stage) {

@@ -134,7 +134,8 @@ impl Volume {
     fn bypass_failed(&mut self, key: Key, from: (Session, IoError), now: Instant) {
         if let Some(host_commands) = self.host_commands.get_mut(key) {
             host_commands.around = None;
-            self.mirror.bypass_failed(CommandId(key.to_bits()), host_commands.command, from, now);
+            let (token, command) = (CommandId(key.to_bits()), host_commands.command);
+            self.mirror.bypass_failed(token, command, from.0, from.1, now);
         }
     }
 

@@ -138,7 +138,7 @@ impl World {
         let result = if mirror.may_answer(now) { result } else { Err(IoError::Unreachable) };
         if let Err(fault) = result {
             let command = self.targets[target].ops[&token].command;
-            self.targets[target].mirror.bypass_failed(token, command, (session, fault), now);
+            self.targets[target].mirror.bypass_failed(token, command, session, fault, now);
         } else {
             self.done(target, token, result);
         }
