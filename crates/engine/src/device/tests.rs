@@ -350,14 +350,14 @@ fn a_snapshot_has_the_key_of_its_origin() {
     assert_eq!(found[4096..], [0; 4096], "what was never written is zeros, not decrypted zeros");
 }
 
-/// Scrubs the pool to the end.
-fn scrub(bench: &mut Bench) -> ScrubStatus {
-    bench.request(PoolRequest::Scrub { pool: Id(7), rate: Rate(Bytes::mib(512)) });
+/// Waits until a scrub of the pool is so far.
+fn scrubbed(bench: &mut Bench, is_so_far: impl Fn(&ScrubStatus) -> bool) -> ScrubStatus {
     loop {
         let found = bench.status().scrub.unwrap();
-        if !found.is_running {
+        if is_so_far(&found) {
             return found;
         }
+        assert!(found.is_running, "it ended with {found:?}");
         bench.reactor.turn(&mut bench.inner).unwrap();
     }
 }
@@ -380,16 +380,22 @@ fn a_scrub_finds_what_a_repair_mends() {
     }
     bench.request(PoolRequest::Import { paths: names.into() });
     bench.device = bench.inner.devices.add_replica(Id(7), Id(8)).unwrap();
-    let found = scrub(&mut bench);
+    let scrub = PoolRequest::Scrub { pool: Id(7), rate: Rate(Bytes::mib(512)) };
+    bench.request(scrub.clone());
+    let everything = Bytes(8 * 4096);
+    let found = scrubbed(&mut bench, |found| found.checked == everything);
+    assert!(found.is_running, "it waits for a repair");
     assert_eq!((found.bad, &found.places[..]), (Blocks(1), &[(Id(8), span(3, 1))][..]));
-    assert_eq!(found.checked, Bytes(8 * 4096));
     let data = Data::Fill(bench.buffer(8, 0));
     let read = bench.run(Command::Read { span: span(0, 8) }, data).completion;
     assert_eq!(read, Err(IoError::Checksum { span: span(3, 1) }));
     let bytes = vec![0xB3; 4096];
     bench.request(PoolRequest::Repair { pool: Id(7), id: Id(8), span: span(3, 1), bytes });
     assert_eq!(bench.read(2, 3), [0xB0, 0xB3, 0xB0]);
-    assert_eq!(scrub(&mut bench).bad, Blocks(0));
+    let ended = scrubbed(&mut bench, |found| !found.is_running);
+    assert_eq!((&ended.places[..], ended.repaired_of), (&[][..], [(Id(8), 1)].into()));
+    bench.request(scrub);
+    assert_eq!(scrubbed(&mut bench, |found| !found.is_running).bad, Blocks(0));
 }
 
 #[test]

@@ -169,6 +169,30 @@ fn a_scrub_is_no_faster_than_its_rate_and_goes_on_beside_writes() {
     assert!(lab.now().since(begun) >= Duration::from_millis(2500));
 }
 
+/// A target may have to be opened first, so that a scrub waits for somebody who rewrites what it
+/// found; in the end it names what is still bad.
+#[test]
+fn a_scrub_that_nobody_repairs_waits_a_minute_and_names_what_is_bad() {
+    let mut lab = Lab::new(4);
+    lab.write(0, 8, 7);
+    lab.write(3, 1, 9);
+    lab.request(PoolRequest::Export(POOL));
+    let mut bytes = lab.world.contents(&path()).unwrap();
+    let is_it = |block: &&mut [u8]| block.iter().all(|byte| *byte == 9);
+    bytes.chunks_mut(4096).find(is_it).unwrap()[77] ^= 4;
+    lab.world.put(&path(), bytes);
+    lab.request(PoolRequest::Import { paths: vec![path()] });
+    let begun = lab.now();
+    lab.request(PoolRequest::Scrub { pool: POOL, rate: Rate(Bytes::mib(1000)) });
+    while lab.scrubbed().is_running {
+        lab.turn();
+    }
+    let found = lab.scrubbed();
+    let place = (REPLICA, Span::new(Lba(3), Blocks(1)).unwrap());
+    assert_eq!((found.bad, &found.places[..]), (Blocks(1), &[place][..]));
+    assert!(lab.now().since(begun) >= Duration::from_mins(1));
+}
+
 #[test]
 fn what_was_acknowledged_is_there_when_the_engine_died() {
     let mut lab = Lab::new(2);

@@ -184,8 +184,8 @@ impl Volume {
                     self.damage.snapshots.found(child.replica, places);
                 }
             }
-            DamageEvent::Stepped(result) => {
-                if let Some((replica, span)) = self.damage.snapshots.ended(session, result) {
+            DamageEvent::Stepped(step, result) => {
+                if let Some((replica, span)) = self.damage.snapshots.ended(step, result) {
                     let repaired = &mut self.damage.untold.damage.repaired_in_snapshots;
                     repaired.entry(replica).or_default().add(span);
                 }
@@ -197,9 +197,9 @@ impl Volume {
     fn step_snapshots(&mut self, now: Instant, io: &impl Io) {
         let up = self.children.iter().filter(|(_, child)| child.is_up());
         let up: Vec<_> = up.map(|(session, child)| (*session, child.replica)).collect();
-        while let Some((session, message)) = self.damage.snapshots.next(&up, now) {
+        while let Some((session, step, message)) = self.damage.snapshots.next(&up, now) {
             let mut is_sent = false;
-            self.ask(session, |child| is_sent = child.step_snapshot(message, io));
+            self.ask(session, |child| is_sent = child.step_snapshot(step, message, io));
             if !is_sent {
                 return self.damage.snapshots.not_sent();
             }

@@ -380,11 +380,11 @@ impl ReplicaConnection {
             ControllerEvent::Replied { tag: damage::FOUND_IN_SNAPSHOTS, result } => {
                 self.found_in_snapshots(result);
             }
-            ControllerEvent::Replied { tag: damage::SNAPSHOT_STEP, result } => {
-                self.stepped_snapshot(result);
+            ControllerEvent::Replied { tag, result } if damage::SNAPSHOT_STEPS.contains(&tag) => {
+                self.stepped_snapshot(tag, result);
             }
-            ControllerEvent::Done { tag: damage::SNAPSHOT_STEP, result, .. } => {
-                self.stepped_snapshot(result.map(|()| Vec::new()));
+            ControllerEvent::Done { tag, result, .. } if damage::SNAPSHOT_STEPS.contains(&tag) => {
+                self.stepped_snapshot(tag, result.map(|()| Vec::new()));
             }
             ControllerEvent::Done { tag, result, data } => {
                 self.ended(tag, result.map(|()| Vec::new()), data, io);

@@ -38,6 +38,10 @@ struct DamagedBlock {
     at: Lba,
 }
 
+/// The number of a step that was sent: its answer carries it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct StepNumber(pub(super) u64);
+
 /// What is done next about a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
@@ -56,8 +60,8 @@ struct Repair {
     step: Step,
     /// Copies that were not asked yet, the one that is being asked first.
     sources: VecDeque<Session>,
-    /// Who was sent the step, and when.
-    sent: Option<(Session, Instant)>,
+    /// The number of the step that was sent, to whom, and when.
+    sent: Option<(StepNumber, Session, Instant)>,
 }
 
 /// Repairs of the snapshots of a volume, one block at a time.
@@ -65,6 +69,8 @@ struct Repair {
 pub(super) struct SnapshotRepairs {
     waiting: VecDeque<DamagedBlock>,
     current: Option<Repair>,
+    /// The number of the last step that was sent.
+    steps: StepNumber,
     /// There was no room to send a step: it waits for the next tick.
     is_held: bool,
 }
@@ -88,7 +94,7 @@ impl SnapshotRepairs {
         &mut self,
         up: &[(Session, ReplicaId)],
         now: Instant,
-    ) -> Option<(Session, Message)> {
+    ) -> Option<(Session, StepNumber, Message)> {
         loop {
             if self.current.is_none() {
                 let block = self.waiting.pop_front()?;
@@ -97,7 +103,7 @@ impl SnapshotRepairs {
                 self.current = Some(Repair { block, step: Step::Compare, sources, sent: None });
             }
             let repair = self.current.as_mut()?;
-            if let Some((session, since)) = repair.sent {
+            if let Some((_, session, since)) = repair.sent {
                 let is_there = up.iter().any(|(there, _)| *there == session);
                 if is_there && now.since(since) < PATIENCE {
                     return None;
@@ -109,8 +115,9 @@ impl SnapshotRepairs {
                 self.current = None;
                 continue;
             };
-            repair.sent = Some((session, now));
-            return Some((session, message));
+            self.steps.0 += 1;
+            repair.sent = Some((self.steps, session, now));
+            return Some((session, self.steps, message));
         }
     }
 
@@ -136,12 +143,12 @@ impl SnapshotRepairs {
     /// A step has ended; which block of a snapshot is repaired now, if one is.
     pub(super) fn ended(
         &mut self,
-        session: Session,
+        step: StepNumber,
         result: Result<Vec<u8>, IoError>,
     ) -> Option<(ReplicaId, Span)> {
         let repair = self.current.as_mut()?;
-        // An answer that came too late says nothing about this step.
-        repair.sent.take_if(|(sent, _)| *sent == session)?;
+        // An answer to a step that was given up may be the bytes of another block.
+        repair.sent.take_if(|(sent, ..)| *sent == step)?;
         match (&repair.step, result) {
             (Step::Compare, Ok(bytes)) if taken_of(&bytes) == [repair.block.snapshot] => {
                 repair.step = Step::Read;
@@ -223,16 +230,16 @@ mod tests {
     #[test]
     fn a_block_of_a_snapshot_is_repaired_from_a_copy_of_the_same_moment() {
         let mut repairs = damaged();
-        let (source, message) = repairs.next(&up(), at(0)).unwrap();
-        assert_eq!((source, message), (Session(12), ReplicaMessage::Taken.ask(MOMENT.tail())));
+        let asked = (Session(12), StepNumber(1), ReplicaMessage::Taken.ask(MOMENT.tail()));
+        assert_eq!(repairs.next(&up(), at(0)), Some(asked));
         assert_eq!(repairs.next(&up(), at(1)), None, "an answer is awaited");
-        assert_eq!(repairs.ended(Session(12), Ok(same())), None);
+        assert_eq!(repairs.ended(StepNumber(1), Ok(same())), None);
         let read = ReplicaMessage::ReadSnapshot.ask_of(MOMENT.tail(), Lba(5));
-        assert_eq!(repairs.next(&up(), at(1)), Some((Session(12), read)));
-        repairs.ended(Session(12), Ok(vec![3; 4096]));
+        assert_eq!(repairs.next(&up(), at(1)), Some((Session(12), StepNumber(2), read)));
+        repairs.ended(StepNumber(2), Ok(vec![3; 4096]));
         let write = ReplicaMessage::RepairSnapshot.tell_of(MOMENT.tail(), Lba(5), &[3; 4096]);
-        assert_eq!(repairs.next(&up(), at(1)), Some((Session(11), write)));
-        let repaired = repairs.ended(Session(11), Ok(Vec::new()));
+        assert_eq!(repairs.next(&up(), at(1)), Some((Session(11), StepNumber(3), write)));
+        let repaired = repairs.ended(StepNumber(3), Ok(Vec::new()));
         assert_eq!(repaired, Some((replica(1), Span::one(Lba(5)).unwrap())));
         assert_eq!(repairs.next(&up(), at(1)), None);
     }
@@ -248,27 +255,49 @@ mod tests {
     #[test]
     fn a_snapshot_of_another_moment_or_that_is_bad_too_is_not_copied() {
         let mut repairs = damaged();
-        let (source, _) = repairs.next(&up(), at(0)).unwrap();
+        let (_, step, _) = repairs.next(&up(), at(0)).unwrap();
         let other = SnapshotMoment { attempt: 8, ..MOMENT };
-        repairs.ended(source, Ok(encode_taken([other].into_iter())));
-        let (source, message) = repairs.next(&up(), at(0)).unwrap();
+        repairs.ended(step, Ok(encode_taken([other].into_iter())));
+        let (source, step, message) = repairs.next(&up(), at(0)).unwrap();
         assert_eq!((source, message), (Session(13), ReplicaMessage::Taken.ask(MOMENT.tail())));
-        repairs.ended(source, Ok(same()));
-        let (source, _) = repairs.next(&up(), at(0)).unwrap();
+        repairs.ended(step, Ok(same()));
+        let (_, step, _) = repairs.next(&up(), at(0)).unwrap();
         let span = Span::one(Lba(5)).unwrap();
-        repairs.ended(source, Err(IoError::Checksum { span }));
+        repairs.ended(step, Err(IoError::Checksum { span }));
         assert_eq!(repairs.next(&up(), at(0)), None, "nobody can give it");
     }
 
     #[test]
     fn a_copy_that_goes_away_or_is_silent_is_not_waited_for() {
         let mut repairs = damaged();
-        repairs.next(&up(), at(0)).unwrap();
+        let (_, given_up, _) = repairs.next(&up(), at(0)).unwrap();
         let gone: Vec<_> =
             up().into_iter().filter(|(session, _)| *session != Session(12)).collect();
         assert_eq!(repairs.next(&gone, at(0)).unwrap().0, Session(13));
-        assert_eq!(repairs.ended(Session(12), Ok(same())), None, "it was given up");
+        assert_eq!(repairs.ended(given_up, Ok(same())), None, "it was given up");
         assert_eq!(repairs.next(&gone, at(20)), None, "the last one is silent");
         assert!(repairs.current.is_none());
+    }
+
+    /// One copy answers the question for a block when it was given up, and another block is read
+    /// there.
+    #[test]
+    fn a_late_answer_of_a_copy_is_not_taken_for_that_to_a_later_step() {
+        let mut repairs = damaged();
+        repairs.found(replica(1), vec![(MOMENT, Span::one(Lba(6)).unwrap())]);
+        let pair: Vec<_> = up().into_iter().take(2).collect();
+        let (source, compare, _) = repairs.next(&pair, at(0)).unwrap();
+        repairs.ended(compare, Ok(same()));
+        let (_, late, _) = repairs.next(&pair, at(0)).unwrap();
+        let (_, compare, _) = repairs.next(&pair, at(20)).unwrap();
+        repairs.ended(compare, Ok(same()));
+        let (again, read, _) = repairs.next(&pair, at(20)).unwrap();
+        assert_eq!(source, again, "the same copy is asked for the other block");
+        assert_eq!(repairs.ended(late, Ok(vec![5; 4096])), None);
+        assert_eq!(repairs.next(&pair, at(20)), None, "its own answer is awaited");
+        repairs.ended(read, Ok(vec![6; 4096]));
+        let write = ReplicaMessage::RepairSnapshot.tell_of(MOMENT.tail(), Lba(6), &[6; 4096]);
+        let (damaged, _, message) = repairs.next(&pair, at(20)).unwrap();
+        assert_eq!((damaged, message), (Session(11), write));
     }
 }

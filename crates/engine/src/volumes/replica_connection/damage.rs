@@ -1,5 +1,7 @@
 //! What a replica is asked and told about its damage.
 
+use core::ops::RangeInclusive;
+
 use block::{IoError, Lba, Span};
 use mirror::RequestId;
 use nvme::initiator::Message;
@@ -8,14 +10,19 @@ use reactor::Io;
 use super::super::replica_protocol::{
     self, ReplicaMessage, SnapshotMoment, damaged_snapshots_of, runs_of,
 };
+use super::super::snapshot_repair::StepNumber;
 use super::{Asked, ConnectionEvent, NSID, Phase, ReplicaConnection, Work};
 
 /// The name of the question what a scrub found.
 pub(super) const FOUND: u64 = u64::MAX - 1;
 
-/// The name of the same question about snapshots, and of a step of the repair of a snapshot.
+/// The name of the same question about snapshots.
 pub(super) const FOUND_IN_SNAPSHOTS: u64 = u64::MAX - 2;
-pub(super) const SNAPSHOT_STEP: u64 = u64::MAX - 3;
+
+/// The names of steps of the repair of a snapshot, each the first one plus its number. What a mirror
+/// asks has names from zero on, and reads around it from 2⁶³ on.
+const FIRST_STEP: u64 = 3 << 62;
+pub(super) const SNAPSHOT_STEPS: RangeInclusive<u64> = FIRST_STEP..=u64::MAX - 3;
 
 /// What a replica says about damage.
 #[derive(Debug)]
@@ -25,7 +32,7 @@ pub(in super::super) enum DamageEvent {
     /// Blocks that a scrub found damaged in snapshots.
     Snapshots(Vec<(SnapshotMoment, Span)>),
     /// A step of the repair of a snapshot has ended.
-    Stepped(Result<Vec<u8>, IoError>),
+    Stepped(StepNumber, Result<Vec<u8>, IoError>),
 }
 
 impl ReplicaConnection {
@@ -67,8 +74,14 @@ impl ReplicaConnection {
     }
 
     /// Sends a step of the repair of a snapshot; false if there is no room for it now.
-    pub(in super::super) fn step_snapshot(&mut self, message: Message, io: &impl Io) -> bool {
-        self.is_up() && self.stirred().send(SNAPSHOT_STEP, NSID, message, io).is_ok()
+    pub(in super::super) fn step_snapshot(
+        &mut self,
+        step: StepNumber,
+        message: Message,
+        io: &impl Io,
+    ) -> bool {
+        let name = FIRST_STEP + step.0;
+        self.is_up() && self.stirred().send(name, NSID, message, io).is_ok()
     }
 
     /// What a scrub found in snapshots of the replica.
@@ -80,8 +93,9 @@ impl ReplicaConnection {
     }
 
     /// A step of the repair of a snapshot has ended.
-    pub(super) fn stepped_snapshot(&mut self, result: Result<Vec<u8>, IoError>) {
-        self.came.push_back(ConnectionEvent::Damage(DamageEvent::Stepped(result)));
+    pub(super) fn stepped_snapshot(&mut self, name: u64, result: Result<Vec<u8>, IoError>) {
+        let step = StepNumber(name.saturating_sub(FIRST_STEP));
+        self.came.push_back(ConnectionEvent::Damage(DamageEvent::Stepped(step, result)));
     }
 
     /// A replica that does not know has nothing to tell.
