@@ -312,6 +312,8 @@ impl Mirror {
     pub(crate) fn end_snapshot(&mut self, result: Result<(), Problem>) {
         if let Some(snapshot) = self.snapshot.take() {
             self.base.cx.answer(snapshot.token, result);
+            // A copy that waited for this may join now.
+            self.base.cx.rescan();
         }
     }
 }

@@ -221,9 +221,11 @@ impl Rebuilder {
         let Some(replica) = base.replicas.replica_in(slot) else { return };
         // While anybody may call it in sync its note must not look like that of such a copy: it
         // gets none, and no writes, before it is recorded stale.
-        if !base.replicas.record().is_stale_member(replica)
-            || base.replicas.required_acks().contains(slot)
-        {
+        let may_be_in_sync = base.replicas.required_acks().contains(slot);
+        #[cfg(test)]
+        let may_be_in_sync =
+            may_be_in_sync && base.cx.broken != crate::tests::Broken::RebuiltUnrecorded;
+        if !base.replicas.record().is_stale_member(replica) || may_be_in_sync {
             return;
         }
         let extent = if base.log.missed_by(replica).is_some() {
@@ -293,6 +295,8 @@ impl Rebuilder {
         let complete = complete && job.is_running();
         let done = of_regions(&base.cx, total.saturating_sub(left));
         let progress = progress(&base.cx, of_regions(&base.cx, total), done, Blocks(moved));
+        #[cfg(test)]
+        let may_join = may_join || base.cx.broken == crate::tests::Broken::JoinsDuringSnapshot;
         let has_note = base.replicas.get(slot).is_some_and(|child| child.kept() > 0);
         let Some(job) = self.jobs.get_mut(&slot) else { return };
         job.rebuild.progress = progress;

@@ -184,6 +184,11 @@ impl Rebuilder {
         whose: CopyPurpose,
     ) {
         let joining = joining(base);
+        #[cfg(test)]
+        let joining = match base.cx.broken {
+            crate::tests::Broken::JoinerNotAsked => ChildSet::NONE,
+            _ => joining,
+        };
         let Some(copy) = self.copies.get(&ticket) else { return };
         let (span, was_unproven) = (copy.piece(), !copy.unproven.is_empty());
         // What a copy was told to believe, its disk could not give after all.

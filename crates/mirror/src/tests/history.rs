@@ -213,3 +213,18 @@ impl History {
         Ok(())
     }
 }
+
+/// That one copy crashed, nobody noticed: what the other one returned is not on it.
+#[test]
+fn a_copy_that_crashed_unnoticed_holds_nothing() {
+    let both = BTreeSet::from([0, 1]);
+    let mut history = History::default();
+    history.recorded(both.clone(), &both);
+    history.began(1, 0, 7, (10, 1));
+    history.ended(1, 0, 12, (true, false));
+    history.crashed(0, 20);
+    history.crashed(1, 21);
+    history.read(0, 7, (30, 31), &BTreeSet::from([0])).unwrap();
+    history.crashed(0, 40);
+    history.read(0, 0, (50, 51), &both).unwrap();
+}

@@ -44,6 +44,14 @@ pub(crate) enum Broken {
     MarkedUnsettled,
     LossForgotten,
     JoinerNotCompared,
+    /// What no copy in sync can read is not asked of one that is about to join.
+    JoinerNotAsked,
+    /// Of copies that lost their caches any is believed.
+    LossesUnordered,
+    /// A copy joins while others are asked for a snapshot.
+    JoinsDuringSnapshot,
+    /// A copy is rebuilt while it may still be called in sync.
+    RebuiltUnrecorded,
     /// The first copy that holds a block without proof is believed, whatever others have.
     AcceptUnasked,
     /// What no copy can prove is never believed.
@@ -143,6 +151,11 @@ fn every_history_with_pauses_is_one_of_a_single_disk() {
 }
 
 #[test]
+fn every_history_with_clocks_that_stand_still_is_one_of_a_single_disk() {
+    check_all(|seed, broken| run_also(seed, broken, Also::StandingClocks));
+}
+
+#[test]
 fn every_history_with_a_store_that_goes_back_is_one_of_a_single_disk() {
     check_all(|seed, broken| run_also(seed, broken, Also::StoreBack));
 }
@@ -174,6 +187,10 @@ fn a_broken_rule_is_noticed() {
         assert!(noticed.is_some(), "nobody noticed {rule:?}");
         std::println!("{rule:?} is noticed by seed {noticed:?}");
     }
+    let stands = |seed: &u64| run_also(*seed, Broken::LeaseIgnored, Also::StandingClocks).is_err();
+    let noticed = (0..seeds(400)).find(stands);
+    assert!(noticed.is_some(), "nobody noticed a lease by clocks that stand still");
+    std::println!("a lease by clocks that stand still is noticed by seed {noticed:?}");
     for (rule, check) in [
         (Broken::FenceIgnored, scenarios::fence as fn(Broken)),
         (Broken::HalfSnapshot, scenarios::snapshot),
@@ -187,6 +204,10 @@ fn a_broken_rule_is_noticed() {
         (Broken::ReadInTheWay, rules::read_waits_aside),
         (Broken::MarkedUnsettled, rules::marked_everywhere),
         (Broken::JoinerNotCompared, rules::joiner_compared),
+        (Broken::JoinerNotAsked, rules::joiner_asked),
+        (Broken::LossesUnordered, rules::first_loss_believed),
+        (Broken::JoinsDuringSnapshot, rules::join_waits_for_snapshot),
+        (Broken::RebuiltUnrecorded, rules::not_rebuilt_unrecorded),
         (Broken::MapKept, rules::map_goes),
         (Broken::LossUntold, rules::loss_told),
         (Broken::LeaseIgnored, lease::stopped_owner),

@@ -11,7 +11,7 @@ use model::{
 use uuid::Uuid;
 
 use super::disk::Disk;
-use super::world::{Happening, HostOp, Target, What, World, at};
+use super::world::{Happening, HostOp, Target, What, World};
 use crate::{
     Buffer, CommandId, Effect, Event, Mirror, MirrorConfig, OpenParams, RequestId, Session,
 };
@@ -48,8 +48,7 @@ impl World {
             wall: Timestamp::from_millis(1_000_000),
         };
         self.say(format_args!("T{} on node {node} takes epoch {epoch}", self.targets.len()));
-        let stood = self.stood.get(&node).copied().unwrap_or(0);
-        let mut mirror = Mirror::open(opening, at(self.now - stood)).unwrap();
+        let mut mirror = Mirror::open(opening, self.clock_of(node)).unwrap();
         mirror.break_rule(self.broken);
         self.targets.push(Target {
             mirror,

@@ -224,3 +224,85 @@ pub(super) fn read_overtakes(broken: Broken) {
     drive.until(|drive| drive.mirror().state() == TargetState::Degraded);
     drive.ask(read(0, 1)).unwrap();
 }
+
+#[test]
+fn of_copies_that_lost_their_caches_the_one_that_did_first_is_believed() {
+    first_loss_believed(Broken::Nothing);
+}
+
+/// One copy lost its cache, then both were written, then the other one lost its own.
+pub(super) fn first_loss_believed(broken: Broken) {
+    let mut drive = in_doubt(broken);
+    drive.ask(write(8, 8)).unwrap();
+    drive.crash_target(1);
+    drive.lose_cache(0);
+    drive.config.copies = 4;
+    drive.take_over(0);
+    drive.ask(read(8, 8)).unwrap();
+}
+
+#[test]
+fn what_no_copy_in_sync_can_read_is_asked_of_one_that_joins() {
+    joiner_asked(Broken::Nothing);
+}
+
+/// The store does not say whether a copy is recorded in sync; meanwhile a region is in doubt, of
+/// which the others cannot read a block for a while.
+pub(super) fn joiner_asked(broken: Broken) {
+    let mut drive = Drive::quiet_but(2, broken);
+    drive.ask(write(41, 3)).unwrap();
+    drive.request(MirrorRequest::AddChild { replica: replica(2), local: false }).unwrap();
+    drive.world.store_up = false;
+    drive.pass(2000);
+    let mut junk = std::vec![9; 1];
+    drive.world.disks[2].carry_out(write(41, 1), &mut junk).unwrap();
+    drive.world.disks[..2].iter_mut().for_each(|disk| drop(disk.bad.insert(41)));
+    drive.world.disks.iter_mut().for_each(|disk| disk.full = true);
+    assert_eq!(drive.ask(write(40, 1)), Err(IoError::NoSpace));
+    drive.world.disks.iter_mut().for_each(|disk| disk.full = false);
+    drive.pass(500);
+    drive.world.store_up = true;
+    drive.until_open();
+    drive.pass(500);
+    drive.world.disks[..2].iter_mut().for_each(|disk| disk.bad.clear());
+    assert_eq!(drive.world.disks[0].view(), drive.world.disks[2].view());
+    assert_eq!(drive.world.disks[1].view(), drive.world.disks[2].view());
+}
+
+#[test]
+fn no_copy_joins_while_others_take_a_snapshot() {
+    join_waits_for_snapshot(Broken::Nothing);
+}
+
+/// A copy is whole at any moment while a slow one is asked for a snapshot.
+pub(super) fn join_waits_for_snapshot(broken: Broken) {
+    for moment in 0..60 {
+        let mut drive = Drive::quiet_but(2, broken);
+        drive.ask(write(0, 8)).unwrap();
+        drive.world.slow = Some(1);
+        drive.give(0, MirrorRequest::AddChild { replica: replica(2), local: false });
+        drive.pass(moment * 5);
+        let token = drive.begin_snapshot(1);
+        drive.until(|drive| drive.world.targets[0].answers.contains_key(&token));
+        drive.until_open();
+    }
+}
+
+#[test]
+fn a_copy_that_lost_its_cache_gets_nothing_before_it_is_recorded_stale() {
+    not_rebuilt_unrecorded(Broken::Nothing);
+}
+
+/// Without the store a copy that lost its cache may still be called in sync.
+pub(super) fn not_rebuilt_unrecorded(broken: Broken) {
+    let mut drive = Drive::quiet_but(2, broken);
+    drive.ask(write(0, 8)).unwrap();
+    drive.ask(Command::Flush).unwrap();
+    drive.pass(500);
+    drive.ask(write(0, 8)).unwrap();
+    drive.world.store_up = false;
+    let before = drive.world.disks[1].note.clone();
+    drive.lose_cache(1);
+    drive.pass(2000);
+    assert_eq!(drive.world.disks[1].note, before, "its note looks like that of a copy in sync");
+}

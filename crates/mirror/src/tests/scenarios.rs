@@ -215,7 +215,7 @@ fn snapshot_id(n: u128) -> SnapshotId {
 
 impl Drive {
     /// Asks for a snapshot, and goes on.
-    fn begin_snapshot(&mut self, n: u128) -> CommandId {
+    pub(super) fn begin_snapshot(&mut self, n: u128) -> CommandId {
         let request = MirrorRequest::Snapshot(snapshot_id(n), self.attempt());
         self.give(self.world.targets.len() - 1, request)
     }

@@ -6,14 +6,14 @@ use std::format;
 use std::string::String;
 use std::vec::Vec;
 
-use block::Blocks;
+use block::{Blocks, Instant};
 use model::{
     Epoch, FaultReason, NodeName, ReplicaLabel, StopCause, TargetId, TargetRecord, TargetState,
 };
 use uuid::Uuid;
 
 use super::drive::Drive;
-use super::world::{DETECT, Happening, STORE, TIMEOUT, World};
+use super::world::{DETECT, Happening, STORE, TIMEOUT, World, at};
 use crate::{AttachFault, Event, ReplicaInfo, Session};
 
 /// What may happen beside the usual faults.
@@ -89,8 +89,24 @@ impl World {
         let until = self.now + time;
         self.paused.insert(node, until);
         if with_clock {
-            *self.stood.entry(node).or_default() += time;
+            self.standing.insert(node, self.now);
         }
+    }
+
+    /// Nodes whose time has come go on, from the time that their clocks show.
+    pub(super) fn go_on(&mut self, now: u64) {
+        let over = self.paused.extract_if(.., |_, until| *until <= now);
+        for (node, until) in over {
+            if let Some(since) = self.standing.remove(&node) {
+                *self.stood.entry(node).or_default() += until - since;
+            }
+        }
+    }
+
+    /// The time by the clock of a node.
+    pub(super) fn clock_of(&self, node: usize) -> Instant {
+        let now = self.standing.get(&node).copied().unwrap_or(self.now);
+        at(now - self.stood.get(&node).copied().unwrap_or(0))
     }
 }
 

@@ -130,6 +130,8 @@ pub(super) struct World {
     pub(super) paused: BTreeMap<usize, u64>,
     /// How long each node stood still with its clock.
     pub(super) stood: BTreeMap<usize, u64>,
+    /// Since when the clock of a node stands still.
+    pub(super) standing: BTreeMap<usize, u64>,
     /// Whether an attachment may stop for long between its steps, and copies are given up between
     /// one owner and the next.
     pub(super) stalls: bool,
@@ -177,6 +179,7 @@ impl World {
             cut: BTreeSet::new(),
             paused: BTreeMap::new(),
             stood: BTreeMap::new(),
+            standing: BTreeMap::new(),
             stalls: false,
             stalled: None,
             asked: 0,
@@ -231,7 +234,7 @@ impl World {
 
     /// The time by the clock of a target's node.
     pub(super) fn clock(&self, target: usize) -> Instant {
-        at(self.now - self.stood.get(&self.targets[target].node).copied().unwrap_or(0))
+        self.clock_of(self.targets[target].node)
     }
 
     /// When a target wants the time, by the clock of the world.
@@ -250,7 +253,8 @@ impl World {
     pub(super) fn next_at(&self) -> Option<u64> {
         let queued = self.queue.keys().next().map(|(at, _)| *at);
         let timers = (0..self.targets.len()).filter_map(|target| self.timer(target));
-        queued.into_iter().chain(timers.map(|at| at.max(self.now + 1))).min()
+        let pauses = self.paused.values().copied();
+        queued.into_iter().chain(timers.chain(pauses).map(|at| at.max(self.now + 1))).min()
     }
 
     /// Lets the next thing happen, unless it lies beyond `end`.
@@ -261,7 +265,7 @@ impl World {
         };
         self.now = self.now.max(next);
         let now = self.now;
-        self.paused.retain(|_, until| *until > now);
+        self.go_on(now);
         for target in 0..self.targets.len() {
             if self.timer(target).is_some_and(|timer| timer <= self.now) {
                 let now = self.clock(target);
