@@ -7,6 +7,8 @@
 //! Deliberately not here: anything that ships. No other crate depends on this one.
 
 pub mod bench;
+pub mod cluster;
+pub mod committer;
 pub mod csi_sanity;
 pub mod etcd;
 pub mod figure;

@@ -5,9 +5,8 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
+use e2e::cluster::{Cluster, is_able};
 use e2e::process::Program;
-
-use crate::attach::{Cluster, is_able};
 
 /// Specs of csi-sanity that pass, for mounts and for block devices alike. The others of its 103 are
 /// one that it never runs, and those of what the driver does not offer: publishing read-only,

@@ -153,7 +153,7 @@ fn three_nodes_have_a_volume_that_is_there_again() -> Result<()> {
 
 #[test]
 fn as_root_the_first_volume_is_mounted_while_it_is_up() -> Result<()> {
-    if !crate::attach::is_able() {
+    if !e2e::cluster::is_able() {
         return Ok(());
     }
     let dir = tempfile::tempdir()?;

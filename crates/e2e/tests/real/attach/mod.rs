@@ -1,13 +1,11 @@
 //! Volumes attached to this machine by FUSE, as root: what programs on them see while parts die.
 
-mod rig;
-
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
 
-pub(crate) use rig::{Cluster, is_able};
-use rig::{Committer, check, until};
+use e2e::cluster::{Cluster, is_able, until};
+use e2e::committer::{Committer, check};
 
 /// A writer that syncs every commit goes on, without an error, whatever is killed.
 fn a_writer_goes_on(filesystem: &str) -> Result<()> {
@@ -27,7 +25,7 @@ fn a_writer_goes_on(filesystem: &str) -> Result<()> {
     ensure!(attached[0]["worker"]["usable"] == true, "{attached}");
     cluster.start_engine(nth)?;
 
-    cluster.kill_worker()?;
+    cluster.kill_worker_of(&volume)?;
     writer.go_on("the death of the worker", 50)?;
 
     cluster.kill_control()?;
@@ -35,17 +33,14 @@ fn a_writer_goes_on(filesystem: &str) -> Result<()> {
     cluster.start_control()?;
 
     // Worker and target at once: the successor has to ask where the volume is.
-    until("every copy is in sync again", || {
-        // The next control plane leads when the lease of the killed one is over.
-        let found = cluster.json(&["volume", "get", &volume]);
-        Ok(found.is_ok_and(|found| found["status"]["state"] == "online"))
-    })?;
+    cluster.until_in_sync(&volume)?;
     let nth = cluster.kill_target(&volume)?;
-    cluster.kill_worker()?;
+    cluster.kill_worker_of(&volume)?;
     writer.go_on("the death of target and worker", 50)?;
     cluster.start_engine(nth)?;
 
-    let acknowledged = writer.stop()?;
+    let (acknowledged, longest) = writer.stop()?;
+    println!("{acknowledged} commits, the longest took {longest:?}");
     cluster.run(&["detach", &volume])?;
     cluster.check_nothing_left()?;
     ensure!(!point.exists(), "the folder was made for the mount");

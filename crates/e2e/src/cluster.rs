@@ -1,34 +1,34 @@
-//! A cluster of three nodes whose parts can be killed one by one, and this machine as its host.
+//! A cluster of nodes whose parts can be killed one by one, and this machine as its host.
 
 use std::fs::{self, File};
-use std::io::Write as _;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
-use e2e::fleet::EngineProcess;
-use e2e::process::{PATIENCE, Program, holdfast};
-use e2e::store::{Kind, StoreServer};
+use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
+use crate::fleet::EngineProcess;
+use crate::process::{PATIENCE, Program, holdfast};
+use crate::store::{Kind, StoreServer};
+
 /// Whether this machine lets us attach volumes by FUSE; says what is missing.
-pub(crate) fn is_able() -> bool {
+pub fn is_able() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     let missing = ["/dev/loop-control", "/dev/fuse"].iter().find(|path| !Path::new(path).exists());
     if !is_root || missing.is_some() {
-        eprintln!("left out: root {is_root}, missing {missing:?}");
+        #[expect(clippy::print_stderr, reason = "a test that does nothing says so")]
+        {
+            eprintln!("left out: root {is_root}, missing {missing:?}");
+        }
     }
     is_root && missing.is_none()
 }
 
 /// Looks until something is so.
-pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+pub fn until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     let deadline = Instant::now() + PATIENCE * 2;
     while !is_so()? {
         ensure!(Instant::now() < deadline, "waited in vain until {what}");
@@ -37,7 +37,8 @@ pub(crate) fn until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Resu
     Ok(())
 }
 
-pub(crate) struct Cluster {
+/// A store, a control plane, and engines with a pool each, as processes. This machine is its host.
+pub struct Cluster {
     control: Option<Program>,
     engines: Vec<Option<EngineProcess>>,
     store: StoreServer,
@@ -47,21 +48,26 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// A store, a control plane, and three engines with a pool each.
-    pub(crate) fn start() -> Result<Cluster> {
+    /// A cluster of three nodes.
+    pub fn start() -> Result<Cluster> {
+        Cluster::of(3)
+    }
+
+    /// A cluster of so many nodes.
+    pub fn of(nodes: usize) -> Result<Cluster> {
         let folder = tempfile::tempdir()?;
         let store = StoreServer::start(Kind::Embedded)?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let server = format!("127.0.0.1:{port}");
         let mut cluster = Cluster { control: None, engines: vec![], store, server, folder };
         cluster.start_control()?;
-        for nth in 1..=3 {
+        for nth in 1..=nodes {
             let disk = cluster.folder.path().join(format!("disk-{nth}"));
             File::create(disk)?.set_len(4 << 30)?;
             cluster.engines.push(None);
             cluster.start_engine(nth)?;
         }
-        for nth in 1..=3 {
+        for nth in 1..=nodes {
             let (pool, node) = (format!("pool-{nth}"), format!("node-{nth}"));
             let disk = cluster.folder.path().join(format!("disk-{nth}")).display().to_string();
             let words = ["pool", "create", &pool, "--node", &node, "--disk", &disk];
@@ -70,7 +76,8 @@ impl Cluster {
         Ok(cluster)
     }
 
-    pub(crate) fn start_control(&mut self) -> Result<()> {
+    /// Starts the control plane, where it was before.
+    pub fn start_control(&mut self) -> Result<()> {
         let mut command = holdfast()?;
         command.args(["control", "serve", "--listen", &self.server]);
         command.args(["--store", &self.store.endpoint()]);
@@ -83,33 +90,80 @@ impl Cluster {
     }
 
     /// `kill -9` of the control plane.
-    pub(crate) fn kill_control(&mut self) -> Result<()> {
+    pub fn kill_control(&mut self) -> Result<()> {
         self.control.take().context("there is none")?.kill()
     }
 
-    pub(crate) fn start_engine(&mut self, nth: usize) -> Result<()> {
+    /// Starts the engine of a node, with the disk it had; the first node is 1.
+    pub fn start_engine(&mut self, nth: usize) -> Result<()> {
         let dir = self.folder.path().join(format!("engine-{nth}"));
         let name = format!("node-{nth}");
         let endpoint = self.store.endpoint();
         let more = ["--store", &endpoint, "--control", &self.server];
         let at = (name.as_str(), "127.0.0.1:0".parse()?);
         let engine = EngineProcess::start(at, None, &dir, &more)?;
-        *self.engines.get_mut(nth - 1).context("three nodes")? = Some(engine);
+        *self.engines.get_mut(nth - 1).context("no such node")? = Some(engine);
         Ok(())
     }
 
     /// `kill -9` of the engine that serves a volume; the number of its node.
-    pub(crate) fn kill_target(&mut self, volume: &str) -> Result<usize> {
-        let found = self.json(&["volume", "get", volume])?;
-        let node = found["status"]["target"]["node"].as_str().context("a target")?.to_owned();
+    pub fn kill_target(&mut self, volume: &str) -> Result<usize> {
+        let (node, _) = self.target(volume)?;
         let nth: usize = node.trim_start_matches("node-").parse()?;
-        let engine = self.engines.get_mut(nth - 1).and_then(Option::take);
-        engine.context("it is down")?.program.kill()?;
+        self.kill_engine(nth)?;
         Ok(nth)
     }
 
-    /// A volume with copies on all nodes.
-    pub(crate) fn volume(&self, nth: u32, size: &str) -> Result<String> {
+    /// Where a volume is served: the node, and its first address.
+    pub fn target(&self, volume: &str) -> Result<(String, String)> {
+        let found = self.json(&["volume", "get", volume])?;
+        let target = &found["status"]["target"];
+        let node = target["node"].as_str().context("a target")?.to_owned();
+        let address = target["addresses"][0].as_str().unwrap_or_default().to_owned();
+        Ok((node, address))
+    }
+
+    /// Waits until every copy of a volume is in sync.
+    pub fn until_in_sync(&self, volume: &str) -> Result<()> {
+        until("every copy is in sync again", || {
+            // The next control plane leads when the lease of a killed one is over.
+            let found = self.json(&["volume", "get", volume]);
+            Ok(found.is_ok_and(|found| found["status"]["state"] == "online"))
+        })
+    }
+
+    /// Where REST is: host and port.
+    pub fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// `kill -9` of the engine of a node.
+    pub fn kill_engine(&mut self, nth: usize) -> Result<()> {
+        let engine = self.engines.get_mut(nth - 1).and_then(Option::take);
+        engine.context("it is down")?.program.kill()
+    }
+
+    /// Lets the engine of a node stand still.
+    pub fn pause_engine(&self, nth: usize) -> Result<()> {
+        self.engine(nth)?.program.pause()
+    }
+
+    /// Lets it go on.
+    pub fn resume_engine(&self, nth: usize) -> Result<()> {
+        self.engine(nth)?.program.signal(Signal::CONT)
+    }
+
+    fn engine(&self, nth: usize) -> Result<&EngineProcess> {
+        self.engines.get(nth - 1).and_then(Option::as_ref).context("it is down")
+    }
+
+    /// The server of the store.
+    pub fn store(&mut self) -> &mut StoreServer {
+        &mut self.store
+    }
+
+    /// A volume with three copies.
+    pub fn volume(&self, nth: u32, size: &str) -> Result<String> {
         let id = format!("00000000-0000-4000-8000-{nth:012}");
         let words = ["volume", "create", "--id", &id, "--size", size, "--replicas", "3"];
         until("a volume is made", || Ok(self.try_run(&words)?.status.success()))?;
@@ -117,12 +171,12 @@ impl Cluster {
     }
 
     /// Where attached volumes are known.
-    pub(crate) fn run_dir(&self) -> PathBuf {
+    pub fn run_dir(&self) -> PathBuf {
         self.folder.path().join("run")
     }
 
     /// A folder for a mount, which does not exist.
-    pub(crate) fn mount_point(&self, name: &str) -> PathBuf {
+    pub fn mount_point(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
@@ -134,21 +188,22 @@ impl Cluster {
     }
 
     /// A program of this machine that goes on.
-    pub(crate) fn start_program(&self, words: &[&str]) -> Result<Program> {
+    pub fn start_program(&self, words: &[&str]) -> Result<Program> {
         Program::start(&mut self.command(words)?)
     }
 
     /// The agent of this machine.
-    pub(crate) fn agent(&self) -> Result<Program> {
+    pub fn agent(&self) -> Result<Program> {
         Program::start(&mut self.command(&["agent", "run"])?)
     }
 
-    pub(crate) fn try_run(&self, words: &[&str]) -> Result<Output> {
+    /// Runs a command as this host; it may fail.
+    pub fn try_run(&self, words: &[&str]) -> Result<Output> {
         Ok(self.command(words)?.output()?)
     }
 
     /// What a command prints; it must succeed.
-    pub(crate) fn run(&self, words: &[&str]) -> Result<String> {
+    pub fn run(&self, words: &[&str]) -> Result<String> {
         let output = self.try_run(words)?;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{words:?}: {said}{}", self.logs());
@@ -156,18 +211,19 @@ impl Cluster {
     }
 
     /// What a command is refused with.
-    pub(crate) fn refused(&self, words: &[&str]) -> Result<String> {
+    pub fn refused(&self, words: &[&str]) -> Result<String> {
         let output = self.try_run(words)?;
         ensure!(!output.status.success(), "{words:?} succeeded");
         Ok(String::from_utf8_lossy(&output.stderr).trim().to_owned())
     }
 
-    pub(crate) fn json(&self, words: &[&str]) -> Result<Value> {
+    /// The JSON that a command prints; it must succeed.
+    pub fn json(&self, words: &[&str]) -> Result<Value> {
         Ok(serde_json::from_str(&self.run(&[words, &["-o", "json"]].concat())?)?)
     }
 
     /// What the workers said.
-    pub(crate) fn logs(&self) -> String {
+    pub fn logs(&self) -> String {
         let mut all = String::new();
         let entries = fs::read_dir(self.run_dir().join("attachments"));
         for entry in entries.into_iter().flatten().flatten() {
@@ -178,16 +234,18 @@ impl Cluster {
         all
     }
 
-    /// `kill -9` of the worker of the only attached volume.
-    pub(crate) fn kill_worker(&self) -> Result<()> {
+    /// `kill -9` of the worker of an attached volume.
+    pub fn kill_worker_of(&self, volume: &str) -> Result<()> {
         let attached = self.json(&["attached"])?;
-        let pid = attached[0]["worker"]["pid"].as_i64().context("a worker")?;
+        let mut attached = attached.as_array().into_iter().flatten();
+        let found = attached.find(|it| it["volume"] == volume).context("it is not attached")?;
+        let pid = found["worker"]["pid"].as_i64().context("a worker")?;
         let pid = Pid::from_raw(i32::try_from(pid)?).context("a process")?;
         Ok(rustix::process::kill_process(pid, Signal::KILL)?)
     }
 
     /// Nothing of any attachment is left on this machine.
-    pub(crate) fn check_nothing_left(&self) -> Result<()> {
+    pub fn check_nothing_left(&self) -> Result<()> {
         let place = self.folder.path().display().to_string();
         let run = self.run_dir();
         let left: Vec<_> = match fs::read_dir(run.join("attachments")) {
@@ -228,74 +286,4 @@ impl Drop for Cluster {
             }
         }
     }
-}
-
-/// A program that commits: appends a record, syncs it, and counts it as acknowledged.
-pub(crate) struct Committer {
-    path: PathBuf,
-    acknowledged: Arc<AtomicU64>,
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<Result<Duration>>,
-}
-
-fn record(number: u64) -> String {
-    format!("{number:015}\n")
-}
-
-impl Committer {
-    /// Begins to commit to a new file.
-    pub(crate) fn start(path: PathBuf) -> Result<Committer> {
-        let mut file = File::create_new(&path)?;
-        let (acknowledged, stop) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
-        let (count, ends) = (Arc::clone(&acknowledged), Arc::clone(&stop));
-        let thread = std::thread::spawn(move || {
-            let mut longest = Duration::ZERO;
-            while !ends.load(Ordering::SeqCst) {
-                let begun = Instant::now();
-                let number = count.load(Ordering::SeqCst);
-                file.write_all(record(number).as_bytes()).context("a write failed")?;
-                file.sync_all().context("a sync failed")?;
-                count.store(number + 1, Ordering::SeqCst);
-                longest = longest.max(begun.elapsed());
-            }
-            Ok(longest)
-        });
-        Ok(Committer { path, acknowledged, stop, thread })
-    }
-
-    /// Waits until so many more were acknowledged.
-    pub(crate) fn go_on(&self, what: &str, more: u64) -> Result<()> {
-        let wanted = self.acknowledged.load(Ordering::SeqCst) + more;
-        let begun = Instant::now();
-        until("more is committed", || {
-            if self.thread.is_finished() {
-                bail!("the writer ended after {what}");
-            }
-            Ok(self.acknowledged.load(Ordering::SeqCst) >= wanted)
-        })?;
-        println!("after {what}: {more} more commits within {:?}", begun.elapsed());
-        Ok(())
-    }
-
-    /// Stops it; every call it made must have succeeded. How many were acknowledged.
-    pub(crate) fn stop(self) -> Result<u64> {
-        self.stop.store(true, Ordering::SeqCst);
-        let longest = self.thread.join().map_err(|_| anyhow::anyhow!("the writer panicked"))??;
-        let acknowledged = self.acknowledged.load(Ordering::SeqCst);
-        println!("{acknowledged} commits, the longest took {longest:?}");
-        check(&self.path, acknowledged)?;
-        Ok(acknowledged)
-    }
-}
-
-/// The log holds exactly what was acknowledged.
-pub(crate) fn check(path: &Path, acknowledged: u64) -> Result<()> {
-    let found = fs::read_to_string(path)?;
-    let expected: String = (0..acknowledged).map(record).collect();
-    ensure!(found == expected, "{} of {} bytes are right", common(&found, &expected), found.len());
-    Ok(())
-}
-
-fn common(a: &str, b: &str) -> usize {
-    a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count()
 }
