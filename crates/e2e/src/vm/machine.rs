@@ -198,6 +198,29 @@ impl Vm {
         self.agent.start(script, &[])
     }
 
+    /// Puts a program of this machine into the guest, with the libraries that are not there yet.
+    /// What only a debugger needs stays out.
+    pub fn install(&self, name: &str, program: &Path) -> Result<()> {
+        let stripped = self.run_dir.join(name);
+        let shown = |path: &Path| path.display().to_string();
+        userland::command_output("strip", &["-o", &shown(&stripped), &shown(program)])?;
+        self.put(&stripped, &format!("/usr/bin/{name}"))?;
+        for library in userland::libraries(&[program])? {
+            let place = library.display();
+            if self.run(&format!("test -e {place}"), BOOT)?.status != 0 {
+                self.put(&library, &place.to_string())?;
+            }
+        }
+        fs::remove_file(&stripped).with_context(|| format!("remove {}", stripped.display()))
+    }
+
+    /// Copies a program into the guest.
+    fn put(&self, from: &Path, to: &str) -> Result<()> {
+        let bytes = fs::read(from).with_context(|| format!("read {}", from.display()))?;
+        let script = format!("set -e; mkdir -p $(dirname {to}); cat > {to}; chmod +x {to}");
+        self.run_with_input(&script, &bytes, BOOT)?.ok().map(drop)
+    }
+
     /// Makes a port of the guest's first card reachable on this machine's loopback.
     pub fn forward(&self, guest_port: u16) -> Result<SocketAddr> {
         let mut refusal = anyhow!("no port was tried");
