@@ -12,6 +12,7 @@
 mod checks;
 mod engine;
 mod harness;
+mod host;
 mod initiator;
 mod lab;
 mod mirrored;
