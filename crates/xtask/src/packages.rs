@@ -23,9 +23,15 @@ impl Need {
     fn packages(self) -> &'static [&'static str] {
         match self {
             Need::Build => &["gcc", "libc6-dev"],
-            Need::Peers => {
-                &["etcd-server", "etcd-client", "fio", "nbdkit", "python3-venv", "qemu-utils"]
-            }
+            Need::Peers => &[
+                "etcd-server",
+                "etcd-client",
+                "fio",
+                "nbdkit",
+                "postgresql",
+                "python3-venv",
+                "qemu-utils",
+            ],
             Need::Image => {
                 &["binutils", "btrfs-progs", "coreutils", "dash", "e2fsprogs", "xfsprogs"]
             }

@@ -1,5 +1,7 @@
 //! Volumes attached to this machine by FUSE, as root: what programs on them see while parts die.
 
+mod postgres;
+
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
