@@ -1,5 +1,6 @@
 //! Volumes attached to this machine by FUSE, as root: what programs on them see while parts die.
 
+mod chaos;
 mod postgres;
 
 use std::fs;
