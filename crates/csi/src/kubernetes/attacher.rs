@@ -12,7 +12,9 @@ use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment, VolumeError};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
-use kube::runtime::controller::{Action as Requeue, Config, Controller as Reconciler};
+use kube::runtime::controller::{
+    Action as Requeue, Config, Controller as Reconciler, Error as ReconcilerError,
+};
 use kube::runtime::watcher;
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
@@ -44,8 +46,12 @@ pub async fn run_attacher<C: Control>(
         .with_config(Config::default().concurrency(CONCURRENCY));
     tracing::info!("following VolumeAttachments");
     let following = reconciler.run(reconcile, never, attacher).for_each(|done| {
-        if let Err(error) = done {
-            tracing::warn!(%error, "VolumeAttachments cannot be followed; trying again");
+        match done {
+            // One that was deleted while it waited to be looked at again needs nothing.
+            Ok(_) | Err(ReconcilerError::ObjectNotFound(_)) => {}
+            Err(error) => {
+                tracing::warn!(%error, "VolumeAttachments cannot be followed; trying again");
+            }
         }
         std::future::ready(())
     });

@@ -115,7 +115,10 @@ impl Orphans {
             if sight != volume.sight {
                 plan.marks.insert(volume.id, sight);
             }
-            let is_wanted = named.is_some() || listed.claims.contains(&volume.id.uuid());
+            let is_claimed = listed.claims.contains(&volume.id.uuid());
+            let is_wanted = named.is_some() || is_claimed;
+            // Its PersistentVolume is being made, or was lost: then nobody tells that the claim goes.
+            plan.is_waiting |= is_claimed && named.is_none();
             if is_wanted || volume.is_in_use || !may_go(sight, volume.was_used) {
                 continue;
             }
@@ -125,7 +128,7 @@ impl Orphans {
                 due.push(volume.id);
             }
         }
-        plan.is_waiting = since.len() > due.len();
+        plan.is_waiting |= since.len() > due.len();
         self.since = since;
         // All orphans count, also those whose grace is not over: they may have gone together.
         let brake = if listed.volumes.is_empty() {
@@ -252,6 +255,18 @@ mod tests {
         assert_eq!(deleted(&[Known { is_in_use: true, ..volume(1, SEEN) }], &listed(&[])), NONE);
         let waited = Listed { claims: [id(1).uuid()].into(), ..listed(&[]) };
         assert_eq!(deleted(&[volume(1, SEEN)], &waited), NONE);
+    }
+
+    /// A claim that goes is no change of a PersistentVolume, and is found by looking again.
+    #[test]
+    fn a_claim_without_its_persistent_volume_is_looked_at_again() {
+        let (known, mut orphans) = ([volume(1, SEEN)], Orphans::default());
+        let claimed = Listed { claims: [id(1).uuid()].into(), ..listed(&[]) };
+        assert!(orphans.look(at(0), &known, (&claimed, MOST)).is_waiting);
+        assert!(orphans.look(at(60), &known, (&listed(&[]), MOST)).is_waiting);
+        assert_eq!(orphans.look(at(120), &known, (&listed(&[]), MOST)).delete, [id(1)]);
+        let bound = Listed { claims: [id(1).uuid()].into(), ..listed(&[1]) };
+        assert!(!orphans.look(at(180), &known, (&bound, MOST)).is_waiting);
     }
 
     #[test]
