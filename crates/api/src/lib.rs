@@ -37,6 +37,7 @@ mod router;
 mod server;
 mod tls;
 mod token;
+mod token_review;
 mod webhook_client;
 
 pub use body::Body;
@@ -51,4 +52,5 @@ pub use router::{ApiRouter, Guard};
 pub use server::{Limits, Server, StartError};
 pub use tls::{TlsClient, TlsError, TlsServer};
 pub use token::{Role, Token, TokenError, Tokens};
+pub use token_review::{ReviewError, TokenReviewer};
 pub use webhook_client::WebhookClient;

@@ -222,7 +222,7 @@ async fn guarded(guard: &Guard, id: &str, request: HttpRequest, next: Next) -> R
         return Failed(problem).into_response();
     }
     let holder = match &guard.tokens {
-        Some(tokens) => match tokens.holder(request.headers()) {
+        Some(tokens) => match tokens.holder(request.headers()).await {
             Ok(holder) => holder,
             Err(problem) => return Failed(problem).into_response(),
         },

@@ -7,17 +7,21 @@
 //! People have roles that include one another: viewer, editor, admin. A machine has a role of its
 //! own, bound to its name (`node:NAME`, `host:NAME`): with its token it says that it is there, and
 //! nothing else. The control plane calls engines where they say that they are, so only an engine
-//! itself, or an admin, may say so.
+//! itself, or an admin, may say so. Somebody else may know the tokens of engines instead of the file:
+//! a [`TokenReviewer`].
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant, SystemTime};
 
 use http::{HeaderMap, HeaderValue, header};
 use model::{HostName, NodeName, Problem, ProblemKind};
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
+
+use crate::TokenReviewer;
+use crate::token_review::{Fingerprint, ReviewedTokens};
 
 /// What a caller may do; each role up to admin may do what the ones before it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -129,7 +133,7 @@ pub enum TokenError {
     /// A line is none.
     #[error(
         "line {line} of the tokens in {path} is not a role (viewer, editor, admin, node:NAME, \
-         node:* or host:NAME), a space and a token of 16 to 512 visible characters"
+         node:* or host:NAME), a space and a token of 16 to 4096 visible characters"
     )]
     Line {
         /// Which file.
@@ -139,7 +143,7 @@ pub enum TokenError {
     },
     /// It is no token.
     #[error(
-        "{path} does not hold a token: it must be one word of 16 to 512 visible characters, \
+        "{path} does not hold a token: it must be one word of 16 to 4096 visible characters, \
          without the role that stands before it in the file of the server"
     )]
     NotOne {
@@ -154,13 +158,56 @@ pub enum TokenError {
     },
 }
 
-/// What a caller shows. It is never printed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Token(HeaderValue);
+/// What a caller shows. It is never printed. One that was read from a file is read again from time
+/// to time, so that it can be replaced while the caller runs.
+#[derive(Clone, Debug)]
+pub struct Token {
+    value: HeaderValue,
+    file: Option<FollowedFile>,
+}
+
+/// The file of a token, and what it held last.
+#[derive(Clone)]
+struct FollowedFile(Arc<(PathBuf, Mutex<(HeaderValue, Instant)>)>);
+
+impl fmt::Debug for FollowedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.0.display())
+    }
+}
+
+impl PartialEq for Token {
+    fn eq(&self, other: &Token) -> bool {
+        self.header() == other.header()
+    }
+}
+
+impl Eq for Token {}
+
+impl FollowedFile {
+    fn value(&self) -> HeaderValue {
+        let (path, last) = &*self.0;
+        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.1.elapsed() >= LOOK {
+            last.1 = Instant::now();
+            match Token::read_once(path) {
+                Ok(token) => last.0 = token.value,
+                Err(error) => tracing::warn!(%error, "the token that was read before is kept"),
+            }
+        }
+        last.0.clone()
+    }
+}
 
 impl Token {
-    /// Reads the file that holds it, and nothing else.
+    /// Reads the file that holds it, and nothing else; and again when it has changed.
     pub fn read(path: &Path) -> Result<Token, TokenError> {
+        let Token { value, .. } = Token::read_once(path)?;
+        let last = Mutex::new((value.clone(), Instant::now()));
+        Ok(Token { value, file: Some(FollowedFile(Arc::new((path.to_owned(), last)))) })
+    }
+
+    fn read_once(path: &Path) -> Result<Token, TokenError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| TokenError::Read { path: path.to_owned(), source })?;
         Token::new(text.trim()).ok_or_else(|| TokenError::NotOne { path: path.to_owned() })
@@ -170,26 +217,25 @@ impl Token {
     pub fn new(text: &str) -> Option<Token> {
         let mut value = HeaderValue::from_str(&format!("Bearer {text}")).ok()?;
         value.set_sensitive(true);
-        is_token(text).then_some(Token(value))
+        is_token(text).then_some(Token { value, file: None })
     }
 
     /// As it is sent.
-    pub(crate) fn header(&self) -> &HeaderValue {
-        &self.0
+    pub(crate) fn header(&self) -> HeaderValue {
+        self.file.as_ref().map_or_else(|| self.value.clone(), FollowedFile::value)
     }
 }
 
 fn is_token(text: &str) -> bool {
-    (16..=512).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+    (16..=4096).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
-
-type Fingerprint = [u8; 32];
 
 /// Who is known. The file is looked at again from time to time, so that a token can be replaced
 /// while the server runs.
 pub struct Tokens {
     path: PathBuf,
     known: RwLock<KnownTokens>,
+    reviewed: Option<ReviewedTokens>,
 }
 
 /// The tokens of a file as it was.
@@ -218,7 +264,13 @@ impl Tokens {
     /// Reads a file of tokens.
     pub fn read(path: &Path) -> Result<Tokens, TokenError> {
         let known = KnownTokens::read(path)?;
-        Ok(Tokens { path: path.to_owned(), known: RwLock::new(known) })
+        Ok(Tokens { path: path.to_owned(), known: RwLock::new(known), reviewed: None })
+    }
+
+    /// The same, and whom the file does not know, this one may.
+    #[must_use]
+    pub fn reviewed_by(self, reviewer: Arc<dyn TokenReviewer>) -> Tokens {
+        Tokens { reviewed: Some(ReviewedTokens::new(reviewer)), ..self }
     }
 
     fn known(&self) -> RwLockReadGuard<'_, KnownTokens> {
@@ -293,8 +345,8 @@ impl KnownTokens {
 }
 
 impl Tokens {
-    /// Who sent these headers. Takes the same time whichever token is right.
-    pub(crate) fn holder(&self, headers: &HeaderMap) -> Result<Holder, Problem> {
+    /// Who sent these headers. Takes the same time whichever token of the file is right.
+    pub(crate) async fn holder(&self, headers: &HeaderMap) -> Result<Holder, Problem> {
         let unknown = |detail: &str| Err(Problem::new(ProblemKind::Unauthenticated, detail));
         let Some(value) = headers.get(header::AUTHORIZATION) else {
             return Ok(Holder::NOBODY);
@@ -305,19 +357,28 @@ impl Tokens {
             _ => return unknown("Authorization is not of the form: Bearer TOKEN"),
         };
         let sent = fingerprint(token);
+        if let Some(holder) = self.holder_in_file(&sent) {
+            return Ok(holder);
+        }
+        if let Some(reviewed) = self.reviewed.as_ref().filter(|_| is_token(token))
+            && let Some(node) = reviewed.node(token, sent).await?
+        {
+            return Ok(Holder { role: Role::Node, machine: Some(node.to_string()), name: None });
+        }
+        unknown("the token is not one this server knows; was it replaced?")
+    }
+
+    fn holder_in_file(&self, sent: &Fingerprint) -> Option<Holder> {
         self.refresh();
         let all = &self.known().holders;
         let (mut found, mut which) = (Choice::from(0), 0u64);
         for (index, (known, _)) in (0u64..).zip(all) {
-            let same = known.ct_eq(&sent);
+            let same = known.ct_eq(sent);
             which = u64::conditional_select(&which, &index, same);
             found |= same;
         }
         let holder = usize::try_from(which).ok().and_then(|which| all.get(which));
-        match holder {
-            Some((_, holder)) if bool::from(found) => Ok(holder.clone()),
-            _ => unknown("the token is not one this server knows; was it replaced?"),
-        }
+        holder.filter(|_| bool::from(found)).map(|(_, holder)| holder.clone())
     }
 }
 
@@ -344,12 +405,37 @@ pub(crate) fn must_be(needed: Role, has: &Holder, named: Option<&str>) -> Result
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
 
     fn who(tokens: &Tokens, token: &str) -> Option<String> {
         let mut headers = HeaderMap::new();
         headers.insert(header::AUTHORIZATION, format!("Bearer {token}").parse().unwrap());
-        tokens.holder(&headers).ok().map(|holder| holder.to_string())
+        let holder = tokens.holder(&headers).now_or_never().expect("nobody else is asked");
+        holder.ok().map(|holder| holder.to_string())
+    }
+
+    /// Tokens of service accounts are replaced about once an hour.
+    #[test]
+    fn the_token_of_a_caller_is_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("token");
+        std::fs::write(&path, "0123456789abcdef").unwrap();
+        let token = Token::read(&path).unwrap();
+        let same = token.clone();
+        let age = || {
+            let mut last = token.file.as_ref().unwrap().0.1.lock().unwrap();
+            last.1 = last.1.checked_sub(LOOK).unwrap();
+        };
+        std::fs::write(&path, "fedcba9876543210").unwrap();
+        assert_eq!(same.header(), "Bearer 0123456789abcdef");
+        age();
+        assert_eq!(same.header(), "Bearer fedcba9876543210");
+        std::fs::remove_file(&path).unwrap();
+        age();
+        assert_eq!(same.header(), "Bearer fedcba9876543210");
+        assert!(same.header().is_sensitive());
     }
 
     /// A token is replaced while the server runs; a file that makes no sense changes nothing.

@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
@@ -29,7 +28,7 @@ pub(crate) struct ServerAuthArgs {
 /// What a server of ours is given for it.
 pub(crate) struct ServerAuth {
     pub(crate) tls: Option<TlsServer>,
-    pub(crate) tokens: Option<Arc<Tokens>>,
+    pub(crate) tokens: Option<Tokens>,
 }
 
 impl ServerAuthArgs {
@@ -39,7 +38,7 @@ impl ServerAuthArgs {
             (Some(cert), Some(key)) => Some(TlsServer::read(cert, key)?),
             _ => None,
         };
-        let tokens = self.token_file.as_deref().map(Tokens::read).transpose()?.map(Arc::new);
+        let tokens = self.token_file.as_deref().map(Tokens::read).transpose()?;
         if !listen.ip().is_loopback() {
             if tokens.is_none() {
                 tracing::warn!(

@@ -10,6 +10,7 @@ use api::{TlsClient, Token};
 use clap::{Args, Subcommand};
 use control::{BackupConfig, Config, ControlConfig, EngineAuth, Service};
 use model::Size;
+use operator::{EngineAccount, EngineTokens};
 use store::client::Client;
 
 use crate::arg_parsers::{Interval, ServerAuth, ServerAuthArgs, every, some_time, time};
@@ -51,6 +52,10 @@ pub(crate) struct Serve {
     /// A file with the token for engines, of an admin
     #[arg(long, value_name = "FILE", help_heading = "Engines")]
     engine_token_file: Option<PathBuf>,
+    /// Believe engines that show the token of their pod's service account in Kubernetes: each is the
+    /// engine of the node on which its pod runs. Needs the right to create TokenReviews
+    #[arg(long, value_name = "NAMESPACE/NAME", requires = "token_file", help_heading = "Engines")]
+    engine_service_account: Option<EngineAccount>,
     /// Call webhooks over TLS too, and believe only servers with a certificate of these authorities
     /// (PEM)
     #[arg(long, value_name = "FILE", help_heading = "Webhooks")]
@@ -207,8 +212,13 @@ impl From<Interval> for Option<Duration> {
 }
 
 impl Serve {
-    fn config(self) -> Result<Config> {
+    fn config(self, engines: Option<EngineTokens>) -> Result<Config> {
         let ServerAuth { tls, tokens } = self.guarded.read(self.listen)?;
+        let tokens = tokens.map(|tokens| match engines {
+            Some(engines) => tokens.reviewed_by(Arc::new(engines)),
+            None => tokens,
+        });
+        let tokens = tokens.map(Arc::new);
         let mut engine_tls = self.engine_ca.as_deref().map(TlsClient::read).transpose()?;
         if let Some(name) = &self.engine_server_name {
             engine_tls = engine_tls.map(|tls| tls.expecting(name)).transpose()?;
@@ -229,7 +239,11 @@ impl ControlCommand {
         let ControlCommand::Serve(typed) = self;
         let options = typed.certificates.options()?;
         let endpoints = typed.store.clone();
-        let config = typed.config()?;
+        let engines = match typed.engine_service_account.clone() {
+            Some(account) => Some(EngineTokens::of(account).await?),
+            None => None,
+        };
+        let config = typed.config(engines)?;
         let secure = config.tls.is_some();
         let store = Arc::new(Client::connect(&endpoints, options).await?);
         let service = Service::bind(&config, store).await?;
@@ -256,7 +270,7 @@ mod tests {
     fn config(words: &[&str]) -> Result<Config, String> {
         let words = ["serve"].into_iter().chain(words.iter().copied());
         let cli = Cli::try_parse_from(words).map_err(|error| error.to_string())?;
-        cli.serve.config().map_err(|error| format!("{error:#}"))
+        cli.serve.config(None).map_err(|error| format!("{error:#}"))
     }
 
     #[test]

@@ -21,12 +21,14 @@
 mod controller;
 #[expect(unreachable_pub, reason = "a derive repeats the spec inside a function")]
 pub mod disk_pool;
+mod engine_account;
 mod lease;
 pub mod nodes;
 pub mod reconcile;
 
 pub use controller::{Config, OperatorError, run};
 pub use disk_pool::{DiskPool, DiskPoolSpec, DiskPoolStatus};
+pub use engine_account::{AUDIENCE, EngineAccount, EngineTokens, InvalidAccount};
 
 /// Every custom resource definition, for `kubectl apply`.
 pub fn custom_resource_definitions() -> Result<Vec<serde_json::Value>, serde_json::Error> {

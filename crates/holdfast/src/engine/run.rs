@@ -69,7 +69,8 @@ pub(crate) struct Run {
     /// The control planes to register with, separated by commas: whichever of them leads hears it
     #[arg(long, value_name = "HOST:PORT,…", value_delimiter = ',', help_heading = "Control plane")]
     control: Vec<Authority>,
-    /// A file with the token for the control plane, of the role node:NAME for this node
+    /// A file with the token for the control plane: of the role node:NAME for this node, or of the
+    /// service account that the control plane believes. It is read again when it changes
     #[arg(long, value_name = "FILE", requires = "control", help_heading = "Control plane")]
     control_token_file: Option<PathBuf>,
     /// Use TLS for the control plane, and believe only one with a certificate of these authorities
@@ -142,7 +143,7 @@ impl Run {
             cores: self.cores,
             dir: self.dir,
             keys: self.keys,
-            tokens,
+            tokens: tokens.map(Arc::new),
             tls,
             control,
             drain: Duration::from_secs(self.drain),
