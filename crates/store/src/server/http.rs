@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::{
     Router,
     extract::State,
+    middleware,
     response::{IntoResponse, Response},
     routing::get,
 };
@@ -14,7 +15,7 @@ use prost_reflect::DescriptorError;
 use serde_json::json;
 use tonic::Status;
 
-use super::{gateway, metrics, rpc::maintenance::VERSION, server_state::ServerState};
+use super::{browser, gateway, metrics, rpc::maintenance::VERSION, server_state::ServerState};
 
 /// What the answers are made from.
 #[derive(Clone)]
@@ -22,6 +23,8 @@ pub(super) struct Told {
     pub(super) state: Arc<ServerState>,
     /// Bytes past which writes are refused.
     pub(super) quota: usize,
+    /// Whether clients know by a certificate whom they ask.
+    pub(super) is_tls: bool,
 }
 
 /// All routes: the gRPC services, the gateway in front of them, and the small ones.
@@ -32,8 +35,9 @@ pub(super) fn router(grpc: Router, told: Told) -> Result<Router, DescriptorError
         .route("/livez", get(probe))
         .route("/readyz", get(probe))
         .route("/metrics", get(metrics))
-        .with_state(told);
-    Ok(small.merge(gateway::router(grpc.clone())?).merge(grpc).fallback(nothing))
+        .with_state(told.clone());
+    let all = small.merge(gateway::router(grpc.clone())?).merge(grpc).fallback(nothing);
+    Ok(all.layer(middleware::from_fn_with_state(told, browser::guard)))
 }
 
 /// A call of a service that is not there, or a path that is none.

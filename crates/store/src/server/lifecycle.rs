@@ -203,7 +203,10 @@ impl Server {
         let place = Place { advertised, dir, progress_interval };
         let service = Service::new(Arc::clone(&shared), writer.clone(), stop.clone(), place);
         let closer = Closer { writer, thread: Some(thread), _lock: lock };
-        let routes = http::router(services(service), Told { state: shared, quota });
+        let routes = http::router(
+            services(service),
+            Told { state: shared, quota, is_tls: acceptor.is_some() },
+        );
         let routes = routes.map_err(|error| OpenError::Protocol(error.into()))?.into();
         Ok(Self { listener, address, tls: acceptor, routes, stop, closer })
     }

@@ -16,6 +16,7 @@
 //! docs/format/store.md. Deliberately not here: more than one member.
 
 mod auth;
+mod browser;
 mod config;
 mod connection;
 mod disk;

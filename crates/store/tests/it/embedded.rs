@@ -42,6 +42,10 @@ impl Embedded {
         }
     }
 
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     pub(crate) fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }

@@ -4,4 +4,5 @@
 mod client;
 mod conformance;
 mod embedded;
+mod gateway;
 mod generated;

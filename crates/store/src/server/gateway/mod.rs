@@ -225,7 +225,8 @@ fn response(status: StatusCode, body: Body) -> Response {
     response
 }
 
-fn refusal(status: &Status) -> Response {
+/// The answer to a call that is refused.
+pub(super) fn refusal(status: &Status) -> Response {
     let (code, message) = (i32::from(status.code()), status.message());
     let body = json!({ "error": message, "code": code, "message": message });
     response(http_status(status.code()), body.to_string().into())
