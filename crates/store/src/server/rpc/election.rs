@@ -1,9 +1,11 @@
 //! Elections: whoever is first in line leads, and says something.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, async_trait};
+use tonic::{Request, Response, Status, async_trait, metadata::MetadataMap};
 
 use crate::proto::v3electionpb::{
     CampaignRequest, CampaignResponse, LeaderKey, LeaderRequest, LeaderResponse, ProclaimRequest,
@@ -68,6 +70,7 @@ impl Election for Service {
         request: Request<LeaderRequest>,
     ) -> Result<Response<Self::ObserveStream>, Status> {
         let caller = self.caller(&request)?;
+        let metadata = request.metadata().clone();
         let range = prefix(&request.into_inner().name);
         self.permit_election(&caller, &range)?;
         let room = self.take_stream(&caller)?;
@@ -77,7 +80,7 @@ impl Election for Service {
             tokio::select! {
                 () = service.stop.cancelled() => {}
                 () = answers.closed() => {}
-                () = service.tell_leaders(&range, &answers) => {}
+                () = service.tell_leaders(&range, (&caller, &metadata), &answers) => {}
             }
             drop(room);
         });
@@ -111,13 +114,24 @@ impl Service {
     async fn tell_leaders(
         &self,
         range: &(Bytes, Bytes),
+        (caller, metadata): (&Caller, &MetadataMap),
         answers: &mpsc::Sender<Result<LeaderResponse, Status>>,
     ) {
         let mut published = self.shared.subscribe();
         let mut told = 0;
+        let mut settings = self.shared.settings();
         loop {
             published.borrow_and_update();
-            let answer = match self.first(range) {
+            let first = self.first(range);
+            // After that: what was written since users were required is not for everybody.
+            let now = self.shared.settings();
+            let mut permitted = Ok(());
+            if !Arc::ptr_eq(&now, &settings) {
+                let caller = self.caller_now((caller, metadata), &settings);
+                permitted = caller.and_then(|caller| self.permit_election(&caller, range));
+                settings = now;
+            }
+            let answer = match permitted.and(first) {
                 Ok(Some(kv)) if kv.mod_revision != told => {
                     told = kv.mod_revision;
                     let header = Some(self.shared.header(self.shared.published()));

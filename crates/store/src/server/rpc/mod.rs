@@ -25,8 +25,9 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, metadata::MetadataMap};
 
 use super::{
-    auth::{Caller, tokens::Tokens},
+    auth::{Caller, User, tokens::Tokens},
     server_state::ServerState,
+    settings::Settings,
     status::Refusal,
     writer::Handle,
 };
@@ -115,6 +116,27 @@ impl Service {
             settings.auth.user(user).is_ok_and(|user| user.hash == *hash)
         });
         Ok(Caller(Some(user.ok_or(Refusal::InvalidToken)?)))
+    }
+
+    /// Who is at the other end of a stream that `caller` opened, while the settings were `before`.
+    /// Whoever was nobody in particular may have to be known by now; whoever has another password
+    /// must show it.
+    fn caller_now(
+        &self,
+        (caller, metadata): (&Caller, &MetadataMap),
+        before: &Settings,
+    ) -> Result<Caller, Refusal> {
+        let now = self.shared.settings();
+        let Some(user) = caller.0.as_ref().filter(|_| now.auth.enabled) else {
+            return self.caller_of(metadata);
+        };
+        let hash = &now.auth.user(user)?.hash;
+        let is_same = |before: &User| before.hash == *hash;
+        if before.auth.user(user).map_or(true, is_same) {
+            Ok(caller.clone())
+        } else {
+            Err(Refusal::InvalidToken)
+        }
     }
 
     /// A place among the streams, for somebody who is known if callers must be.

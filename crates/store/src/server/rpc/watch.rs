@@ -1,6 +1,6 @@
 //! The watch stream.
 
-use std::{future, time::Duration};
+use std::{future, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -15,7 +15,11 @@ use crate::proto::etcdserverpb::{
     WatchRequest, WatchResponse, watch_request::RequestUnion, watch_server::Watch,
 };
 
-use super::{super::status::Refusal, Service, watchers, watchers::Watchers};
+use super::{
+    super::{auth::Caller, status::Refusal},
+    Service, watchers,
+    watchers::Watchers,
+};
 
 /// Answers that wait for a client to take them.
 const ANSWERS: usize = 4;
@@ -56,6 +60,7 @@ impl Service {
         answers: &mpsc::Sender<Result<WatchResponse, Status>>,
     ) {
         let mut watchers = Watchers::default();
+        let mut settings = self.shared.settings();
         let mut published = self.shared.subscribe();
         let mut progress = ticker(self.place.progress_interval);
         let mut outgoing = Vec::new();
@@ -63,6 +68,16 @@ impl Service {
         loop {
             published.borrow_and_update();
             let more = watchers.collect(&self.shared, &mut outgoing);
+            // After that: what was written since users were required is not for everybody.
+            let now = self.shared.settings();
+            if !Arc::ptr_eq(&now, &settings) {
+                let permits = |caller: &Caller, key: &Bytes, end: &Bytes| {
+                    let caller = self.caller_now((caller, metadata), &settings)?;
+                    now.auth.permit_range(&caller, key, end)
+                };
+                watchers.recheck(&self.shared, permits, &mut outgoing);
+                settings = now;
+            }
             for answer in outgoing.drain(..) {
                 if answers.send(Ok(answer)).await.is_err() {
                     return;
@@ -99,14 +114,13 @@ impl Service {
                 let auth = &self.shared.settings().auth;
                 let least = Bytes::from_static(&[0]);
                 let key = if create.key.is_empty() { &least } else { &create.key };
-                let permitted = self
-                    .caller_of(metadata)
-                    .and_then(|caller| auth.permit_range(&caller, key, &create.range_end));
-                if let Err(refusal) = permitted {
-                    outgoing.push(watchers::refused(&self.shared, &refusal));
-                    return;
+                let permitted = self.caller_of(metadata).and_then(|caller| {
+                    auth.permit_range(&caller, key, &create.range_end).map(|()| caller)
+                });
+                match permitted {
+                    Ok(caller) => watchers.create(&create, caller, &self.shared, outgoing),
+                    Err(refusal) => outgoing.push(watchers::refused(&self.shared, &refusal)),
                 }
-                watchers.create(&create, &self.shared, outgoing);
             }
             Some(RequestUnion::CancelRequest(cancel)) => {
                 watchers.cancel(cancel.watch_id, &self.shared, outgoing);

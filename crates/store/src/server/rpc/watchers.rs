@@ -19,6 +19,7 @@ use crate::proto::{
 };
 
 use super::super::{
+    auth::Caller,
     index::{Change, Index},
     keys::KeyRange,
     server_state::ServerState,
@@ -47,6 +48,9 @@ pub(crate) struct Watchers {
 
 #[expect(clippy::struct_excessive_bools, reason = "each is a wish of the client by itself")]
 struct Watcher {
+    /// Who asked for it, and for what.
+    caller: Caller,
+    asked: (Bytes, Bytes),
     range: KeyRange,
     /// The next revision to report.
     next: i64,
@@ -64,6 +68,7 @@ impl Watchers {
     pub(crate) fn create(
         &mut self,
         request: &WatchCreateRequest,
+        caller: Caller,
         shared: &ServerState,
         answers: &mut Vec<WatchResponse>,
     ) {
@@ -98,6 +103,8 @@ impl Watchers {
         }
         let unwanted = |filter: FilterType| request.filters.contains(&i32::from(filter));
         let watcher = Watcher {
+            caller,
+            asked: (key.clone(), request.range_end.clone()),
             range,
             next: if start > 0 { start } else { published + 1 },
             puts: !unwanted(FilterType::Noput),
@@ -149,6 +156,31 @@ impl Watchers {
                 ..WatchResponse::default()
             });
         }
+    }
+
+    /// Ends the watchers that may not see any more what they asked for, and takes back what they
+    /// were to be told.
+    pub(crate) fn recheck(
+        &mut self,
+        shared: &ServerState,
+        permits: impl Fn(&Caller, &Bytes, &Bytes) -> Result<(), Refusal>,
+        answers: &mut Vec<WatchResponse>,
+    ) {
+        let mut refusals = BTreeMap::new();
+        self.watchers.retain(|id, watcher| {
+            let (key, range_end) = &watcher.asked;
+            let refusal = permits(&watcher.caller, key, range_end).err();
+            let stays = refusal.is_none();
+            refusals.extend(refusal.map(|refusal| (*id, refusal)));
+            stays
+        });
+        answers.retain(|it| it.events.is_empty() || !refusals.contains_key(&it.watch_id));
+        let ended = refusals.into_iter().map(|(watch_id, refusal)| WatchResponse {
+            watch_id,
+            created: false,
+            ..refused(shared, &refusal)
+        });
+        answers.extend(ended);
     }
 
     /// The client wants to know how far the stream is.

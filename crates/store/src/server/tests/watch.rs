@@ -13,7 +13,7 @@ use crate::{
         mvccpb::event::EventType,
     },
     server::{
-        index::Index, journal::Identity, machine::Machine, rpc::watchers::Watchers,
+        auth::Caller, index::Index, journal::Identity, machine::Machine, rpc::watchers::Watchers,
         server_state::ServerState, settings::Settings,
     },
 };
@@ -63,7 +63,7 @@ impl Scene {
 
     fn create(&mut self, request: &WatchCreateRequest) -> Vec<WatchResponse> {
         let mut answers = Vec::new();
-        self.watchers.create(request, &self.shared, &mut answers);
+        self.watchers.create(request, Caller(None), &self.shared, &mut answers);
         answers
     }
 
