@@ -257,7 +257,7 @@ fn turn(shared: &Arc<ProcessState>) -> Option<(Vec<Effect>, Timestamp)> {
             controller.on(now, input);
         }
         let effects = controller.run(now);
-        shared.note_heartbeat(controller.heartbeat());
+        shared.note_heartbeats(controller.heartbeats());
         (effects, controller.wake_at())
     };
     if tells {

@@ -18,13 +18,14 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use api::RequestCounters;
 use api::events::Log;
-use api::heartbeat::HeartbeatAck;
 use api::rest::Leader;
-use model::{Event, Generation, InstanceId, Problem, ProblemKind, StoreMark, Timestamp};
+use model::{Event, Generation, InstanceId, Problem, ProblemKind, Timestamp};
 use store::contract::Store;
 use tokio::sync::{Notify, Semaphore, oneshot};
 
-use crate::controller::{Controller, Input, PendingRequest, Request, RequestOutcome, Ticket};
+use crate::controller::{
+    Controller, HeartbeatAcks, Input, PendingRequest, Request, RequestOutcome, Ticket,
+};
 use crate::engine_clients::{EngineAuth, EngineClients};
 use crate::metrics::Metrics;
 use crate::webhooks::Webhooks;
@@ -63,7 +64,7 @@ struct Inbox {
     inputs: Vec<Input>,
     waiting: BTreeMap<Ticket, oneshot::Sender<Result<RequestOutcome, Problem>>>,
     last_ticket: u64,
-    heartbeat: Option<HeartbeatAck>,
+    heartbeats: Option<HeartbeatAcks>,
 }
 
 /// Whether the loss of an input would be a loss: others are sent again, or their callers are told.
@@ -179,9 +180,9 @@ impl ProcessState {
     }
 
     pub(crate) fn begin(&self, controller: Controller) {
-        let heartbeat = Some(controller.heartbeat());
+        let heartbeats = Some(controller.heartbeats());
         *self.controller_mut() = Some(controller);
-        *self.inbox() = Some(Inbox { heartbeat, ..Inbox::default() });
+        *self.inbox() = Some(Inbox { heartbeats, ..Inbox::default() });
     }
 
     /// The term is over; those who wait are told.
@@ -222,22 +223,16 @@ impl ProcessState {
     }
 
     /// What heartbeats are answered from now on.
-    pub(crate) fn note_heartbeat(&self, heartbeat: HeartbeatAck) {
+    pub(crate) fn note_heartbeats(&self, heartbeats: HeartbeatAcks) {
         if let Some(inbox) = self.inbox().as_mut() {
-            inbox.heartbeat = Some(heartbeat);
+            inbox.heartbeats = Some(heartbeats);
         }
     }
 
-    /// The answer to a heartbeat. Whoever was told more than the store knows now, or of another
-    /// store, is told nothing: it must not forget that before it was taken in.
-    pub(crate) fn heartbeat(&self, told: Option<StoreMark>) -> Result<HeartbeatAck, Problem> {
-        let noted = self.inbox().as_ref().and_then(|inbox| inbox.heartbeat);
-        let heartbeat = noted.ok_or_else(|| self.elsewhere())?;
-        let believed = |mark: &StoreMark| {
-            told.is_none_or(|told| told.store == mark.store && !told.is_after(*mark))
-        };
-        let mark = heartbeat.mark.filter(believed);
-        Ok(HeartbeatAck { mark, ..heartbeat })
+    /// What heartbeats are answered, while this one leads.
+    pub(crate) fn heartbeats(&self) -> Result<HeartbeatAcks, Problem> {
+        let noted = self.inbox().as_ref().and_then(|inbox| inbox.heartbeats.clone());
+        noted.ok_or_else(|| self.elsewhere())
     }
 
     pub(crate) async fn wakeup(&self) {
@@ -325,7 +320,7 @@ pub(crate) fn instance() -> InstanceId {
 mod tests {
     use super::*;
     use crate::controller::{Intervals, State};
-    use model::{Heartbeat, NodeAddress, StoreId};
+    use model::{Heartbeat, NodeAddress};
     use store::testing::{ManualClock, MemoryStore};
 
     fn leading() -> Arc<ProcessState> {
@@ -358,9 +353,9 @@ mod tests {
         let planning = shared.controller();
         let others = Arc::clone(&shared);
         std::thread::spawn(move || {
-            let answered = others.heartbeat(None).is_ok();
+            let answered = others.heartbeats().is_ok();
             others.feed(beat());
-            let seen = others.read(|controller| Ok(controller.heartbeat())).is_ok();
+            let seen = others.read(|controller| Ok(controller.heartbeats())).is_ok();
             // An error: the test has failed already.
             let _ = done.send((answered, seen));
         });
@@ -368,21 +363,5 @@ mod tests {
         assert_eq!(waited.expect("somebody waits for the plan"), (true, true));
         drop(planning);
         assert_eq!(shared.take_inputs().len(), 1, "the heartbeat is taken in later");
-    }
-
-    /// Whoever heard more of the store than this control plane knows must not forget it.
-    #[tokio::test]
-    async fn an_engine_that_was_told_more_is_told_nothing() {
-        let shared = leading();
-        let store: StoreId = "00000000-0000-4000-8000-000000000007".parse().unwrap();
-        let other: StoreId = "00000000-0000-4000-8000-000000000008".parse().unwrap();
-        let mark = StoreMark { store, number: 50 };
-        let heartbeat = shared.heartbeat(None).unwrap();
-        shared.note_heartbeat(HeartbeatAck { mark: Some(mark), ..heartbeat });
-        let answer = |told| shared.heartbeat(told).unwrap().mark;
-        assert_eq!(answer(None), Some(mark));
-        assert_eq!(answer(Some(StoreMark { store, number: 50 })), Some(mark));
-        assert_eq!(answer(Some(StoreMark { store, number: 51 })), None);
-        assert_eq!(answer(Some(StoreMark { store: other, number: 1 })), None);
     }
 }

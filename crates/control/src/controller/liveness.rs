@@ -113,14 +113,6 @@ impl Controller {
         self.dirty.extend(all.chain(groups));
     }
 
-    /// What daemons are told about their next heartbeat.
-    pub fn heartbeat(&self) -> api::heartbeat::HeartbeatAck {
-        let millis = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-        let (next_in_millis, gone_in_millis) =
-            (millis(self.pace.heartbeat), millis(self.pace.deadline));
-        api::heartbeat::HeartbeatAck { next_in_millis, gone_in_millis, mark: self.mark() }
-    }
-
     pub(crate) fn on_node_heard(&mut self, name: &NodeName, beat: Heartbeat<NodeAddress>) {
         let now = self.now;
         let node_health =

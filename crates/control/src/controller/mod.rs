@@ -106,6 +106,7 @@ use path_replacement::HostPaths;
 pub use planner_inputs::WorkCounts;
 pub use request::{Input, PendingRequest, Request};
 pub use scrub_record::ScrubRecord;
+pub use sequence::HeartbeatAcks;
 use sequence::SequenceTimer;
 pub use state::{LoadError, State};
 use store_backoff::StoreBackoff;

@@ -14,6 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use api::heartbeat::HeartbeatAck;
 use model::{
     EventName, Lifecycle, NodeName, ReplicaId, Severity, StoreMark, StoreSequence, Subject,
     Timestamp, Volume, VolumeId, keys,
@@ -47,9 +48,48 @@ impl SequenceTimer {
     }
 }
 
+/// What heartbeats are answered.
+#[derive(Clone, Debug)]
+pub struct HeartbeatAcks {
+    ack: HeartbeatAck,
+    /// What nodes were told of another store, as far as that was taken in.
+    foreign: BTreeMap<NodeName, StoreMark>,
+}
+
+impl HeartbeatAcks {
+    /// The answer to a host.
+    pub fn of_host(&self) -> HeartbeatAck {
+        self.ack
+    }
+
+    /// The answer to a node that says what it was told last. One that was told more than the store
+    /// knows, or of another store, is told nothing until that was taken in: it would forget it.
+    pub fn answer(&self, node: &NodeName, told: Option<StoreMark>) -> HeartbeatAck {
+        let believed = |mark: &StoreMark| {
+            told.is_none_or(|told| {
+                // Since another store was heard of there was no mark until all was compared.
+                let is_taken_in = self.foreign.get(node) == Some(&told);
+                if told.store == mark.store { !told.is_after(*mark) } else { is_taken_in }
+            })
+        };
+        HeartbeatAck { mark: self.ack.mark.filter(believed), ..self.ack }
+    }
+}
+
 impl Controller {
+    /// What heartbeats are answered from now on.
+    pub fn heartbeats(&self) -> HeartbeatAcks {
+        let millis = |wait: Duration| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        let ack = HeartbeatAck {
+            next_in_millis: millis(self.pace.heartbeat),
+            gone_in_millis: millis(self.pace.deadline),
+            mark: self.mark(),
+        };
+        HeartbeatAcks { ack, foreign: self.sequence_timer.foreign.clone() }
+    }
+
     /// What engines are told; nothing while the store is not to be believed.
-    pub fn mark(&self) -> Option<StoreMark> {
+    pub(crate) fn mark(&self) -> Option<StoreMark> {
         // Also while that is not stored yet: an engine would forget that it was told more.
         let sequence = self.state.sequence.filter(|_| !self.went_back())?;
         Some(sequence.mark)
@@ -188,5 +228,30 @@ impl Controller {
         for volume in volumes {
             self.weigh(volume);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever heard more of the store than this control plane knows must not forget it before that
+    /// was taken in.
+    #[test]
+    fn an_engine_that_was_told_more_is_told_nothing() {
+        let mark = |store: u8, number| {
+            let store = format!("00000000-0000-4000-8000-{store:012}").parse().unwrap();
+            StoreMark { store, number }
+        };
+        let [n1, n2]: [NodeName; 2] = ["n1", "n2"].map(|name| name.parse().unwrap());
+        let now = Some(mark(7, 50));
+        let ack = HeartbeatAck { next_in_millis: 1, gone_in_millis: 2, mark: now };
+        let acks = HeartbeatAcks { ack, foreign: [(n1.clone(), mark(8, 1))].into() };
+        assert_eq!(acks.answer(&n1, None).mark, now);
+        assert_eq!(acks.answer(&n1, Some(mark(7, 50))).mark, now);
+        assert_eq!(acks.answer(&n1, Some(mark(7, 51))).mark, None);
+        assert_eq!(acks.answer(&n1, Some(mark(8, 1))).mark, now, "it was taken in");
+        assert_eq!(acks.answer(&n1, Some(mark(8, 2))).mark, None);
+        assert_eq!(acks.answer(&n2, Some(mark(8, 1))).mark, None);
     }
 }

@@ -199,7 +199,7 @@ impl Control for Rest {
         name: NodeName,
         beat: Heartbeat<NodeAddress>,
     ) -> ApiResult<HeartbeatAck> {
-        let answer = self.0.heartbeat(beat.told)?;
+        let answer = self.0.heartbeats()?.answer(&name, beat.told);
         self.0.feed(Input::NodeHeard(name, beat));
         Ok(answer)
     }
@@ -243,7 +243,7 @@ impl Control for Rest {
     ) -> ApiResult<HeartbeatAck> {
         self.one(|controller| controller.check_machine(&name, &beat.address))?;
         self.0.feed(Input::HostHeard(name, beat));
-        self.0.heartbeat(None)
+        Ok(self.0.heartbeats()?.of_host())
     }
 
     async fn deregister_host(&self, name: HostName, farewell: Deregister) -> ApiResult<Deleted> {
@@ -258,7 +258,7 @@ impl Control for Rest {
         report: model::PathReport,
     ) -> ApiResult<HeartbeatAck> {
         self.0.feed(Input::PathsReported(name, report));
-        self.0.heartbeat(None)
+        Ok(self.0.heartbeats()?.of_host())
     }
 
     async fn pools(&self, asked: PoolQuery) -> ApiResult<Page<Pool>> {

@@ -161,10 +161,13 @@ impl Sim {
     pub fn beat(&mut self) {
         let up = self.cluster.engines.values().filter(|engine| engine.up && !engine.cut_off);
         let beats: Vec<_> = up.map(|it| (it.name.clone(), it.heartbeat())).collect();
+        // As the leader loop noted it last.
+        let heartbeats = self.controller.heartbeats();
         for (name, beat) in beats {
+            let told = beat.told;
             self.controller.on(self.now, Input::NodeHeard(name.clone(), beat));
             let engine = self.cluster.engines.get_mut(&name);
-            if let (Some(engine), Some(mark)) = (engine, self.controller.mark()) {
+            if let (Some(engine), Some(mark)) = (engine, heartbeats.answer(&name, told).mark) {
                 engine.told = Some(mark);
             }
         }

@@ -340,3 +340,42 @@ fn a_backup_is_not_believed_after_another_store_was_used() {
     sim.insist(&publish(1)).unwrap();
     settle(&mut sim);
 }
+
+/// What engines were told of a store that was lost keeps them from nothing for ever: they are told
+/// of the one in its place as soon as its volumes were compared, and no later leader takes that
+/// for a store that was put back.
+#[test]
+fn engines_learn_of_a_store_that_took_the_place_of_a_lost_one() {
+    let mut sim = cluster(3);
+    for request in [create(1, 2), publish(1)] {
+        sim.insist(&request).unwrap();
+    }
+    sim.pass(Duration::from_secs(15));
+    let lost = sim.cluster.engine("n1").told.unwrap();
+    // The new store has a number of its own before an engine comes.
+    sim.cluster.engines.values_mut().for_each(|engine| engine.cut_off = true);
+    sim.cluster.txn(Txn::new().then(Op::delete(Keys::prefix(keys::ROOT))));
+    sim.restart();
+    sim.pass(Duration::from_secs(5));
+    sim.cluster.engines.values_mut().for_each(|engine| engine.cut_off = false);
+    sim.pass(Duration::from_secs(30));
+    while recover(&mut sim) > 0 {
+        sim.pass(Duration::from_secs(15));
+    }
+    sim.insist(&publish(1)).unwrap();
+    sim.pass(Duration::from_secs(30));
+    for engine in sim.cluster.engines.values() {
+        assert_ne!(engine.told.unwrap().store, lost.store, "{} was told nothing", engine.name);
+    }
+    // The leader changes because the node of the target dies.
+    let target = status(&sim, 1).target.unwrap().node;
+    sim.cluster.engine(target.as_str()).stop();
+    sim.told.clear();
+    sim.restart();
+    sim.pass(Duration::from_mins(1));
+    assert!(!sim.told.iter().any(|it| it.message.contains("put back")), "{:?}", sim.told);
+    let after = status(&sim, 1).target.unwrap();
+    assert!(after.node != target && after.state.is_some_and(TargetState::serves), "{after:?}");
+    sim.cluster.engine(target.as_str()).start();
+    settle(&mut sim);
+}
