@@ -256,7 +256,9 @@ pub(super) fn joiner_asked(broken: Broken) {
     drive.pass(2000);
     let mut junk = std::vec![9; 1];
     drive.world.disks[2].carry_out(write(41, 1), &mut junk).unwrap();
-    drive.world.disks[..2].iter_mut().for_each(|disk| drop(disk.bad.insert(41)));
+    for disk in &mut drive.world.disks[..2] {
+        disk.bad.insert(41);
+    }
     drive.world.disks.iter_mut().for_each(|disk| disk.full = true);
     assert_eq!(drive.ask(write(40, 1)), Err(IoError::NoSpace));
     drive.world.disks.iter_mut().for_each(|disk| disk.full = false);
