@@ -143,7 +143,7 @@ mod tests {
     #[tokio::test]
     async fn an_answer_is_kept_and_a_stranger_never_is() {
         let issuer = Arc::new(Issuer::default());
-        let tokens = ReviewedTokens::new(Arc::clone(&issuer) as Arc<dyn TokenReviewer>);
+        let tokens = ReviewedTokens::new(Arc::<Issuer>::clone(&issuer));
         for _ in 0..3 {
             let node = tokens.node("of node 1", [1; 32]).await.unwrap();
             assert_eq!(node.unwrap().to_string(), "node-1");
@@ -162,7 +162,7 @@ mod tests {
     #[tokio::test]
     async fn engines_go_on_while_the_issuer_is_away() {
         let issuer = Arc::new(Issuer::default());
-        let tokens = ReviewedTokens::new(Arc::clone(&issuer) as Arc<dyn TokenReviewer>);
+        let tokens = ReviewedTokens::new(Arc::<Issuer>::clone(&issuer));
         tokens.node("of node 1", [1; 32]).await.unwrap();
         let age = |age: Duration| {
             let mut known = tokens.known();
@@ -183,7 +183,7 @@ mod tests {
     #[tokio::test]
     async fn a_revoked_token_is_forgotten() {
         let issuer = Arc::new(Issuer::default());
-        let tokens = ReviewedTokens::new(issuer as Arc<dyn TokenReviewer>);
+        let tokens = ReviewedTokens::new(issuer);
         tokens.node("of node 1", [1; 32]).await.unwrap();
         tokens.known().get_mut(&[1; 32]).unwrap().1 -= FRESH;
         // The issuer knows it no longer.
@@ -194,7 +194,7 @@ mod tests {
     #[tokio::test]
     async fn strangers_do_not_keep_out_who_is_known() {
         let issuer = Arc::new(Issuer::default());
-        let tokens = ReviewedTokens::new(issuer as Arc<dyn TokenReviewer>);
+        let tokens = ReviewedTokens::new(issuer);
         tokens.node("of node 1", [1; 32]).await.unwrap();
         let _all = tokens.open.acquire_many(u32::try_from(AT_ONCE).unwrap()).await.unwrap();
         let problem = tokens.node("of nobody", [2; 32]).await.unwrap_err();

@@ -325,7 +325,7 @@ mod tests {
         let meant = |text: &str| {
             let called: IdOrName = text.parse().unwrap();
             let which = called.among(all.iter());
-            all.iter().map(|it| which(it)).collect::<Vec<_>>()
+            all.iter().map(&which).collect::<Vec<_>>()
         };
         assert_eq!(meant("abc"), [false, true, false]);
         assert_eq!(meant("ABC0"), [true, false, false]);
