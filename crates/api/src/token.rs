@@ -7,8 +7,8 @@
 //! People have roles that include one another: viewer, editor, admin. A machine has a role of its
 //! own, bound to its name (`node:NAME`, `host:NAME`): with its token it says that it is there, and
 //! nothing else. The control plane calls engines where they say that they are, so only an engine
-//! itself, or an admin, may say so. Somebody else may know the tokens of engines instead of the file:
-//! a [`TokenReviewer`].
+//! itself, or an admin, may say so. Somebody else may know the tokens of engines instead of the
+//! file: a [`TokenReviewer`].
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -4,8 +4,8 @@
 //! - The issuer is asked again after [`FRESH`]: a token that it revokes is accepted for that long.
 //! - At most [`AT_ONCE`] questions are open and [`MOST_KNOWN`] answers are kept, whoever calls.
 //!   A stranger whose tokens are nonsense does not make an engine wait that was known already.
-//! - While the issuer does not answer, whom it knew for the last [`KEPT`] is still known: engines go
-//!   on when the API server is down. Whom it never knew is told to try again.
+//! - While the issuer does not answer, whom it knew for the last [`KEPT`] is still known: engines
+//!   go on when the API server is down. Whom it never knew is told to try again.
 
 use std::collections::BTreeMap;
 use std::fmt;

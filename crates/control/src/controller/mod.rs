@@ -107,7 +107,6 @@ pub use planner_inputs::WorkCounts;
 pub use request::{Input, PendingRequest, Request};
 pub use scrub_record::ScrubRecord;
 pub use sequence::HeartbeatAcks;
-use sequence::SequenceTimer;
 pub use state::{LoadError, State};
 use store_backoff::StoreBackoff;
 
@@ -172,7 +171,7 @@ pub struct Controller {
     newer_spec_backups: BTreeMap<VolumeId, SpecBackup>,
     /// Whether every node was heard in this term, or is known to be away.
     surveyed: bool,
-    sequence_timer: SequenceTimer,
+    sequence_timer: sequence::SequenceTimer,
     store_backoff: StoreBackoff,
     /// When nodes are to be looked at.
     watch_at: Timestamp,
@@ -241,7 +240,7 @@ impl Controller {
             conflicts: BTreeMap::new(),
             newer_spec_backups: BTreeMap::new(),
             surveyed: false,
-            sequence_timer: SequenceTimer::new(now),
+            sequence_timer: sequence::SequenceTimer::new(now),
             store_backoff: StoreBackoff::default(),
             watch_at: now,
             waiting: BTreeMap::new(),

@@ -117,7 +117,7 @@ impl Orphans {
             }
             let is_claimed = listed.claims.contains(&volume.id.uuid());
             let is_wanted = named.is_some() || is_claimed;
-            // Its PersistentVolume is being made, or was lost: then nobody tells that the claim goes.
+            // Its PersistentVolume is being made, or was lost: then nobody tells of its end.
             plan.is_waiting |= is_claimed && named.is_none();
             if is_wanted || volume.is_in_use || !may_go(sight, volume.was_used) {
                 continue;

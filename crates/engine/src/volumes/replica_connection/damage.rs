@@ -19,8 +19,8 @@ pub(super) const FOUND: u64 = u64::MAX - 1;
 /// The name of the same question about snapshots.
 pub(super) const FOUND_IN_SNAPSHOTS: u64 = u64::MAX - 2;
 
-/// The names of steps of the repair of a snapshot, each the first one plus its number. What a mirror
-/// asks has names from zero on, and reads around it from 2⁶³ on.
+/// The names of steps of the repair of a snapshot, each the first one plus its number. What a
+/// mirror asks has names from zero on, and reads around it from 2⁶³ on.
 const FIRST_STEP: u64 = 3 << 62;
 pub(super) const SNAPSHOT_STEPS: RangeInclusive<u64> = FIRST_STEP..=u64::MAX - 3;
 
