@@ -22,7 +22,7 @@ const AT_ONCE: usize = 2;
 
 /// What happens to a part of the cluster, or of its host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Trouble {
+enum Disruption {
     /// `kill -9` of the engine of a node.
     Killed(usize),
     /// The engine of a node stands still.
@@ -34,10 +34,10 @@ enum Trouble {
     NoWorker(usize),
 }
 
-impl Trouble {
+impl Disruption {
     fn node(self) -> Option<usize> {
         match self {
-            Trouble::Killed(node) | Trouble::Paused(node) => Some(node),
+            Disruption::Killed(node) | Disruption::Paused(node) => Some(node),
             _ => None,
         }
     }
@@ -60,14 +60,14 @@ impl Random {
         usize::try_from(self.below(end)).unwrap_or_default()
     }
 
-    fn trouble(&mut self) -> Trouble {
+    fn disruption(&mut self) -> Disruption {
         match self.below(10) {
-            0..=2 => Trouble::Killed(1 + self.index(NODES)),
-            3..=5 => Trouble::Paused(1 + self.index(NODES)),
-            6 => Trouble::NoControl,
-            7 => Trouble::NoStore,
-            8 => Trouble::NoAgent,
-            _ => Trouble::NoWorker(self.index(3)),
+            0..=2 => Disruption::Killed(1 + self.index(NODES)),
+            3..=5 => Disruption::Paused(1 + self.index(NODES)),
+            6 => Disruption::NoControl,
+            7 => Disruption::NoStore,
+            8 => Disruption::NoAgent,
+            _ => Disruption::NoWorker(self.index(3)),
         }
     }
 }
@@ -78,46 +78,46 @@ struct Chaos {
     volumes: Vec<String>,
     agent: Option<Program>,
     /// Until when.
-    troubles: Vec<(Instant, Trouble)>,
+    disruptions: Vec<(Instant, Disruption)>,
     began: Instant,
 }
 
 impl Chaos {
     /// Whether this can happen now, as well.
-    fn allows(&self, next: Trouble) -> bool {
-        let nodes = self.troubles.iter().filter_map(|(_, it)| it.node());
+    fn allows(&self, next: Disruption) -> bool {
+        let nodes = self.disruptions.iter().filter_map(|(_, it)| it.node());
         match next.node() {
             Some(node) => nodes.clone().count() < AT_ONCE && nodes.clone().all(|it| it != node),
-            None => self.troubles.iter().all(|(_, it)| *it != next),
+            None => self.disruptions.iter().all(|(_, it)| *it != next),
         }
     }
 
-    fn begin(&mut self, trouble: Trouble, lasts: Duration) -> Result<()> {
-        println!("{:6.2} s: {trouble:?} for {lasts:?}", self.began.elapsed().as_secs_f32());
-        match trouble {
-            Trouble::Killed(node) => self.cluster.kill_engine(node)?,
-            Trouble::Paused(node) => self.cluster.pause_engine(node)?,
-            Trouble::NoControl => self.cluster.kill_control()?,
-            Trouble::NoStore => self.cluster.store().program().kill()?,
-            Trouble::NoAgent => self.agent.as_mut().context("an agent")?.kill()?,
-            Trouble::NoWorker(nth) => {
+    fn begin(&mut self, disruption: Disruption, lasts: Duration) -> Result<()> {
+        println!("{:6.2} s: {disruption:?} for {lasts:?}", self.began.elapsed().as_secs_f32());
+        match disruption {
+            Disruption::Killed(node) => self.cluster.kill_engine(node)?,
+            Disruption::Paused(node) => self.cluster.pause_engine(node)?,
+            Disruption::NoControl => self.cluster.kill_control()?,
+            Disruption::NoStore => self.cluster.store().program().kill()?,
+            Disruption::NoAgent => self.agent.as_mut().context("an agent")?.kill()?,
+            Disruption::NoWorker(nth) => {
                 let volume = self.volumes.get(nth).context("no such volume")?;
                 return self.cluster.kill_worker_of(volume);
             }
         }
-        self.troubles.push((Instant::now() + lasts, trouble));
+        self.disruptions.push((Instant::now() + lasts, disruption));
         Ok(())
     }
 
-    fn end(&mut self, trouble: Trouble) -> Result<()> {
-        println!("{:6.2} s: no longer {trouble:?}", self.began.elapsed().as_secs_f32());
-        match trouble {
-            Trouble::Killed(node) => self.cluster.start_engine(node)?,
-            Trouble::Paused(node) => self.cluster.resume_engine(node)?,
-            Trouble::NoControl => self.cluster.start_control()?,
-            Trouble::NoStore => self.cluster.store().restart()?,
-            Trouble::NoAgent => self.agent = Some(self.cluster.agent()?),
-            Trouble::NoWorker(_) => {}
+    fn end(&mut self, disruption: Disruption) -> Result<()> {
+        println!("{:6.2} s: no longer {disruption:?}", self.began.elapsed().as_secs_f32());
+        match disruption {
+            Disruption::Killed(node) => self.cluster.start_engine(node)?,
+            Disruption::Paused(node) => self.cluster.resume_engine(node)?,
+            Disruption::NoControl => self.cluster.start_control()?,
+            Disruption::NoStore => self.cluster.store().restart()?,
+            Disruption::NoAgent => self.agent = Some(self.cluster.agent()?),
+            Disruption::NoWorker(_) => {}
         }
         Ok(())
     }
@@ -126,14 +126,15 @@ impl Chaos {
     fn heal(&mut self, all: bool) -> Result<()> {
         let now = Instant::now();
         // The store first: who starts needs it.
-        self.troubles.sort_by_key(|(_, it)| *it != Trouble::NoStore);
-        for (until, trouble) in std::mem::take(&mut self.troubles) {
-            let has_store = self.troubles.iter().all(|(_, it)| *it != Trouble::NoStore);
-            let may_start = has_store || matches!(trouble, Trouble::Paused(_) | Trouble::NoStore);
+        self.disruptions.sort_by_key(|(_, it)| *it != Disruption::NoStore);
+        for (until, disruption) in std::mem::take(&mut self.disruptions) {
+            let has_store = self.disruptions.iter().all(|(_, it)| *it != Disruption::NoStore);
+            let may_start =
+                has_store || matches!(disruption, Disruption::Paused(_) | Disruption::NoStore);
             if all || (until <= now && may_start) {
-                self.end(trouble).with_context(|| format!("after {trouble:?}"))?;
+                self.end(disruption).with_context(|| format!("after {disruption:?}"))?;
             } else {
-                self.troubles.push((until, trouble));
+                self.disruptions.push((until, disruption));
             }
         }
         Ok(())
@@ -143,7 +144,7 @@ impl Chaos {
         let end = Instant::now() + lasts;
         while Instant::now() < end {
             self.heal(false)?;
-            let (next, lasts) = (random.trouble(), 500 + random.below(6000));
+            let (next, lasts) = (random.disruption(), 500 + random.below(6000));
             if self.allows(next) {
                 self.begin(next, Duration::from_millis(lasts))?;
             }
@@ -174,7 +175,7 @@ fn whatever_dies_or_stops_nothing_committed_is_lost_and_copies_agree() -> Result
     let volumes = (1..=VOLUMES).map(|nth| cluster.volume(nth, "64MiB"));
     let volumes: Vec<String> = volumes.collect::<Result<_>>()?;
     let began = Instant::now();
-    let mut chaos = Chaos { cluster, volumes, agent, troubles: Vec::new(), began };
+    let mut chaos = Chaos { cluster, volumes, agent, disruptions: Vec::new(), began };
     let mut writers = Vec::new();
     for volume in &chaos.volumes {
         let point = chaos.cluster.mount_point(volume);
