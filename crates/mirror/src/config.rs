@@ -15,11 +15,8 @@ pub struct MirrorConfig {
     pub hold: Duration,
     /// How long an opening waits for copies in sync before it goes on without them.
     pub open_wait: Duration,
-    /// How long reads may be answered after a copy in sync was last asked for something that it
-    /// then did. An opening without all copies waits a quarter more from the moment it fenced one
-    /// of them: so a former owner that it cannot reach has stopped answering. Zero: each read is
-    /// answered after every copy in sync was asked again.
-    pub lease: Duration,
+    /// For how long reads may be answered.
+    pub lease: ReadLease,
     /// A note is made anew after this time while hosts write: how far back a copy may be rolled
     /// without its note saying so.
     pub renew: Duration,
@@ -58,6 +55,22 @@ pub struct MirrorConfig {
     pub history: usize,
 }
 
+/// For how long reads may be answered after a copy in sync was last asked for something that it
+/// then did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadLease {
+    /// By this owner; at most the longest. Zero: each read is answered after every copy in sync
+    /// was asked again.
+    pub own: Duration,
+    /// By a former owner, whatever its own is. An opening without all copies waits a quarter more
+    /// from the moment it fenced one of them: so a former owner that it cannot reach has stopped
+    /// answering.
+    pub longest: Duration,
+}
+
+/// The longest lease that any owner of a volume has.
+pub const LONGEST_LEASE: Duration = Duration::from_secs(1);
+
 impl MirrorConfig {
     /// The usual policy for a volume of this size.
     pub fn default_for(size: Blocks) -> MirrorConfig {
@@ -65,7 +78,7 @@ impl MirrorConfig {
             commands: 4096,
             hold: Duration::from_mins(1),
             open_wait: Duration::from_secs(20),
-            lease: Duration::from_secs(1),
+            lease: ReadLease { own: LONGEST_LEASE, longest: LONGEST_LEASE },
             renew: Duration::from_secs(10),
             stop_wait: Duration::from_secs(20),
             retry: (Duration::from_millis(100), Duration::from_secs(5)),

@@ -82,7 +82,7 @@ pub use api::{
     Answer, AttachFault, Attempt, Buffer, CommandId, Effect, Event, MirrorRequest, OpenParams,
     RebuildCommand, ReplicaInfo, RequestId, Session, StoreFault, UnreadableBlocks,
 };
-pub use config::MirrorConfig;
+pub use config::{LONGEST_LEASE, MirrorConfig, ReadLease};
 pub use mirror::Mirror;
 pub use rebuilder::Checked;
 pub use reservation::Readiness;

@@ -59,6 +59,8 @@ pub(super) struct Inner {
     pub(super) target_locks: Locks<TargetId>,
     pub(super) keys: Keys,
     pub(super) error_limits: ErrorLimits,
+    /// How long a proof of ownership lets its targets answer reads.
+    pub(super) read_lease: Duration,
     /// When this run began.
     pub(super) started: Instant,
     /// Held while the file of pools is written.
@@ -191,7 +193,7 @@ impl Engine {
         names: (NodeInfo, nvme::wire::Nqn, nvme::wire::Nqn),
         (server, cores): (&crate::serve::Server, usize),
         dir: Dir,
-        (keys, error_limits): (Keys, ErrorLimits),
+        (keys, error_limits, read_lease): (Keys, ErrorLimits, Duration),
         events: Arc<Log<Event>>,
         records: Option<Records>,
     ) -> (Engine, Receiver<VolumeEvent>) {
@@ -214,6 +216,7 @@ impl Engine {
             target_locks: Locks::new(),
             keys,
             error_limits,
+            read_lease,
             started: Instant::now(),
             dir: tokio::sync::Mutex::new(Arc::new(dir)),
             state: Mutex::new(State::default()),

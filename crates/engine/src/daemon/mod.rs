@@ -71,6 +71,7 @@ use crate::replication::Replication;
 use crate::serve::{self, EngineLimits, Server};
 use engine::Engine;
 pub use error_windows::ErrorLimits;
+pub use mirror::LONGEST_LEASE;
 pub use pool_manifest::DirError;
 use pool_manifest::{Dir, PoolManifest};
 use records::Records;
@@ -109,6 +110,9 @@ pub struct Config {
     pub trusts_network: bool,
     /// When errors make a disk suspect.
     pub error_limits: ErrorLimits,
+    /// For how long a target answers reads after a copy has proved that it owns the volume; at
+    /// most [`LONGEST_LEASE`].
+    pub read_lease: Duration,
 }
 
 /// Why a daemon could not start, or did not stop well.
@@ -239,7 +243,7 @@ impl Daemon {
         let nobody = format!("nqn.2014-08.org.nvmexpress:uuid:{}", new_instance()?);
         let nobody = nvme::wire::Nqn::new(&nobody)?;
         let names = (info, wire_name, nobody);
-        let keys = (keys::Keys(config.keys), config.error_limits);
+        let keys = (keys::Keys(config.keys), config.error_limits, config.read_lease);
         let (engine, told) = Engine::new(names, (&server, cores), dir, keys, events, records);
         target_events::start(&engine, told).map_err(serve::StartError::Thread)?;
         tokio::spawn(health_monitor::run(Arc::downgrade(&engine.0)));
@@ -342,6 +346,7 @@ mod tests {
             replication: Replication::default(),
             trusts_network: false,
             error_limits: ErrorLimits::default(),
+            read_lease: LONGEST_LEASE,
         }
     }
 

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use api::node::{ApiResult, GenerationQuery, Observed};
 use api::{Applied, Deleted, Page, Paging};
-use mirror::MirrorConfig;
+use mirror::{LONGEST_LEASE, MirrorConfig, ReadLease};
 use model::{
     Ana, ChildPath, EventName, Problem, ProblemKind, ReplicaId, StopCause, Subject, TargetId,
     TargetRecord, TargetSpec, TargetState, TargetStatus, VersionedSpec, VolumeId,
@@ -336,7 +336,11 @@ impl Engine {
             ids: NamespaceIds { uuid, nguid: uuid, eui64: [0; 8] },
             ana: ana_state(spec.ana),
             limits: spec.limits,
-            config: MirrorConfig { open_wait: self.open_wait(), ..MirrorConfig::default_for(size) },
+            config: MirrorConfig {
+                open_wait: self.open_wait(),
+                lease: ReadLease { own: self.0.read_lease, longest: LONGEST_LEASE },
+                ..MirrorConfig::default_for(size)
+            },
             home,
             recorder,
             news: self.0.news.clone(),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::engine::daemon::{Config, Daemon, ErrorLimits};
+use ::engine::daemon::{Config, Daemon, ErrorLimits, LONGEST_LEASE};
 use ::engine::replication::{ClusterSecret, Replication};
 use anyhow::{Context, Result};
 use api::{ClientConfig, TlsClient, Token};
@@ -19,7 +19,7 @@ use nvme::pdu::Digests;
 use store::client::Client;
 use store::contract::Store;
 
-use crate::arg_parsers::{ServerAuth, ServerAuthArgs, bytes, some_time};
+use crate::arg_parsers::{ServerAuth, ServerAuthArgs, bytes, some_time, time};
 use crate::stop;
 use crate::store::Certificates;
 
@@ -99,6 +99,21 @@ pub(crate) struct Run {
     /// Memory for the cache of each pool: checksums, and places of blocks under snapshots
     #[arg(long, value_name = "SIZE", default_value = "128MiB", value_parser = bytes)]
     pool_cache: u64,
+    #[command(flatten)]
+    error_limits: ErrorLimitArgs,
+    /// For how long a target answers reads after every copy in sync has shown that nobody else
+    /// owns the volume; at most 1s. With 0s it asks them for each read, which is right even if a
+    /// hypervisor pauses this machine with all of its clocks, and costs reads a round trip
+    #[arg(
+        long, value_name = "TIME", default_value = "1s", value_parser = read_lease,
+        help_heading = "Replication"
+    )]
+    read_lease: Duration,
+}
+
+/// When errors make a disk suspect.
+#[derive(Args)]
+struct ErrorLimitArgs {
     /// So many errors of a disk within --disk-error-window make its pool suspect
     #[arg(
         long, value_name = "COUNT", default_value_t = 5,
@@ -111,6 +126,20 @@ pub(crate) struct Run {
         help_heading = "Disks"
     )]
     disk_error_window: Duration,
+}
+
+impl From<ErrorLimitArgs> for ErrorLimits {
+    fn from(typed: ErrorLimitArgs) -> ErrorLimits {
+        ErrorLimits { errors: typed.disk_errors, window: typed.disk_error_window }
+    }
+}
+
+/// A lease of reads: others wait for so long, not longer.
+fn read_lease(text: &str) -> Result<Duration, String> {
+    match time(text)? {
+        lease if lease <= LONGEST_LEASE => Ok(lease),
+        lease => Err(format!("{lease:?} is more than {LONGEST_LEASE:?}")),
+    }
 }
 
 impl Run {
@@ -150,7 +179,8 @@ impl Run {
             pool_cache: Bytes(self.pool_cache),
             replication,
             trusts_network: self.unauthenticated_replication,
-            error_limits: ErrorLimits { errors: self.disk_errors, window: self.disk_error_window },
+            error_limits: self.error_limits.into(),
+            read_lease: self.read_lease,
         };
         // A few threads for the API; the reactors have their own.
         let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -30,7 +30,7 @@ use crate::context::{Context, Pending, Purpose, Verdict};
 impl Replicas {
     /// Whether no proof is older than the lease.
     pub(crate) fn are_leased(&self, cx: &Context, now: Instant) -> bool {
-        self.lapsed(now, cx.config().lease).is_empty()
+        self.lapsed(now, cx.config().lease.own).is_empty()
     }
 
     /// Copies that may be called in sync and have proved nothing for so long.
@@ -69,8 +69,8 @@ impl Replicas {
 
     /// Asks copies whose last proof is half over, while there are reads.
     pub(crate) fn renew_lease(&mut self, cx: &mut Context) {
-        let due = self.lapsed(cx.now(), cx.config().lease / 2);
-        if !due.is_empty() && !cx.config().lease.is_zero() {
+        let due = self.lapsed(cx.now(), cx.config().lease.own / 2);
+        if !due.is_empty() && !cx.config().lease.own.is_zero() {
             self.prove(cx, due, 0);
         }
     }
@@ -114,7 +114,7 @@ impl Replicas {
         let must = self.required_acks();
         let all = must.without(self.in_sync()).is_empty();
         let fenced = must.iter().filter_map(|slot| self.get(slot)?.fenced()).min();
-        let lease = config.lease + config.lease / 4;
+        let lease = config.lease.longest + config.lease.longest / 4;
         let over = fenced.map_or(begun, |fenced| fenced.after(lease));
         let patience = begun.after(config.open_wait);
         #[cfg(test)]

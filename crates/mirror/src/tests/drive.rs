@@ -20,7 +20,7 @@ use super::disk::Disk;
 use super::with_and_without::Also;
 use super::world::{DETECT, Happening, HostOp, STORE, World};
 use crate::{
-    AttachFault, Attempt, CommandId, Event, MirrorConfig, MirrorRequest, RebuildCommand,
+    AttachFault, Attempt, CommandId, Event, MirrorConfig, MirrorRequest, ReadLease, RebuildCommand,
     UnreadableBlocks,
 };
 
@@ -33,7 +33,7 @@ pub(super) fn config() -> MirrorConfig {
         commands: 64,
         hold: millis(3000),
         open_wait: millis(2 * DETECT + 100),
-        lease: millis(300),
+        lease: ReadLease { own: millis(300), longest: millis(300) },
         renew: millis(200),
         stop_wait: millis(3000),
         retry: (millis(10), millis(200)),
@@ -108,7 +108,7 @@ impl Drive {
         config.verify = world.random.one_in(3);
         if plan.also == Also::StandingClocks {
             // No clock covers this (docs/design/0002-mirror.md): reads rely on causal order alone.
-            config.lease = Duration::ZERO;
+            config.lease = ReadLease { own: Duration::ZERO, longest: Duration::ZERO };
         }
         let (tokens, attempts, stamps, last_read) = (0, 0, 0, Vec::new());
         let (size, unproven, also) = (BLOCKS, plan.unproven, plan.also);

@@ -1,5 +1,7 @@
 //! What a former owner may answer, and what becomes of copies that contradict what is known.
 
+use core::time::Duration;
+
 use block::{Command, IoError, Span};
 use model::{ConflictReason, FaultReason, StopCause, TargetState};
 
@@ -70,14 +72,24 @@ fn an_opening_waits_from_the_moment_it_fenced_a_copy() {
     late_fence(Broken::Nothing);
 }
 
+#[test]
+fn an_owner_without_a_lease_waits_for_a_former_one_that_has_it() {
+    late_fence_with(Broken::Nothing, Duration::ZERO);
+}
+
 /// The new owner reaches nothing for longer than it waits, then one copy; the former owner has
 /// proofs of that one until then, and cannot be reached itself.
 pub(super) fn late_fence(broken: Broken) {
+    late_fence_with(broken, super::drive::config().lease.own);
+}
+
+fn late_fence_with(broken: Broken, lease: Duration) {
     let mut drive = Drive::quiet_but(2, broken);
     drive.ask(write(0, 1)).unwrap();
     // The new owner does not reach the node of the former one, and the other copy late.
     drive.world.cut.extend([(2, 0), (0, 2), (0, STORE)]);
     drive.world.stalled = Some(1);
+    drive.config.lease.own = lease;
     drive.take_over(2);
     drive.pass(490);
     let last = drive.begin_on(0, write(0, 1));
@@ -130,7 +142,7 @@ fn an_idle_volume_asks_nothing_and_its_first_read_is_answered() {
 #[test]
 fn without_a_lease_each_read_is_proved_after_it_came() {
     let mut drive = Drive::quiet(2);
-    drive.config.lease = core::time::Duration::ZERO;
+    drive.config.lease.own = Duration::ZERO;
     drive.take_over(0);
     drive.until_open();
     drive.ask(write(0, 1)).unwrap();
@@ -256,8 +268,8 @@ pub(super) fn rolled_back(broken: Broken) {
 #[test]
 fn a_copy_that_was_rolled_back_within_a_note_is_compared() {
     let mut drive = Drive::quiet(2);
-    drive.config.idle = core::time::Duration::from_mins(1);
-    drive.config.renew = core::time::Duration::from_mins(1);
+    drive.config.idle = Duration::from_mins(1);
+    drive.config.renew = Duration::from_mins(1);
     drive.take_over(0);
     drive.until_open();
     drive.ask(write(0, 8)).unwrap();
