@@ -37,8 +37,18 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> 
     Ok(())
 }
 
+/// When a control plane takes a node for lost.
+#[derive(Clone, Copy, Debug)]
+pub enum Pace {
+    /// After three seconds, so that tests are quick.
+    Quick,
+    /// As it does unless it is told otherwise.
+    Default,
+}
+
 /// A store, a control plane, and engines with a pool each, as processes. This machine is its host.
 pub struct Cluster {
+    pace: Pace,
     control: Option<Program>,
     engines: Vec<Option<EngineProcess>>,
     store: StoreServer,
@@ -50,16 +60,16 @@ pub struct Cluster {
 impl Cluster {
     /// A cluster of three nodes.
     pub fn start() -> Result<Cluster> {
-        Cluster::of(3)
+        Cluster::of(3, Pace::Quick)
     }
 
     /// A cluster of so many nodes.
-    pub fn of(nodes: usize) -> Result<Cluster> {
+    pub fn of(nodes: usize, pace: Pace) -> Result<Cluster> {
         let folder = tempfile::tempdir()?;
         let store = StoreServer::start(Kind::Embedded)?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let server = format!("127.0.0.1:{port}");
-        let mut cluster = Cluster { control: None, engines: vec![], store, server, folder };
+        let mut cluster = Cluster { pace, control: None, engines: vec![], store, server, folder };
         cluster.start_control()?;
         for nth in 1..=nodes {
             let disk = cluster.folder.path().join(format!("disk-{nth}"));
@@ -81,7 +91,9 @@ impl Cluster {
         let mut command = holdfast()?;
         command.args(["control", "serve", "--listen", &self.server]);
         command.args(["--store", &self.store.endpoint()]);
-        command.args(["--heartbeat", "1s", "--heartbeat-deadline", "3s"]);
+        if let Pace::Quick = self.pace {
+            command.args(["--heartbeat", "1s", "--heartbeat-deadline", "3s"]);
+        }
         let program = Program::start(&mut command)?;
         program
             .wait_for("where it listens", |line| line.contains("listening on ").then_some(()))?;
@@ -234,14 +246,22 @@ impl Cluster {
         all
     }
 
-    /// `kill -9` of the worker of an attached volume.
-    pub fn kill_worker_of(&self, volume: &str) -> Result<()> {
+    /// What this machine knows of an attached volume.
+    pub fn attached(&self, volume: &str) -> Result<Value> {
         let attached = self.json(&["attached"])?;
         let mut attached = attached.as_array().into_iter().flatten();
-        let found = attached.find(|it| it["volume"] == volume).context("it is not attached")?;
-        let pid = found["worker"]["pid"].as_i64().context("a worker")?;
-        let pid = Pid::from_raw(i32::try_from(pid)?).context("a process")?;
-        Ok(rustix::process::kill_process(pid, Signal::KILL)?)
+        attached.find(|it| it["volume"] == volume).cloned().context("it is not attached")
+    }
+
+    /// The process that serves an attached volume.
+    pub fn worker_of(&self, volume: &str) -> Result<Pid> {
+        let pid = self.attached(volume)?["worker"]["pid"].as_i64().context("a worker")?;
+        Pid::from_raw(i32::try_from(pid)?).context("a process")
+    }
+
+    /// `kill -9` of the worker of an attached volume.
+    pub fn kill_worker_of(&self, volume: &str) -> Result<()> {
+        Ok(rustix::process::kill_process(self.worker_of(volume)?, Signal::KILL)?)
     }
 
     /// Nothing of any attachment is left on this machine.

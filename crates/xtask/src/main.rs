@@ -57,7 +57,7 @@ enum Chore {
     },
     /// Measure speed: prints a table, then one `figure` line a number
     Bench {
-        /// Which benchmark: `store`, `nvme`, `pool`, `mirror`, `control`
+        /// Which benchmark: `store`, `nvme`, `pool`, `mirror`, `control`, `attach`, `failover`
         name: String,
         /// Finish within a minute, with noisier numbers
         #[arg(long)]

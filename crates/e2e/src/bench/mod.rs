@@ -1,6 +1,8 @@
 //! Benchmarks: each prints a table for people and ends with its [`Figure`] lines.
 
+mod attach;
 mod control;
+mod failover;
 mod mirror;
 mod nvme;
 mod pool;
@@ -31,7 +33,9 @@ pub struct Bench {
 
 /// Every benchmark there is.
 pub const BENCHES: &[Bench] = &[
+    Bench { name: "attach", run: attach::run },
     Bench { name: "control", run: control::run },
+    Bench { name: "failover", run: failover::run },
     Bench { name: "mirror", run: mirror::run },
     Bench { name: "nvme", run: nvme::run },
     Bench { name: "pool", run: pool::run },

@@ -7,7 +7,7 @@ use std::env;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use e2e::cluster::{Cluster, is_able};
+use e2e::cluster::{Cluster, Pace, is_able};
 use e2e::committer::{Committer, check};
 use e2e::process::Program;
 
@@ -170,7 +170,7 @@ fn whatever_dies_or_stops_nothing_committed_is_lost_and_copies_agree() -> Result
     let seed = number("HOLDFAST_FIRST_SEED", SEED)?;
     let lasts = Duration::from_secs(number("HOLDFAST_SECONDS", SECONDS)?);
     println!("HOLDFAST_FIRST_SEED={seed} HOLDFAST_SECONDS={}", lasts.as_secs());
-    let cluster = Cluster::of(NODES)?;
+    let cluster = Cluster::of(NODES, Pace::Quick)?;
     let agent = Some(cluster.agent()?);
     let volumes = (1..=VOLUMES).map(|nth| cluster.volume(nth, "64MiB"));
     let volumes: Vec<String> = volumes.collect::<Result<_>>()?;
