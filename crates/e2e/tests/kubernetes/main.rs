@@ -59,6 +59,7 @@ const SCENARIOS: &[Scenario] = scenarios![
     volumes::a_volume_without_a_persistent_volume_is_deleted,
     disruptions::a_pod_of_a_lost_node_runs_elsewhere_and_nobody_else_writes,
     upgrades::roles_have_the_rights_they_need_and_no_more,
+    upgrades::an_engine_speaks_for_its_own_node_only,
     upgrades::idle_roles_ask_the_api_server_little,
     upgrades::the_chart_is_upgraded_and_rolled_back_under_load,
     pools::a_pool_that_holds_copies_is_kept_until_they_are_gone,

@@ -93,6 +93,76 @@ pub(crate) fn roles_have_the_rights_they_need_and_no_more(cluster: &Cluster) -> 
     Ok(())
 }
 
+/// An engine that runs where another one does, or as somebody else, registers nothing.
+pub(crate) fn an_engine_speaks_for_its_own_node_only(cluster: &Cluster) -> Result<()> {
+    let said = |name: &str, account: &str| -> Result<String> {
+        cluster.apply(&impostor(name, account))?;
+        let pod = format!("pod/{name}");
+        let line = until("an engine says what its heartbeat was answered", || {
+            let log = cluster.kubectl(&["logs", &pod, "--namespace", HOLDFAST]);
+            let log = log.unwrap_or_default();
+            let line = log
+                .lines()
+                .find(|line| line.contains("heartbeat failed") || line.contains("registered with"));
+            Ok(line.map(str::to_owned))
+        })?;
+        cluster.kubectl(&["delete", &pod, "--namespace", HOLDFAST, "--grace-period=0"])?;
+        Ok(line)
+    };
+    let engine = said("another-node", "holdfast-engine")?;
+    ensure!(engine.contains("node2") && engine.contains("heartbeat failed"), "{engine}");
+    let operator = said("another-account", "holdfast-operator")?;
+    ensure!(operator.contains("heartbeat failed"), "{operator}");
+    let nodes = cluster.holdfast(&["node", "list"])?;
+    let lost = nodes.as_array().into_iter().flatten().find(|it| it["status"]["state"] != "online");
+    ensure!(lost.is_none(), "{nodes}");
+    Ok(())
+}
+
+/// A pod on the first node with an engine that says it is the second one's.
+fn impostor(name: &str, account: &str) -> serde_json::Value {
+    let args = [
+        "engine",
+        "run",
+        "--node=node2",
+        "--dir=/run/engine",
+        "--listen=127.0.0.1:4420",
+        "--api=127.0.0.1:7442",
+        "--control=holdfast-control.holdfast.svc:7440",
+        "--control-ca=/etc/holdfast/engine/ca.crt",
+        "--control-token-file=/etc/holdfast/identity/token",
+    ];
+    let token = json!({ "audience": "holdfast", "expirationSeconds": 3600, "path": "token" });
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": { "name": name, "namespace": HOLDFAST },
+        "spec": {
+            "nodeName": "node1",
+            "serviceAccountName": account,
+            "automountServiceAccountToken": false,
+            "containers": [{
+                "name": "engine",
+                "image": "holdfast.test/holdfast:1",
+                "imagePullPolicy": "Never",
+                "args": args,
+                "securityContext": { "privileged": true },
+                "volumeMounts": [
+                    { "name": "secret", "mountPath": "/etc/holdfast/engine" },
+                    { "name": "identity", "mountPath": "/etc/holdfast/identity" },
+                    { "name": "dir", "mountPath": "/run/engine" },
+                ],
+            }],
+            "volumes": [
+                { "name": "secret", "secret": { "secretName": "holdfast-engine" } },
+                { "name": "identity",
+                  "projected": { "sources": [{ "serviceAccountToken": token }] } },
+                { "name": "dir", "emptyDir": {} },
+            ],
+        },
+    })
+}
+
 /// The most requests a minute of all roles together, when nothing happens.
 const IDLE: usize = 10;
 
