@@ -52,8 +52,8 @@ pub(crate) struct Serve {
     /// A file with the token for engines, of an admin
     #[arg(long, value_name = "FILE", help_heading = "Engines")]
     engine_token_file: Option<PathBuf>,
-    /// Believe engines that show the token of their pod's service account in Kubernetes: each is the
-    /// engine of the node on which its pod runs. Needs the right to create TokenReviews
+    /// Believe engines that show the token of their pod's service account in Kubernetes: each is
+    /// the engine of the node on which its pod runs. Needs the right to create TokenReviews
     #[arg(long, value_name = "NAMESPACE/NAME", requires = "token_file", help_heading = "Engines")]
     engine_service_account: Option<EngineAccount>,
     /// Call webhooks over TLS too, and believe only servers with a certificate of these authorities

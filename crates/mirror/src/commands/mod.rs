@@ -9,8 +9,8 @@
 //! Invariant: a command is in the range queue from when its limits let it go until it ends, but for
 //! a read that waits for a comparison: that may need the same blocks.
 //!
-//! `write.rs` has writes and flushes, `read.rs` reads. Deliberately not here: failing a child, which
-//! concerns rebuilds as well. An answer may say so ([`Verdict`]); the command goes on
+//! `write.rs` has writes and flushes, `read.rs` reads. Deliberately not here: failing a child,
+//! which concerns rebuilds as well. An answer may say so ([`Verdict`]); the command goes on
 //! ([`CommandQueue::advance`]) when that is done.
 
 mod op;

@@ -1,14 +1,15 @@
 //! Reads: from the local copy or the quickest, elsewhere on error, and bad blocks are rewritten.
 //!
-//! Copies that had it wrong are checked when it has been answered (`rebuilder/check.rs`), under a claim of
-//! their own: each damaged block is repaired.
+//! Copies that had it wrong are checked when it has been answered (`rebuilder/check.rs`), under a
+//! claim of their own: each damaged block is repaired.
 //!
 //! If no copy can give all of it, it leaves the lane while its blocks are checked one by one
-//! (`rebuilder/check.rs`), and is tried once more: each block may be good on another copy, and one that was
-//! being written when all copies crashed is proven by none.
+//! (`rebuilder/check.rs`), and is tried once more: each block may be good on another copy, and one
+//! that was being written when all copies crashed is proven by none.
 //!
 //! While nothing else is under way, a read of a local copy needs none of this, and goes around the
-//! mirror ([`CommandQueue::try_bypass`]). If it fails, it comes back ([`Mirror::bypass_failed`](crate::Mirror::bypass_failed)).
+//! mirror ([`CommandQueue::try_bypass`]). If it fails, it comes back
+//! ([`Mirror::bypass_failed`](crate::Mirror::bypass_failed)).
 
 use block::{Command, Completion, ErrorClass, IoError, RangeAccess};
 

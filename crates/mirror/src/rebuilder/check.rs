@@ -14,7 +14,7 @@ use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
-use block::{Blocks, Lba, Span};
+use block::{Blocks, IoError, Lba, Span};
 use model::{Problem, ProblemKind, ReplicaId};
 
 use super::Rebuilder;
@@ -266,6 +266,11 @@ impl Rebuilder {
         check.found.unreadable.push(span);
         if is_whole { check.unreadable } else { UnreadableBlocks::Tell }
     }
+}
+
+/// Whether bytes are there, but not those that were written.
+pub(super) fn is_damage(fault: IoError) -> bool {
+    matches!(fault, IoError::Checksum { .. } | IoError::Medium { .. } | IoError::Unproven { .. })
 }
 
 /// Whether copies can be compared there now.

@@ -5,6 +5,7 @@ use alloc::collections::VecDeque;
 use block::{Instant, Lba, Span};
 
 use crate::replicas::{ChildSet, ChildSlot};
+use crate::replication::Replication;
 
 /// For whom a chunk is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +16,23 @@ pub(super) enum CopyPurpose {
     Resync,
     /// The copies in sync, where one of them may be damaged: this check.
     Check(u64),
+}
+
+impl CopyPurpose {
+    /// The copies that are to have what is copied.
+    pub(super) fn dests(self, base: &Replication) -> ChildSet {
+        let replicas = &base.replicas;
+        match self {
+            CopyPurpose::Check(_) => replicas.in_sync(),
+            CopyPurpose::Rebuild(slot) => ChildSet::one(slot).both(replicas.write_targets()),
+            #[cfg(test)]
+            CopyPurpose::Resync if base.cx.broken == crate::tests::Broken::JoinerNotCompared => {
+                replicas.required_acks().both(replicas.in_sync())
+            }
+            // Also one that is rebuilt and may be recorded in sync already.
+            CopyPurpose::Resync => replicas.required_acks().both(replicas.write_targets()),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

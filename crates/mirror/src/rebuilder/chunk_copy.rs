@@ -16,7 +16,7 @@ use block::{Command, ErrorClass, IoError, RangeAccess, Span};
 use model::FaultReason;
 
 use super::Rebuilder;
-use super::check::may_check;
+use super::check::{is_damage, may_check};
 use super::chunk::{ChunkCopy, CopyPurpose, Step, pieces};
 use crate::api::{Answer, Buffer, Effect};
 use crate::context::{Pending, Purpose, Ticket, Verdict};
@@ -78,7 +78,7 @@ impl Rebuilder {
         if !copy.outstanding.is_empty() {
             return;
         }
-        if copy.dropped || base.service.is_down() || dests(base, copy.whose).is_empty() {
+        if copy.dropped || base.service.is_down() || copy.whose.dests(base).is_empty() {
             return self.end_copy(base, ticket, false);
         }
         if copy.not_before.is_some_and(|at| at > base.cx.now()) {
@@ -159,7 +159,7 @@ impl Rebuilder {
         let Some(copy) = self.copies.get(&ticket) else { return };
         let source = copy.source.map_or(ChildSet::NONE, ChildSet::one);
         let bad = copy.bad.both(base.replicas.in_sync());
-        let needy = dests(base, copy.whose).either(bad).without(source);
+        let needy = copy.whose.dests(base).either(bad).without(source);
         if let Some(copy) = self.copies.get_mut(&ticket) {
             copy.needy = needy;
         }
@@ -494,23 +494,5 @@ impl Rebuilder {
         for ticket in idle {
             self.end_copy(base, ticket, false);
         }
-    }
-}
-
-/// Whether bytes are there, but not those that were written.
-fn is_damage(fault: IoError) -> bool {
-    matches!(fault, IoError::Checksum { .. } | IoError::Medium { .. } | IoError::Unproven { .. })
-}
-
-fn dests(base: &Replication, whose: CopyPurpose) -> ChildSet {
-    match whose {
-        CopyPurpose::Check(_) => base.replicas.in_sync(),
-        CopyPurpose::Rebuild(slot) => ChildSet::one(slot).both(base.replicas.write_targets()),
-        #[cfg(test)]
-        CopyPurpose::Resync if base.cx.broken == crate::tests::Broken::JoinerNotCompared => {
-            base.replicas.required_acks().both(base.replicas.in_sync())
-        }
-        // Also one that is rebuilt and may be recorded in sync already.
-        CopyPurpose::Resync => base.replicas.required_acks().both(base.replicas.write_targets()),
     }
 }

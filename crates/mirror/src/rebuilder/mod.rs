@@ -23,8 +23,8 @@
 //! - A region in doubt is not copied to a stale child before it is out of doubt.
 //!
 //! `chunk_copy.rs` copies one chunk, `source.rs` finds a copy that can give a piece of it,
-//! `check.rs` keeps what checks found. Deliberately not here: failing a child; a rebuild that cannot
-//! go on is handed out ([`Rebuilder::take_failed`]).
+//! `check.rs` keeps what checks found. Deliberately not here: failing a child; a rebuild that
+//! cannot go on is handed out ([`Rebuilder::take_failed`]).
 
 mod check;
 mod chunk;

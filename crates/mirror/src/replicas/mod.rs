@@ -18,6 +18,8 @@ mod child;
 mod child_set;
 mod lease;
 mod record;
+#[cfg(test)]
+mod testing;
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -481,23 +483,5 @@ impl Replicas {
     /// Whether acknowledged writes may be lost; it is told once.
     pub(crate) fn take_lost(&mut self) -> bool {
         core::mem::take(&mut self.lost)
-    }
-
-    #[cfg(test)]
-    pub(crate) fn place(&mut self, slot: usize, latency: core::time::Duration, local: bool) {
-        if let Some(child) = self.children[slot].as_mut() {
-            child.place(latency, local);
-        }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn is_broken(&self, rule: crate::tests::Broken) -> bool {
-        self.broken == rule
-    }
-
-    #[cfg(test)]
-    pub(crate) fn break_rule(&mut self, rule: crate::tests::Broken) {
-        self.broken = rule;
-        self.refresh();
     }
 }

@@ -15,7 +15,8 @@ async fn send(to: SocketAddr, path: &str, headers: &str, body: &Value) -> TcpStr
     let body = body.to_string();
     let length = body.len();
     let text = format!(
-        "POST {path} HTTP/1.1\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n{body}"
+        "POST {path} HTTP/1.1\r\nconnection: close\r\ncontent-length: {length}\r\n{headers}\r\n\
+         {body}"
     );
     stream.write_all(text.as_bytes()).await.unwrap();
     stream

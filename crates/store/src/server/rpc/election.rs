@@ -80,7 +80,7 @@ impl Election for Service {
             tokio::select! {
                 () = service.stop.cancelled() => {}
                 () = answers.closed() => {}
-                () = service.tell_leaders(&range, (&caller, &metadata), &answers) => {}
+                () = service.tell_leaders(&range, &caller, &metadata, &answers) => {}
             }
             drop(room);
         });
@@ -114,7 +114,8 @@ impl Service {
     async fn tell_leaders(
         &self,
         range: &(Bytes, Bytes),
-        (caller, metadata): (&Caller, &MetadataMap),
+        caller: &Caller,
+        metadata: &MetadataMap,
         answers: &mpsc::Sender<Result<LeaderResponse, Status>>,
     ) {
         let mut published = self.shared.subscribe();
@@ -127,7 +128,7 @@ impl Service {
             let now = self.shared.settings();
             let mut permitted = Ok(());
             if !Arc::ptr_eq(&now, &settings) {
-                let caller = self.caller_now((caller, metadata), &settings);
+                let caller = self.caller_now(caller, metadata, &settings);
                 permitted = caller.and_then(|caller| self.permit_election(&caller, range));
                 settings = now;
             }

@@ -123,7 +123,8 @@ impl Service {
     /// must show it.
     fn caller_now(
         &self,
-        (caller, metadata): (&Caller, &MetadataMap),
+        caller: &Caller,
+        metadata: &MetadataMap,
         before: &Settings,
     ) -> Result<Caller, Refusal> {
         let now = self.shared.settings();

@@ -72,7 +72,7 @@ impl Service {
             let now = self.shared.settings();
             if !Arc::ptr_eq(&now, &settings) {
                 let permits = |caller: &Caller, key: &Bytes, end: &Bytes| {
-                    let caller = self.caller_now((caller, metadata), &settings)?;
+                    let caller = self.caller_now(caller, metadata, &settings)?;
                     now.auth.permit_range(&caller, key, end)
                 };
                 watchers.recheck(&self.shared, permits, &mut outgoing);
