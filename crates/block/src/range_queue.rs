@@ -16,7 +16,7 @@ pub enum RangeAccess {
     /// Changes these blocks.
     Write(Span),
     /// Moves these blocks without changing what they hold, for those who wait: it waits for nobody
-    /// who has not begun, nor for one that is [idle](Lane::idle).
+    /// who has not begun, nor for one that is [idle](RangeQueue::idle).
     Move(Span),
     /// A write that waits for others to move blocks, and does nothing meanwhile.
     Idle(Span),

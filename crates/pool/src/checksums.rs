@@ -6,7 +6,7 @@
 //! - a page in memory is what is on the disk with all changes since, and can be given up at any
 //!   time: it was read, or each of its sums was changed.
 //!
-//! Not here: reading and writing pages (`pool::load`, `pool::checkpointing`).
+//! Not here: reading and writing pages (`pool::checksum_load`, `pool::checkpointer`).
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;

@@ -78,8 +78,8 @@ pub(crate) fn volumes(
                     .is_some_and(|target| target.spec().hosts.contains_key(host))
             })
             && asked.state.is_none_or(|state| {
-                let if_match = controller.volume_seen(id).and_then(|volume| volume.status);
-                if_match.is_some_and(|if_match| if_match.state == state)
+                let status = controller.volume_seen(id).and_then(|volume| volume.status);
+                status.is_some_and(|status| status.state == state)
             })
     };
     let ids = all().filter(fits).map(|volume| *volume.id());

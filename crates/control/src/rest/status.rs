@@ -151,8 +151,8 @@ fn unwell(state: &PoolState) -> Option<(Severity, String)> {
         PoolState::Suspect { symptoms } => (Severity::Warning, "a disk is not well", symptoms),
         PoolState::Online | PoolState::Offline | PoolState::Unknown => return None,
     };
-    let if_match = symptoms.iter().map(|it| format!("{} {}", it.disk, it.detail));
-    Some((severity, format!("{how}: {}", if_match.collect::<Vec<_>>().join("; "))))
+    let details = symptoms.iter().map(|it| format!("{} {}", it.disk, it.detail));
+    Some((severity, format!("{how}: {}", details.collect::<Vec<_>>().join("; "))))
 }
 
 fn status(controller: &Controller, leader: Leader) -> Status {

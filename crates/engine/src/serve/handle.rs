@@ -5,9 +5,9 @@
 //! the core carries it out between two events, and answers. Commands of hosts wait for no order.
 //!
 //! ```text
-//!   caller ──Orders::set_ana──► mailbox of the owner ──► Core::obey ──► Subsystem
-//!     ▲                                                      │
-//!     └────────────────────── Pending ◄── Promise ───────────┘
+//!   caller ──TargetHandle::set_ana──► mailbox of the owner ──► Shard::apply ──► Subsystem
+//!     ▲                                                           │
+//!     └────────────────────── Pending ◄── Promise ────────────────┘
 //! ```
 //!
 //! Asking twice is harmless: an order that finds everything as it shall be answers

@@ -1,9 +1,9 @@
 //! The short way from a volume of a core to a replica of the same core.
 //!
 //! ```text
-//!   Volume ─► Child ─► here ─► Connection::begin: the fence ─► the device of the replica
-//!      ▲                                                              │
-//!      └───────────────── here ◄── Connection::end ◄──────────────────┘
+//!   Volume ─► ReplicaConnection ─► here ─► Connection::begin_local: the fence ─► replica
+//!      ▲                                                                           │
+//!      └──────────────────────────────── here ◄── Connection::end_local ◄───────────┘
 //! ```
 //!
 //! The child has a connection to the replica like any other, on which it registers, reserves and

@@ -2,7 +2,7 @@
 //!
 //! Pages of maps come first; an import reads only what follows them.
 //!
-//! Not here: writing one beside I/O (`pool::checkpointing`), choosing one (`recovery`), reading
+//! Not here: writing one beside I/O (`pool::checkpointer`), choosing one (`recovery`), reading
 //! pages (`pool::paging`).
 
 mod encoder;

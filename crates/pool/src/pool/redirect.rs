@@ -77,8 +77,8 @@ impl Pool {
     /// Whether so few clusters are free, or so many entries have several, that some must be merged.
     pub(super) fn reserve_is_low(&self) -> bool {
         let space = &self.state.space;
-        let recycler = space.free() + space.pending();
-        recycler < self.state.promised + self.state.reserve
+        let free = space.free() + space.pending();
+        free < self.state.promised + self.state.reserve
             || self.state.second_clusters() > space.clusters() / SECOND
     }
 
