@@ -7,6 +7,7 @@ mod architecture;
 mod chart;
 mod edges;
 mod length;
+mod modules;
 mod names;
 mod prose;
 mod ratchet;
