@@ -72,7 +72,7 @@ impl VmBuilder {
         VmBuilder { kernel, ..self }
     }
 
-    /// Another size of memory than 1 GiB.
+    /// Another size of memory than 1.5 GiB.
     #[must_use]
     pub fn memory_mib(self, memory_mib: u32) -> VmBuilder {
         VmBuilder { memory_mib, ..self }
@@ -174,7 +174,9 @@ impl Vm {
             name: name.to_owned(),
             agent: agent.to_owned(),
             kernel: Kernel::V6_12,
-            memory_mib: 1024,
+            // Half of it is what the root can hold: the image (200 MB), our program and the file of
+            // the kernel's target (320 MB), whose memory the kernel gives back some time after.
+            memory_mib: 1536,
             disks: Vec::new(),
         }
     }
