@@ -50,7 +50,8 @@
 //! - Nothing of a reservation command is acknowledged before the driver said that it is persistent.
 //! - A preempt-and-abort is acknowledged when no command that it aborts is at work any more.
 //!
-//! A host in the same process may leave the stream out: [`Connection::begin_local`], [`Connection::end_local`].
+//! A host in the same process may leave the stream out: [`Connection::begin_local`],
+//! [`Connection::end_local`].
 //!
 //! Deliberately not here: buffers, devices, random numbers, the way a connection reaches the thread
 //! of its subsystem.

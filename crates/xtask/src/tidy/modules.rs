@@ -1,7 +1,8 @@
 //! Top-level modules of a crate use each other in one direction, as crates do.
 //!
-//! Modules that use each other in a circle are one module in several files: none can be read, tested
-//! or moved without the others. Each member of a circle is measured by how many others it has there.
+//! Modules that use each other in a circle are one module in several files: none can be read,
+//! tested or moved without the others. Each member of a circle is measured by how many others it
+//! has there.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -89,7 +90,9 @@ impl<'ast> Visit<'ast> for Finder {
         if !is_for_tests(&item.attrs) {
             let mut paths = Vec::new();
             flatten(&item.tree, &[], &mut paths);
-            paths.iter().for_each(|path| self.look(path));
+            for path in &paths {
+                self.look(path);
+            }
         }
     }
 
